@@ -1,0 +1,66 @@
+# Every command of this repository. A fresh clone needs Python 3.11 or newer, make and git; nothing is installed outside .venv.
+#
+# A stamp file stands for an installation: it is older than pyproject.toml when something there changed, and only then
+# pip runs again. The package is installed in place, so a change of the source needs no new installation.
+
+VENV := .venv
+BIN  := $(VENV)/bin
+PIP  := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
+
+# The first Python that really runs (a version manager's shim may exist and fail), is new enough and can make a .venv.
+PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python; do \
+	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& { echo $$python; break; }; done)
+
+# A .venv whose Python is gone (uninstalled, moved) holds no installation, whatever its stamps say.
+ifeq ($(shell test -x $(BIN)/python || echo gone),gone)
+$(shell rm -f $(VENV)/.installed $(VENV)/.installed-dev)
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench format clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.installed ## kill a workflow in the middle and see it carry on
+	@$(BIN)/holdfast demo
+
+test: $(VENV)/.installed-dev ## run all tests (ARGS="-k fence" chooses)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+check: $(VENV)/.installed-dev ## format, lint, types, architecture and core tests: under 30 s
+	@$(BIN)/ruff format --check --quiet --output-format concise . || { echo "Some files are not formatted. Run: make format"; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q -n 2 tests/test_architecture.py tests/test_repository.py tests/core
+
+bench: $(VENV)/.installed-dev ## measure speed and size on this disk
+	@$(BIN)/python -m bench $(ARGS)
+
+format: $(VENV)/.installed-dev ## format the code and mend what ruff can mend
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean: ## remove .venv, caches and build results
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A venv that could not be finished is removed: its python would look like a good one to the next make.
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { \
+		echo "Found no Python 3.11 or newer that can make a virtual environment."; \
+		echo "Install one (on Debian and Ubuntu: apt install python3 python3-venv), or name it: make PYTHON=/path/to/python"; \
+		exit 1; }
+	@echo "Making $(VENV) with $$($(PYTHON) --version) ..."
+	@$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }
+
+$(VENV)/.installed: pyproject.toml $(BIN)/python
+	@echo "Installing Holdfast into $(VENV) ..."
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml $(BIN)/python
+	@echo "Installing Holdfast and what its tests need into $(VENV) ..."
+	@$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.installed

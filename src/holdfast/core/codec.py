@@ -1,0 +1,495 @@
+"""Values into plain data and back, exactly or not at all.
+
+Plain data is what JSON holds: dict with str keys, list, str, int, float, bool, None. A `Codec` belongs to one declared type
+and keeps this invariant: what `encode` returns decodes to a value equal to the one given, and shares no mutable object with
+it. Whatever JSON would bend (NaN, NUL, a tuple where nothing is declared, …) is refused here, when it is written, with the
+path that leads to it: nobody can do anything about it when it is read.
+
+What counts as equal, where Python and JSON differ:
+- A declared type makes values its own: an int in a `float` field comes back as that float, a frozenset in a `set` field as a
+  set, a member of a `StrEnum` or `IntEnum` where nothing is declared as its str or int. bool, int and float are never mixed up.
+- An aware datetime keeps its instant and offset, not the name of its zone. A naive one with fold=1 is refused.
+- In a type that holds a set, the keys of dicts are sorted, as the members of the set are: equal values have equal JSON.
+- Subclasses of str, int and float (NumPy's, for one) are refused; those of dict and list become plain.
+
+Built on msgspec; pydantic models go through pydantic, which is never imported here: who has a model has pydantic.
+The fast way is C from end to end. Python only walks a value to find the path when something is off.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import functools
+import math
+import re
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
+
+import msgspec
+from msgspec import inspect as shapes
+
+from holdfast.errors import CodecError
+
+T = TypeVar("T")
+Problem: TypeAlias = tuple[str, str]
+"""The path to a value and what is wrong with it."""
+
+DEPTH_MAX = 100
+"""Levels of nesting. Far below the interpreter's limit: what was written shallow must be readable deep in a stack."""
+
+_TOO_DEEP = f"nested deeper than {DEPTH_MAX} levels; keep deep structures as a flat list with ids"
+_SCALARS: frozenset[type] = frozenset({str, int, float, bool, type(None)})
+_STR_LIKE = (dt.date, dt.time, dt.timedelta, uuid.UUID, decimal.Decimal)
+_INT_QUICK_MAX = 2**63 - 1  # beyond it an int takes the long way, which knows where Python's own limit is
+_NUL_IN_JSON = b"\\u0000"
+_dumps = msgspec.json.Encoder().encode
+_loads = msgspec.json.Decoder().decode
+
+
+class Codec(Generic[T]):
+    """How values of one declared type are kept as plain data."""
+
+    __slots__ = ("_form", "_scalars", "type")
+
+    def __init__(self, declared: Any, form: _Form) -> None:
+        self.type = declared
+        self._form = form
+        self._scalars = form.scalars
+
+    @classmethod
+    def of(cls, declared: type[T] | Any) -> Codec[T]:
+        """The codec of a type. Raises `CodecError` naming the type (or the part of it) that JSON cannot keep."""
+        try:
+            return _codec_of(cast("Any", declared))
+        except TypeError:  # not hashable, as an `Annotated` with a list in it: nothing to look it up by
+            return cls(declared, _form_of(declared))
+
+    @classmethod
+    def of_pydantic_field(cls, annotation: Any, config: Any) -> Codec[Any]:
+        """The codec of a field of a pydantic model: pydantic knows types that msgspec does not."""
+        return cls(annotation, _pydantic_form(annotation, config))
+
+    def encode(self, value: Any, *, path: str = "value", node: str | None = None) -> Any:
+        """The value as plain data of its own. Raises `CodecError` where it would not come back equal."""
+        kind = type(value)
+        if kind in self._scalars:
+            if kind is str:
+                if value.isascii() and "\0" not in value:
+                    return value
+            elif kind is float:
+                if math.isfinite(value):
+                    return value
+            elif kind is not int or -_INT_QUICK_MAX <= value <= _INT_QUICK_MAX:
+                return value
+        return self._encode(value, path, node)
+
+    def accept(self, value: Any, *, path: str = "value", node: str | None = None) -> Any:
+        """Like `encode`, for input that may come from a command line: also takes the plain form of a value."""
+        try:
+            return self.encode(value, path=path, node=node)
+        except CodecError as refused:
+            if plain_problem(value, path):
+                raise
+            try:
+                typed = self.decode(value, path=path)
+            except CodecError:
+                raise refused from None
+            return self.encode(typed, path=path, node=node)
+
+    def decode(self, plain: Any, *, path: str = "value", node: str | None = None) -> T:
+        """A new value that shares nothing mutable with `plain`. Raises `CodecError` where it does not fit the type."""
+        if type(plain) in self._scalars:
+            return cast(T, plain)
+        try:
+            return cast(T, self._form.from_json(_dumps(plain)))
+        except Exception as fault:  # a validator or `__post_init__` of the user's type may raise anything
+            where, message = _fault(fault, path)
+            raise CodecError(message, path=where, node=node) from fault
+
+    def matches(self, value: Any, plain: Any) -> bool:
+        """Whether `value` is still what `plain` decodes to."""
+        if type(value) in _SCALARS and type(value) is type(plain):
+            return bool(value == plain)
+        try:
+            decoded = plain if self._form.plain else self.decode(plain)
+            if decoded == value and not self._form.walks:
+                return True
+            return self._problem(value, "") is None and difference(value, decoded, "") is None
+        except Exception:  # noqa: BLE001 - an `==` of the user's that raises: it is something else by now
+            return False
+
+    def _problem(self, value: Any, path: str) -> Problem | None:
+        return plain_problem(value, path) if self._form.plain else value_problem(value, path)
+
+    def _encode(self, value: Any, path: str, node: str | None) -> Any:
+        form = self._form
+        try:
+            data = form.to_json(value)
+            decoded = form.from_json(data)
+            same = bool(decoded == value)
+        except Exception as fault:  # msgspec, pydantic, and whatever the user's types raise
+            where, message = self._problem(value, path) or _fault(fault, path)
+            raise CodecError(message, path=where, node=node) from fault
+        if not same or form.walks:
+            # An `==` that says no may only be missing (`eq=False`); one that says yes may overlook a part.
+            problem = self._problem(value, path) or difference(value, decoded, path)
+            if problem:
+                raise CodecError(problem[1], path=problem[0], node=node)
+        plain = decoded if form.plain else _loads(form.to_json(decoded) if form.recodes else data)
+        if _NUL_IN_JSON in data or (data.count(b"[") + data.count(b"{") > DEPTH_MAX and _too_deep(plain)):
+            problem = plain_problem(plain, path)
+            if problem:
+                raise CodecError(problem[1], path=problem[0], node=node)
+        return plain
+
+    def __repr__(self) -> str:
+        return f"<Codec of {type_name(self.type)}>"
+
+
+# --- forms: how a type meets JSON ---------------------------------------------------------------------
+
+
+class _Form(NamedTuple):
+    """A declared type as JSON, and what its codec may skip or must add."""
+
+    to_json: Callable[[Any], bytes]
+    from_json: Callable[[bytes], Any]
+    scalars: frozenset[type] = frozenset()
+    """Exact types whose values are plain data already."""
+    plain: bool = False
+    """Made of JSON's own types only: the decoded value is the plain data."""
+    recodes: bool = False
+    """Encoding the decoded value may differ from encoding the given one (1 in a float field): the former is kept."""
+    walks: bool = False
+    """`==` overlooks a part (fold, fields with compare=False)."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _codec_of(declared: Any) -> Codec[Any]:
+    return Codec(declared, _form_of(declared))
+
+
+def _form_of(declared: Any) -> _Form:
+    if is_pydantic(declared):
+        return _pydantic_form(declared, None)
+    name = type_name(declared)
+    try:
+        decoder = msgspec.json.Decoder(declared, dec_hook=_from_pydantic)
+        shape = shapes.type_info(declared)
+    except NameError as fault:
+        way_out = "define the types it names at the top of its module"
+        raise CodecError(f"its annotations cannot be resolved ({fault}); {way_out}", path=name) from fault
+    except (TypeError, ValueError, RecursionError) as fault:
+        raise CodecError(f"the type cannot be kept as JSON: {fault}", path=name) from fault
+    parts = list(_parts(shape))
+    for part in parts:
+        _refuse_unknown(part, name)
+    plain = all(_is_plain(part) for part in parts)
+    encoder = msgspec.json.Encoder(enc_hook=_to_pydantic).encode
+    return _Form(
+        to_json=_sorting(encoder) if any(isinstance(part, (shapes.SetType, shapes.FrozenSetType)) for part in parts) else encoder,
+        from_json=decoder.decode,
+        scalars=_scalars(shape),
+        plain=plain,
+        recodes=not plain and any(isinstance(part, (shapes.FloatType, shapes.DecimalType)) for part in parts),
+        walks=any(_overlooks(part) for part in parts),
+    )
+
+
+def _sorting(encoder: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """Sets iterate in another order in every process; sorted, equal sets are equal bytes."""
+    sorting = msgspec.json.Encoder(enc_hook=_to_pydantic, order="deterministic").encode
+
+    def encode(value: Any) -> bytes:
+        try:
+            return sorting(value)
+        except TypeError:  # members without an order among them
+            return encoder(value)
+
+    return encode
+
+
+def _parts(shape: shapes.Type) -> Iterator[shapes.Type]:
+    """Every type that a type is made of, itself first; a recursive one once."""
+    todo, seen = [shape], set()
+    while todo:
+        part = todo.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        todo.extend(getattr(part, "types", ()))
+        todo.extend(getattr(part, "item_types", ()))
+        todo.extend(field.type for field in getattr(part, "fields", ()))
+        inner = (getattr(part, name, None) for name in ("item_type", "key_type", "value_type", "type"))
+        todo.extend(part for part in inner if isinstance(part, shapes.Type))
+
+
+def _refuse_unknown(part: shapes.Type, name: str) -> None:
+    if isinstance(part, shapes.CustomType) and part.cls is not object and not is_pydantic(part.cls):
+        raise CodecError(f"{type_name(part.cls)} cannot be kept as JSON; declare a dataclass, TypedDict, msgspec.Struct or "
+                         "pydantic model that holds its data", path=name)
+    if isinstance(part, (shapes.RawType, shapes.ExtType)):
+        raise CodecError("msgspec's Raw and Ext cannot be kept as JSON; use bytes", path=name)
+    if isinstance(part, shapes.DictType) and isinstance(
+        part.key_type, (shapes.BoolType, shapes.CollectionType, shapes.DictType, shapes.DataclassType, shapes.StructType)
+    ):
+        raise CodecError("JSON's keys are strings: a dict may have str, int, float, Enum, UUID, Decimal or date keys, no others; "
+                         "use a list of pairs", path=name)
+
+
+def _is_plain(part: shapes.Type) -> bool:
+    if isinstance(part, shapes.DictType):
+        return isinstance(part.key_type, (shapes.StrType, shapes.AnyType))
+    return isinstance(part, (shapes.AnyType, shapes.NoneType, shapes.BoolType, shapes.IntType, shapes.FloatType, shapes.StrType,
+                             shapes.ListType, shapes.UnionType))
+
+
+def _overlooks(part: shapes.Type) -> bool:
+    if isinstance(part, shapes.DataclassType):
+        return any(not field.compare for field in dataclasses.fields(part.cls))
+    return isinstance(part, (shapes.DateTimeType, shapes.TimeType))
+
+
+def _scalars(shape: shapes.Type) -> frozenset[type]:
+    """Types that need no check but that of their own value: declared, and without a constraint."""
+    if isinstance(shape, shapes.AnyType):
+        return _SCALARS
+    if isinstance(shape, shapes.UnionType):
+        return frozenset().union(*(_scalars(part) for part in shape.types))
+    for kind, python in ((shapes.StrType, str), (shapes.IntType, int), (shapes.FloatType, float), (shapes.BoolType, bool),
+                         (shapes.NoneType, type(None))):
+        if isinstance(shape, kind) and shape == kind():
+            return frozenset({python})
+    return frozenset()
+
+
+# --- pydantic, by its face ------------------------------------------------------------------------------
+
+
+def is_pydantic(declared: Any) -> bool:
+    """Whether this is a pydantic model, told without importing pydantic."""
+    return isinstance(declared, type) and hasattr(declared, "model_validate_json") and hasattr(declared, "model_dump_json")
+
+
+def _pydantic_form(annotation: Any, config: Any) -> _Form:
+    pydantic = sys.modules["pydantic"]
+    try:
+        adapter = pydantic.TypeAdapter(annotation, config=config)
+    except pydantic.errors.PydanticUserError:  # a model, dataclass or TypedDict brings its own
+        adapter = pydantic.TypeAdapter(annotation)
+    except pydantic.errors.PydanticSchemaGenerationError as fault:
+        raise CodecError(f"the type cannot be kept as JSON: {fault}", path=type_name(annotation)) from fault
+    return _Form(
+        to_json=functools.partial(adapter.dump_json, by_alias=True, round_trip=True, warnings="error"),
+        from_json=adapter.validate_json,
+        scalars=frozenset({annotation}) if not config and annotation in (str, int, float, bool) else frozenset(),
+        recodes=True,
+        walks=True,
+    )
+
+
+def _to_pydantic(value: Any) -> Any:
+    """The door of msgspec for models inside other types."""
+    if is_pydantic(type(value)):
+        return msgspec.Raw(value.model_dump_json(by_alias=True, round_trip=True, warnings="error").encode())
+    raise TypeError(f"a {type_name(type(value))} cannot be kept as JSON")
+
+
+def _from_pydantic(declared: Any, plain: Any) -> Any:
+    return declared.model_validate_json(_dumps(plain)) if is_pydantic(declared) else plain
+
+
+# --- what is wrong, and where -----------------------------------------------------------------------------
+
+
+def plain_problem(value: Any, path: str) -> Problem | None:
+    """The first thing in `value` that is not plain data, or None."""
+    return _walk(value, path, (), declared=False)
+
+
+def value_problem(value: Any, path: str) -> Problem | None:
+    """The first thing in `value` that no declaration could make JSON keep (NaN, NUL, a cycle, …), or None."""
+    return _walk(value, path, (), declared=True)
+
+
+def _walk(value: Any, path: str, above: tuple[int, ...], *, declared: bool) -> Problem | None:
+    problem = _leaf_problem(value, declared=declared)
+    if problem:
+        return path, problem
+    children = _children(value, path)
+    if children is None:
+        return None
+    if id(value) in above:
+        return path, "the value contains itself; JSON has no references, keep an id instead"
+    if len(above) >= DEPTH_MAX:
+        return path, _TOO_DEEP
+    for child_path, child in children:
+        found = _walk(child, child_path, (*above, id(value)), declared=declared)
+        if found:
+            return found
+    return None
+
+
+def _leaf_problem(value: Any, *, declared: bool) -> str | None:
+    """What is wrong with a value itself, its children aside."""
+    match value:
+        case None | bool() | int() | float() | str() if type(value) in _SCALARS:
+            return _scalar_problem(value)
+        case dict():
+            return next(filter(None, (_key_problem(key, declared=declared) for key in value)), None)
+        case enum.Enum() if isinstance(value, (str, int)):
+            return _scalar_problem(value.value)
+        case list():
+            return None
+        case _ if declared and _is_declarable(value):
+            return None
+        case _:
+            return _undeclared(value)
+
+
+def _scalar_problem(value: Any) -> str | None:
+    if isinstance(value, str):
+        if "\0" in value:
+            return "the text contains a NUL character, which not every store can keep; remove it, or declare the field as bytes"
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return "the text contains half of a surrogate pair, which is no character; decode it anew with errors='replace'"
+    elif isinstance(value, float) and not math.isfinite(value):
+        return f"JSON has no {value}; use None, or a str"
+    elif type(value) is int and abs(value) > _INT_QUICK_MAX:
+        try:
+            str(value)
+        except ValueError:
+            return "the int has more digits than Python converts; keep it as hex(…) in a str"
+    return None
+
+
+def _key_problem(key: Any, *, declared: bool) -> str | None:
+    if isinstance(key, str):
+        problem = _leaf_problem(key, declared=declared)
+        return f"the key {key!r:.40}: {problem}" if problem else None
+    if declared and not isinstance(key, bool) and isinstance(key, (int, float, bytes, enum.Enum, *_STR_LIKE)):
+        return None
+    return (f"the key {key!r:.40} is a {type_name(type(key))}, and JSON's keys are strings; "
+            f"declare the field as dict[{type_name(type(key))}, …], or use str keys")
+
+
+def _is_declarable(value: Any) -> bool:
+    """Whether some declaration makes JSON keep values of this type."""
+    if isinstance(value, (str, int, float)):
+        return isinstance(value, enum.Enum)
+    known = (tuple, set, frozenset, bytes, bytearray, memoryview, enum.Enum, msgspec.Struct, *_STR_LIKE)
+    return isinstance(value, known) or (_field_names(value) is not None)
+
+
+def _undeclared(value: Any) -> str:
+    """Why a value is not kept where nothing is declared, and the way out."""
+    name = type_name(type(value))
+    match value:
+        case str() | int() | float():
+            plain = next(kind.__name__ for kind in (str, int, float) if isinstance(value, kind))
+            return f"a {name} is a {plain} of its own kind, which JSON does not keep; use {plain}(…)"
+        case set() | frozenset() | tuple():
+            kind = next(kind.__name__ for kind in (set, frozenset, tuple) if isinstance(value, kind))
+            return f"a {name} cannot be kept as JSON here; declare the field as {kind}[…] or use a list"
+        case _ if not _is_declarable(value):
+            return f"a {name} cannot be kept as JSON; keep its data (str, numbers, lists, dicts, a dataclass) instead"
+        case _ if _field_names(value) is not None:
+            return f"a {name} cannot be kept as JSON here; declare the field as {name} or use a dict"
+        case _:
+            return f"a {name} cannot be kept as JSON here; declare the field as {name} or use a str"
+
+
+def difference(value: Any, decoded: Any, path: str) -> Problem | None:
+    """The first place where a value and what it decodes to differ, or None. Both are free of cycles."""
+    if isinstance(value, (dt.datetime, dt.time)) and value.fold and value.tzinfo is None:
+        return path, "fold=1 of a time without zone would be lost; make it aware: .astimezone(timezone.utc)"
+    if isinstance(value, bool) is not isinstance(decoded, bool):
+        return path, _changed(value, decoded)
+    if isinstance(value, (list, tuple)) and type(decoded) is type(value) and len(value) == len(decoded):
+        pairs = ((f"{path}[{index}]", *pair) for index, pair in enumerate(zip(value, decoded, strict=True)))
+    elif isinstance(value, dict) and isinstance(decoded, dict) and value.keys() == decoded.keys():
+        pairs = ((key_path(path, key), inner, decoded[key]) for key, inner in value.items())
+    elif type(value) is type(decoded) and (names := _field_names(value)) is not None:
+        pairs = ((f"{path}.{name}", getattr(value, name, None), getattr(decoded, name, None)) for name in names)
+    else:
+        return None if value is decoded or value == decoded else (path, _changed(value, decoded))
+    return next(filter(None, (difference(inner, other, inner_path) for inner_path, inner, other in pairs)), None)
+
+
+def _changed(value: Any, decoded: Any) -> str:
+    if type(value) is not type(decoded):
+        if type(decoded) in (str, list, dict) and type(value) not in _SCALARS and not isinstance(value, (list, dict)):
+            return _undeclared(value)
+        return (f"a {type_name(type(value))} would come back as a {type_name(type(decoded))}; "
+                f"give a {type_name(type(decoded))}, or declare what the field really holds")
+    if isinstance(value, dict):
+        keys = [key for key in value if key not in decoded]
+        if keys and not isinstance(keys[0], str):
+            return _key_problem(keys[0], declared=False) or "its keys would change"
+        return f"its keys would come back as {sorted(map(str, decoded))!r:.80}; declare all of them"
+    return f"{value!r:.60} would come back as {decoded!r:.60}; keep it in a form that JSON holds exactly, as a str"
+
+
+def _children(value: Any, path: str) -> Iterable[tuple[str, Any]] | None:
+    """What a value holds, each with its path; None for one that holds nothing by its nature."""
+    if isinstance(value, dict):
+        return ((key_path(path, key), inner) for key, inner in value.items())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ((f"{path}[{index}]", inner) for index, inner in enumerate(value))
+    names = _field_names(value)
+    return None if names is None else ((f"{path}.{name}", getattr(value, name, None)) for name in names)
+
+
+def _field_names(value: Any) -> list[str] | None:
+    if isinstance(value, type):
+        return None
+    if dataclasses.is_dataclass(value):
+        return [field.name for field in dataclasses.fields(value)]
+    if isinstance(value, msgspec.Struct):
+        return list(value.__struct_fields__)
+    return list(value.__dict__) if is_pydantic(type(value)) else None
+
+
+def _fault(fault: BaseException, path: str) -> Problem:
+    """What msgspec, pydantic or a user's type had to say, with the path in our words."""
+    if isinstance(fault, RecursionError):
+        return path, _TOO_DEEP
+    if isinstance(fault, msgspec.ValidationError):
+        message, _, where = str(fault).partition(" - at `$")
+        return path + where.rstrip("`"), message
+    if type(fault).__name__ == "ValidationError" and (listed := cast("Any", fault).errors()):  # pydantic's
+        for step in listed[0]["loc"]:
+            path = key_path(path, step)
+        return path, listed[0]["msg"]
+    return path, f"{type(fault).__name__}: {fault}"
+
+
+def _too_deep(plain: Any) -> bool:
+    """Level by level, so that no depth is too much for the check itself."""
+    level = [plain]
+    for _ in range(DEPTH_MAX):
+        level = [inner for outer in level for inner in (outer.values() if type(outer) is dict else outer)
+                 if type(inner) is dict or type(inner) is list]  # fmt: skip
+        if not level:
+            return False
+    return True
+
+
+def key_path(path: str, key: Any) -> str:
+    """The path to what stands under a key: `state.pages`, `state['two words']`."""
+    return f"{path}.{key}" if isinstance(key, str) and re.fullmatch(r"[^\W\d]\w*", key) else f"{path}[{key!r:.40}]"
+
+
+def type_name(declared: Any) -> str:
+    """A type as a person would write it."""
+    if isinstance(declared, type) and not hasattr(declared, "__args__"):
+        return declared.__qualname__
+    return str(declared).replace("typing.", "")

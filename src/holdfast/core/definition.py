@@ -1,0 +1,44 @@
+"""A flow as plain data: what is stored with its runs, drawn, fingerprinted and compared. No functions."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+START = "START"
+END = "END"
+
+
+class NodeOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the engine treats a node."""
+
+    join: Literal["all", "any"] = "all"
+    each: bool = False
+    limit: int = 16
+    idempotent: bool = True
+    on_interrupt: Literal["rerun", "ask", "skip"] = "rerun"
+    timeout_s: float | None = None
+    retry: dict[str, Any] = {}
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Nodes, edges and options of a flow, in the order they were declared."""
+
+    name: str
+    nodes: dict[str, NodeOptions]
+    edges: list[tuple[str, str]] = []
+    """Plain edges; `START` and `END` are the two ends."""
+    branches: dict[str, list[str]] = {}
+    """Source of a branch -> its declared targets."""
+    schedule: Literal["eager", "layered"] = "eager"
+    max_iterations: int = 1000
+    max_parallel: int = 64
+    state_version: int = 1
+    state: dict[str, str] = {}
+    """Declared fields of the state -> how updates are merged: `set append merge add` or a custom reducer's name."""
+
+    def arrows(self) -> list[tuple[str, str]]:
+        """Every way the run can go from one node to the next, once each, in the order of declaration."""
+        branched = [(source, target) for source, targets in self.branches.items() for target in targets]
+        return list(dict.fromkeys([*self.edges, *branched]))

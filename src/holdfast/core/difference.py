@@ -1,0 +1,337 @@
+"""What makes two flows the same, how they differ, and whether a run of one may go on with the other.
+
+- Everything in a definition counts for its fingerprint. Order counts only where it means something: the targets of one source
+  (the walk that finds loops follows them in order), and the nodes of a layered flow (a layer's updates merge in node order).
+  Moving a function up or down a file changes nothing.
+- Values that stand at their defaults are left out, so an option that a later version adds leaves old fingerprints as they are.
+- The fingerprint of a definition that was stored and read back is the one it had before: 60 and 60.0 are one number.
+- Two definitions have the same fingerprint exactly when their difference is empty.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from hashlib import sha256
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.core.definition import END, START, Definition, NodeOptions
+from holdfast.errors import did_you_mean
+
+T = TypeVar("T", str, tuple[str, str])
+
+_STRUCTURAL_OPTIONS = frozenset({"join", "each"})
+_STRUCTURAL_SETTINGS = frozenset({"name", "schedule"})
+_SETTINGS = ("name", "schedule", "max_iterations", "max_parallel", "state_version")
+
+
+def fingerprint(definition: Definition) -> str:
+    """The sha256 of all that a definition says, in hex."""
+    said = {**msgspec.to_builtins(definition), "edges": _by_source(definition.edges)}
+    if definition.schedule == "layered":
+        said["order"] = list(definition.nodes)
+    canonical = json.dumps(_plain(said), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return sha256(canonical.encode()).hexdigest()
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """A setting of the flow or a field of its state. None: it is not there."""
+
+    what: str
+    old: Any
+    new: Any
+
+
+class OptionChanged(msgspec.Struct, frozen=True):
+    """An option of a node that both flows have."""
+
+    node: str
+    option: str
+    old: Any
+    new: Any
+
+
+class BranchChanged(msgspec.Struct, frozen=True):
+    """The declared targets of a branch that came or went."""
+
+    source: str
+    added: list[str]
+    removed: list[str]
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """What leads from an old definition to a new one, by the new names."""
+
+    renamed: list[tuple[str, str]] = []
+    nodes_added: list[str] = []
+    nodes_removed: list[str] = []
+    edges_added: list[tuple[str, str]] = []
+    edges_removed: list[tuple[str, str]] = []
+    branches: list[BranchChanged] = []
+    reordered: list[str] = []
+    """What stands in another order now, where order means something."""
+    options: list[OptionChanged] = []
+    fields: list[Changed] = []
+    settings: list[Changed] = []
+
+    @property
+    def empty(self) -> bool:
+        return not any(getattr(self, field) for field in self.__struct_fields__)
+
+    @property
+    def only_options(self) -> bool:
+        """Whether the shape is the same: retries, timeouts, limits, state fields, version and the like are tuning."""
+        shape = (self.renamed, self.nodes_added, self.nodes_removed, self.edges_added, self.edges_removed,
+                 self.branches, self.reordered)  # fmt: skip
+        return not (
+            any(shape)
+            or any(changed.option in _STRUCTURAL_OPTIONS for changed in self.options)
+            or any(changed.what in _STRUCTURAL_SETTINGS for changed in self.settings)
+        )
+
+    def lines(self) -> list[str]:
+        """The difference for people: `+` came, `-` went, `~` changed."""
+        return [*self._shape_lines(), *self._value_lines()]
+
+    def _shape_lines(self) -> Iterator[str]:
+        yield from (f'~ node "{old}" is now "{new}"' for old, new in self.renamed)
+        yield from (f'- node "{name}"' for name in self.nodes_removed)
+        yield from (f'+ node "{name}"' for name in self.nodes_added)
+        yield from (f"- edge {source} -> {target}" for source, target in self.edges_removed)
+        yield from (f"+ edge {source} -> {target}" for source, target in self.edges_added)
+        for branch in self.branches:
+            yield from (f"- branch {branch.source} -> {target}" for target in branch.removed)
+            yield from (f"+ branch {branch.source} -> {target}" for target in branch.added)
+        yield from (f"~ order of {what}" for what in self.reordered)
+
+    def _value_lines(self) -> Iterator[str]:
+        for option in self.options:
+            yield f'~ node "{option.node}": {option.option} {_shown(option.old)} -> {_shown(option.new)}'
+        for field in self.fields:
+            if field.old is None:
+                yield f'+ state field "{field.what}" ({field.new})'
+            elif field.new is None:
+                yield f'- state field "{field.what}" ({field.old})'
+            else:
+                yield f'~ state field "{field.what}": {field.old} -> {field.new}'
+        for setting in self.settings:
+            yield f"~ flow: {setting.what} {_shown(setting.old)} -> {_shown(setting.new)}"
+
+
+def difference(old: Definition, new: Definition, *, rename: Mapping[str, str] = {}) -> Difference:
+    """How `new` differs from `old`, whose nodes were renamed first (old name -> new name)."""
+    rename = {before: after for before, after in rename.items() if before in old.nodes and before != after}
+    was = _renamed(old, rename)
+    return Difference(
+        renamed=list(rename.items()),
+        nodes_added=[name for name in new.nodes if name not in was.nodes],
+        nodes_removed=[name for name in was.nodes if name not in new.nodes],
+        edges_added=_missing(new.edges, was.edges),
+        edges_removed=_missing(was.edges, new.edges),
+        branches=[*_branches_changed(was, new)],
+        reordered=[*_reordered(was, new)],
+        options=[*_options_changed(was, new)],
+        fields=[
+            Changed(field, was.state.get(field), new.state.get(field))
+            for field in dict.fromkeys([*was.state, *new.state])
+            if was.state.get(field) != new.state.get(field)
+        ],
+        settings=[
+            Changed(setting, getattr(was, setting), getattr(new, setting))
+            for setting in _SETTINGS
+            if getattr(was, setting) != getattr(new, setting)
+        ],
+    )
+
+
+# --- may a run go on? --------------------------------------------------------------------------------
+
+
+def compatible(
+    old: Definition,
+    new: Definition,
+    *,
+    completed: Collection[str],
+    pending: Collection[str],
+    rename: Mapping[str, str] = {},
+) -> list[str]:
+    """Why a run of `old` cannot go on with `new`; empty where it can.
+
+    `completed` are the nodes, by their old names, whose completion the run holds; `pending` those started, waiting or due.
+    """
+    refusals = [*_rename_refusals(old, new, rename)]
+    if old.name != new.name:
+        refusals.append(
+            f"the run belongs to flow {old.name!r}, not to {new.name!r}; resume it with its own flow"
+        )
+    if old.schedule != new.schedule:
+        refusals.append(
+            f"the schedule was {old.schedule!r} and is {new.schedule!r} now; compile the flow with "
+            f"schedule={old.schedule!r}, or fork the run from its first checkpoint"
+        )
+    gone = {name for name in (*completed, *pending) if rename.get(name, name) not in new.nodes}
+    refusals += _gone_refusals(old, new, completed, pending, gone, rename)
+    refusals += _upstream_refusals(
+        old, new, [rename.get(name, name) for name in completed if name not in gone], rename
+    )
+    refusals += _option_refusals(old, new, [name for name in pending if name not in gone], rename)
+    return refusals
+
+
+def _rename_refusals(old: Definition, new: Definition, rename: Mapping[str, str]) -> Iterator[str]:
+    taken: dict[str, str] = {name: name for name in old.nodes if name not in rename}
+    for before, after in rename.items():
+        pair = f"rename={{{before!r}: {after!r}}}"
+        if before not in old.nodes:
+            yield f"{pair}: the run's flow has no node {before!r}{did_you_mean(before, old.nodes) or '; take it out'}"
+        elif after not in new.nodes:
+            yield f"{pair}: this flow has no node {after!r}{did_you_mean(after, new.nodes) or '; name one that it has'}"
+        elif after in taken:
+            yield f"{pair}: node {taken[after]!r} of the run's flow is {after!r} already; choose another node"
+        taken.setdefault(after, before)
+
+
+def _gone_refusals(
+    old: Definition,
+    new: Definition,
+    completed: Collection[str],
+    pending: Collection[str],
+    gone: Collection[str],
+    rename: Mapping[str, str],
+) -> Iterator[str]:
+    came = [name for name in new.nodes if name not in old.nodes and name not in rename.values()]
+    for name in old.nodes:
+        if name not in gone or name in rename:  # a rename that leads nowhere is refused as such
+            continue
+        near = difflib.get_close_matches(name, came, n=1, cutoff=0.6) or (came if len(came) == 1 else ["…"])
+        done = "completed" if name in completed and name not in pending else "has yet to finish"
+        yield (
+            f"node {name!r}, which the run {done}, is gone; if it was renamed pass rename={{{name!r}: {near[0]!r}}}, "
+            f"otherwise fork the run from before it, or resume with the old code"
+        )
+
+
+def _upstream_refusals(
+    old: Definition, new: Definition, completed: Iterable[str], rename: Mapping[str, str]
+) -> Iterator[str]:
+    """New nodes from which a completed one can be reached: the run is past a place where it has never been."""
+    known = {rename.get(name, name) for name in old.nodes}
+    sources = _by_source((target, source) for source, target in new.arrows())
+    leads_to = {name: name for name in completed}
+    waiting = list(leads_to)
+    for name in waiting:  # grows while it is walked
+        for source in sources.get(name, ()):
+            if source not in leads_to:
+                leads_to[source] = leads_to[name]
+                waiting.append(source)
+    for name in new.nodes:
+        if name not in known and name in leads_to:
+            yield (
+                f"node {name!r} is new and comes before {leads_to[name]!r}, which the run completed; put it behind that "
+                f"node, fork the run from before {leads_to[name]!r}, or resume with the old code"
+            )
+
+
+def _option_refusals(
+    old: Definition, new: Definition, pending: Iterable[str], rename: Mapping[str, str]
+) -> Iterator[str]:
+    for name in pending:
+        now = rename.get(name, name)
+        for option in ("join", "each"):
+            before, after = getattr(old.nodes[name], option), getattr(new.nodes[now], option)
+            if before != after:
+                yield (
+                    f"node {now!r}, which the run has yet to finish, had {option}={_shown(before)} and has {_shown(after)} "
+                    f"now; change it back until the node is done, fork the run from before it, or resume with the old code"
+                )
+
+
+# --- parts -------------------------------------------------------------------------------------------
+
+
+def _renamed(definition: Definition, rename: Mapping[str, str]) -> Definition:
+    """The definition with other names for its nodes."""
+
+    def now(name: str) -> str:
+        return name if name in (START, END) else rename.get(name, name)
+
+    return msgspec.structs.replace(
+        definition,
+        nodes={now(name): options for name, options in definition.nodes.items()},
+        edges=[(now(source), now(target)) for source, target in definition.edges],
+        branches={
+            now(source): [now(target) for target in targets]
+            for source, targets in definition.branches.items()
+        },
+    )
+
+
+def _branches_changed(old: Definition, new: Definition) -> Iterator[BranchChanged]:
+    for source in dict.fromkeys([*old.branches, *new.branches]):
+        before, after = old.branches.get(source, []), new.branches.get(source, [])
+        added, removed = _missing(after, before), _missing(before, after)
+        if added or removed:
+            yield BranchChanged(source, added, removed)
+
+
+def _reordered(old: Definition, new: Definition) -> Iterator[str]:
+    if new.schedule == old.schedule == "layered" and _turned(list(old.nodes), list(new.nodes)):
+        yield "nodes"
+    for kind, before, after in (
+        ("edges", _by_source(old.edges), _by_source(new.edges)),
+        ("branch targets", old.branches, new.branches),
+    ):
+        yield from (
+            f"{kind} from {source}" for source in before if _turned(before[source], after.get(source, []))
+        )
+
+
+def _turned(old: list[str], new: list[str]) -> bool:
+    """Whether what both lists have stands in another order."""
+    before, after = frozenset(old), frozenset(new)
+    return [name for name in old if name in after] != [name for name in new if name in before]
+
+
+def _options_changed(old: Definition, new: Definition) -> Iterator[OptionChanged]:
+    for name in old.nodes:
+        if name in new.nodes and old.nodes[name] != new.nodes[name]:
+            for option in NodeOptions.__struct_fields__:
+                before, after = (
+                    _plain(getattr(old.nodes[name], option)),
+                    _plain(getattr(new.nodes[name], option)),
+                )
+                if before != after:
+                    yield OptionChanged(name, option, before, after)
+
+
+def _missing(those: list[T], known: list[T]) -> list[T]:
+    """What stands in the first list and not in the second."""
+    others = frozenset(known)
+    return [one for one in those if one not in others]
+
+
+def _by_source(arrows: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    targets: dict[str, list[str]] = {}
+    for source, target in arrows:
+        targets.setdefault(source, []).append(target)
+    return targets
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON reads it back: one spelling for each number, lists for tuples."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float):
+        return str(value) if not math.isfinite(value) else int(value) if value.is_integer() else value
+    return value
+
+
+def _shown(value: Any) -> str:
+    """A value as it stands in a line: words bare, everything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

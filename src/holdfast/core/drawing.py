@@ -1,0 +1,330 @@
+"""Pictures of a flow, with or without the statuses of a run: Mermaid for pages, plain text for terminals.
+
+Both are pure functions of the definition: the same flow is always drawn the same way.
+
+The terminal picture is a list of nodes with rails beside it, as `git log --graph` draws history. Each row is a node, each rail an
+arrow on its way to a node further down; it forks where the run goes on to several nodes and joins where arrows meet:
+
+    ○    START
+    ├─╮
+    ● │  plan
+    ● │  research
+    │ ●  style
+    ├─╯
+    ●    write
+    ●    check      ◇ publish or ↺ write
+    ┆
+    ●    publish
+    ◎    END
+
+Dashed rails belong to branches; `◇` lists what the branch may choose. A rail never leads up: an arrow that closes a loop
+is written at its tail (`↺ write`). Two nodes right below each other on one rail follow each other. Where rails would take
+too much room, every node says where it leads instead.
+
+Nothing that a user named reaches Mermaid's syntax or the terminal raw: ids are numbers, labels are escaped, and control
+characters do not pass.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from holdfast.core.definition import END, START, Definition
+from holdfast.core.topology import Topology
+
+MARKS: dict[str, str] = {
+    "pending": "◌",
+    "running": "▶",
+    "waiting": "…",
+    "paused": "‖",
+    "interrupted": "‖",
+    "completed": "✓",
+    "failed": "✗",
+    "cancelled": "⊘",
+    "skipped": "»",
+}
+"""How a node's status is shown on its rail. A node that the run has not reached has none, and is shown as `·`."""
+
+_TIMES = "\N{MULTIPLICATION SIGN}"
+_NOT_REACHED, _UNKNOWN, _NO_RUN = "·", "?", "●"
+_ENDS = {START: "○", END: "◎"}
+_ASCII = str.maketrans({
+    "◌": "o", "▶": ">", "…": "~", "‖": "=", "✓": "v", "✗": "x", "⊘": "#", "»": "s", "·": ".", "●": "*", "○": "o", "◎": "@",
+    "│": "|", "┆": ":", "─": "-", "┄": ".", "├": "+", "┬": "+", "┴": "+", "╮": "\\", "╯": "/",
+    "◇": "?", "↺": "^", "→": "->", _TIMES: "x", "µ": "u",
+})  # fmt: skip
+
+_NODES_MAX = 60
+_LANES_MAX = 14
+_LABEL_COLUMNS_MAX = 32  # one long name does not push all notes to the right
+_HARMLESS = frozenset(string.ascii_letters + string.digits + " ._-")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+_COLOURS: dict[str, str] = {
+    "pending": "fill:#f4f4f5,stroke:#a1a1aa,color:#3f3f46",
+    "running": "fill:#dbeafe,stroke:#2563eb,color:#1e3a8a",
+    "waiting": "fill:#fef9c3,stroke:#ca8a04,color:#713f12",
+    "paused": "fill:#ede9fe,stroke:#7c3aed,color:#4c1d95",
+    "interrupted": "fill:#ffedd5,stroke:#ea580c,color:#7c2d12",
+    "completed": "fill:#dcfce7,stroke:#16a34a,color:#14532d",
+    "failed": "fill:#fee2e2,stroke:#dc2626,color:#7f1d1d",
+    "cancelled": "fill:#e4e4e7,stroke:#52525b,color:#27272a",
+    "skipped": "fill:#f4f4f5,stroke:#a1a1aa,color:#71717a,stroke-dasharray:4 3",
+}
+
+
+def mermaid(definition: Definition, statuses: Mapping[str, str] = {}) -> str:
+    """The flow as a Mermaid flowchart: branches are dashed, arrows that close a loop say `again`, statuses are colours."""
+    shape = _Shape(definition)
+    ids = {name: f"n{number}" for number, name in enumerate(definition.nodes)} | {START: "first", END: "last"}
+    lines = ["flowchart TD", '    first(["START"])']
+    for name, options in definition.nodes.items():
+        label = _entities(_label(definition, name))
+        lines.append(f'    {ids[name]}[["{label}"]]' if options.each else f'    {ids[name]}["{label}"]')
+    lines.append('    last(["END"])')
+    for source, ways in shape.onward.items():
+        lines += [f"    {ids[source]} {'-.->' if way.dashed else '-->'} {ids[way.to]}" for way in ways]
+        for target in shape.back.get(source, ()):
+            arrow = "-. again .->" if target in shape.branches.get(source, ()) else "-- again -->"
+            lines.append(f"    {ids[source]} {arrow} {ids[target]}")
+    for status, colours in _COLOURS.items():
+        if members := [ids[name] for name in definition.nodes if statuses.get(name) == status]:
+            lines += [f"    classDef {status} {colours}", f"    class {','.join(members)} {status}"]
+    return "\n".join(lines)
+
+
+def _entities(text: str) -> str:
+    """The text as a Mermaid label: everything but letters, digits and a few harmless signs as its number."""
+    return "".join(char if char in _HARMLESS else f"#{ord(char)};" for char in text)
+
+
+def terminal(
+    definition: Definition,
+    statuses: Mapping[str, str] = {},
+    *,
+    width: int = 80,
+    notes: Mapping[str, str] = {},
+    ascii: bool = False,  # noqa: A002 - the word a caller expects
+) -> str:
+    """The flow as plain text, at most `width` columns wide unless a node's name or note needs more.
+
+    With `statuses` every node carries its mark; `notes` (a timing, a count) stand behind the names.
+    """
+    shape = _Shape(definition)
+    rows = _rails(shape) if len(definition.nodes) <= _NODES_MAX else []
+    room = max((len(row.rail) for row in rows), default=0)
+    if rows and room < 2 * _LANES_MAX and room + 2 + max(map(len, definition.nodes), default=0) <= width:
+        tails = {name: _choices(shape, name) for name in definition.nodes}
+    else:
+        rows = [_Row("", name) for name in (START, *definition.nodes)]
+        tails = {
+            name: " ".join([*_leads(shape, name), _choices(shape, name)])
+            for name in (START, *definition.nodes)
+        }
+    drawn = _lines(definition, rows, statuses, notes, tails, width)
+    return "\n".join(_in_ascii(line) if ascii else line for line in drawn)
+
+
+# --- the shape of a flow -----------------------------------------------------------------------------
+
+
+class _Way(msgspec.Struct, frozen=True):
+    """An arrow on its way to a node."""
+
+    to: str
+    dashed: bool
+    """It belongs to a branch."""
+
+
+class _Shape:
+    """Where every node leads: onward, and back round a loop."""
+
+    def __init__(self, definition: Definition) -> None:
+        back = Topology.of(definition).back_edges
+        plain = frozenset(definition.edges)
+        self.onward: dict[str, list[_Way]] = {name: [] for name in (START, *definition.nodes, END)}
+        self.back: dict[str, list[str]] = {name: [] for name in definition.nodes}
+        self.branches = definition.branches
+        for arrow in definition.arrows():
+            source, target = arrow
+            if arrow in back:
+                self.back[source].append(target)
+            else:
+                self.onward[source].append(_Way(target, arrow not in plain))
+
+    def waiting(self) -> dict[str, int]:
+        """How many arrows each node has to wait for before it can be drawn below all it comes from."""
+        count = dict.fromkeys(self.onward, 0)
+        for ways in self.onward.values():
+            for way in ways:
+                count[way.to] += 1
+        return count
+
+    def ends(self) -> frozenset[str]:
+        """The nodes from which END is reached without going round a loop."""
+        sources: dict[str, list[str]] = {}
+        for source, ways in self.onward.items():
+            for way in ways:
+                sources.setdefault(way.to, []).append(source)
+        met = {END: None}
+        walk = [END]
+        for name in walk:  # grows while it is walked
+            for source in sources.get(name, ()):
+                if source not in met:
+                    met[source] = None
+                    walk.append(source)
+        return frozenset(met)
+
+
+# --- rails -------------------------------------------------------------------------------------------
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """One row of rails. `at` is where the mark of a node goes."""
+
+    rail: str
+    node: str | None = None
+    at: int = 0
+
+
+def _rails(shape: _Shape) -> list[_Row]:
+    """The nodes from START to END, each below all it comes from, with the rails that lead there."""
+    rows: list[_Row] = []
+    waiting, ends = shape.waiting(), shape.ends()
+    lanes: list[_Way | None] = [_Way(START, dashed=False)]
+    while True:
+        ready = [way.to for way in lanes if way and not waiting[way.to]]
+        if not ready:
+            return rows
+        name = next((name for name in ready if name != END), END)
+        arrived = [number for number, way in enumerate(lanes) if way and way.to == name]
+        lane = arrived[0]
+        if len(arrived) > 1:
+            rows.append(_Row(_crossbar(lanes, arrived, "┴", "╯")))
+        elif rows and rows[-1].node and rows[-1].at == 2 * lane and _vertical(lanes[lane]) == "┆":
+            rows.append(_Row(_verticals(lanes)))  # otherwise nothing would show that a branch leads here
+        for number in arrived[1:]:
+            lanes[number] = None
+        while lanes[-1] is None:
+            lanes.pop()
+        rows.append(_Row(_verticals(lanes), name, 2 * lane))
+        for way in shape.onward[name]:
+            waiting[way.to] -= 1
+        taken = _fork(lanes, lane, sorted(shape.onward[name], key=lambda way: way.to not in ends))
+        if len(taken) > 1:
+            rows.append(_Row(_crossbar(lanes, taken, "┬", "╮")))
+
+
+def _fork(lanes: list[_Way | None], lane: int, ways: Sequence[_Way]) -> list[int]:
+    """Put the arrows that leave from a lane onto rails: the first stays, the others take the nearest free ones to the right."""
+    lanes[lane] = ways[0] if ways else None
+    taken = [lane]
+    for way in ways[1:]:
+        number = taken[-1] + 1
+        while number < len(lanes) and lanes[number] is not None:
+            number += 1
+        lanes[number : number + 1] = [way]
+        taken.append(number)
+    return taken
+
+
+def _verticals(lanes: Iterable[_Way | None]) -> str:
+    return " ".join(_vertical(lane) for lane in lanes)
+
+
+def _vertical(lane: _Way | None) -> str:
+    return " " if lane is None else "┆" if lane.dashed else "│"
+
+
+def _crossbar(lanes: Sequence[_Way | None], met: Sequence[int], tee: str, corner: str) -> str:
+    """A row in which the lanes `met` fork or join. A rail in between that has no part in it passes over the bar."""
+    drawn = []
+    for number, lane in enumerate(lanes):
+        inside = met[0] <= number < met[-1]
+        dashed = all((way := lanes[other]) and way.dashed for other in met if other > number)
+        bar = "┄" if dashed else "─"
+        if number in met:
+            drawn.append("├" if number == met[0] else corner if number == met[-1] else tee)
+        else:
+            drawn.append(bar if lane is None and inside else _vertical(lane))
+        drawn.append(bar if inside else " ")
+    return "".join(drawn).rstrip()
+
+
+# --- words beside the rails --------------------------------------------------------------------------
+
+
+def _lines(
+    definition: Definition,
+    rows: Sequence[_Row],
+    statuses: Mapping[str, str],
+    notes: Mapping[str, str],
+    tails: Mapping[str, str],
+    width: int,
+) -> Iterator[str]:
+    """Rails, name, note and tail in columns. Only the tail is cut where the line would be too wide."""
+    names = max(len(row.rail) for row in rows) + 2
+    labels = {row.node: _label(definition, row.node) for row in rows if row.node}
+    beside = names + min(max(map(len, labels.values())), _LABEL_COLUMNS_MAX) + 3
+    behind = beside + max(
+        (len(_clean(note)) + 3 for name, note in notes.items() if name in labels), default=0
+    )
+    for row in rows:
+        if row.node is None:
+            yield row.rail
+            continue
+        rail = row.rail[: row.at] + _mark(row.node, statuses) + row.rail[row.at + 1 :]
+        line = rail.ljust(names) + labels[row.node]
+        if note := _clean(notes.get(row.node, "")):
+            line = line.ljust(beside - 3) + "   " + note
+        if tail := tails.get(row.node, ""):
+            whole = line.ljust(behind - 3) + "   " + tail
+            line = whole if len(whole) <= width else whole[: max(len(line), width - 1)].rstrip() + "…"
+        yield line.rstrip()
+
+
+def _label(definition: Definition, name: str) -> str:
+    """The name, and what is special about the node: it fans out, or it does not wait for all that lead to it."""
+    options = definition.nodes.get(name)
+    each = f" {_TIMES}N" if options and options.each else ""
+    return _clean(name) + each + (" (any)" if options and options.join == "any" else "")
+
+
+def _mark(name: str, statuses: Mapping[str, str]) -> str:
+    if name in _ENDS:
+        return _ENDS[name]
+    if not statuses:
+        return _NO_RUN
+    return MARKS.get(statuses[name], _UNKNOWN) if name in statuses else _NOT_REACHED
+
+
+def _leads(shape: _Shape, name: str) -> Iterator[str]:
+    """Where plain edges lead, in words, for pictures without rails."""
+    if plain := [_clean(way.to) for way in shape.onward[name] if not way.dashed]:
+        yield f"→ {', '.join(plain)}"
+
+
+def _choices(shape: _Shape, name: str) -> str:
+    """What a branch may choose, and which arrows close a loop."""
+    back = shape.back.get(name, [])
+    chosen = sorted(shape.branches.get(name, []), key=lambda target: target in back)  # onward first
+    words = [f"↺ {_clean(target)}" for target in back if target not in chosen]
+    if chosen:
+        words.append(
+            "◇ " + " or ".join(f"{'↺ ' if target in back else ''}{_clean(target)}" for target in chosen)
+        )
+    return "  ".join(words)
+
+
+def _clean(text: str) -> str:
+    """The text without what would move the cursor, colour the terminal or turn the line around."""
+    return _CONTROL.sub("?", text)
+
+
+def _in_ascii(line: str) -> str:
+    return line.translate(_ASCII).encode("ascii", "replace").decode()

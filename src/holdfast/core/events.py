@@ -1,0 +1,406 @@
+"""What happened: the closed union of facts that a run's log is made of.
+
+Rules of this file
+- An event is a frozen record in the past tense. It holds everything the fold needs: time, luck, ids, decisions and
+  results of user code are inside it, so that folding it again a year later gives the same state.
+- An event that is about to be stored is an `Event`; one that has its place in a log is `Stored` (seq, at, event).
+- A kind is stored by its class name, so a class is never renamed. When its fields change, `VERSION` grows and an
+  upcaster in `UPCASTERS` lifts older bodies. A kind this version does not know is refused: the run is left untouched.
+- Where an event belongs to a node (`node iteration execution attempt`) these four, with the kind, are the header: they
+  are columns of the store. The body is the JSON of all other fields that differ from their defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import msgspec
+
+from holdfast.errors import SchemaTooNew, StoreCorrupt
+
+NodeName: TypeAlias = str
+Seq: TypeAlias = int
+Values: TypeAlias = dict[str, Any]
+"""The state of a run as plain data: what JSON can hold, one entry a field."""
+
+
+class Changes(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node changed, by field. The fold applies every part but `reduce` without calling user code."""
+
+    set: dict[str, Any] = {}
+    """Fields that have a new value."""
+    append: dict[str, list[Any]] = {}
+    """Items that come behind those of a list field."""
+    merge: dict[str, dict[str, Any]] = {}
+    """Keys that a mapping field gets or replaces."""
+    add: dict[str, Any] = {}
+    """What is added to a number."""
+    reduce: dict[str, Any] = {}
+    """Operands of custom reducers, kept until the engine has computed their result (items, layers)."""
+    unset: list[str] = []
+    """Keys that went away (states without declared fields only)."""
+
+
+FailureClass: TypeAlias = Literal["recoverable", "partial", "fatal"]
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why something failed. The class decides what may follow: see `runtime/failures.py`."""
+
+    kind: FailureClass
+    type: str
+    message: str
+    traceback: str = ""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact about a run."""
+
+    VERSION: ClassVar[int] = 1
+
+
+class NodeEvent(Event, frozen=True, kw_only=True):
+    """A fact about one visit of a node. Iteration, execution and attempt count from 1."""
+
+    node: NodeName
+    iteration: int
+    execution: int = 1
+    attempt: int = 1
+
+
+# --- the run -----------------------------------------------------------------------------------------
+
+
+class RunCreated(Event, frozen=True, kw_only=True):
+    """Checkpoint 0: everything a first node needs, recorded before anything runs."""
+
+    flow: str
+    fingerprint: str
+    state_version: int
+    input: Values
+    starts: list[NodeName]
+    """Where START leads."""
+    schedule: Literal["eager", "layered"] = "eager"
+    options: dict[str, Any] = {}
+    labels: dict[str, str] = {}
+    by: str | None = None
+    trace_parent: str | None = None
+
+
+class RunForked(Event, frozen=True, kw_only=True):
+    """The first event of a fork. What came before is its base: the fold of `parent` at `to`."""
+
+    parent: str
+    to: Seq
+    base_digest: str
+    """sha256 of the base as stored, so that an altered base is found like an altered event."""
+    labels: dict[str, str] | None = None
+    by: str | None = None
+    reason: str | None = None
+
+
+class RunClaimed(Event, frozen=True, kw_only=True):
+    """An engine took the run up without being asked by a person. What was running has been cut."""
+
+    holder: str
+
+
+class RunResumed(Event, frozen=True, kw_only=True):
+    """Somebody asked the run to go on. What was running has been cut; what failed is due again."""
+
+    holder: str = ""
+    nodes: list[NodeName] | None = None
+    """Failed or held nodes to try again; None: all of them."""
+    fresh: bool = False
+    force: bool = False
+    by: str | None = None
+    reason: str | None = None
+
+
+class RunRewound(Event, frozen=True, kw_only=True):
+    """The run goes on from an earlier place. Folded onto the fold of the log up to `to`; carries what is never undone."""
+
+    to: Seq
+    executions: dict[NodeName, dict[int, int]] = {}
+    """How often the visits that are done over were executed already."""
+    crashes: dict[NodeName, int] = {}
+    active_s: float = 0.0
+    by: str | None = None
+    reason: str | None = None
+
+
+class RunPaused(Event, frozen=True, kw_only=True):
+    """Nothing new starts until the run is resumed; running nodes end."""
+
+    by: str | None = None
+    reason: str | None = None
+
+
+class RunInterrupted(Event, frozen=True, kw_only=True):
+    """The process was asked to stop and left the run in order."""
+
+    reason: str | None = None
+
+
+class RunCompleted(Event, frozen=True, kw_only=True):
+    """Every branch reached its end. Final."""
+
+
+class RunFailed(Event, frozen=True, kw_only=True):
+    """A node failed for good, and what ran beside it has ended. Only a recorded resume may follow."""
+
+    failure: Failure
+    node: NodeName | None = None
+
+
+class RunCancelled(Event, frozen=True, kw_only=True):
+    """Somebody called the run off. Final."""
+
+    by: str | None = None
+    reason: str | None = None
+
+
+class ResumeRefused(Event, frozen=True, kw_only=True):
+    """A validation said no to a resume. Nothing ran."""
+
+    reason: str
+    by: str | None = None
+
+
+# --- its state and its flow --------------------------------------------------------------------------
+
+
+class StateEdited(Event, frozen=True, kw_only=True):
+    """Somebody changed the state. It also replaces the input of what has not ended."""
+
+    changes: Changes
+    by: str | None = None
+    reason: str | None = None
+
+
+class StateUpgraded(Event, frozen=True, kw_only=True):
+    """The state was lifted to a newer version of its type, with the inputs of what has not ended."""
+
+    state_version: int
+    values: Values
+    inputs: dict[NodeName, Values] = {}
+
+
+class FlowChanged(Event, frozen=True, kw_only=True):
+    """The run goes on with a changed flow."""
+
+    fingerprint: str
+    rename: dict[NodeName, NodeName] = {}
+    by: str | None = None
+
+
+# --- nodes -------------------------------------------------------------------------------------------
+
+
+class NodeScheduled(NodeEvent, frozen=True, kw_only=True):
+    """A node is due and does not start in the same append; or somebody asked that a visit which has not ended is tried again."""
+
+    why: str
+    fresh: bool = False
+    """As a new execution, which keeps nothing of the one before."""
+    by: str | None = None
+    reason: str | None = None
+
+
+class NodeStarted(NodeEvent, frozen=True, kw_only=True):
+    """An attempt begins. The state at the first one of an execution is the input of all its attempts."""
+
+    took: int = 1
+    """How many arrivals this visit takes up; 0 for a later attempt or execution."""
+
+
+class NodeCompleted(NodeEvent, frozen=True, kw_only=True):
+    """The node is done and never runs again unless asked. Its route is decided here, once."""
+
+    changes: Changes = Changes()
+    routes: list[NodeName] | None = None
+    """Where the run goes from here; None: not decided yet (a router raised, or the layer decides)."""
+    items: bool = False
+    """The changes of the node's items come first, in item order."""
+
+
+class NodeFailed(NodeEvent, frozen=True, kw_only=True):
+    """An attempt failed. With `retry_at` it is tried again then, otherwise it failed for good."""
+
+    failure: Failure
+    retry_at: float | None = None
+
+
+class NodeInterrupted(NodeEvent, frozen=True, kw_only=True):
+    """An attempt was stopped from outside, before it ended."""
+
+    reason: str = ""
+
+
+class NodeSkipped(NodeEvent, frozen=True, kw_only=True):
+    """Somebody, or the node's own `on_interrupt="skip"`, put this in place of a completion."""
+
+    changes: Changes = Changes()
+    routes: list[NodeName] | None = None
+    by: str | None = None
+    reason: str | None = None
+
+
+class NodeRouted(NodeEvent, frozen=True, kw_only=True):
+    """The route of a completed node whose router had raised."""
+
+    routes: list[NodeName]
+
+
+class RoutingFailed(NodeEvent, frozen=True, kw_only=True):
+    """The node completed; its router raised. A resume evaluates only the router."""
+
+    failure: Failure
+
+
+class ItemsListed(NodeEvent, frozen=True, kw_only=True):
+    """What a node with `each` fans out over. Listed once an execution."""
+
+    items: list[Any]
+
+
+class ItemStarted(NodeEvent, frozen=True, kw_only=True):
+    """An attempt at one item begins (`attempt` is the item's)."""
+
+    item: int
+
+
+class ItemCompleted(NodeEvent, frozen=True, kw_only=True):
+    """One item is done and never runs again unless asked."""
+
+    item: int
+    changes: Changes = Changes()
+
+
+class ItemFailed(NodeEvent, frozen=True, kw_only=True):
+    """An attempt at one item failed."""
+
+    item: int
+    failure: Failure
+    retry_at: float | None = None
+
+
+class LayerCompleted(Event, frozen=True, kw_only=True):
+    """All nodes of a layer are done: their changes are applied in node order, and the routes decided."""
+
+    layer: int
+    nodes: list[NodeName]
+    changes: Changes = Changes()
+    """Results of custom reducers."""
+    routes: dict[NodeName, list[NodeName]] = {}
+
+
+# --- questions ---------------------------------------------------------------------------------------
+
+
+class QuestionAsked(NodeEvent, frozen=True, kw_only=True):
+    """The run needs a decision before this node can go on."""
+
+    key: str
+    text: str
+    options: list[str] = []
+
+
+class QuestionAnswered(NodeEvent, frozen=True, kw_only=True):
+    """What was decided."""
+
+    key: str
+    answer: Any
+    by: str | None = None
+    reason: str | None = None
+
+
+AnyEvent: TypeAlias = (
+    RunCreated | RunForked | RunClaimed | RunResumed | RunRewound | RunPaused | RunInterrupted | RunCompleted | RunFailed
+    | RunCancelled | ResumeRefused | StateEdited | StateUpgraded | FlowChanged | NodeScheduled | NodeStarted | NodeCompleted
+    | NodeFailed | NodeInterrupted | NodeSkipped | NodeRouted | RoutingFailed | ItemsListed | ItemStarted | ItemCompleted
+    | ItemFailed | LayerCompleted | QuestionAsked | QuestionAnswered
+)  # fmt: skip
+"""The closed union. Whatever handles events handles every one of these."""
+
+KINDS: dict[str, type[Event]] = {cls.__name__: cls for cls in AnyEvent.__args__}  # type: ignore[attr-defined]
+CHECKPOINTS: frozenset[str] = frozenset(
+    {"RunCreated", "RunForked", "NodeCompleted", "NodeSkipped", "NodeRouted", "LayerCompleted", "StateEdited", "QuestionAnswered"}
+)
+"""The kinds after which a run can be resumed or forked."""
+
+UPCASTERS: dict[tuple[str, int], Any] = {}
+"""(kind, version) -> a function that lifts the body of that version, a dict, by one version."""
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """An event in its place in a log. `at` is the store's time; it never goes back within a run."""
+
+    seq: Seq
+    at: float
+    event: Any  # AnyEvent; `Any` keeps type checkers quick in the hot path
+
+    @property
+    def kind(self) -> str:
+        return type(self.event).__name__
+
+
+class Encoded(msgspec.Struct, frozen=True):
+    """An event as a store keeps it: the header as columns, the rest as JSON (empty where nothing is left to say)."""
+
+    kind: str
+    node: str | None
+    iteration: int
+    execution: int
+    attempt: int
+    body: bytes
+
+
+_HEADER = ("node", "iteration", "execution", "attempt")
+_json_encode = msgspec.json.Encoder().encode
+
+
+def _body_fields(cls: type[Event]) -> tuple[tuple[str, Any], ...]:
+    fields = []
+    for field in msgspec.structs.fields(cls):
+        if field.name not in _HEADER or not issubclass(cls, NodeEvent):
+            factory = field.default_factory
+            default = field.default if factory is msgspec.NODEFAULT else factory()
+            fields.append((field.name, default))
+    return tuple(fields)
+
+
+_BODY_FIELDS = {cls: _body_fields(cls) for cls in KINDS.values()}
+
+
+def encode(event: Event) -> Encoded:
+    """Turn an event into what is stored. Done before the event is folded: the fold may grow a list it still holds."""
+    cls = type(event)
+    body = {name: value for name, default in _BODY_FIELDS[cls] if (value := getattr(event, name)) != default}
+    if cls.VERSION > 1:
+        body["v"] = cls.VERSION
+    encoded = _json_encode(body) if body else b""
+    if isinstance(event, NodeEvent):
+        return Encoded(cls.__name__, event.node, event.iteration, event.execution, event.attempt, encoded)
+    return Encoded(cls.__name__, None, 0, 0, 0, encoded)
+
+
+def decode(encoded: Encoded) -> Event:
+    """Turn what is stored back into an event."""
+    cls = KINDS.get(encoded.kind)
+    if cls is None:
+        raise SchemaTooNew(f"the log holds an event of kind {encoded.kind!r}, which this version of Holdfast does not know. "
+                           "Use the version that wrote it, or a newer one.")
+    try:
+        body: dict[str, Any] = msgspec.json.decode(encoded.body) if encoded.body else {}
+        version = body.pop("v", 1)
+        if version > cls.VERSION:
+            raise SchemaTooNew(f"the log holds version {version} of {encoded.kind!r}; this Holdfast knows {cls.VERSION}.")
+        while version < cls.VERSION:
+            body = UPCASTERS[encoded.kind, version](body)
+            version += 1
+        if issubclass(cls, NodeEvent):
+            body.update(node=encoded.node, iteration=encoded.iteration, execution=encoded.execution, attempt=encoded.attempt)
+        return msgspec.convert(body, cls)
+    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as fault:
+        raise StoreCorrupt(f"an event of kind {encoded.kind!r} cannot be read: {fault}") from fault

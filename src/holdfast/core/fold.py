@@ -1,0 +1,591 @@
+"""The fold: what an event does to the state of a run. `fold(state, stored) -> state`.
+
+Rules of this file
+- Everything that changes a `RunState` is here, and nothing here decides: the events say what happened, the fold believes them.
+- It calls no user code and reads no clock: time, routes and the results of reducers are inside the events.
+- An event that the state does not allow is refused with `IllegalEvent`, and the state stays as it was. What is allowed are three tables:
+  the statuses a run may have (`RUN`), the statuses a node may have (`NODE`), and, for what belongs to an attempt, that it is the attempt
+  that is open: the late result of an abandoned one never counts.
+- It owns the state it is given and changes it in place. Whoever wants to keep an event's JSON encodes it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.core import events
+from holdfast.core.events import Changes, NodeEvent, Stored
+from holdfast.core.run_state import Held, Items, NodeState, NodeStatus, Question, RunState
+from holdfast.core.state import apply
+from holdfast.errors import IllegalEvent
+
+LIVE = frozenset({"running", "waiting", "paused"})
+GOING = frozenset({"pending", "running", "waiting"})
+STOPPED = frozenset({"pending", "running", "waiting", "paused", "interrupted", "failed"})
+
+RUN: dict[type[events.Event], frozenset[str]] = {
+    events.RunCreated: frozenset({"new"}),
+    events.RunForked: STOPPED,
+    events.RunClaimed: STOPPED - {"failed"},
+    events.RunResumed: STOPPED,
+    events.RunRewound: STOPPED,
+    events.RunPaused: GOING,
+    events.RunInterrupted: GOING | {"paused"},
+    events.RunCompleted: LIVE,
+    events.RunFailed: GOING | {"paused"},
+    events.RunCancelled: STOPPED,
+    events.ResumeRefused: STOPPED,
+    events.StateEdited: STOPPED,
+    events.StateUpgraded: STOPPED,
+    events.FlowChanged: STOPPED,
+    events.NodeScheduled: GOING,
+    events.NodeStarted: GOING,
+    events.NodeCompleted: LIVE,
+    events.NodeFailed: LIVE,
+    events.NodeInterrupted: LIVE,
+    events.NodeSkipped: GOING | {"paused"},
+    events.NodeRouted: GOING | {"paused"},
+    events.RoutingFailed: GOING | {"paused"},
+    events.ItemsListed: LIVE,
+    events.ItemStarted: LIVE,
+    events.ItemCompleted: LIVE,
+    events.ItemFailed: LIVE,
+    events.LayerCompleted: GOING | {"paused"},
+    events.QuestionAsked: GOING | {"paused"},
+    events.QuestionAnswered: GOING | {"paused"},
+}
+"""Event -> the statuses a run may have when it happens."""
+
+_IDLE = frozenset({"", "completed", "skipped"})
+NODE: dict[type[events.Event], tuple[frozenset[str], NodeStatus | None]] = {
+    events.NodeScheduled: (_IDLE | {"pending", "waiting", "interrupted", "failed"}, "pending"),
+    events.NodeStarted: (_IDLE | {"pending", "waiting", "interrupted"}, "running"),
+    events.NodeCompleted: (frozenset({"running"}), "completed"),
+    events.NodeFailed: (frozenset({"running"}), None),
+    events.NodeInterrupted: (frozenset({"running"}), "interrupted"),
+    events.NodeSkipped: (frozenset({"pending", "waiting", "interrupted", "failed"}), "skipped"),
+    events.NodeRouted: (frozenset({"completed", "skipped"}), None),
+    events.RoutingFailed: (frozenset({"completed", "skipped"}), None),
+    events.ItemsListed: (frozenset({"running"}), None),
+    events.ItemStarted: (frozenset({"running"}), None),
+    events.ItemCompleted: (frozenset({"running"}), None),
+    events.ItemFailed: (frozenset({"running"}), None),
+    events.QuestionAsked: (frozenset({"interrupted"}), "waiting"),
+    events.QuestionAnswered: (frozenset({"waiting"}), None),
+}
+"""Event -> the statuses its node may have (empty: not reached yet), and the one it has afterwards, where that is always the same."""
+
+_ENDS = (events.NodeCompleted, events.NodeFailed, events.NodeInterrupted)
+
+
+def fold(state: RunState, stored: Stored) -> RunState:
+    """Apply one event. Refuses what the tables do not allow; otherwise changes the state in place and returns it."""
+    event = stored.event
+    cls = type(event)
+    handler = HANDLERS.get(cls)
+    if handler is None:
+        raise IllegalEvent(f"run {state.run_id!r}: {cls.__name__} is no event of a run")
+    if state.status not in RUN[cls]:
+        raise IllegalEvent(f"run {state.run_id!r} is {state.status}: {cls.__name__} (event {stored.seq}) cannot happen then")
+    after = event.to if cls is events.RunRewound else state.seq
+    if stored.seq <= after or (stored.seq != after + 1 and cls is not events.RunRewound) or after != state.seq:
+        raise IllegalEvent(f"run {state.run_id!r}: event {stored.seq} ({cls.__name__}) cannot follow event {state.seq}")
+    if cls in NODE:
+        _check_node(state, event, stored.seq)
+    handler(state, event, stored)
+    state.seq = stored.seq
+    state.at = stored.at
+    return state
+
+
+def _check_node(state: RunState, event: NodeEvent, seq: int) -> None:
+    cls = type(event)
+    node = state.nodes.get(event.node)
+    status = node.status if node is not None and (node.iteration or event.node in state.open) else ""
+    if status not in NODE[cls][0]:
+        raise IllegalEvent(f"run {state.run_id!r}: node {event.node!r} is {status or 'not reached'}: "
+                           f"{cls.__name__} (event {seq}) cannot happen then")
+    if cls in _ENDS and node is not None:
+        open_attempt = (node.iteration, node.execution, node.attempt)
+        if (event.iteration, event.execution, event.attempt) != open_attempt:
+            raise IllegalEvent(f"run {state.run_id!r}: {cls.__name__} (event {seq}) is of {event.node!r} "
+                               f"{event.iteration}.{event.execution}.{event.attempt}, but "
+                               f"{'.'.join(map(str, open_attempt))} is open")
+
+
+# --- run ---------------------------------------------------------------------------------------------
+
+
+def _created(state: RunState, event: events.RunCreated, stored: Stored) -> None:
+    state.status = "pending"
+    state.flow = event.flow
+    state.fingerprint = event.fingerprint
+    state.state_version = event.state_version
+    state.schedule = event.schedule
+    state.created_at = state.asked_at = stored.at
+    state.labels = event.labels
+    state.options = event.options
+    state.values = dict(event.input)
+    _arrive(state, event.starts)
+
+
+def _forked(state: RunState, event: events.RunForked, stored: Stored) -> None:
+    """A fork starts as a pending run of its own: what was open at that place is due again."""
+    state.parent = event.parent
+    state.created_at = state.asked_at = stored.at
+    state.labels = event.labels if event.labels is not None else state.labels
+    state.path = [*state.path, (state.since, event.to)] if event.to >= state.since else state.path
+    state.since = stored.seq
+    _reopen(state)
+    state.status = "pending"
+
+
+def _claimed(state: RunState, event: events.RunClaimed, stored: Stored) -> None:
+    _cut(state)
+    state.status = "running"
+    _settle(state)
+
+
+def _resumed(state: RunState, event: events.RunResumed, stored: Stored) -> None:
+    _cut(state)
+    state.paused = False
+    state.failure = state.failure_node = None
+    state.asked_at = stored.at
+    for name in list(state.failed) if event.nodes is None else event.nodes:
+        _try_again(state, name, fresh=event.fresh)
+    state.status = "running"
+    _settle(state)
+
+
+def _rewound(state: RunState, event: events.RunRewound, stored: Stored) -> None:
+    state.path = [*state.path, (state.since, event.to)] if event.to >= state.since else state.path
+    state.since = stored.seq
+    for name, visits in event.executions.items():
+        state.executions.setdefault(name, {}).update(visits)
+    for name, crashes in event.crashes.items():
+        if name in state.nodes:
+            state.nodes[name].crashes = crashes
+    state.active_s = max(state.active_s, event.active_s)
+    state.asked_at = stored.at
+    _reopen(state)
+    state.status = "running"
+
+
+def _paused(state: RunState, event: events.RunPaused, stored: Stored) -> None:
+    state.paused = True
+    _settle(state)
+
+
+def _interrupted(state: RunState, event: events.RunInterrupted, stored: Stored) -> None:
+    state.status = "interrupted"
+
+
+def _completed(state: RunState, event: events.RunCompleted, stored: Stored) -> None:
+    if state.open or state.arrivals or state.held:
+        raise IllegalEvent(f"run {state.run_id!r} cannot be completed while {[*state.open, *state.arrivals, *state.held]} is not done")
+    state.status = "completed"
+
+
+def _failed(state: RunState, event: events.RunFailed, stored: Stored) -> None:
+    state.status = "failed"
+    state.failure = event.failure
+    state.failure_node = event.node
+
+
+def _cancelled(state: RunState, event: events.RunCancelled, stored: Stored) -> None:
+    state.status = "cancelled"
+    state.questions.clear()
+
+
+def _refused(state: RunState, event: events.ResumeRefused, stored: Stored) -> None:
+    """Only a fact for the record."""
+
+
+# --- state and flow ----------------------------------------------------------------------------------
+
+
+def _edited(state: RunState, event: events.StateEdited, stored: Stored) -> None:
+    apply(state.values, event.changes, state.shared)
+    for name in state.open:
+        given = state.nodes[name].input
+        if given is not None:
+            apply(given, event.changes, _always)
+
+
+def _upgraded(state: RunState, event: events.StateUpgraded, stored: Stored) -> None:
+    state.state_version = event.state_version
+    state.values = dict(event.values)
+    for name, given in event.inputs.items():
+        state.nodes[name].input = dict(given)
+
+
+def _flow_changed(state: RunState, event: events.FlowChanged, stored: Stored) -> None:
+    state.fingerprint = event.fingerprint
+    rename = event.rename
+    if rename:
+        state.nodes = _renamed(state.nodes, rename)
+        state.open = _renamed(state.open, rename)
+        state.failed = _renamed(state.failed, rename)
+        state.arrivals = _renamed(state.arrivals, rename)
+        state.held = _renamed(state.held, rename)
+        state.executions = _renamed(state.executions, rename)
+        state.writers = {field: _renamed(by, rename) for field, by in state.writers.items()}
+        state.failure_node = rename.get(state.failure_node or "", state.failure_node)
+        for question in state.questions.values():
+            question.node = rename.get(question.node, question.node)
+
+
+def _renamed(named: dict[str, Any], rename: dict[str, str]) -> dict[str, Any]:
+    return {rename.get(name, name): value for name, value in named.items()}
+
+
+# --- nodes -------------------------------------------------------------------------------------------
+
+
+def _node_scheduled(state: RunState, event: events.NodeScheduled, stored: Stored) -> None:
+    node = state.visit(event.node)
+    if event.node in state.open and node.input is not None:
+        _try_again(state, event.node, fresh=event.fresh)
+    else:
+        _set_status(state, event.node, "pending")
+        state.open[event.node] = None
+    _settle(state)
+
+
+def _node_started(state: RunState, event: events.NodeStarted, stored: Stored) -> None:
+    if event.took:
+        left = state.arrivals.get(event.node, 0) - event.took
+        if left < 0:
+            raise IllegalEvent(f"run {state.run_id!r}: node {event.node!r} took {event.took} arrivals, which are not there")
+        del state.arrivals[event.node]
+        if left:
+            state.arrivals[event.node] = left
+    node = state.visit(event.node)
+    if (event.iteration, event.execution) != (node.iteration, node.execution) or event.attempt == 1:
+        if event.iteration != node.iteration or node.input is None:
+            node.input = dict(state.values)
+        node.failures = node.crashes = 0
+        node.items = None
+    node.iteration, node.execution, node.attempt = event.iteration, event.execution, event.attempt
+    node.tries += 1
+    node.started_at = stored.at
+    node.retry_at = node.failure = node.question = None
+    _set_status(state, event.node, "running")
+    state.open[event.node] = None
+    state.status = "running"
+
+
+def _node_completed(state: RunState, event: events.NodeCompleted, stored: Stored) -> None:
+    node = state.nodes[event.node]
+    node.completed_seq = stored.seq
+    items = node.items.results() if event.items and node.items is not None else []
+    _close(state, event.node, "completed", stored.at)
+    node.failures = node.crashes = 0
+    _finish(state, event, items, stored.seq)
+
+
+def _node_skipped(state: RunState, event: events.NodeSkipped, stored: Stored) -> None:
+    node = state.nodes[event.node]
+    if node.iteration != event.iteration:  # it was due and never began: the skip is this visit
+        node.iteration = event.iteration
+        state.arrivals.pop(event.node, None)
+    node.completed_seq = stored.seq
+    _close(state, event.node, "skipped", stored.at)
+    _finish(state, event, [], stored.seq)
+
+
+def _node_failed(state: RunState, event: events.NodeFailed, stored: Stored) -> None:
+    node = state.nodes[event.node]
+    _spend(state, node, stored.at)
+    node.failures += 1
+    node.failure = event.failure
+    node.crashes = 0
+    node.retry_at = event.retry_at
+    if event.retry_at is None:
+        state.failed[event.node] = None
+    _set_status(state, event.node, "failed" if event.retry_at is None else "waiting")
+    _settle(state)
+
+
+def _node_interrupted(state: RunState, event: events.NodeInterrupted, stored: Stored) -> None:
+    node = state.nodes[event.node]
+    _spend(state, node, stored.at)
+    if node.items is not None:
+        _cut_items(node.items)
+    _set_status(state, event.node, "interrupted")
+    _settle(state)
+
+
+def _node_routed(state: RunState, event: events.NodeRouted, stored: Stored) -> None:
+    node = state.nodes[event.node]
+    node.routed = True
+    node.failure = None
+    state.open.pop(event.node, None)
+    state.failed.pop(event.node, None)
+    _arrive(state, event.routes)
+    _settle(state)
+
+
+def _routing_failed(state: RunState, event: events.RoutingFailed, stored: Stored) -> None:
+    node = state.nodes[event.node]
+    node.routed = False
+    node.failure = event.failure
+    state.open[event.node] = None
+    state.failed[event.node] = None
+
+
+def _layer_completed(state: RunState, event: events.LayerCompleted, stored: Stored) -> None:
+    for name in event.nodes:
+        held = state.held.pop(name)
+        for changes in (*held.items, held.changes):
+            _apply(state, name, changes, stored.seq)
+    apply(state.values, event.changes, state.shared)
+    for routes in event.routes.values():
+        _arrive(state, routes)
+    state.layer = event.layer
+    _settle(state)
+
+
+# --- items -------------------------------------------------------------------------------------------
+
+
+def _items_listed(state: RunState, event: events.ItemsListed, stored: Stored) -> None:
+    state.nodes[event.node].items = Items(values=event.items)
+
+
+def _item_started(state: RunState, event: events.ItemStarted, stored: Stored) -> None:
+    items = _items(state, event)
+    items.again.pop(event.item, None)
+    items.running[event.item] = event.attempt
+    items.begun = max(items.begun, event.item + 1)
+    if event.attempt > 1:
+        items.attempts[event.item] = event.attempt
+
+
+def _item_completed(state: RunState, event: events.ItemCompleted, stored: Stored) -> None:
+    items = _items(state, event)
+    _end_item(state, items, event, stored.seq)
+    items.done[event.item] = event.changes
+    state.nodes[event.node].crashes = 0
+
+
+def _item_failed(state: RunState, event: events.ItemFailed, stored: Stored) -> None:
+    items = _items(state, event)
+    _end_item(state, items, event, stored.seq)
+    items.failures[event.item] = items.failures.get(event.item, 0) + 1
+    if event.retry_at is None:
+        items.failed[event.item] = event.failure
+    else:
+        items.again[event.item] = event.retry_at
+
+
+def _items(state: RunState, event: NodeEvent) -> Items:
+    items = state.nodes[event.node].items
+    if items is None:
+        raise IllegalEvent(f"run {state.run_id!r}: node {event.node!r} has listed no items")
+    return items
+
+
+def _end_item(state: RunState, items: Items, event: Any, seq: int) -> None:
+    if items.running.get(event.item) != event.attempt:
+        raise IllegalEvent(f"run {state.run_id!r}: event {seq} ends item {event.item} of {event.node!r}, attempt {event.attempt}, "
+                           "which is not running")
+    del items.running[event.item]
+
+
+# --- questions ---------------------------------------------------------------------------------------
+
+
+def _question_asked(state: RunState, event: events.QuestionAsked, stored: Stored) -> None:
+    state.questions[event.key] = Question(event.key, event.node, event.text, event.options, stored.at)
+    state.nodes[event.node].question = event.key
+    _set_status(state, event.node, "waiting")
+    _settle(state)
+
+
+def _question_answered(state: RunState, event: events.QuestionAnswered, stored: Stored) -> None:
+    state.questions.pop(event.key, None)
+    state.nodes[event.node].question = None
+    _set_status(state, event.node, "pending")
+    _settle(state)
+
+
+# --- what several of them do -------------------------------------------------------------------------
+
+
+def _always(field: str, value: Any) -> bool:
+    return True
+
+
+def _arrive(state: RunState, routes: list[str]) -> None:
+    for name in routes:
+        if name != "END":
+            state.arrivals[name] = state.arrivals.get(name, 0) + 1
+
+
+def _set_status(state: RunState, name: str, status: NodeStatus) -> None:
+    node = state.nodes[name]
+    state.running += (status == "running") - (node.status == "running")
+    state.waiting += (status == "waiting") - (node.status == "waiting")
+    node.status = status
+
+
+def _settle(state: RunState) -> None:
+    """Running, waiting and paused follow from the nodes."""
+    if state.status in LIVE:
+        if state.running:
+            state.status = "running"
+        elif state.paused:
+            state.status = "paused"
+        else:
+            state.status = "waiting" if state.waiting else "running"
+    elif state.status == "pending" and state.paused:
+        state.status = "paused"
+
+
+def _spend(state: RunState, node: NodeState, at: float) -> None:
+    """The time of an attempt that ended counts, for the node and for the run."""
+    spent = max(0.0, at - node.started_at)
+    node.seconds += spent
+    node.ended_at = at
+    state.active_s += spent
+
+
+def _close(state: RunState, name: str, status: NodeStatus, at: float) -> None:
+    """A visit ended: it holds nothing any more."""
+    node = state.nodes[name]
+    if node.status == "running":
+        _spend(state, node, at)
+    else:
+        node.ended_at = at
+    if node.question is not None:
+        state.questions.pop(node.question, None)
+    node.input = node.items = node.retry_at = node.failure = node.question = None
+    state.open.pop(name, None)
+    state.failed.pop(name, None)
+    _set_status(state, name, status)
+
+
+def _finish(state: RunState, event: events.NodeCompleted | events.NodeSkipped, items: list[Changes], seq: int) -> None:
+    """Apply what a completion changed and go where it leads, or keep both until the layer is complete."""
+    if state.schedule == "layered":
+        state.held[event.node] = Held(event.changes, items)
+    else:
+        for changes in items:
+            _apply(state, event.node, changes, seq)
+        _apply(state, event.node, event.changes, seq)
+        if event.routes is None:
+            state.nodes[event.node].routed = False
+            state.open[event.node] = None
+        else:
+            _arrive(state, event.routes)
+    _settle(state)
+
+
+def _apply(state: RunState, name: str, changes: Changes, seq: int) -> None:
+    apply(state.values, changes, state.shared)
+    for field in changes.set:
+        state.writers.setdefault(field, {})[name] = seq
+    for field in changes.unset:
+        state.writers.setdefault(field, {})[name] = seq
+
+
+def _cut(state: RunState) -> None:
+    """Whoever ran this is gone: what was running has been cut in the middle."""
+    for name in state.open:
+        node = state.nodes[name]
+        if node.status == "running":
+            node.crashes += 1
+            if node.items is not None:
+                _cut_items(node.items)
+            _set_status(state, name, "interrupted")
+
+
+def _cut_items(items: Items) -> None:
+    for item, attempt in items.running.items():
+        items.again[item] = 0.0
+        items.attempts[item] = attempt
+    items.running.clear()
+
+
+def _try_again(state: RunState, name: str, *, fresh: bool) -> None:
+    """A failed, interrupted or waiting visit is due again; a completed one whose router failed is routed again."""
+    node = state.nodes.get(name)
+    if node is None or name not in state.open:
+        return
+    state.failed.pop(name, None)
+    if not node.routed:
+        _route_again(state, name)
+        return
+    if node.question is not None:
+        state.questions.pop(node.question, None)
+    node.question = node.retry_at = None
+    if fresh:
+        state.executions.setdefault(name, {})[node.iteration] = node.execution
+        node.attempt = 0
+    elif node.items is not None:
+        node.items.again.update(dict.fromkeys(node.items.failed, 0.0))
+        node.items.failed.clear()
+    _set_status(state, name, "pending")
+
+
+def _reopen(state: RunState) -> None:
+    """After a rewind or in a fork: what was open is due again, as a new execution with the input it had."""
+    for name in tuple(state.open):
+        node = state.nodes[name]
+        if not node.routed:
+            _route_again(state, name)
+            continue
+        if node.input is not None:
+            done = state.executions.setdefault(name, {})
+            done[node.iteration] = max(done.get(node.iteration, 0), node.execution)
+            node.attempt = 0
+        node.items = node.retry_at = node.failure = node.question = None
+        node.failures = 0
+        _set_status(state, name, "pending")
+    state.failed.clear()
+    state.questions.clear()
+    state.failure = state.failure_node = None
+    state.paused = False
+
+
+def _route_again(state: RunState, name: str) -> None:
+    """The router of a completed node is asked again: by itself, or with its whole layer."""
+    if name in state.held:
+        state.nodes[name].routed = True
+        state.open.pop(name, None)
+
+
+HANDLERS: dict[type[events.Event], Callable[[RunState, Any, Stored], None]] = {
+    events.RunCreated: _created,
+    events.RunForked: _forked,
+    events.RunClaimed: _claimed,
+    events.RunResumed: _resumed,
+    events.RunRewound: _rewound,
+    events.RunPaused: _paused,
+    events.RunInterrupted: _interrupted,
+    events.RunCompleted: _completed,
+    events.RunFailed: _failed,
+    events.RunCancelled: _cancelled,
+    events.ResumeRefused: _refused,
+    events.StateEdited: _edited,
+    events.StateUpgraded: _upgraded,
+    events.FlowChanged: _flow_changed,
+    events.NodeScheduled: _node_scheduled,
+    events.NodeStarted: _node_started,
+    events.NodeCompleted: _node_completed,
+    events.NodeFailed: _node_failed,
+    events.NodeInterrupted: _node_interrupted,
+    events.NodeSkipped: _node_skipped,
+    events.NodeRouted: _node_routed,
+    events.RoutingFailed: _routing_failed,
+    events.ItemsListed: _items_listed,
+    events.ItemStarted: _item_started,
+    events.ItemCompleted: _item_completed,
+    events.ItemFailed: _item_failed,
+    events.LayerCompleted: _layer_completed,
+    events.QuestionAsked: _question_asked,
+    events.QuestionAnswered: _question_answered,
+}
+"""One handler a kind; a test holds that the closed union is covered."""

@@ -1,0 +1,278 @@
+"""What a workflow is: a `Graph` is built, and compiled into a `Flow` that never changes.
+
+A flow has two halves. Its **definition** is plain data (nodes, edges, options): it is stored with the runs, drawn,
+fingerprinted and compared, and it is all that `decide` needs. Its functions (node bodies, routers, `each`) are only held
+here; nothing in this room calls them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
+
+import msgspec
+
+from holdfast.core import difference, validate
+from holdfast.core.definition import END, START, Definition, NodeOptions
+from holdfast.core.state import StateType
+from holdfast.core.topology import Topology
+from holdfast.errors import GraphError
+
+S = TypeVar("S")
+NodeFn: TypeAlias = Callable[..., Any]
+F = TypeVar("F", bound=NodeFn)
+
+__all__ = ["END", "START", "Branch", "Flow", "Graph", "Node", "Retry"]
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How often and when a failed attempt is tried again.
+
+    `attempts` counts failures over the whole life of a visit: neither a resume nor a crash gives new ones. The wait before
+    try n+1 is `backoff * factor ** (n - 1)` seconds, at most `max_delay`, give or take the share `jitter`.
+    Without `on`, only *recoverable* failures are tried again; with it, exactly those exception types.
+    """
+
+    attempts: int = 3
+    backoff: float = 1.0
+    factor: float = 2.0
+    max_delay: float = 60.0
+    jitter: float = 0.1
+    on: tuple[type[BaseException], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ValueError(f"Retry(attempts={self.attempts}): at least 1, which means no second try")
+        for name in ("backoff", "factor", "max_delay", "jitter"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"Retry({name}={getattr(self, name)}): must not be negative")
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A unit of work: a function and how the engine treats it."""
+
+    name: str
+    fn: NodeFn
+    options: NodeOptions
+    retry: Retry
+    each: NodeFn | None
+    takes_context: bool
+    is_async: bool
+
+
+class Branch(msgspec.Struct, frozen=True):
+    """A routing function and where it may lead."""
+
+    source: str
+    router: Callable[[Any], str | Sequence[str]]
+    targets: tuple[str, ...]
+
+
+class Graph(Generic[S]):
+    """The builder of a flow. Every method that adds something returns the graph or, as a decorator, the function."""
+
+    def __init__(
+        self,
+        name: str,
+        state: type[S] = dict,  # type: ignore[assignment]
+        *,
+        version: int = 1,
+        upgrades: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] | None = None,
+        validate_resume: Callable[[S], Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.state: StateType[S] = StateType.of(state)
+        self.version = version
+        self.upgrades = dict(upgrades or {})
+        self.validate_resume = validate_resume
+        self._nodes: dict[str, Node] = {}
+        self._edges: list[tuple[str, str]] = []
+        self._branches: list[Branch] = []
+        self._problems: list[str] = []
+
+    @overload
+    def node(self, fn: F, /) -> F: ...
+
+    @overload
+    def node(
+        self,
+        fn: None = None,
+        /,
+        *,
+        name: str | None = None,
+        retry: Retry | int | None = None,
+        timeout: float | None = None,
+        idempotent: bool = True,
+        on_interrupt: Literal["rerun", "ask", "skip"] | None = None,
+        each: Callable[[S], Iterable[Any]] | None = None,
+        limit: int = 16,
+        join: Literal["all", "any"] = "all",
+    ) -> Callable[[F], F]: ...
+
+    def node(
+        self,
+        fn: NodeFn | None = None,
+        /,
+        *,
+        name: str | None = None,
+        retry: Retry | int | None = None,
+        timeout: float | None = None,
+        idempotent: bool = True,
+        on_interrupt: Literal["rerun", "ask", "skip"] | None = None,
+        each: Callable[[S], Iterable[Any]] | None = None,
+        limit: int = 16,
+        join: Literal["all", "any"] = "all",
+    ) -> Any:
+        """Add a node: `fn(state)` or `fn(state, ctx)`, `def` or `async def`; with `each`, `fn(item)` or `fn(item, ctx)`.
+
+        It returns a partial update, a whole state, or None. `idempotent=False` promises never to run it twice without
+        asking: it is not retried by default, and a crash inside it leaves the choice to a person.
+        """
+
+        def add(fn: NodeFn) -> NodeFn:
+            chosen = Retry(attempts=retry) if isinstance(retry, int) else retry
+            options = NodeOptions(
+                timeout_s=timeout,
+                idempotent=idempotent,
+                on_interrupt=on_interrupt or ("rerun" if idempotent else "ask"),
+                each=each is not None,
+                limit=limit,
+                join=join,
+                retry=_describe(chosen) if chosen else {},
+            )
+            node = Node(
+                name=name or getattr(fn, "__name__", ""),
+                fn=fn,
+                options=options,
+                retry=chosen or (Retry() if idempotent else Retry(attempts=1)),
+                each=each,
+                takes_context=_takes_context(fn),
+                is_async=inspect.iscoroutinefunction(inspect.unwrap(fn)) or inspect.iscoroutinefunction(type(fn).__call__),
+            )
+            self._problems.extend(validate.node_problems(node.name, options, taken=node.name in self._nodes))
+            self._nodes.setdefault(node.name, node)
+            return fn
+
+        return add if fn is None else add(fn)
+
+    def edge(self, source: str | NodeFn, target: str | NodeFn) -> Graph[S]:
+        """Add a plain edge: when `source` completes, the run goes on to `target`."""
+        edge = (_name(source), _name(target))
+        if edge in self._edges:
+            self._problems.append(f"the edge from {edge[0]!r} to {edge[1]!r} was added twice; remove one")
+        else:
+            self._edges.append(edge)
+        return self
+
+    def chain(self, *nodes: str | NodeFn) -> Graph[S]:
+        """Add the plain edges `nodes[0] -> nodes[1] -> …`."""
+        for source, target in zip(nodes, nodes[1:], strict=False):
+            self.edge(source, target)
+        return self
+
+    def branch(
+        self,
+        source: str | NodeFn,
+        router: Callable[[S], str | Sequence[str]],
+        to: Iterable[str | NodeFn],
+    ) -> Graph[S]:
+        """Add a branch: when `source` completes, `router(state)` names which of `to` the run goes on to (one or several)."""
+        added = Branch(_name(source), router, tuple(_name(target) for target in to))
+        if any(branch.source == added.source for branch in self._branches):
+            self._problems.append(f"node {added.source!r} has two branches; put both choices into one router")
+        else:
+            self._branches.append(added)
+        return self
+
+    def compile(
+        self,
+        *,
+        schedule: Literal["eager", "layered"] = "eager",
+        max_iterations: int = 1000,
+        max_parallel: int = 64,
+    ) -> Flow[S]:
+        """Check everything and freeze it. Raises `GraphError` with all problems at once.
+
+        `max_iterations` bounds how often a run may reach one node, `max_parallel` how many of its nodes run at once.
+        """
+        definition = Definition(
+            name=self.name,
+            nodes={name: node.options for name, node in self._nodes.items()},
+            edges=list(self._edges),
+            branches={branch.source: list(branch.targets) for branch in self._branches},
+            schedule=schedule,
+            max_iterations=max_iterations,
+            max_parallel=max_parallel,
+            state_version=self.version,
+            state=self.state.describe(),
+        )
+        problems = [*self._problems, *validate.problems(definition), *validate.upgrade_problems(self.version, self.upgrades)]
+        if problems:
+            raise GraphError(self.name, problems)
+        return Flow(
+            definition=definition,
+            nodes=dict(self._nodes),
+            branches={branch.source: branch for branch in self._branches},
+            state=self.state,
+            upgrades=dict(self.upgrades),
+            validate_resume=self.validate_resume,
+        )
+
+
+class Flow(Generic[S]):
+    """A compiled graph: immutable, thread-safe, reusable by any number of runs."""
+
+    __slots__ = ("branches", "definition", "fingerprint", "nodes", "plain_routes", "state", "topology", "upgrades", "validate_resume")
+
+    def __init__(
+        self,
+        *,
+        definition: Definition,
+        nodes: dict[str, Node],
+        branches: dict[str, Branch],
+        state: StateType[S],
+        upgrades: dict[int, Callable[[dict[str, Any]], dict[str, Any]]],
+        validate_resume: Callable[[S], Any] | None,
+    ) -> None:
+        self.definition = definition
+        self.topology = Topology.of(definition)
+        self.fingerprint = difference.fingerprint(definition)
+        self.nodes = nodes
+        self.branches = branches
+        self.state = state
+        self.upgrades = upgrades
+        self.validate_resume = validate_resume
+        self.plain_routes: dict[str, tuple[str, ...]] = {name: () for name in (START, *nodes)}
+        for source, target in definition.edges:
+            self.plain_routes[source] += (target,)
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    def __repr__(self) -> str:
+        return f"<Flow {self.name!r}: {len(self.nodes)} nodes, {self.fingerprint[:12]}>"
+
+
+def _name(node: str | NodeFn) -> str:
+    return node if isinstance(node, str) else getattr(node, "__name__", repr(node))
+
+
+def _describe(retry: Retry) -> dict[str, Any]:
+    described = {name: getattr(retry, name) for name in ("attempts", "backoff", "factor", "max_delay", "jitter")}
+    if retry.on:
+        described["on"] = [cls.__qualname__ for cls in retry.on]
+    return described
+
+
+def _takes_context(fn: NodeFn) -> bool:
+    """Whether the function wants a second positional argument."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(positional) >= 2 and (positional[1].default is inspect.Parameter.empty or positional[1].name == "ctx")
+
+

@@ -1,0 +1,204 @@
+"""What a log means: the state of a run, as the fold builds it.
+
+It holds everything that `decide` and the engine need to carry the run on, and nothing that is not in the log. It is plain data: a
+snapshot is its JSON. The fold owns it and changes it in place, because a copy per event would make a step cost as much as the run is long.
+
+The input of a visit is the state at its first `NodeStarted`. It is kept beside the values, sharing what is equal: a container
+that an input still refers to is copied before it is changed (`shared`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from holdfast.core.events import Changes, Failure, NodeName, Seq, Values
+from holdfast.errors import StoreCorrupt
+
+Status: TypeAlias = Literal["new", "pending", "running", "waiting", "paused", "interrupted", "completed", "failed", "cancelled"]
+NodeStatus: TypeAlias = Literal["pending", "running", "waiting", "interrupted", "completed", "failed", "skipped"]
+
+
+class Items(msgspec.Struct, omit_defaults=True):
+    """The items of a fan-out: what there is to do, and how far each has come."""
+
+    values: list[Any]
+    begun: int = 0
+    """Items before this one have been started at least once."""
+    done: dict[int, Changes] = {}
+    running: dict[int, int] = {}
+    """Item -> attempt."""
+    again: dict[int, float] = {}
+    """Item -> when it is tried again (0: as soon as there is room)."""
+    failed: dict[int, Failure] = {}
+    attempts: dict[int, int] = {}
+    """Only of items that needed more than one."""
+    failures: dict[int, int] = {}
+
+    def results(self) -> list[Changes]:
+        """What the items changed, in item order."""
+        return [self.done[item] for item in range(len(self.values))]
+
+
+class NodeState(msgspec.Struct, omit_defaults=True):
+    """The latest visit of a node, and what is counted over all its visits."""
+
+    status: NodeStatus = "pending"
+    iteration: int = 0
+    execution: int = 1
+    attempt: int = 0
+    failures: int = 0
+    crashes: int = 0
+    """Times in a row that the process died inside this visit."""
+    tries: int = 0
+    """Attempts ever started, over all visits that were not rewound."""
+    seconds: float = 0.0
+    """Spent in attempts that ended."""
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    completed_seq: Seq = 0
+    retry_at: float | None = None
+    failure: Failure | None = None
+    question: str | None = None
+    input: Values | None = None
+    """While the visit has not ended: what it was given."""
+    items: Items | None = None
+    routed: bool = True
+    """False: completed, and its router raised."""
+
+
+class Question(msgspec.Struct, omit_defaults=True):
+    """A decision that the run waits for."""
+
+    key: str
+    node: NodeName
+    text: str
+    options: list[str]
+    asked_at: float
+
+
+class Held(msgspec.Struct, omit_defaults=True):
+    """A completion that waits for the rest of its layer."""
+
+    changes: Changes
+    items: list[Changes] = []
+
+
+class RunState(msgspec.Struct, omit_defaults=True):
+    """A run, folded."""
+
+    run_id: str
+    status: Status = "new"
+    seq: Seq = 0
+    at: float = 0.0
+    flow: str = ""
+    fingerprint: str = ""
+    state_version: int = 1
+    schedule: Literal["eager", "layered"] = "eager"
+    created_at: float = 0.0
+    asked_at: float = 0.0
+    """When somebody last asked the run to go: a run's timeout counts from here."""
+    labels: dict[str, str] = {}
+    options: dict[str, Any] = {}
+    parent: str | None = None
+    values: Values = {}
+    nodes: dict[NodeName, NodeState] = {}
+    open: dict[NodeName, None] = {}
+    """Nodes with a visit that has begun (or was scheduled) and not ended, or whose route is undecided."""
+    arrivals: dict[NodeName, int] = {}
+    """Nodes that the run has reached and that have not taken it up yet, in order of arrival."""
+    running: int = 0
+    waiting: int = 0
+    failed: dict[NodeName, None] = {}
+    """Nodes that failed for good, and completed ones whose router failed."""
+    paused: bool = False
+    layer: int = 0
+    held: dict[NodeName, Held] = {}
+    writers: dict[str, dict[NodeName, Seq]] = {}
+    """Plain field -> who set it last, and when: how parallel writers are found."""
+    executions: dict[NodeName, dict[int, int]] = {}
+    """Visits that were rewound -> how often they had been executed."""
+    questions: dict[str, Question] = {}
+    failure: Failure | None = None
+    failure_node: NodeName | None = None
+    active_s: float = 0.0
+    path: list[tuple[Seq, Seq]] = []
+    """The stretches of the log before the current one that this state is the fold of."""
+    since: Seq = 1
+    """Where the current stretch begins."""
+
+    def visit(self, name: NodeName) -> NodeState:
+        """The node's state, made when it is first reached."""
+        node = self.nodes.get(name)
+        if node is None:
+            node = self.nodes[name] = NodeState()
+        return node
+
+    def shared(self, field: str, value: Any) -> bool:
+        """Whether the input of an open visit still refers to this very value."""
+        nodes = self.nodes
+        for name in self.open:
+            given = nodes[name].input
+            if given is not None and given.get(field) is value:
+                return True
+        return False
+
+    def next_execution(self, name: NodeName, iteration: int) -> int:
+        """The number of the next execution of a visit."""
+        done = self.executions.get(name)
+        return done.get(iteration, 0) + 1 if done else 1
+
+    def stretches(self) -> list[tuple[Seq, Seq]]:
+        """The parts of the log that this state is the fold of."""
+        return [*self.path, (self.since, self.seq)]
+
+
+def stretches(rewinds: Sequence[tuple[Seq, Seq]], upto: Seq, first: Seq = 1) -> list[tuple[Seq, Seq]]:
+    """The parts of a log whose fold is the state at `upto`. `rewinds`: (seq of a RunRewound, where it went back to)."""
+    found: list[tuple[Seq, Seq]] = []
+    for seq, to in sorted(rewinds, reverse=True):
+        if seq <= upto:
+            found.append((seq, upto))
+            upto = to
+    if upto >= first:
+        found.append((first, upto))
+    return found[::-1]
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def dump(state: RunState) -> bytes:
+    """A snapshot. Inputs are written as what differs from the values, so that many open visits cost little."""
+    inputs: dict[str, dict[str, Any]] = {}
+    bare = msgspec.structs.replace(state, nodes=dict(state.nodes))
+    for name in state.open:
+        node = state.nodes[name]
+        if node.input is not None:
+            inputs[name] = _less(node.input, state.values)
+            bare.nodes[name] = msgspec.structs.replace(node, input=None)
+    return _encode({"state": bare, "inputs": inputs})
+
+
+def load(snapshot: bytes) -> RunState:
+    """The state that a snapshot holds."""
+    try:
+        raw = msgspec.json.decode(snapshot)
+        state = msgspec.convert(raw["state"], RunState, str_keys=True)
+    except (msgspec.MsgspecError, KeyError, TypeError, UnicodeDecodeError) as fault:
+        raise StoreCorrupt(f"a snapshot cannot be read: {fault}") from fault
+    for name, given in raw["inputs"].items():
+        state.nodes[name].input = _with(given, state.values)
+    return state
+
+
+def _less(given: Values, values: Values) -> dict[str, Any]:
+    differing = {field: value for field, value in given.items() if field not in values or values[field] is not value}
+    return {"set": differing, "unset": [field for field in values if field not in given]}
+
+
+def _with(less: dict[str, Any], values: Values) -> Values:
+    gone: Iterable[str] = less["unset"]
+    return {**{field: value for field, value in values.items() if field not in gone}, **less["set"]}

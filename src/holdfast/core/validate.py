@@ -1,0 +1,352 @@
+"""What makes a graph sound. Every problem is found at once, and each is one sentence: the fault, the node, the way out.
+
+This room looks at definitions only: plain data, no functions. It keeps three rules:
+
+- One mistake is one problem. A misspelt name does not also make its neighbours unreachable: a name that is near a known one is
+  taken for it from there on, any other is taken for an end of the graph. Of nodes that are cut off together the first is named,
+  the others are listed with it.
+- Problems come in a stable order: the flow, its edges and branches, its loops, its reach; each in the order of declaration.
+- The work is linear in the size of the graph, and nothing recurses.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any, get_args, get_type_hints
+
+from holdfast.core.definition import END, START, Definition, NodeOptions
+from holdfast.errors import did_you_mean
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+NODE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+FLOW_NAME = NODE_ID
+
+ITERATIONS_MAX = 1_000_000
+_SCHEDULES: tuple[str, ...] = get_args(get_type_hints(Definition)["schedule"])
+_JOINS: tuple[str, ...] = get_args(get_type_hints(NodeOptions)["join"])
+_INTERRUPTS: tuple[str, ...] = get_args(get_type_hints(NodeOptions)["on_interrupt"])
+_NAME_RULE = "1 to 128 letters, digits, '.', '_' or '-', and neither '.' nor '-' first"
+_COMPARISONS_MAX = 20_000  # a near name costs a comparison with every node; past this only the fault is named
+_LISTED_MAX = 5
+
+
+def problems(definition: Definition) -> list[str]:
+    """Everything that is wrong with a graph as a whole. What is wrong with one node, `node_problems` says."""
+    found = [*_flow_problems(definition)]
+    nodes = [name for name in definition.nodes if name not in (START, END)]
+    if not nodes:
+        return [*found, "the graph has no nodes; add one with @graph.node and lead START to it"]
+    names = _Names(nodes)
+    edges = [*_sound_edges(definition, names, found)]
+    arrows = [*edges, *_sound_branches(definition, names, found)]
+    if not any(names.is_start(source) and target not in (START, END) for source, target in definition.edges):
+        found.append(f"nothing leads from START into the graph; add .edge(START, {nodes[0]!r})")
+    found += [
+        f"node {source!r} leads to itself by a plain edge and would never end; use a branch: "
+        f".branch({source!r}, router, to=[{source!r}, …])"
+        for source, target in edges
+        if source == target
+    ]
+    loops = _plain_loops(nodes, _successors(nodes, (edge for edge in edges if edge[0] != edge[1])))
+    found += [
+        f"the loop {' -> '.join(_shortened([*loop, loop[0]]))} is made of plain edges only and can never end; "
+        f"let one of its nodes leave by a branch instead of an edge"
+        for loop in loops
+    ]
+    endless = {source for source, target in edges if source == target}.union(*loops)
+    return [*found, *_reach_problems(nodes, arrows, endless)]
+
+
+def node_problems(name: str, options: NodeOptions, *, taken: bool) -> list[str]:
+    """Everything that is wrong with one node, when it is added to a graph that may have its name `taken` already."""
+    return [*_name_problems(name, taken=taken), *_option_problems(name, options)]
+
+
+def upgrade_problems(version: int, upgrades: Mapping[int, Any]) -> list[str]:
+    """Everything that is wrong with a state's version and the functions that lift older states to it."""
+    if not _is_whole(version) or version < 1:
+        return [f"version={version!r} of the state is not a whole number from 1 up; the first version is 1"]
+    found = []
+    for old, upgrade in upgrades.items():
+        if not _is_whole(old) or old < 1:
+            found.append(f"upgrades[{old!r}] starts at no version; versions are whole numbers from 1 up")
+        elif old >= version:
+            found.append(
+                f"upgrades[{old}] starts at version {old}, but the state is at version {version}; "
+                f"raise version= to {old + 1} or remove the upgrade"
+            )
+        if not callable(upgrade):
+            found.append(
+                f"upgrades[{old!r}] is no function; give one that takes the old values and returns the new ones"
+            )
+    steps = sorted(old for old in upgrades if _is_whole(old) and 1 <= old < version)
+    for old, following in pairwise([*steps, version] if steps else []):
+        if following > old + 1:
+            span = f"{old + 1}" if following == old + 2 else f"{old + 1} to {following - 1}"
+            found.append(
+                f"a state of version {old + 1} cannot be lifted to version {version}; add upgrades for {span}"
+            )
+    return found
+
+
+# --- the flow ----------------------------------------------------------------------------------------
+
+
+def _flow_problems(definition: Definition) -> Iterator[str]:
+    name = definition.name
+    if not isinstance(name, str) or not FLOW_NAME.fullmatch(name):
+        yield f"{name!r} cannot name a flow; use {_NAME_RULE}"
+    if definition.schedule not in _SCHEDULES:
+        yield f"schedule={definition.schedule!r} does not exist; use {_either(_SCHEDULES)}"
+    iterations = definition.max_iterations
+    if not _is_whole(iterations) or not 1 <= iterations <= ITERATIONS_MAX:
+        yield f"max_iterations={iterations!r} is no limit; use a whole number from 1 to {ITERATIONS_MAX:_}"
+    if not _is_whole(definition.max_parallel) or definition.max_parallel < 1:
+        yield f"max_parallel={definition.max_parallel!r} lets nothing run; use a whole number from 1 up"
+
+
+# --- one node ----------------------------------------------------------------------------------------
+
+
+def _name_problems(name: str, *, taken: bool) -> Iterator[str]:
+    if not name:
+        yield "a node has no name, because its function has none; add it with name='…'"
+    elif name == "<lambda>":
+        yield "a lambda has no name of its own; add the node with name='…'"
+    elif name in (START, END):
+        yield f"{name!r} is the name of an end of the graph; give the node another with name='…'"
+    elif not isinstance(name, str) or not NODE_ID.fullmatch(name):
+        yield f"{name!r} cannot name a node; use {_NAME_RULE}"
+    elif taken:
+        yield f"two nodes are named {name!r}; give one of them another with name='…'"
+
+
+def _option_problems(name: str, options: NodeOptions) -> Iterator[str]:
+    timeout = options.timeout_s
+    if timeout is not None and not (_is_number(timeout) and 0 < timeout < math.inf):
+        yield f"node {name!r}: timeout={timeout!r} is no time to run in; use seconds above 0, or leave it out for no limit"
+    if not _is_whole(options.limit) or options.limit < 1:
+        yield f"node {name!r}: limit={options.limit!r} lets no item run; use a whole number from 1 up"
+    if options.join not in _JOINS:
+        yield f"node {name!r}: join={options.join!r} does not exist; use {_either(_JOINS)}"
+    if options.on_interrupt not in _INTERRUPTS:
+        yield f"node {name!r}: on_interrupt={options.on_interrupt!r} does not exist; use {_either(_INTERRUPTS)}"
+    if not options.idempotent and options.on_interrupt == "rerun":
+        yield (
+            f"node {name!r}: idempotent=False forbids what on_interrupt='rerun' asks for; "
+            "use on_interrupt='ask' or 'skip', or leave one of the two out"
+        )
+
+
+# --- edges and branches ------------------------------------------------------------------------------
+
+
+class _Names:
+    """The nodes of a graph, and what was probably meant by names that are none of them."""
+
+    def __init__(self, nodes: Collection[str]) -> None:
+        self.nodes = frozenset(nodes)
+        self._ordered = list(nodes)
+        self._guesses: dict[str, str | None] = {}
+        self._comparisons_left = _COMPARISONS_MAX
+
+    def meant(self, name: str, *, end: str, where: str, found: list[str]) -> str:
+        """The node that `name` stands for. An unknown name is a problem once; far from every other it counts as `end`."""
+        if name in self.nodes:
+            return name
+        if name not in self._guesses:
+            guess = self._guesses[name] = self._near(name, end)
+            way_out = did_you_mean(guess, [guess]) if guess else "; add that node, or take the name out"
+            if name == "<lambda>":
+                way_out = "; name the lambda's node by the name='…' it was added with"
+            found.append(f"no node is named {name!r} ({where}){way_out}")
+        return self._guesses[name] or end
+
+    def is_start(self, name: str) -> bool:
+        """Whether the name is START, or one that `meant` took for a misspelt START."""
+        return name == START or self._guesses.get(name) == START
+
+    def _near(self, name: str, end: str) -> str | None:
+        if name.strip("_").upper() == end:  # other libraries spell the ends "__start__" and "end"
+            return end
+        if self._comparisons_left <= 0:
+            return None
+        self._comparisons_left -= len(self._ordered)
+        near = difflib.get_close_matches(name, self._ordered, n=1, cutoff=0.6)
+        return near[0] if near else None
+
+
+def _sound_edges(definition: Definition, names: _Names, found: list[str]) -> Iterator[tuple[str, str]]:
+    """The plain edges that can be followed; what is wrong with the others goes to `found`."""
+    for source, target in definition.edges:
+        where = f"edge from {source!r} to {target!r}"
+        if target == START:
+            found.append(
+                f"the {where} leads into START, where only runs begin; lead it to the first node instead"
+            )
+        elif source == END:
+            found.append(f"the {where} leads out of END, where runs are over; let it leave from another node")
+        elif (source, target) == (START, END):
+            found.append(f"the {where} goes past every node; remove it")
+        else:
+            begin = START if source == START else names.meant(source, end=START, where=where, found=found)
+            yield begin, (END if target == END else names.meant(target, end=END, where=where, found=found))
+
+
+def _sound_branches(definition: Definition, names: _Names, found: list[str]) -> Iterator[tuple[str, str]]:
+    """The arrows of branches that can be followed; what is wrong with the others goes to `found`."""
+    for source, targets in definition.branches.items():
+        where = f"branch from {source!r}"
+        if source in (START, END):
+            found.append(f"a branch cannot leave from {source}; let a node go first, and branch from that")
+            continue
+        begin = names.meant(source, end=START, where=where, found=found)
+        if not targets:
+            found.append(f"the {where} has no targets; list every node it may choose: to=['…', END]")
+            yield begin, END
+            continue
+        if (
+            (whole := "".join(targets)) in names.nodes
+            and len(targets) > 1
+            and all(len(t) == 1 for t in targets)
+        ):
+            found.append(f"the {where} takes the letters of {whole!r} for its targets; write to=[{whole!r}]")
+            yield begin, whole
+            continue
+        repeated = [target for target, count in Counter(targets).items() if count > 1]
+        found += [
+            f"the {where} lists {target!r} more than once; remove the repetition" for target in repeated
+        ]
+        if START in targets:
+            found.append(
+                f"the {where} leads into START, where only runs begin; lead it to the first node instead"
+            )
+        for target in dict.fromkeys(targets):
+            if target != START:
+                yield (
+                    begin,
+                    (END if target == END else names.meant(target, end=END, where=where, found=found)),
+                )
+
+
+# --- loops and reach ---------------------------------------------------------------------------------
+
+
+def _successors(nodes: Iterable[str], arrows: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Where the arrows lead, by source; the two ends are left out."""
+    successors: dict[str, list[str]] = {name: [] for name in nodes}
+    for source, target in arrows:
+        if source in successors and target in successors:
+            successors[source].append(target)
+    return successors
+
+
+def _plain_loops(nodes: Iterable[str], successors: Mapping[str, list[str]]) -> list[list[str]]:
+    """Loops of these arrows that share no node. Every node is on the path once, so the walk is linear."""
+    loops: list[list[str]] = []
+    done: set[str] = set()
+    for first in nodes:
+        if first in done:
+            continue
+        path, place, ways = [first], {first: 0}, [iter(successors[first])]
+        while path:
+            step = next(ways[-1], None)
+            if step is not None and step not in done and step not in place:
+                place[step] = len(path)
+                path.append(step)
+                ways.append(iter(successors[step]))
+                continue
+            keep = len(path) - 1
+            if step is not None and step in place:
+                keep = place[step]
+                loops.append(path[keep:])
+            elif step is not None:
+                continue
+            for name in path[keep:]:
+                done.add(name)
+                del place[name]
+            del path[keep:], ways[keep:]
+    return loops
+
+
+def _reach_problems(
+    nodes: list[str], arrows: list[tuple[str, str]], endless: Collection[str]
+) -> Iterator[str]:
+    """Nodes that no run reaches, and nodes from which no run ends. `endless` loops are known already."""
+    onward = _successors(nodes, arrows)
+    back = _successors(nodes, ((target, source) for source, target in arrows))
+    entries = dict.fromkeys(target for source, target in arrows if source == START and target != END)
+    if entries:
+        for group in _cut_off(nodes, onward, back, entries):
+            yield (
+                f"{_group(group)} cannot be reached from START; add an edge or a branch that leads to {group[0]!r}, "
+                f"or remove {'it' if len(group) == 1 else 'them'}"
+            )
+    exits = dict.fromkeys(source for source, target in arrows if target == END and source != START)
+    sources = {source for source, _ in arrows}
+    for group in _cut_off(nodes, back, onward, [*exits, *endless]):
+        if group[0] not in sources:
+            yield f"nothing leads on from {_group(group)}; add .edge({group[0]!r}, END)"
+        else:
+            yield (
+                f"no way from {_group(group)} leads to END; add .edge({group[0]!r}, END), "
+                "or a branch with END among its targets"
+            )
+
+
+def _cut_off(
+    nodes: list[str], onward: Mapping[str, list[str]], back: Mapping[str, list[str]], starts: Iterable[str]
+) -> Iterator[list[str]]:
+    """Nodes that cannot be reached from `starts`, in groups: what mends the first of a group mends the others."""
+    reached = _reach(starts, onward, set())
+    lost = [name for name in nodes if name not in reached]
+    sources_first = sorted(lost, key=lambda name: bool([before for before in back[name] if before != name]))
+    for name in sources_first:
+        if name not in reached:
+            group = _reach([name], onward, reached)
+            reached |= group
+            yield [name, *(other for other in group if other != name)]
+
+
+def _reach(starts: Iterable[str], onward: Mapping[str, list[str]], known: Collection[str]) -> dict[str, None]:
+    """Everything that can be reached from `starts`, starts included, except what is `known`; in the order it is met."""
+    met = dict.fromkeys(starts)
+    waiting = list(met)
+    for name in waiting:  # grows while it is walked
+        for target in onward[name]:
+            if target not in met and target not in known:
+                met[target] = None
+                waiting.append(target)
+    return met
+
+
+# --- words -------------------------------------------------------------------------------------------
+
+
+def _group(names: list[str]) -> str:
+    others = _shortened([repr(name) for name in names[1:]])
+    return f"node {names[0]!r}" + (f" (and with it {', '.join(others)})" if others else "")
+
+
+def _shortened(names: list[str]) -> list[str]:
+    """The names, or the first few of many and how many more there are."""
+    if len(names) <= _LISTED_MAX + 2:
+        return names
+    return [*names[:_LISTED_MAX], f"{len(names) - _LISTED_MAX - 1} more", names[-1]]
+
+
+def _either(choices: Iterable[str]) -> str:
+    return " or ".join(map(repr, choices))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,228 @@
+"""Every exception of Holdfast, in one tree, split by whose fault it is.
+
+    HoldfastError
+    ├── the caller's: what was asked cannot be done
+    │   ├── GraphError          the graph has problems; all of them are listed
+    │   ├── StateError          a value does not fit the declared state
+    │   │   └── CodecError      a value cannot be stored exactly as JSON
+    │   ├── SettingError        an option, environment variable or URL is wrong
+    │   ├── FlowNotFound        this engine was not given the flow that a run belongs to
+    │   ├── RunNotFound         no run (or checkpoint) of that id in this store
+    │   ├── RunExists           the run id is taken by another input or flow
+    │   ├── ResumeRefused       the run may not go on as asked; the reason says why
+    │   └── AnswerRefused       the answer does not fit an open question
+    ├── the workflow's: it ran, and ended badly
+    │   ├── RunFailed           carries the run
+    │   └── RunCancelled        carries the run
+    ├── the world's: the store or another process
+    │   ├── RunHeld             another live process executes the run
+    │   └── StoreError
+    │       ├── StoreBusy       somebody else holds the database for too long; try again
+    │       ├── StoreFull       no space left on the disk
+    │       ├── StoreUnusable   the file cannot be opened or written
+    │       ├── StoreCorrupt    stored bytes are not what was written
+    │       ├── StorePoisoned   a sync failed: nothing more is written by this process
+    │       ├── SchemaTooNew    the store was written by a newer Holdfast
+    │       ├── FenceLost       another process took the run over; this one may not write
+    │       └── SeqConflict     the log is longer than the writer believed
+    ├── ours: a defect in Holdfast
+    │   └── IllegalEvent        an event that the state it meets does not allow
+    └── raised by nodes, to choose the class of a failure
+        ├── Recoverable         try again by the node's `Retry`
+        └── Fatal               never try again unless forced
+
+Signals of the engine are `BaseException`s, so that `except Exception` in a node cannot eat them:
+`Abandoned` tells a thread that was given up that nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+class HoldfastError(Exception):
+    """Everything Holdfast raises on purpose."""
+
+
+# --- the caller's ------------------------------------------------------------------------------------
+
+
+class GraphError(HoldfastError):
+    """A graph with problems. All of them, each naming the node and the way out."""
+
+    def __init__(self, graph: str, problems: Sequence[str]) -> None:
+        self.graph = graph
+        self.problems = tuple(problems)
+        count = "a problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        super().__init__(f"graph {graph!r} has {count}:" + "".join(f"\n  - {p}" for p in self.problems))
+
+
+class StateError(HoldfastError):
+    """A value that does not fit the declared state."""
+
+    def __init__(self, message: str, *, node: str | None = None, field: str | None = None) -> None:
+        self.node = node
+        self.field = field
+        super().__init__(f"node {node!r}: {message}" if node else message)
+
+
+class CodecError(StateError):
+    """A value that JSON cannot keep exactly. `path` leads to it, as in `state.pages[3].when`."""
+
+    def __init__(self, message: str, *, path: str, node: str | None = None) -> None:
+        self.path = path
+        super().__init__(f"{path}: {message}", node=node)
+
+
+class SettingError(HoldfastError):
+    """An option, environment variable or store URL that makes no sense."""
+
+
+class FlowNotFound(HoldfastError):
+    """The engine was not given the flow that a run belongs to."""
+
+    def __init__(self, flow: str, known: Iterable[str], *, run_id: str | None = None) -> None:
+        self.flow = flow
+        self.run_id = run_id
+        self.known = tuple(known)
+        whose = f"run {run_id!r} belongs to flow {flow!r}, which" if run_id else f"flow {flow!r}"
+        have = f"this engine knows {', '.join(map(repr, self.known))}" if self.known else "this engine knows no flow"
+        super().__init__(f"{whose} was not given to this engine ({have}){did_you_mean(flow, self.known)}. "
+                         "Pass flows=[…], name the file that defines it, or list it in [tool.holdfast] flows.")
+
+
+class RunNotFound(HoldfastError):
+    """No run, or no checkpoint, of that id in this store."""
+
+    def __init__(self, run_id: str, where: str = "", hint: str = "") -> None:
+        self.run_id = run_id
+        super().__init__(f"no run {run_id!r}{f' in {where}' if where else ''}. "
+                         + (hint or "`holdfast runs` lists the runs of a store; is it the right one?"))
+
+
+class RunExists(HoldfastError):
+    """The run id is taken by a run with another input or flow."""
+
+    def __init__(self, run_id: str, difference: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"run {run_id!r} exists already with another {difference}. "
+                         "Choose another run id, or resume the run that is there.")
+
+
+class ResumeRefused(HoldfastError):
+    """The run may not go on as asked. Nothing ran; `reason` says why and what would be allowed."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        self.run_id = run_id
+        self.reason = reason
+        super().__init__(f"run {run_id!r} was not resumed: {reason}")
+
+
+class AnswerRefused(HoldfastError):
+    """The answer does not fit an open question of the run."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        self.run_id = run_id
+        self.reason = reason
+        super().__init__(f"run {run_id!r}: {reason}")
+
+
+# --- the workflow's ----------------------------------------------------------------------------------
+
+
+class RunFailed(HoldfastError):
+    """A run that ended as failed. `.run` holds it as far as it came."""
+
+    def __init__(self, run: Any, message: str) -> None:
+        self.run = run
+        super().__init__(message)
+
+
+class RunCancelled(HoldfastError):
+    """A run that somebody cancelled. `.run` holds it as far as it came."""
+
+    def __init__(self, run: Any, message: str) -> None:
+        self.run = run
+        super().__init__(message)
+
+
+# --- the world's -------------------------------------------------------------------------------------
+
+
+class RunHeld(HoldfastError):
+    """Another live process executes the run."""
+
+    def __init__(self, run_id: str, holder: str) -> None:
+        self.run_id = run_id
+        self.holder = holder
+        super().__init__(f"run {run_id!r} is being executed by {holder}. "
+                         "Wait for it, or stop that process; a dead holder is taken over at once.")
+
+
+class StoreError(HoldfastError):
+    """The store did not do what it was asked. Nothing is half-written."""
+
+
+class StoreBusy(StoreError):
+    """Somebody else holds the database for too long. The same call may succeed later."""
+
+
+class StoreFull(StoreError):
+    """No space left. What was acknowledged is kept; free some space and resume."""
+
+
+class StoreUnusable(StoreError):
+    """The store cannot be opened or written: wrong path, permission, file system or process."""
+
+
+class StoreCorrupt(StoreError):
+    """Stored bytes are not what was written."""
+
+
+class StorePoisoned(StoreError):
+    """A sync to disk failed. The outcome is unknown, so this process writes nothing more; start it again."""
+
+
+class SchemaTooNew(StoreError):
+    """The store was written by a newer Holdfast."""
+
+
+class FenceLost(StoreError):
+    """Another process took the run over; a write of this one was refused."""
+
+
+class SeqConflict(StoreError):
+    """The log does not end where the writer believed it did."""
+
+
+# --- ours --------------------------------------------------------------------------------------------
+
+
+class IllegalEvent(HoldfastError):
+    """An event that the state it meets does not allow. It was refused, never folded."""
+
+
+# --- raised by nodes ---------------------------------------------------------------------------------
+
+
+class Recoverable(HoldfastError):
+    """Raise it in a node: the failure may pass, try again by the node's `Retry`."""
+
+
+class Fatal(HoldfastError):
+    """Raise it in a node: trying again is pointless; the run fails and resumes only with `force`."""
+
+
+# --- signals of the engine ---------------------------------------------------------------------------
+
+
+class Abandoned(BaseException):
+    """Raised in a thread whose attempt was given up, when it calls its context."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`"; did you mean 'x'?"`, or nothing where no known name is near."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""

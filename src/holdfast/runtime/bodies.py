@@ -1,0 +1,158 @@
+"""Calls of user code: coroutines on the loop, plain functions in daemon threads, each with its timeout.
+
+A `Body` is one call. It ends exactly once, as far as anybody is told: with what was returned, what was raised, or why it was stopped. A thread
+cannot be killed. One that timed out or was cancelled is abandoned: its body ends at once, its late result goes nowhere, and `gone`
+tells when the thread has really left, because no new attempt may start while the old one lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from holdfast.runtime.clock import Clock, Timer
+from holdfast.runtime.context import Context
+from holdfast.storage.failpoints import reach
+
+_IDLE_S = 10.0
+
+
+class Stopped(BaseException):
+    """How a body ends that was stopped from outside. A signal of the engine: no node can catch it."""
+
+
+class Threads:
+    """Daemon threads for plain functions, reused while they are idle. (asyncio's own would keep a process alive for a thread given up.)"""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._idle = 0
+        self._lock = threading.Lock()
+
+    def submit(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            else:
+                threading.Thread(target=self._work, name="holdfast-node", daemon=True).start()
+        self._calls.put(call)
+
+    def _work(self) -> None:
+        while True:
+            try:
+                call = self._calls.get(timeout=_IDLE_S)
+            except queue.Empty:
+                with self._lock:
+                    if self._idle:
+                        self._idle -= 1
+                        return
+                continue
+            call()
+            del call
+            with self._lock:
+                self._idle += 1
+
+
+class Body:
+    """One call of a node's function. `ended(body)` is called on the loop, once; then `value` or `error` is set."""
+
+    __slots__ = ("_ended", "_gone", "_is_over", "_task", "_timer", "context", "error", "given", "has_gone", "key", "timed_out", "value")
+
+    def __init__(
+        self, key: tuple[str, int | None], context: Context, ended: Callable[[Body], None], gone: Callable[[Body], None]
+    ) -> None:
+        self.key = key
+        self.context = context
+        self.given: Any = None
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.timed_out = False
+        self.has_gone = False
+        self._ended = ended
+        self._gone = gone
+        self._is_over = False
+        self._task: asyncio.Task[None] | None = None
+        self._timer: Timer | None = None
+
+    def call(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Call a coroutine function on the loop."""
+        self._task = asyncio.get_running_loop().create_task(self._await(fn(*args)))
+
+    async def _await(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        # Every exception is caught here: SystemExit and KeyboardInterrupt in a task would tear the event loop down.
+        value, error = None, None
+        try:
+            reach("node.enter")
+            value = await coroutine
+            reach("node.exit")
+        except BaseException as raised:  # noqa: BLE001
+            error = raised
+        self._leave(value, error)
+
+    def call_in_thread(self, threads: Threads, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Call a plain function in a thread."""
+        loop = asyncio.get_running_loop()
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            value, error = None, None
+            try:
+                reach("node.enter")
+                value = context.run(fn, *args)
+                reach("node.exit")
+            except BaseException as raised:  # noqa: BLE001 - a thread must not die of a node's SystemExit
+                error = raised
+            try:
+                loop.call_soon_threadsafe(self._leave, value, error)
+            except RuntimeError:
+                pass  # the loop is closed: the process has given this thread up
+
+        threads.submit(work)
+
+    def call_inline(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Call a plain function right here, for tests that drive everything from one thread."""
+        value, error = None, None
+        try:
+            reach("node.enter")
+            value = fn(*args)
+            reach("node.exit")
+        except BaseException as raised:  # noqa: BLE001
+            error = raised
+        asyncio.get_running_loop().call_soon(self._leave, value, error)
+
+    def limit(self, clock: Clock, seconds: float) -> None:
+        """Stop the call when it takes longer than this."""
+        self._timer = clock.call_at(clock.now() + seconds, self._time_out)
+
+    def stop(self) -> None:
+        """Cancel the call. A coroutine ends when it has unwound; a thread is abandoned at once."""
+        self.context.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._end(None, Stopped())
+
+    def _time_out(self) -> None:
+        self.timed_out = True
+        self.stop()
+
+    def _leave(self, value: Any, error: BaseException | None) -> None:
+        """The call has really left: tell its end, unless it was given up before."""
+        self.has_gone = True
+        self._end(value, error)
+        self._gone(self)
+
+    def _end(self, value: Any, error: BaseException | None) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.context.cancelled and isinstance(error, asyncio.CancelledError):
+            error = Stopped()
+        self.value, self.error = value, error
+        self._ended(self)

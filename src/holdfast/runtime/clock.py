@@ -1,0 +1,43 @@
+"""Time, as the engine sees it. Everything that waits goes through a clock, so that tests can own it (`holdfast.testing.ManualClock`)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Timer(Protocol):
+    """Something that will be called, unless cancelled."""
+
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Wall-clock time in seconds since the epoch, and calls at a time of it."""
+
+    def now(self) -> float: ...
+
+    def call_at(self, at: float, call: Callable[[], None]) -> Timer:
+        """Call this on the running event loop, at that time or right away if it has passed."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> float:
+        return time.time()
+
+    def call_at(self, at: float, call: Callable[[], None]) -> Timer:
+        return asyncio.get_running_loop().call_later(max(0.0, at - time.time()), call)
+
+
+async def sleep(clock: Clock, seconds: float) -> None:
+    """Wait for that long, by this clock."""
+    woken = asyncio.get_running_loop().create_future()
+    timer = clock.call_at(clock.now() + seconds, lambda: woken.done() or woken.set_result(None))
+    try:
+        await woken
+    finally:
+        timer.cancel()

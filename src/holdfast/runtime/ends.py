@@ -1,0 +1,200 @@
+"""How a call ends: what it returned or raised becomes events. Routers and custom reducers are called here, and nowhere else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core import events
+from holdfast.core.definition import END
+from holdfast.core.events import Changes, Failure, Values
+from holdfast.core.graph import Flow, Node
+from holdfast.core.run_state import NodeState, RunState
+from holdfast.core.state import apply, item_conflict
+from holdfast.core.writers import Writers
+from holdfast.errors import HoldfastError, StateError, did_you_mean
+from holdfast.runtime import failures
+
+
+class RouterError(HoldfastError):
+    """A router raised, or named a node that is not among its targets."""
+
+
+def _always(field: str, value: Any) -> bool:
+    return True
+
+
+def visit_of(name: str, node: NodeState) -> dict[str, Any]:
+    """The header of an event about the open visit of a node."""
+    return {"node": name, "iteration": node.iteration, "execution": node.execution, "attempt": node.attempt}
+
+
+# --- returned ----------------------------------------------------------------------------------------
+
+
+def completed(flow: Flow[Any], state: RunState, writers: Writers, name: str, given: Any, returned: Any) -> list[events.Event]:
+    """A node returned. Raises `StateError` where what it returned does not fit; nothing is recorded then."""
+    node = state.nodes[name]
+    values = node.input or {}
+    changes = flow.state.changes(returned, values, node=name)
+    if returned is None:
+        _refuse_silent_mutation(flow, name, given, values)
+    return _finished(flow, state, writers, name, changes, [])
+
+
+def items_completed(flow: Flow[Any], state: RunState, writers: Writers, name: str) -> list[events.Event]:
+    """All items of a fan-out are done."""
+    items = state.nodes[name].items
+    assert items is not None
+    results = items.results()
+    clash = item_conflict(results)
+    if clash is not None:
+        field, one, other = clash
+        raise StateError(f"items {one} and {other} both set {field!r}; give the field a reducer "
+                         f"(Annotated[…, append | merge | add]) or let only one item set it", node=name, field=field)
+    return _finished(flow, state, writers, name, Changes(), results)
+
+
+def _finished(
+    flow: Flow[Any], state: RunState, writers: Writers, name: str, changes: Changes, items: Sequence[Changes]
+) -> list[events.Event]:
+    node = state.nodes[name]
+    header = visit_of(name, node)
+    fields = [field for part in (*items, changes) for field in (*part.set, *part.unset)]
+    clash = writers.conflict(state, name, fields) or _held_conflict(flow, state, name, fields)
+    if clash is not None:
+        field, other = clash
+        raise StateError(
+            f"it sets {field!r}, which node {other!r} beside it has set too, and the graph does not say who comes last. "
+            "Give the field a reducer (Annotated[…, append | merge | add | your own]), let only one of them set it, "
+            "or put an edge between them.",
+            node=name,
+            field=field,
+        )
+    if state.schedule == "layered":
+        return [events.NodeCompleted(**header, changes=changes, items=bool(items))]
+    changes = reduced(flow, state.values, name, changes, items)
+    try:
+        routes = route(flow, name, state.values, (*items, changes))
+    except RouterError as fault:
+        return [
+            events.NodeCompleted(**header, changes=changes, items=bool(items)),
+            events.RoutingFailed(**header, failure=failures.describe(fault.__cause__ or fault, kind="partial")),
+        ]
+    return [events.NodeCompleted(**header, changes=changes, items=bool(items), routes=routes)]
+
+
+def _held_conflict(flow: Flow[Any], state: RunState, name: str, fields: list[str]) -> tuple[str, str] | None:
+    """A field that another node of the same layer has set; its changes wait for the layer."""
+    for other, held in state.held.items():
+        for field in fields:
+            if any(field in part.set or field in part.unset for part in (*held.items, held.changes)):
+                if any(flow.topology.parallel(name, 1 << flow.topology.index[other])):
+                    return field, other
+    return None
+
+
+def _refuse_silent_mutation(flow: Flow[Any], name: str, given: Any, values: Values) -> None:
+    changed = flow.state.untouched(given, values)
+    if changed:
+        raise StateError(
+            f"it changed {', '.join(map(repr, changed))} of the state it was given and returned None, so the change would be lost. "
+            "Return the state, or a dict with the changed fields.",
+            node=name,
+            field=changed[0],
+        )
+
+
+def item_completed(flow: Flow[Any], name: str, header: dict[str, Any], item: int, returned: Any) -> events.ItemCompleted:
+    """One item of a fan-out returned."""
+    changes = flow.state.changes(returned, {}, node=name)
+    return events.ItemCompleted(**header, item=item, changes=changes)
+
+
+# --- custom reducers ---------------------------------------------------------------------------------
+
+
+def reduced(flow: Flow[Any], values: Values, name: str, changes: Changes, items: Iterable[Changes] = ()) -> Changes:
+    """The changes with the operands of custom reducers replaced by their results (those of the items first, in order)."""
+    operands: dict[str, list[Any]] = {}
+    for part in (*items, changes):
+        for field, operand in part.reduce.items():
+            operands.setdefault(field, []).append(operand)
+    if not operands:
+        return changes
+    results = {field: _reduce(flow, name, field, values.get(field), given) for field, given in operands.items()}
+    return msgspec.structs.replace(changes, set={**changes.set, **results}, reduce={})
+
+
+def _reduce(flow: Flow[Any], name: str, field: str, value: Any, operands: list[Any]) -> Any:
+    reducer = flow.state.reducer(field)
+    for operand in operands:
+        merged = reducer(flow.state.decode_field(field, value), flow.state.decode_operand(field, operand))
+        value = flow.state.encode_field(field, merged, node=name)
+    return value
+
+
+# --- routes ------------------------------------------------------------------------------------------
+
+
+def route(flow: Flow[Any], name: str, values: Values, changes: Iterable[Changes] = ()) -> list[str]:
+    """Where the run goes from this node, given the state with these changes applied. Raises `RouterError`."""
+    routes = list(flow.plain_routes[name])
+    branch = flow.branches.get(name)
+    if branch is None:
+        return routes
+    after = dict(values)
+    for part in changes:
+        apply(after, part, _always)
+    try:
+        chosen = branch.router(flow.state.load(after))
+    except Exception as raised:
+        raise RouterError(f"the router of {name!r} raised {type(raised).__name__}: {raised}") from raised
+    for target in [chosen] if isinstance(chosen, str) else _listed(name, chosen, branch.targets):
+        if target not in branch.targets:
+            raise RouterError(f"the router of {name!r} returned {target!r}, which is not one of its targets "
+                              f"({', '.join(branch.targets)}){did_you_mean(str(target), branch.targets)}")
+        if target not in routes:
+            routes.append(target)
+    return routes
+
+
+def _listed(name: str, chosen: Any, targets: Sequence[str]) -> list[Any]:
+    if not isinstance(chosen, (list, tuple, set, frozenset)) or not chosen:
+        raise RouterError(f"the router of {name!r} returned {chosen!r}; it must name one or several of "
+                          f"{', '.join(targets)}" + ("" if END in targets else f" (declare {END} as a target to end here)"))
+    return sorted(chosen, key=list(targets).index) if set(chosen) <= set(targets) else list(chosen)
+
+
+# --- raised ------------------------------------------------------------------------------------------
+
+
+def failed(
+    node: Node, state: NodeState, error: BaseException, *, now: float, luck: random.Random, timed_out: bool
+) -> events.NodeFailed:
+    """A node raised, or took too long."""
+    failure, delay = _judge(node, error, state.failures + 1, luck, timed_out)
+    return events.NodeFailed(**visit_of(node.name, state), failure=failure, retry_at=None if delay is None else now + delay)
+
+
+def item_failed(
+    node: Node, state: NodeState, header: dict[str, Any], item: int, error: BaseException, *, now: float, luck: random.Random,
+    timed_out: bool,
+) -> events.ItemFailed:
+    """An item of a fan-out raised, or took too long."""
+    before = state.items.failures.get(item, 0) if state.items is not None else 0
+    failure, delay = _judge(node, error, before + 1, luck, timed_out)
+    return events.ItemFailed(**header, item=item, failure=failure, retry_at=None if delay is None else now + delay)
+
+
+def _judge(node: Node, error: BaseException, count: int, luck: random.Random, timed_out: bool) -> tuple[Failure, float | None]:
+    if timed_out:
+        error = TimeoutError(f"node {node.name!r} took longer than {node.options.timeout_s:g} s")
+    failure = failures.describe(error)
+    delay = failures.retry_delay(node.retry, error, failure.kind, count, luck)
+    if delay is None and failure.kind == "recoverable":
+        failure = msgspec.structs.replace(failure, kind="partial")
+    return failure, delay

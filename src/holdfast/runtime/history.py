@@ -1,0 +1,100 @@
+"""From a log to a state: base, snapshot, tail. Follows rewinds: what lies between is history, not state."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.core import events, run_state
+from holdfast.core.events import Stored
+from holdfast.core.fold import fold
+from holdfast.core.run_state import RunState, stretches
+from holdfast.errors import IllegalEvent, RunNotFound, StoreCorrupt
+from holdfast.storage.contract import RunRow, Store
+from holdfast.storage.rows import open_row, unpack
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in the log that a run can be resumed or forked from."""
+
+    id: str
+    seq: int
+    at: float
+    kind: str
+    node: str | None
+    iteration: int
+    execution: int
+    layer: int | None
+    size: int
+    """Bytes of the event as stored."""
+    current: bool
+    """Whether the run as it is now came through here; a rewind leaves the others behind."""
+
+
+def load(store: Store, run_id: str, upto: int | None = None, *, row: RunRow | None = None, cold: bool = False) -> RunState:
+    """The state of a run at a place of its log (default: its end). `cold` ignores snapshots that are only there for speed."""
+    row = row or store.run(run_id)
+    upto = row.seq if upto is None else upto
+    if not 0 < upto <= row.seq:
+        raise RunNotFound(f"{run_id}@{upto}", hint=f"The log of run {run_id!r} goes from 1 to {row.seq}.")
+    parts = stretches(row.rewinds, upto)
+    snapshot = store.snapshot(run_id, parts)
+    if cold and snapshot is not None and not snapshot.base:
+        first = store.events(run_id, limit=1)
+        base = first[0].seq - 1 if first else 0
+        snapshot = store.snapshot(run_id, [(base, base)]) if base else None
+    state = run_state.load(unpack(snapshot.body)) if snapshot is not None else RunState(run_id)
+    state.run_id = run_id
+    for first_seq, last_seq in parts:
+        if last_seq > state.seq:
+            for found in store.events(run_id, max(first_seq - 1, state.seq), last_seq):
+                _fold(state, open_row(found))
+    if state.seq != upto:
+        raise StoreCorrupt(f"run {run_id!r}: the log ends at event {state.seq}, but should reach {upto}. "
+                           f"`holdfast verify {run_id}` says more.")
+    return state
+
+
+def _fold(state: RunState, stored: Stored) -> None:
+    try:
+        fold(state, stored)
+    except IllegalEvent as fault:
+        raise StoreCorrupt(f"the stored log cannot be folded: {fault}. `holdfast verify {state.run_id}` says more.") from fault
+
+
+def digest_at(store: Store, row: RunRow, seq: int) -> bytes:
+    """The head of the hash chain at a place of the log."""
+    if seq == row.seq:
+        return row.digest
+    found = store.events(row.run_id, seq - 1, seq)
+    if found:
+        return found[0].digest
+    base = store.snapshot(row.run_id, [(seq, seq)])
+    if base is None or not base.base:
+        raise RunNotFound(f"{row.run_id}@{seq}")
+    return base.digest
+
+
+def checkpoints(store: Store, run_id: str) -> list[Checkpoint]:
+    """Every place the run can be resumed or forked from, oldest first."""
+    row = store.run(run_id)
+    parts = stretches(row.rewinds, row.seq)
+    layer = 0
+    listed = []
+    for found in store.events(run_id, kinds=events.CHECKPOINTS):
+        if found.kind == "LayerCompleted":
+            layer = open_row(found).event.layer
+        listed.append(
+            Checkpoint(
+                id=f"{run_id}@{found.seq}",
+                seq=found.seq,
+                at=found.at,
+                kind=found.kind,
+                node=found.node,
+                iteration=found.iteration,
+                execution=found.execution,
+                layer=layer if found.kind == "LayerCompleted" else None,
+                size=len(found.body),
+                current=any(first <= found.seq <= last for first, last in parts),
+            )
+        )
+    return listed

@@ -1,0 +1,172 @@
+"""The log of one run, while this engine holds it: encode, fold, save. The only place that appends.
+
+- An event is encoded before it is folded: the fold may grow a list that the event still holds.
+- What was recorded since the last save goes into one append, in one transaction. `saved_seq` and `digest` are where the durable log ends.
+- A failed append is not a log line. While the lease lasts it is tried again, and where its outcome is unknown it is looked up first;
+  then `StoreError` is raised and the log stays as it was.
+- A snapshot goes along when the tail since the last one weighs four times what the state would, or has a few thousand events:
+  loading stays short, and its cost per step constant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import groupby, islice
+from typing import Any
+
+from holdfast.core import events, run_state
+from holdfast.core.events import Encoded, Event, Stored
+from holdfast.core.fold import fold
+from holdfast.core.graph import Flow
+from holdfast.core.readiness import Readiness
+from holdfast.core.run_state import RunState
+from holdfast.core.writers import Writers
+from holdfast.errors import StoreBusy, StoreError, StoreFull
+from holdfast.runtime.clock import sleep
+from holdfast.runtime.services import Services
+from holdfast.storage.contract import Append, NewRun, RunRow, Snapshot, View
+from holdfast.storage.rows import SALT_BYTES, pack, seal
+
+SNAPSHOT_BYTES_MIN = 64 * 1024
+SNAPSHOT_EVENTS_MAX = 4000
+_ROW_BYTES = 64
+_RETRY_S = 0.05
+
+
+class Journal:
+    """State and log of a run that this engine may append to."""
+
+    def __init__(self, services: Services, flow: Flow[Any], state: RunState, *, row: RunRow | None, fence: int) -> None:
+        self.services = services
+        self.flow = flow
+        self.state = state
+        self.ready = Readiness(flow.topology, state)
+        self.writers = Writers(flow.topology, state)
+        self.fence = fence
+        self.saved_seq = row.seq if row is not None else 0
+        self.digest = row.digest if row is not None else b""
+        self.rewinds = row.rewinds if row is not None else ()
+        self.create: NewRun | None = None
+        self.definition: bytes | None = None
+        self.taken: list[str] = []
+        self.due_at: float | None = None
+        self.at = 0.0
+        self._unsaved: list[tuple[float, Encoded]] = []
+        self._tail_bytes = 0
+        self._tail_events = 0
+        self._state_bytes = SNAPSHOT_BYTES_MIN // 4
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something was recorded that is not durable yet."""
+        return bool(self._unsaved)
+
+    def tick(self) -> float:
+        """Read the clock: what is recorded next happens now. Never before the last event."""
+        self.at = max(self.services.store.now(), self.state.at)
+        return self.at
+
+    def record(self, event: Event, *, seq: int | None = None) -> None:
+        """Encode and fold one event. It is durable after the next `save`."""
+        encoded = events.encode(event)
+        node = event.node if isinstance(event, (events.NodeCompleted, events.NodeSkipped)) else None
+        items = self.state.nodes[node].items if isinstance(event, events.NodeCompleted) and event.items else None
+        fold(self.state, Stored(seq or self.state.seq + 1, self.at, event))
+        self.ready.observe(self.state, event)
+        if node is not None and self.state.schedule == "eager":
+            self.writers.observe(node, (*(items.done.values() if items is not None else ()), event.changes))  # type: ignore[attr-defined]
+        elif isinstance(event, (events.LayerCompleted, events.FlowChanged)):
+            self.writers = Writers(self.flow.topology, self.state)
+        self._unsaved.append((self.at, encoded))
+        self._tail_bytes += len(encoded.body) + _ROW_BYTES
+        self._tail_events += 1
+
+    async def save(self, *, release: bool = False) -> None:
+        """Make everything recorded durable, in one append."""
+        append = self._append(release=release)
+        waited = 0.0
+        while True:
+            try:
+                await self._commit(append)
+                break
+            except (StoreBusy, StoreFull) as fault:
+                if self.services.store.appended(append.run_id, append.rows[0].seq, append.rows[0].salt):
+                    break
+                if waited >= self.services.holder.ttl_s:
+                    raise StoreError(f"run {append.run_id!r}: what happened could not be recorded for {waited:.0f} s, so nothing "
+                                     f"more is started ({fault}). What was acknowledged is safe; resume when the store "
+                                     "works again.") from fault
+                pause = min(_RETRY_S * (1 + waited), 1.0)
+                await sleep(self.services.clock, pause)
+                waited += pause
+        self.saved_seq = append.rows[-1].seq
+        self.digest = append.rows[-1].digest
+        self.create = self.definition = None
+        del self.taken[: len(append.taken)]
+        self.services.saved(append.run_id)
+
+    async def _commit(self, append: Append) -> None:
+        writer = self.services.writer
+        if writer.try_commit(append):
+            return
+        loop = asyncio.get_running_loop()
+        acknowledged: asyncio.Future[None] = loop.create_future()
+
+        def done(error: BaseException | None) -> None:
+            if not acknowledged.done():
+                if error is None:
+                    acknowledged.set_result(None)
+                else:
+                    acknowledged.set_exception(error)
+
+        writer.submit(append, done)
+        await asyncio.shield(acknowledged)
+
+    def _append(self, *, release: bool) -> Append:
+        unsaved, self._unsaved = self._unsaved, []
+        salts = self.services.salts(SALT_BYTES * len(unsaved))
+        rows: tuple[Any, ...] = ()
+        digest, seq = self.digest, self._first_seq(len(unsaved)) - 1
+        for at, group in groupby(unsaved, key=lambda pair: pair[0]):
+            encoded = [event for _, event in group]
+            sealed = seal(digest, self.state.run_id, seq, at, encoded, salts[len(rows) * SALT_BYTES :])
+            rows += sealed
+            digest, seq = sealed[-1].digest, sealed[-1].seq
+        return Append(
+            run_id=self.state.run_id,
+            expected_seq=rows[0].seq - 1,
+            rows=rows,
+            view=self.view(),
+            holder=self.services.holder.id if self.fence else None,
+            fence=self.fence,
+            create=self.create,
+            definition=self.definition,
+            snapshots=self._snapshots(),
+            taken=tuple(self.taken),
+            release=release,
+        )
+
+    def _first_seq(self, count: int) -> int:
+        return self.state.seq - count + 1
+
+    def _snapshots(self) -> tuple[Snapshot, ...]:
+        if self._tail_bytes < 4 * self._state_bytes and self._tail_events < SNAPSHOT_EVENTS_MAX:
+            return ()
+        body = run_state.dump(self.state)
+        self._state_bytes = max(len(body), SNAPSHOT_BYTES_MIN // 4)
+        self._tail_bytes = self._tail_events = 0
+        return (Snapshot(self.state.seq, pack(body)),)
+
+    def view(self) -> View:
+        """The run row as it follows from the state."""
+        state = self.state
+        failure = state.failure
+        return View(
+            status=state.status if state.status != "new" else "pending",
+            fingerprint=state.fingerprint,
+            state_version=state.state_version,
+            active=tuple(islice(state.open, 5)),
+            error=f"{failure.type}: {failure.message}"[:500] if failure is not None else None,
+            rewinds=self.rewinds,
+            due_at=self.due_at,
+        )

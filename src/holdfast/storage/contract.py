@@ -1,0 +1,235 @@
+"""What a store is: fifteen verbs, their words and their errors. Every store passes `holdfast.testing.conformance`.
+
+A store keeps, per run, a log of rows without gaps, one run row that is a view of that log, the snapshots that make
+loading fast, a lease (who may append) and an inbox (what everyone else wants). It never looks into a body.
+
+The one write that matters is `append`. It is conditional: the log must end at `expected_seq`, and the writer must still hold
+the lease with `fence`. Both are checked in the transaction that writes, so a late writer is harmless whatever the clocks say.
+A batch of appends is one transaction, and each append has a verdict of its own: a refused one leaves its neighbours alone.
+
+All verbs are plain functions and may be called from any thread. A store that was closed, or that was opened before a fork and
+is used in the child, raises `StoreUnusable` from every verb. Every verb may raise `StoreBusy`, `StoreUnusable`, `StoreCorrupt`
+and `StorePoisoned`; the others are listed with the verb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from holdfast.errors import HoldfastError
+
+RunStatus: TypeAlias = Literal["pending", "running", "waiting", "paused", "interrupted", "completed", "failed", "cancelled"]
+STATUSES: tuple[RunStatus, ...] = ("pending", "running", "waiting", "paused", "interrupted", "completed", "failed", "cancelled")
+FINAL: frozenset[str] = frozenset({"completed", "cancelled"})
+
+
+class Row(msgspec.Struct, frozen=True):
+    """An event as stored. `body` is JSON or, where that is shorter, zstd of JSON; `digest` chains it to its predecessor."""
+
+    seq: int
+    at: float
+    kind: str
+    node: str | None
+    iteration: int
+    execution: int
+    attempt: int
+    salt: bytes
+    body: bytes
+    digest: bytes
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A stored fold. A `base` stands for the events up to `seq`, which this log does not hold; `digest` is the chain there."""
+
+    seq: int
+    body: bytes
+    base: bool = False
+    digest: bytes = b""
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a run row that every append rewrites: a view of the log, checked by `verify`."""
+
+    status: RunStatus
+    fingerprint: str
+    state_version: int
+    active: tuple[str, ...] = ()
+    """Names of the nodes that have started and not ended (the first few), for listings."""
+    error: str | None = None
+    rewinds: tuple[tuple[int, int], ...] = ()
+    """(seq of a RunRewound, where it went back to), oldest first."""
+    due_at: float | None = None
+    """When the run wants attention by itself (a retry, a timer)."""
+
+
+class NewRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a run row that is written once."""
+
+    flow: str
+    input_digest: bytes
+    created_at: float
+    labels: dict[str, str] = {}
+    parent: str | None = None
+
+
+class Append(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that one step writes, in one transaction."""
+
+    run_id: str
+    expected_seq: int
+    rows: tuple[Row, ...]
+    """At least one; seqs follow `expected_seq` without gap. The salt of the first is the id of the append."""
+    view: View
+    holder: str | None = None
+    """Id of the holder whose lease this append uses; None only for creating a run that nobody holds yet."""
+    fence: int = 0
+    create: NewRun | None = None
+    """This append makes the run. With `holder` it is leased at once, with fence 1."""
+    snapshots: tuple[Snapshot, ...] = ()
+    definition: bytes | None = None
+    """The flow's definition, stored once per `view.fingerprint`."""
+    taken: tuple[str, ...] = ()
+    """Ids of inbox requests that these rows answer; they leave the inbox."""
+    release: bool = False
+    """Give the lease back with this append."""
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine that holds runs. On one host a dead one is recognised by its process, elsewhere by its lease."""
+
+    id: str
+    host: str = ""
+    boot: str = ""
+    pid_namespace: str = ""
+    pid: int = 0
+    process_started: str = ""
+    ttl_s: float = 30.0
+
+    def describe(self) -> str:
+        return f"process {self.pid} on {self.host}" if self.pid else f"engine {self.id}"
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """The right to append to a run, until somebody takes it over. `seq` is where the log ends."""
+
+    run_id: str
+    fence: int
+    seq: int
+
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as the store lists it."""
+
+    run_id: str
+    flow: str
+    status: RunStatus
+    seq: int
+    digest: bytes
+    fingerprint: str
+    state_version: int
+    created_at: float
+    updated_at: float
+    input_digest: bytes
+    labels: dict[str, str]
+    parent: str | None
+    active: tuple[str, ...]
+    error: str | None
+    rewinds: tuple[tuple[int, int], ...]
+    due_at: float | None
+    fence: int
+    holder: Holder | None
+    """Who holds the lease, dead or alive."""
+    held: bool
+    """Whether that holder is known to be alive or its lease has not run out."""
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """Which runs to list. Every condition must hold; the newest come first."""
+
+    status: tuple[RunStatus, ...] = ()
+    flow: str | None = None
+    labels: dict[str, str] = {}
+    parent: str | None = None
+    before: str | None = None
+    """Only runs that come behind this run id in the listing (paging)."""
+    limit: int = 100
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody who does not hold the lease wants of a run. `id` makes posting it twice harmless."""
+
+    id: str
+    verb: str
+    body: dict[str, Any] = {}
+    by: str | None = None
+    reason: str | None = None
+    run_id: str = ""
+    at: float = 0.0
+
+
+Verdict: TypeAlias = HoldfastError | None
+
+
+class Store(Protocol):
+    """The seam. See the head of this file for what all verbs share."""
+
+    url: str
+    """How to open this store again, without any secret."""
+
+    def append(self, batch: Sequence[Append]) -> list[Verdict]:
+        """Write a batch in one transaction; acknowledged means durable. Verdicts, in order: None (written), `RunExists`,
+        `RunNotFound`, `FenceLost`, `SeqConflict`. Raises `StoreFull`: nothing of the batch is written."""
+
+    def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
+        """Whether the row at `seq` was written by the append with this id: resolves an unknown outcome. False for no such run."""
+
+    def run(self, run_id: str) -> RunRow:
+        """One run. Raises `RunNotFound`."""
+
+    def runs(self, query: Query) -> list[RunRow]:
+        """The runs that fit, newest first."""
+
+    def events(
+        self,
+        run_id: str,
+        after: int = 0,
+        upto: int | None = None,
+        *,
+        kinds: Collection[str] = (),
+        node: str | None = None,
+        limit: int | None = None,
+    ) -> list[Row]:
+        """Rows with `after < seq <= upto`, in order. Raises `RunNotFound`."""
+
+    def snapshot(self, run_id: str, within: Sequence[tuple[int, int]]) -> Snapshot | None:
+        """The latest snapshot whose seq lies in one of these ranges (both ends included). Raises `RunNotFound`."""
+
+    def definition(self, fingerprint: str) -> bytes | None:
+        """A flow's definition, if any run of this store was made with it."""
+
+    def claim(self, run_id: str, holder: Holder) -> Lease:
+        """Take the lease: the fence grows by one. The same holder may claim again. Raises `RunNotFound`, `RunHeld`."""
+
+    def renew(self, holder: Holder) -> None:
+        """Say that this holder lives: one row, for all its leases, `ttl_s` from now."""
+
+    def release(self, run_id: str, holder: str, fence: int) -> None:
+        """Give a lease back. Does nothing where it is already another's."""
+
+    def post(self, run_id: str, request: Request) -> bool:
+        """Leave a request; durable when this returns. False: it was there already. Raises `RunNotFound`."""
+
+    def inbox(self, holder: str) -> list[Request]:
+        """Requests for the runs of this holder, oldest first; they stay until an append takes them."""
+
+    def now(self) -> float:
+        """The store's time, in seconds since the epoch: leases and timers go by it."""
+
+    def check(self) -> list[str]:
+        """What is wrong with the store as a whole (pages, indexes); empty where all is well."""
+
+    def close(self) -> None:
+        """Idempotent. What was acknowledged is durable already."""

@@ -1,0 +1,127 @@
+"""The place on disk where a SQLite store lives: what must be true of a path before SQLite opens it.
+
+Invariant: this process never opens a database file that may be in use. Closing any handle on it would drop the locks that
+SQLite holds for this process. So the file is opened here once, to create it (exclusively, 0600), and afterwards only looked at
+with `os.stat`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from holdfast.errors import StoreCorrupt, StoreUnusable
+
+ALLOW_NETWORK = "HOLDFAST_ALLOW_NETWORK_FS"
+
+# WAL needs memory that all users of the file share, and locks that hold: none of these gives both.
+NETWORK_FILE_SYSTEMS = frozenset({
+    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "davfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
+    "smb2", "smb3", "smbfs", "fuse.blobfuse", "fuse.blobfuse2", "fuse.ceph", "fuse.cephfs", "fuse.davfs", "fuse.davfs2",
+    "fuse.gcsfuse", "fuse.glusterfs", "fuse.goofys", "fuse.juicefs", "fuse.rclone", "fuse.s3fs", "fuse.seaweedfs", "fuse.smbnetfs",
+    "fuse.sshfs",
+})  # fmt: skip
+
+# No second thread may open the file through SQLite between its creation here and the closing of that handle.
+_creating = threading.Lock()
+
+
+def prepare(path: str | os.PathLike[str]) -> str:
+    """Make sure that there is a database file of our own at `path`, and return where it really is."""
+    real = os.path.realpath(os.path.expanduser(os.fspath(path)))
+    folder = os.path.dirname(real)
+    try:
+        _make_folder(folder)
+        _refuse_network(folder, real)
+        if os.path.isdir(real):
+            raise StoreUnusable(f"{real} is a folder. Give the store the path of a file in it, e.g. {real}/runs.db.")
+        _create(real, folder)
+        _refuse_emptied(real)
+    except OSError as fault:
+        raise StoreUnusable(f"no store can be kept at {real}: {fault.strerror or fault}. "
+                            "Choose a path that this user may write to.") from fault
+    return real
+
+
+def identity(path: str) -> tuple[int, int] | None:
+    """Which file stands at a path; None: there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def file_system(path: str, mountinfo: str) -> str:
+    """The type of the file system that holds an absolute path, by the text of /proc/self/mountinfo; "" if unknown."""
+    kind, longest = "", -1
+    for line in mountinfo.splitlines():
+        mount, found, after = line.partition(" - ")
+        fields = mount.split(" ")
+        if not found or len(fields) < 5:
+            continue
+        point = fields[4].replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= longest:  # a later mount on the same point hides the earlier one
+            kind, longest = after.split(" ")[0], len(point)
+    return kind
+
+
+def _make_folder(folder: str) -> None:
+    if os.path.isdir(folder):
+        return
+    above = os.path.dirname(folder)
+    if above != folder:
+        _make_folder(above)
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+    _sync_folder(above)
+
+
+def _refuse_network(folder: str, path: str) -> None:
+    if os.environ.get(ALLOW_NETWORK) == "1":
+        return
+    try:
+        mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return  # not Linux: nothing to go by
+    kind = file_system(folder, mountinfo)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise StoreUnusable(f"{path} is on a network file system ({kind}), where SQLite loses data. Choose a path on a local disk, "
+                            f"or set {ALLOW_NETWORK}=1 if exactly one host ever uses it.")
+
+
+def _create(path: str, folder: str) -> None:
+    with _creating:
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            return
+    _sync_folder(folder)
+
+
+def _refuse_emptied(path: str) -> None:
+    """A log without a database: the database was cut to nothing, and SQLite would silently begin a new one.
+
+    The log is looked at first: whoever makes a store writes the database before it begins a log.
+    """
+    try:
+        log_bytes = os.stat(f"{path}-wal").st_size
+    except FileNotFoundError:
+        return
+    if log_bytes and os.stat(path).st_size == 0:
+        raise StoreCorrupt(f"{path} was cut to nothing while its log ({path}-wal) still holds data. "
+                           "Put the database file back from a copy, or move both files away to begin anew.")
+
+
+def _sync_folder(folder: str) -> None:
+    """Make a new name in a folder survive power loss."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

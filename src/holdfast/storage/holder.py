@@ -1,0 +1,98 @@
+"""Who holds a lease, and whether that process still lives.
+
+A holder is an engine in a process. On one host, in one pid namespace, a process is known by its pid and its start time
+(pids are used again), so a dead holder is recognised at once and nobody waits for its lease. What cannot be told from here
+(another host, another container, no /proc) is left to the lease's time to live.
+
+Only death is certain knowledge: a process that lives may be stopped, or its engine gone. So a holder that is not
+known to be dead holds until its time runs out, and the fence makes a takeover harmless if it comes back after that.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from holdfast.storage.contract import Holder
+
+Alive: TypeAlias = Callable[[Holder], bool | None]
+
+_NAMES_OF_MANY_HOSTS = frozenset({"", "localhost", "localhost.localdomain"})
+_STATES_OF_THE_DEAD = frozenset("ZXx")  # a zombie has a pid, and will never run again
+
+
+def this_process(ttl_s: float = 30.0, engine_id: str | None = None) -> Holder:
+    """A holder that stands for an engine in this process. Each engine needs an id of its own."""
+    pid = os.getpid()
+    state_and_start = _state_and_start(pid)
+    return Holder(
+        id=engine_id or uuid.uuid4().hex,
+        host=socket.gethostname(),
+        boot=_boot(),
+        pid_namespace=_pid_namespace(),
+        pid=pid,
+        process_started=state_and_start[1] if state_and_start else "",
+        ttl_s=ttl_s,
+    )
+
+
+def alive(holder: Holder) -> bool | None:
+    """Whether the holder's process lives; None where that cannot be told from here."""
+    boot, namespace = _boot(), _pid_namespace()
+    if not (holder.boot and holder.pid_namespace and holder.pid and holder.process_started and boot and namespace):
+        return None
+    if holder.host in _NAMES_OF_MANY_HOSTS and holder.boot != boot:
+        return None
+    if holder.host != socket.gethostname():
+        return None
+    if holder.boot != boot:
+        return False  # this host has been started anew since
+    if holder.pid_namespace != namespace:
+        return None
+    return _runs(holder.pid, holder.process_started)
+
+
+def is_held(holder: Holder | None, expires_at: float, now: float, alive: Alive = alive) -> bool:
+    """Whether a lease of this holder keeps others out: its time has not run out, and it is not known to be dead."""
+    return holder is not None and expires_at > now and alive(holder) is not False
+
+
+def _runs(pid: int, started: str) -> bool | None:
+    found = _state_and_start(pid)
+    if found is not None:
+        state, start = found
+        return start == started and state not in _STATES_OF_THE_DEAD
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return None  # there is one, but /proc hides it (hidepid): it may be another with the same pid
+    return None
+
+
+def _state_and_start(pid: int) -> tuple[str, str] | None:
+    """State and start time (ticks since boot) of a process. The name before them may hold spaces and parentheses."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return fields[0].decode(), fields[19].decode()
+    except (OSError, IndexError):
+        return None
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _pid_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""

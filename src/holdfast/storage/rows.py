@@ -1,0 +1,85 @@
+"""Events into rows and back: compression and the hash chain.
+
+digest(n) = sha256(digest(n-1) ‖ header(n) ‖ sha256(salt(n) ‖ body(n))), over the bytes as stored. A missing or altered row is
+found; a body can be taken out (its salted hash kept) without breaking the chain.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+
+import msgspec
+import zstandard
+
+from holdfast.core.events import Encoded, Stored, decode
+from holdfast.errors import StoreCorrupt
+from holdfast.storage.contract import Row
+
+SALT_BYTES = 16
+COMPRESS_OVER_BYTES = 1024
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # no JSON text starts with these bytes
+_local = threading.local()  # zstd contexts must not be shared between threads
+
+
+def pack(body: bytes) -> bytes:
+    """The body as stored: compressed where it is long and that makes it shorter."""
+    if len(body) <= COMPRESS_OVER_BYTES:
+        return body
+    packer = getattr(_local, "packer", None)
+    if packer is None:
+        packer = _local.packer = zstandard.ZstdCompressor(level=3)
+    packed: bytes = packer.compress(body)
+    return packed if len(packed) < len(body) else body
+
+
+def unpack(body: bytes) -> bytes:
+    """The body as written."""
+    if not body.startswith(_ZSTD_MAGIC):
+        return body
+    unpacker = getattr(_local, "unpacker", None)
+    if unpacker is None:
+        unpacker = _local.unpacker = zstandard.ZstdDecompressor()
+    try:
+        unpacked: bytes = unpacker.decompress(body)
+    except zstandard.ZstdError as fault:
+        raise StoreCorrupt(f"a compressed body cannot be read: {fault}") from fault
+    return unpacked
+
+
+def chain(previous: bytes, run_id: str, row: Row) -> bytes:
+    """The digest that belongs to a row behind `previous`."""
+    header = (f"{run_id}\n{row.seq}\n{row.at!r}\n{row.kind}\n{row.node or ''}\n"
+              f"{row.iteration}\n{row.execution}\n{row.attempt}\n").encode()
+    return sha256(previous + header + sha256(row.salt + row.body).digest()).digest()
+
+
+def seal(previous: bytes, run_id: str, seq: int, at: float, encoded: Iterable[Encoded], salts: bytes) -> tuple[Row, ...]:
+    """Rows for the events that follow `seq`, all of time `at`, chained behind `previous`. `salts`: 16 random bytes each."""
+    rows: list[Row] = []
+    for offset, event in enumerate(encoded):
+        salt = salts[offset * SALT_BYTES : (offset + 1) * SALT_BYTES]
+        unsealed = Row(seq + offset + 1, at, event.kind, event.node, event.iteration, event.execution, event.attempt,
+                       salt, pack(event.body), b"")
+        previous = chain(previous, run_id, unsealed)
+        rows.append(msgspec.structs.replace(unsealed, digest=previous))
+    return tuple(rows)
+
+
+def open_row(row: Row) -> Stored:
+    """The event that a row holds."""
+    encoded = Encoded(row.kind, row.node, row.iteration, row.execution, row.attempt, unpack(row.body))
+    return Stored(row.seq, row.at, decode(encoded))
+
+
+def broken_at(run_id: str, rows: Sequence[Row], *, after: int, digest: bytes) -> tuple[int, str] | None:
+    """The first seq where rows that should follow `after` are missing or altered, and what is wrong there."""
+    for row in rows:
+        after += 1
+        if row.seq != after:
+            return after, f"event {after} is missing (the next one is {row.seq})"
+        digest = chain(digest, run_id, row)
+        if digest != row.digest:
+            return after, f"event {after} ({row.kind}) is not what was written, or what stands before it is not"
+    return None

@@ -1,0 +1,512 @@
+"""The store in one SQLite file.
+
+It owns two connections: one that writes, under one lock, and one that reads, under its own; so a reader never waits
+for a sync. Invariants:
+
+- Acknowledged is durable: WAL with `synchronous=FULL`, and nobody is told before the commit has returned.
+- Every transaction that writes takes the write lock at its begin and holds all it checks and all it writes.
+- A commit that fails with an I/O error has an unknown outcome. The store is poisoned: it writes nothing more, also not on close.
+- Errors of SQLite leave this file as our own, with the path and the way out.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Literal, TypeVar, cast
+
+import apsw
+import msgspec
+
+from holdfast.errors import (
+    CodecError,
+    RunHeld,
+    RunNotFound,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StorePoisoned,
+    StoreUnusable,
+)
+from holdfast.storage import disk, failpoints, schema, verdicts
+from holdfast.storage import holder as holders
+from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
+
+T = TypeVar("T")
+Cells = tuple[Any, ...]
+
+_SQL = schema.queries()
+_LAST_SEQ = 2**63 - 1
+_HOLDERS_KEPT_S = 86_400.0
+_ROOM_FOR_LOG_BYTES = 64 * 1024 * 1024
+
+_encode = msgspec.json.Encoder().encode
+_names = msgspec.json.Decoder(tuple[str, ...]).decode
+_pairs = msgspec.json.Decoder(tuple[tuple[int, int], ...]).decode
+_strings = msgspec.json.Decoder(dict[str, str]).decode
+_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+# What a forked child inherits must never be finalised there: closing a connection would touch the parent's files.
+_open: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+_inherited: list[SqliteStore] = []
+os.register_at_fork(after_in_child=lambda: _inherited.extend(_open))
+
+
+class SqliteStore:
+    """A store in the file at `path`, which is made if it is missing. `clock`, `alive` and `vfs` (a registered apsw VFS)
+    let tests own time, the fate of other processes and the disk."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Callable[[], float] = time.time,
+        alive: holders.Alive = holders.alive,
+        busy_timeout_s: float = 5.0,
+        vfs: str | None = None,
+    ) -> None:
+        self.path = disk.prepare(path)
+        self.url = f"sqlite:///{self.path}"
+        self._clock = clock
+        self._alive = alive
+        self._busy_timeout_s = busy_timeout_s
+        self._vfs = vfs
+        self._pid = os.getpid()
+        self._closed = False
+        self._poison: str | None = None
+        self._writing = threading.RLock()  # a failpoint's hook may play a second writer
+        self._reading = threading.Lock()
+        try:
+            self._writer = self._connect(first=True)
+            self._reader = self._connect()
+            self._reader.pragma("query_only", True)
+        except apsw.Error as fault:
+            raise self._fault(fault) from fault
+        self._cursor = self._writer.cursor()
+        self._file = disk.identity(self.path)
+        _open.add(self)
+
+    # --- logs ----------------------------------------------------------------------------------------
+
+    def append(self, batch: Sequence[Append]) -> list[Verdict]:
+        if not batch:
+            return []
+        refused: dict[int, Verdict] = {}
+        while True:
+            try:
+                return self._commit("append", lambda: self._write_batch(batch, refused))
+            except _Unfit as unfit:  # found while writing it: leave that append out, and write its neighbours
+                refused[unfit.index] = unfit.verdict
+
+    def _write_batch(self, batch: Sequence[Append], refused: dict[int, Verdict]) -> list[Verdict]:
+        judged: list[Verdict] = []
+        for index, append in enumerate(batch):
+            if index in refused:
+                judged.append(refused[index])
+                continue
+            try:
+                judged.append(self._write(append))
+            except (UnicodeEncodeError, OverflowError, apsw.TooBigError) as fault:
+                raise _Unfit(index, CodecError(f"cannot be stored: {fault}", path=f"run {append.run_id!r}")) from fault
+            except apsw.ConstraintError as fault:
+                raise _Unfit(index, StoreCorrupt(
+                    f"{self.path}: run {append.run_id!r} and its log disagree ({fault}). `holdfast verify` tells where; "
+                    "nothing was written to it.")) from fault
+        failpoints.reach("append.written")
+        return judged
+
+    def _write(self, append: Append) -> Verdict:
+        head: Cells | None = self._cursor.execute(_SQL["head"], (append.run_id,)).get
+        if append.create is not None:
+            holder: int | None = None
+            if append.holder is not None:
+                holder = self._cursor.execute(_SQL["holder_key"], (append.holder,)).get
+            verdict = verdicts.judge_create(append, exists=head is not None, holder_known=holder is not None)
+            if verdict is not None:
+                return verdict
+            run = self._create(append, holder)
+        elif head is None:
+            return RunNotFound(append.run_id, self.url)
+        else:
+            run, seq, fence, status, holder_id = head
+            verdict = verdicts.judge(append, seq=seq, fence=fence, holder=holder_id)
+            if verdict is not None:
+                return verdict
+            self._advance(run, status, append)
+        self._write_rows(run, append)
+        return None
+
+    def _create(self, append: Append, holder: int | None) -> int:
+        new, view, last = append.create, append.view, append.rows[-1]
+        assert new is not None
+        held = holder is not None and not append.release
+        self._cursor.execute(_SQL["create_run"], (
+            append.run_id, new.flow, new.parent, new.input_digest, _encode(new.labels).decode(), new.created_at, view.status,
+            last.seq, last.digest, last.at, view.fingerprint, view.state_version, _json(view.active), view.error,
+            _json(view.rewinds), view.due_at, int(holder is not None), holder if held else None))  # fmt: skip
+        run = self._writer.last_insert_rowid()
+        for name, value in new.labels.items():
+            self._cursor.execute(_SQL["label_run"], (run, name, value))
+        return run
+
+    def _advance(self, run: int, status: str, append: Append) -> None:
+        view, last = append.view, append.rows[-1]
+        self._cursor.execute(_SQL["advance_run"], (
+            run, last.seq, last.digest, last.at, view.fingerprint, view.state_version, _json(view.active), view.error,
+            _json(view.rewinds), view.due_at))  # fmt: skip
+        if status != view.status:
+            self._cursor.execute(_SQL["turn_run"], (run, view.status))
+        if append.release:
+            self._cursor.execute(_SQL["release_lease"], (append.run_id, append.holder, append.fence))
+
+    def _write_rows(self, run: int, append: Append) -> None:
+        self._cursor.executemany(_SQL["write_event"], [
+            (run, row.seq, row.at, row.kind, row.node, row.iteration, row.execution, row.attempt, row.salt, row.digest, row.body)
+            for row in append.rows])  # fmt: skip
+        for snapshot in append.snapshots:
+            self._cursor.execute(_SQL["write_snapshot"],
+                                 (run, snapshot.seq, int(snapshot.base), snapshot.digest, snapshot.body))  # fmt: skip
+        if append.definition is not None:
+            self._cursor.execute(_SQL["write_definition"], (append.view.fingerprint, append.definition))
+        for request in append.taken:
+            self._cursor.execute(_SQL["take_request"], (run, request, append.rows[-1].seq))
+
+    def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
+        if self._poison is not None:  # what a failed sync left behind is only seen by a process that starts anew
+            raise StorePoisoned(self._poison)
+        return bool(self._read("appended", (run_id, seq, append_id)))
+
+    def events(
+        self,
+        run_id: str,
+        after: int = 0,
+        upto: int | None = None,
+        *,
+        kinds: Collection[str] = (),
+        node: str | None = None,
+        limit: int | None = None,
+    ) -> list[Row]:
+        piece = (run_id, after, _LAST_SEQ if upto is None else upto, _LAST_SEQ if limit is None else max(limit, 0))
+        if kinds or node is not None:
+            cells = self._read("events_of", (*piece, _encode(list(kinds)).decode() if kinds else None, node))
+        else:
+            cells = self._read("events", piece)
+        if not cells:
+            self._require(run_id)
+        return [Row(*row) for row in cells]
+
+    def snapshot(self, run_id: str, within: Sequence[tuple[int, int]]) -> Snapshot | None:
+        found = [row for first, last in within for row in self._read("snapshot", (run_id, first, last))]
+        if not found:
+            self._require(run_id)
+            return None
+        seq, body, base, digest = max(found)
+        return Snapshot(seq, body, bool(base), digest)
+
+    def definition(self, fingerprint: str) -> bytes | None:
+        found = self._read("definition", (fingerprint,))
+        return cast(bytes, found[0][0]) if found else None
+
+    # --- runs ----------------------------------------------------------------------------------------
+
+    def run(self, run_id: str) -> RunRow:
+        rows = self._list(["runs_of_id"], [run_id])
+        if not rows:
+            raise RunNotFound(run_id, self.url)
+        return rows[0]
+
+    def runs(self, query: Query) -> list[RunRow]:
+        parts: list[str] = []
+        values: list[Any] = []
+        if query.status:
+            parts.append("runs_of_status")
+            values.append(_encode(query.status).decode())
+        if query.flow is not None:
+            parts.append("runs_of_flow")
+            values.append(query.flow)
+        if query.parent is not None:
+            parts.append("runs_of_parent")
+            values.append(query.parent)
+        for label in query.labels.items():
+            parts.append("runs_of_label")
+            values.extend(label)
+        if query.before is not None:
+            self._require(query.before)
+            parts.append("runs_behind")
+            values.append(query.before)
+        return self._list([*parts, "runs_newest"], [*values, max(query.limit, 0)])
+
+    def _list(self, parts: Sequence[str], values: Sequence[Any]) -> list[RunRow]:
+        now = self.now()
+        known: dict[str, bool] = {}  # one look at each process, however many runs it holds
+        listed = []
+        for cells in self._select("\n".join(_SQL[part] for part in ("runs", *parts)), tuple(values)):
+            holder = _holder(cells[18:])
+            if holder is not None and holder.id not in known:
+                known[holder.id] = holders.is_held(holder, cells[17], now, self._alive)
+            listed.append(_run_row(cells, holder, holder is not None and known[holder.id]))
+        return listed
+
+    # --- leases --------------------------------------------------------------------------------------
+
+    def claim(self, run_id: str, holder: Holder) -> Lease:
+        return self._commit("claim", lambda: self._take_lease(run_id, holder))
+
+    def _take_lease(self, run_id: str, holder: Holder) -> Lease:
+        found: Cells = self._find("lease", run_id)
+        run, seq, fence, old_key, expires_at = found[:5]
+        old, now = _holder(found[5:]), self.now()
+        if old is not None and old.id != holder.id and holders.is_held(old, expires_at, now, self._alive):
+            raise RunHeld(run_id, old.describe())
+        self._cursor.execute(_SQL["take_lease"], (run, self._renew(holder, now), fence + 1))
+        if old is not None and old.id != holder.id and self._alive(old) is False:
+            self._cursor.execute(_SQL["drop_idle_holder"], (old_key,))
+        return Lease(run_id, fence + 1, seq)
+
+    def renew(self, holder: Holder) -> None:
+        def write() -> None:
+            now = self.now()
+            if holder.ttl_s > 0:
+                self._renew(holder, now)
+            else:
+                self._cursor.execute(_SQL["release_all"], (holder.id,))
+                self._cursor.execute(_SQL["drop_holder"], (holder.id,))
+            self._cursor.execute(_SQL["drop_old_holders"], (now - _HOLDERS_KEPT_S,))
+
+        self._commit("renew", write)
+
+    def _renew(self, holder: Holder, now: float) -> int:
+        return cast(int, self._cursor.execute(_SQL["renew_holder"], (
+            holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid, holder.process_started, holder.ttl_s,
+            now + holder.ttl_s)).get)  # fmt: skip
+
+    def release(self, run_id: str, holder: str, fence: int) -> None:
+        self._commit("release", lambda: self._cursor.execute(_SQL["release_lease"], (run_id, holder, fence)))
+
+    # --- the inbox -----------------------------------------------------------------------------------
+
+    def post(self, run_id: str, request: Request) -> bool:
+        def write() -> bool:
+            run: int = self._find("run_key", run_id)
+            return self._cursor.execute(_SQL["post"], (
+                run, request.id, request.verb, _encode(request.body).decode(), request.by, request.reason,
+                request.at or self.now())).get is not None  # fmt: skip
+
+        return self._commit("post", write)
+
+    def inbox(self, holder: str) -> list[Request]:
+        return [
+            Request(id=id, verb=verb, body=_object(body), by=by, reason=reason, run_id=run_id, at=at)
+            for id, verb, body, by, reason, run_id, at in self._read("inbox", (holder,))
+        ]
+
+    # --- the store as a whole ------------------------------------------------------------------------
+
+    def now(self) -> float:
+        self._require_usable()
+        return float(self._clock())
+
+    def check(self) -> list[str]:
+        self._require_usable()
+        try:
+            connection = self._connect()  # its own: a check of a large file keeps nobody waiting
+            try:
+                found = [str(line) for (line,) in connection.execute("pragma integrity_check(100)")]
+            finally:
+                connection.close()
+        except apsw.CorruptError as fault:
+            return [str(self._fault(fault))]
+        except apsw.Error as fault:
+            raise self._fault(fault) from fault
+        return [] if found == ["ok"] else found
+
+    def close(self) -> None:
+        if self._pid != os.getpid():
+            return  # the connections are the parent's
+        with self._writing, self._reading:
+            if self._closed:
+                return
+            self._closed = True
+            _open.discard(self)
+            if self._poison is not None:
+                self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            self._cursor.close(force=True)
+            self._reader.close(force=True)
+            self._writer.close(force=True)  # the last one to leave folds the WAL into the database
+
+    # --- connections ---------------------------------------------------------------------------------
+
+    def _connect(self, *, first: bool = False) -> apsw.Connection:
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
+        connection = apsw.Connection(self.path, flags=flags, vfs=self._vfs, statementcachesize=200)
+        try:
+            connection.set_busy_timeout(round(self._busy_timeout_s * 1000))
+            if first:
+                schema.refuse_foreign(connection, self.path)
+                self._use_wal(connection)
+            connection.pragma("synchronous", "full")
+            connection.pragma("trusted_schema", False)
+            connection.pragma("journal_size_limit", _ROOM_FOR_LOG_BYTES)
+            if sys.platform == "darwin":
+                connection.pragma("fullfsync", True)
+                connection.pragma("checkpoint_fullfsync", True)
+            if first:
+                schema.migrate(connection, self.path)
+        except BaseException:
+            connection.close(force=True)
+            raise
+        return connection
+
+    def _use_wal(self, connection: apsw.Connection) -> None:
+        """Several processes may turn a new file to WAL at once; SQLite then says busy without waiting."""
+        deadline = time.monotonic() + self._busy_timeout_s
+        while True:
+            try:
+                mode = connection.pragma("journal_mode", "wal")
+                break
+            except apsw.BusyError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.005)
+        if mode != "wal":
+            raise StoreUnusable(f"{self.path}: this file system cannot keep a write-ahead log (SQLite stays in mode {mode!r}). "
+                                "Choose a path on a local disk.")
+
+    def _require_usable(self) -> None:
+        self._require_own()
+        if self._closed:
+            raise StoreUnusable(f"the store {self.path} was closed. Open it again.")
+
+    def _require_own(self) -> None:
+        """Asked before a lock is taken: one that was held at the fork stays held in the child for ever."""
+        if self._pid != os.getpid():
+            raise StoreUnusable(f"the store {self.path} was opened before this process was forked. Open it in the child.")
+
+    def _commit(self, verb: Literal["append", "claim", "post", "release", "renew"], write: Callable[[], T]) -> T:
+        """One transaction: everything that `write` does, or nothing."""
+        self._require_own()
+        with self._writing:
+            self._require_usable()
+            if self._poison is not None:
+                raise StorePoisoned(self._poison)
+            if disk.identity(self.path) != self._file:
+                raise StoreUnusable(f"{self.path} was removed or replaced while it was in use; what is written now would be lost. "
+                                    "Put the file back and start this process again.")
+            failpoints.reach(verb + ".before")
+            committing = False
+            try:
+                self._cursor.execute(_SQL["begin"])
+                try:
+                    result = write()
+                    committing = True
+                    self._cursor.execute("commit")
+                except BaseException:
+                    self._roll_back()
+                    raise
+            except apsw.Error as fault:
+                raise self._fault(fault, committing=committing) from fault
+            except UnicodeEncodeError as fault:
+                raise CodecError(f"cannot be stored: {fault}", path=verb) from fault
+            failpoints.reach(verb + ".committed")
+            return result
+
+    def _find(self, query: str, run_id: str) -> Any:
+        """What a query says of a run, within a transaction."""
+        try:
+            found = self._cursor.execute(_SQL[query], (run_id,)).get
+        except UnicodeEncodeError:
+            found = None
+        if found is None:
+            raise RunNotFound(run_id, self.url)
+        return found
+
+    def _roll_back(self) -> None:
+        try:
+            if self._writer.in_transaction:
+                self._cursor.execute("rollback")
+        except apsw.Error as fault:
+            self._poison = f"{self.path}: a transaction could not be rolled back ({fault}). Start this process again."
+
+    def _read(self, query: str, values: Cells) -> list[Cells]:
+        return self._select(_SQL[query], values)
+
+    def _select(self, sql: str, values: Cells) -> list[Cells]:
+        self._require_own()
+        with self._reading:
+            self._require_usable()
+            try:
+                return self._reader.execute(sql, values).fetchall()
+            except UnicodeEncodeError:
+                return []  # text that no store can hold is not in this one
+            except apsw.Error as fault:
+                raise self._fault(fault) from fault
+
+    def _require(self, run_id: str) -> None:
+        if not self._read("run_key", (run_id,)):
+            raise RunNotFound(run_id, self.url)
+
+    def _fault(self, fault: apsw.Error, *, committing: bool = False) -> StoreError:
+        """Our own error for one of SQLite's: the fault, the path and the way out."""
+        full = getattr(fault, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE or isinstance(fault, apsw.FullError)
+        if committing and isinstance(fault, apsw.IOError) and not full:
+            self._poison = (f"{self.path}: writing to disk failed ({fault}). Whether the last step was kept is unknown, so this "
+                            "process writes nothing more. Check the disk, start again and resume.")
+            return StorePoisoned(self._poison)
+        if full:
+            return StoreFull(f"no space left for {self.path}. Nothing of this step was written, what was acknowledged is kept; "
+                             "free some space and resume.")
+        for kinds, error, message in _FAULTS:
+            if isinstance(fault, kinds):
+                return error(message.format(path=self.path, fault=fault, wait=self._busy_timeout_s))
+        return StoreError(f"{self.path}: {type(fault).__name__}: {fault}. This is a defect in Holdfast; please report it.")
+
+
+_FAULTS: tuple[tuple[tuple[type[apsw.Error], ...], type[StoreError], str], ...] = (
+    ((apsw.BusyError, apsw.LockedError, apsw.ProtocolError), StoreBusy,
+     "{path} was locked by another process for over {wait:g} s. Try again, or look who uses it."),
+    ((apsw.NotADBError,), StoreCorrupt,
+     "{path} is not a SQLite database. Choose another path for the store, or move that file away."),
+    ((apsw.CorruptError, apsw.FormatError), StoreCorrupt,
+     "{path} is damaged ({fault}). Put a copy back, or rescue what can be read with SQLite's `.recover` into a new file."),
+    ((apsw.ReadOnlyError, apsw.PermissionsError, apsw.AuthError, apsw.CantOpenError), StoreUnusable,
+     "{path} cannot be opened for writing ({fault}). Check the permissions of the file and its folder, or choose another path."),
+    ((apsw.IOError,), StoreUnusable,
+     "{path} cannot be read or written ({fault}). Nothing of this step was kept; check the disk and try again."),
+)  # fmt: skip
+
+
+class _Unfit(Exception):
+    """One append of a batch cannot be written. Its transaction is rolled back; the batch is written again without it."""
+
+    def __init__(self, index: int, verdict: Verdict) -> None:
+        self.index = index
+        self.verdict = verdict
+        super().__init__(str(verdict))
+
+
+def _json(values: tuple[Any, ...]) -> str | None:
+    return _encode(values).decode() if values else None
+
+
+def _holder(cells: Cells) -> Holder | None:
+    id, host, boot, pid_namespace, pid, process_started, ttl_s = cells
+    if id is None:
+        return None
+    return Holder(id=id, host=host, boot=boot, pid_namespace=pid_namespace, pid=pid, process_started=process_started,
+                  ttl_s=ttl_s)  # fmt: skip
+
+
+def _run_row(cells: Cells, holder: Holder | None, held: bool) -> RunRow:
+    (run_id, flow, status, seq, digest, fingerprint, state_version, created_at, updated_at, input_digest, labels, parent,
+     active, error, rewinds, due_at, fence) = cells[:17]  # fmt: skip
+    return RunRow(
+        run_id=run_id, flow=flow, status=status, seq=seq, digest=digest, fingerprint=fingerprint, state_version=state_version,
+        created_at=created_at, updated_at=updated_at, input_digest=input_digest, labels=_strings(labels), parent=parent,
+        active=_names(active) if active else (), error=error, rewinds=_pairs(rewinds) if rewinds else (), due_at=due_at,
+        fence=fence, holder=holder, held=held,
+    )  # fmt: skip

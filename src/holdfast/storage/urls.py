@@ -1,0 +1,52 @@
+"""From a URL or a path to a store. A URL may carry a password: none of it is ever printed but its scheme."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+
+from holdfast.errors import SettingError, did_you_mean
+from holdfast.storage.contract import Store
+from holdfast.storage.memory import MemoryStore
+from holdfast.storage.sqlite import SqliteStore
+
+SCHEMES = ("memory", "sqlite", "postgresql")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+_NAME = re.compile(r"[A-Za-z0-9._-]{0,128}")
+
+
+def open_store(url: str | os.PathLike[str], *, clock: Callable[[], float] = time.time) -> Store:
+    """Open `memory://[name]`, `sqlite:///path` (`sqlite:////path` from the root) or a bare path, which means SQLite."""
+    text = os.fspath(url)
+    if not text:
+        raise SettingError("the store URL is empty. Give a path, e.g. runs.db, or memory:// for a store that nothing survives.")
+    match = _SCHEME.match(text)
+    if match is None:
+        return SqliteStore(text, clock=clock)
+    scheme, rest = match[1].lower(), text[match.end() :]
+    if scheme == "memory":
+        return MemoryStore(_memory_name(rest), clock=clock)
+    if scheme == "sqlite":
+        return SqliteStore(_sqlite_path(rest), clock=clock)
+    if scheme in ("postgresql", "postgres"):
+        raise SettingError("PostgreSQL stores are not available in this version of Holdfast yet. "
+                           "Use a SQLite store: a path, or sqlite:///path.")
+    raise SettingError(f"no store has the scheme {scheme!r}{did_you_mean(scheme, SCHEMES)}. "
+                       "A store URL is memory://[name], sqlite:///path or a bare path, which means SQLite.")
+
+
+def _memory_name(rest: str) -> str:
+    name = rest.removeprefix("/")
+    if not rest.startswith("/") or not _NAME.fullmatch(name):
+        raise SettingError("a memory store is memory://name, where the name has letters, digits, '.', '_' and '-' only.")
+    return name
+
+
+def _sqlite_path(rest: str) -> str:
+    path = rest.removeprefix("//")
+    if not rest.startswith("//") or not path:
+        raise SettingError("a SQLite store is sqlite:///path, with three slashes before a relative path and four before "
+                           "an absolute one: sqlite:///runs.db, sqlite:////var/lib/runs.db.")
+    return path

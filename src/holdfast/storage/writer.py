@@ -1,0 +1,214 @@
+"""Group commit: everything that waits is committed together, on one thread, and each append gets its own verdict.
+
+Invariants: nobody is told before the commit has returned; appends are committed in the order they were handed in; one commit is
+under way at a time, on the writer's thread or, for a lone append, on the caller's.
+
+A hop to another thread and back costs about as much as a commit on a good disk, so a lone append may be committed by its
+caller (`try_commit`) as long as commits have lately been quick. When they are not, the caller (an event loop) must not be held up.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from holdfast.errors import StoreError, StoreUnusable
+from holdfast.storage.contract import Append, Store
+
+Done: TypeAlias = Callable[[BaseException | None], None]
+Wake: TypeAlias = Callable[[Callable[[], None]], None]
+
+QUICK_S = 0.002
+BATCH_APPENDS_MAX = 512
+BATCH_BYTES_MAX = 8 * 1024 * 1024
+_NEWEST_SHARE = 0.2
+
+
+class Writer:
+    """Commits for many on a daemon thread of its own, which starts with the first `submit`.
+
+    After a batch, `wake(fn)` is called once and is to have `fn` run where the callbacks belong (an engine
+    passes `loop.call_soon_threadsafe`); without it they run on the writer's thread.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        wake: Wake | None = None,
+        *,
+        batch_appends_max: int = BATCH_APPENDS_MAX,
+        batch_bytes_max: int = BATCH_BYTES_MAX,
+        timer: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._store = store
+        self._wake = wake
+        self._batch_appends_max = batch_appends_max
+        self._batch_bytes_max = batch_bytes_max
+        self._timer = timer
+        self._pid = os.getpid()
+        self._changed = threading.Condition(threading.Lock())
+        self._queue: deque[tuple[Append, Done]] = deque()
+        self._in_flight = False
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        self._commit_s = 0.0  # a moving average
+
+    @property
+    def quick(self) -> bool:
+        """Whether commits have lately been quick enough to wait for."""
+        return self._commit_s < QUICK_S
+
+    def submit(self, append: Append, done: Done) -> None:
+        """Queue an append; `done(None)` once it is durable, `done(error)` if it was refused or its outcome is unknown."""
+        self._require_own()
+        with self._changed:
+            self._require_open()
+            self._queue.append((append, done))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._commit_all, name="holdfast-writer", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def try_commit(self, append: Append) -> bool:
+        """Commit a lone append on this thread; raises what `done` would be told. False: not now, nothing was done."""
+        self._require_own()
+        if self._commit_s >= QUICK_S:
+            return False
+        with self._changed:
+            self._require_open()
+            if self._queue or self._in_flight:
+                return False
+            self._in_flight = True
+        try:
+            began = self._timer()
+            verdict = self._store.append((append,))[0]
+            self._took(self._timer() - began)
+        finally:
+            with self._changed:
+                self._in_flight = False
+                self._changed.notify_all()
+        if verdict is not None:
+            raise verdict
+        return True
+
+    def close(self) -> None:
+        """Commit what waits, tell everyone, and end the thread. Idempotent."""
+        if self._pid != os.getpid():
+            return  # the thread, and what waits for it, are the parent's
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _commit_all(self) -> None:
+        while (batch := self._next_batch()) is not None:
+            began = self._timer()
+            outcomes = _commit(self._store, [append for append, _ in batch])
+            self._took(self._timer() - began)
+            _tell(batch, outcomes, self._wake)
+            with self._changed:
+                self._in_flight = False
+                self._changed.notify_all()
+
+    def _next_batch(self) -> list[tuple[Append, Done]] | None:
+        """Everything that waits, up to the bounds of a batch; None when the writer is closed and nothing waits."""
+        with self._changed:
+            while self._in_flight or not self._queue:
+                if self._closing and not self._in_flight and not self._queue:
+                    return None
+                self._changed.wait()
+            batch, size = [self._queue.popleft()], 0
+            size += _weight(batch[0][0])
+            while self._queue and len(batch) < self._batch_appends_max:
+                size += _weight(self._queue[0][0])
+                if size > self._batch_bytes_max:
+                    break
+                batch.append(self._queue.popleft())
+            self._in_flight = True
+            return batch
+
+    def _took(self, seconds: float) -> None:
+        self._commit_s += _NEWEST_SHARE * (seconds - self._commit_s)
+
+    def _require_own(self) -> None:
+        if self._pid != os.getpid():
+            raise StoreUnusable("this writer was made before the process was forked. Open the store in the child.")
+
+    def _require_open(self) -> None:
+        if self._closing:
+            raise StoreUnusable("this writer was closed; nothing was written. Open the store again.")
+
+
+class InlineWriter:
+    """The same, on the caller's thread: for driving everything from one thread, in an order that can be repeated."""
+
+    quick = True
+
+    def __init__(self, store: Store, wake: Wake | None = None) -> None:
+        self._store = store
+        self._wake = wake
+        self._closing = False
+
+    def submit(self, append: Append, done: Done) -> None:
+        self._require_open()
+        _tell([(append, done)], _commit(self._store, [append]), self._wake)
+
+    def try_commit(self, append: Append) -> bool:
+        self._require_open()
+        verdict = self._store.append((append,))[0]
+        if verdict is not None:
+            raise verdict
+        return True
+
+    def close(self) -> None:
+        self._closing = True
+
+    def _require_open(self) -> None:
+        if self._closing:
+            raise StoreUnusable("this writer was closed; nothing was written. Open the store again.")
+
+
+def _commit(store: Store, appends: Sequence[Append]) -> list[BaseException | None]:
+    """What became of each append."""
+    try:
+        return list(store.append(appends))
+    except StoreError as fault:
+        return [fault] * len(appends)
+    except Exception as fault:
+        if len(appends) == 1:
+            return [fault]
+        # Not the store's state but one of these appends is at fault; nothing was written. Its neighbours go on without it.
+        return [outcome for append in appends for outcome in _commit(store, [append])]
+    except BaseException as fault:  # told to whoever waits: a thread must not end and leave them waiting
+        return [fault] * len(appends)
+
+
+def _tell(batch: Sequence[tuple[Append, Done]], outcomes: Sequence[BaseException | None], wake: Wake | None) -> None:
+    def tell_all() -> None:
+        for (_, done), outcome in zip(batch, outcomes, strict=True):
+            _call(lambda done=done, outcome=outcome: done(outcome))  # type: ignore[misc]
+
+    if wake is None:
+        tell_all()
+    else:
+        _call(lambda: wake(tell_all))
+
+
+def _call(callback: Callable[[], None]) -> None:
+    """Call back; an error in there is reported like one of a thread, and neither the writer nor its other callers suffer."""
+    try:
+        callback()
+    except Exception:
+        kind, error, trace = sys.exc_info()
+        assert kind is not None
+        threading.excepthook(threading.ExceptHookArgs((kind, error, trace, threading.current_thread())))
+
+
+def _weight(append: Append) -> int:
+    return sum(len(row.body) for row in append.rows) + sum(len(snapshot.body) for snapshot in append.snapshots)
