@@ -9,7 +9,7 @@ What counts as equal, where Python and JSON differ:
 - A declared type makes values its own: an int in a `float` field comes back as that float, a frozenset in a `set` field as a
   set, a member of a `StrEnum` or `IntEnum` where nothing is declared as its str or int. bool, int and float are never mixed up.
 - An aware datetime keeps its instant and offset, not the name of its zone. A naive one with fold=1 is refused.
-- In a type that holds a set, the keys of dicts are sorted, as the members of the set are: equal values have equal JSON.
+- The members of a declared set are kept sorted: equal sets are equal data in every process (but for pydantic's, which are not).
 - Subclasses of str, int and float (NumPy's, for one) are refused; those of dict and list become plain.
 
 Built on msgspec; pydantic models go through pydantic, which is never imported here: who has a model has pydantic.
@@ -44,6 +44,7 @@ DEPTH_MAX = 100
 
 _TOO_DEEP = f"nested deeper than {DEPTH_MAX} levels; keep deep structures as a flat list with ids"
 _SCALARS: frozenset[type] = frozenset({str, int, float, bool, type(None)})
+_SETS = (shapes.SetType, shapes.FrozenSetType)
 _STR_LIKE = (dt.date, dt.time, dt.timedelta, uuid.UUID, decimal.Decimal)
 _INT_QUICK_MAX = 2**63 - 1  # beyond it an int takes the long way, which knows where Python's own limit is
 _NUL_IN_JSON = b"\\u0000"
@@ -141,6 +142,8 @@ class Codec(Generic[T]):
             if problem:
                 raise CodecError(problem[1], path=problem[0], node=node)
         plain = decoded if form.plain else _loads(form.to_json(decoded) if form.recodes else data)
+        if form.sort is not None:
+            form.sort(plain)
         if _NUL_IN_JSON in data or (data.count(b"[") + data.count(b"{") > DEPTH_MAX and _too_deep(plain)):
             problem = plain_problem(plain, path)
             if problem:
@@ -167,6 +170,8 @@ class _Form(NamedTuple):
     """Encoding the decoded value may differ from encoding the given one (1 in a float field): the former is kept."""
     walks: bool = False
     """`==` overlooks a part (fold, fields with compare=False)."""
+    sort: Callable[[Any], None] | None = None
+    """Sorts the members of sets within plain data."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -190,28 +195,54 @@ def _form_of(declared: Any) -> _Form:
     for part in parts:
         _refuse_unknown(part, name)
     plain = all(_is_plain(part) for part in parts)
-    encoder = msgspec.json.Encoder(enc_hook=_to_pydantic).encode
     return _Form(
-        to_json=_sorting(encoder) if any(isinstance(part, (shapes.SetType, shapes.FrozenSetType)) for part in parts) else encoder,
+        to_json=msgspec.json.Encoder(enc_hook=_to_pydantic).encode,
         from_json=decoder.decode,
         scalars=_scalars(shape),
         plain=plain,
         recodes=not plain and any(isinstance(part, (shapes.FloatType, shapes.DecimalType)) for part in parts),
         walks=any(_overlooks(part) for part in parts),
+        sort=_set_sorter(shape, parts),
     )
 
 
-def _sorting(encoder: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """Sets iterate in another order in every process; sorted, equal sets are equal bytes."""
-    sorting = msgspec.json.Encoder(enc_hook=_to_pydantic, order="deterministic").encode
+def _set_sorter(shape: shapes.Type, parts: list[shapes.Type]) -> Callable[[Any], None] | None:
+    """What sorts the members of sets within plain data of this type. Sets iterate in another order in every process."""
+    holding = {id(part) for part in parts if any(isinstance(inner, _SETS) for inner in _parts(part))}
 
-    def encode(value: Any) -> bytes:
-        try:
-            return sorting(value)
-        except TypeError:  # members without an order among them
-            return encoder(value)
+    def sort(shape: shapes.Type, plain: Any) -> None:
+        if id(shape) not in holding or not isinstance(plain, (list, dict)):
+            return
+        if isinstance(shape, shapes.UnionType):
+            for part in shape.types:
+                sort(part, plain)
+            return
+        for inner, value in _typed_children(shape, plain):
+            sort(inner, value)
+        if isinstance(shape, _SETS) and isinstance(plain, list):
+            kinds = set(map(type, plain))
+            plain.sort(key=None if kinds == {str} or kinds <= {int, float} else _dumps)
 
-    return encode
+    return functools.partial(sort, shape) if holding else None
+
+
+def _typed_children(shape: shapes.Type, plain: Any) -> Iterable[tuple[shapes.Type, Any]]:
+    """The members of a plain container, each with its declared type; none where another member of a union is meant."""
+    match shape, plain:
+        case shapes.DictType(), dict():
+            return [(shape.value_type, value) for value in plain.values()]
+        case (shapes.TupleType(), list()):
+            return zip(shape.item_types, plain, strict=False)
+        case (shapes.CollectionType(), list()):
+            return [(shape.item_type, value) for value in plain]
+        case (shapes.StructType(array_like=True) | shapes.NamedTupleType(), list()):
+            untagged = plain[1:] if getattr(shape, "tag", None) is not None else plain
+            return [(field.type, value) for field, value in zip(shape.fields, untagged, strict=False)]
+        case (shapes.StructType() | shapes.DataclassType() | shapes.TypedDictType(), dict()):
+            tag = getattr(shape, "tag", None)
+            if tag is None or plain.get(shape.tag_field) == tag:
+                return [(field.type, plain[field.encode_name]) for field in shape.fields if field.encode_name in plain]
+    return []
 
 
 def _parts(shape: shapes.Type) -> Iterator[shapes.Type]:
@@ -237,7 +268,8 @@ def _refuse_unknown(part: shapes.Type, name: str) -> None:
     if isinstance(part, (shapes.RawType, shapes.ExtType)):
         raise CodecError("msgspec's Raw and Ext cannot be kept as JSON; use bytes", path=name)
     if isinstance(part, shapes.DictType) and isinstance(
-        part.key_type, (shapes.BoolType, shapes.CollectionType, shapes.DictType, shapes.DataclassType, shapes.StructType)
+        part.key_type, (shapes.BoolType, shapes.CollectionType, shapes.TupleType, shapes.NamedTupleType, shapes.DictType,
+                        shapes.DataclassType, shapes.StructType, shapes.TypedDictType, shapes.CustomType)
     ):
         raise CodecError("JSON's keys are strings: a dict may have str, int, float, Enum, UUID, Decimal or date keys, no others; "
                          "use a list of pairs", path=name)

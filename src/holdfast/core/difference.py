@@ -297,13 +297,11 @@ def _turned(old: list[str], new: list[str]) -> bool:
 
 
 def _options_changed(old: Definition, new: Definition) -> Iterator[OptionChanged]:
-    for name in old.nodes:
-        if name in new.nodes and old.nodes[name] != new.nodes[name]:
+    for name, options in old.nodes.items():
+        if name in new.nodes and options != new.nodes[name]:
             for option in NodeOptions.__struct_fields__:
-                before, after = (
-                    _plain(getattr(old.nodes[name], option)),
-                    _plain(getattr(new.nodes[name], option)),
-                )
+                before = _plain(getattr(options, option))
+                after = _plain(getattr(new.nodes[name], option))
                 if before != after:
                     yield OptionChanged(name, option, before, after)
 
@@ -322,13 +320,13 @@ def _by_source(arrows: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON reads it back: one spelling for each number, lists for tuples."""
+    """The value as JSON reads it back: one spelling for each number, null for an infinite one."""
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
     if isinstance(value, float):
-        return str(value) if not math.isfinite(value) else int(value) if value.is_integer() else value
+        return None if not math.isfinite(value) else int(value) if value.is_integer() else value
     return value
 
 

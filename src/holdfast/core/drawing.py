@@ -109,7 +109,7 @@ def terminal(
     *,
     width: int = 80,
     notes: Mapping[str, str] = {},
-    ascii: bool = False,  # noqa: A002 - the word a caller expects
+    ascii: bool = False,
 ) -> str:
     """The flow as plain text, at most `width` columns wide unless a node's name or note needs more.
 
@@ -284,7 +284,7 @@ def _lines(
             line = line.ljust(beside - 3) + "   " + note
         if tail := tails.get(row.node, ""):
             whole = line.ljust(behind - 3) + "   " + tail
-            line = whole if len(whole) <= width else whole[: max(len(line), width - 1)].rstrip() + "…"
+            line = whole if len(whole) <= width else whole[: max(len(line) + 1, width - 1)] + "…"
         yield line.rstrip()
 
 

@@ -8,12 +8,14 @@ here; nothing in this room calls them.
 from __future__ import annotations
 
 import inspect
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
 
 from holdfast.core import difference, validate
+from holdfast.core.codec import Codec
 from holdfast.core.definition import END, START, Definition, NodeOptions
 from holdfast.core.state import StateType
 from holdfast.core.topology import Topology
@@ -223,7 +225,7 @@ class Graph(Generic[S]):
 class Flow(Generic[S]):
     """A compiled graph: immutable, thread-safe, reusable by any number of runs."""
 
-    __slots__ = ("branches", "definition", "fingerprint", "nodes", "plain_routes", "state", "topology", "upgrades", "validate_resume")
+    __slots__ = ("branches", "definition", "fingerprint", "item_codecs", "nodes", "plain_routes", "state", "topology", "upgrades", "validate_resume")
 
     def __init__(
         self,
@@ -243,6 +245,7 @@ class Flow(Generic[S]):
         self.state = state
         self.upgrades = upgrades
         self.validate_resume = validate_resume
+        self.item_codecs = {name: Codec.of(_item_type(node.fn)) for name, node in nodes.items() if node.each is not None}
         self.plain_routes: dict[str, tuple[str, ...]] = {name: () for name in (START, *nodes)}
         for source, target in definition.edges:
             self.plain_routes[source] += (target,)
@@ -264,6 +267,16 @@ def _describe(retry: Retry) -> dict[str, Any]:
     if retry.on:
         described["on"] = [cls.__qualname__ for cls in retry.on]
     return described
+
+
+def _item_type(fn: NodeFn) -> Any:
+    """What a fan-out's function says its items are; anything JSON has, where it says nothing."""
+    try:
+        hints = typing.get_type_hints(fn, include_extras=True)
+        first = next(iter(inspect.signature(fn).parameters))
+    except (NameError, TypeError, ValueError, StopIteration):
+        return Any
+    return hints.get(first, Any)
 
 
 def _takes_context(fn: NodeFn) -> bool:

@@ -39,7 +39,8 @@ class Readiness:
         self._witnessed: dict[int, set[str]] = {}
         index = self.index
         for name in (*state.open, *state.arrivals, *state.held):
-            self.live |= 1 << index[name]
+            if name in index:  # a node that a changed flow has renamed is unknown until `FlowChanged`
+                self.live |= 1 << index[name]
         for name in state.open:
             self._attend(state, name)
         for name in state.arrivals:

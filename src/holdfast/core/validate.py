@@ -186,9 +186,7 @@ def _sound_edges(definition: Definition, names: _Names, found: list[str]) -> Ite
     for source, target in definition.edges:
         where = f"edge from {source!r} to {target!r}"
         if target == START:
-            found.append(
-                f"the {where} leads into START, where only runs begin; lead it to the first node instead"
-            )
+            found.append(f"the {where} leads into START, where only runs begin; lead it to the first node")
         elif source == END:
             found.append(f"the {where} leads out of END, where runs are over; let it leave from another node")
         elif (source, target) == (START, END):
@@ -210,24 +208,19 @@ def _sound_branches(definition: Definition, names: _Names, found: list[str]) -> 
             found.append(f"the {where} has no targets; list every node it may choose: to=['…', END]")
             yield begin, END
             continue
-        if (
-            (whole := "".join(targets)) in names.nodes
-            and len(targets) > 1
-            and all(len(t) == 1 for t in targets)
-        ):
+        whole = "".join(targets)
+        if whole in names.nodes and len(whole) == len(targets) > 1:  # to="publish" instead of to=["publish"]
             found.append(f"the {where} takes the letters of {whole!r} for its targets; write to=[{whole!r}]")
             yield begin, whole
             continue
-        repeated = [target for target, count in Counter(targets).items() if count > 1]
-        found += [
-            f"the {where} lists {target!r} more than once; remove the repetition" for target in repeated
-        ]
-        if START in targets:
-            found.append(
-                f"the {where} leads into START, where only runs begin; lead it to the first node instead"
-            )
-        for target in dict.fromkeys(targets):
-            if target != START:
+        for target, count in Counter(targets).items():
+            if count > 1:
+                found.append(f"the {where} lists {target!r} more than once; remove the repetition")
+            if target == START:
+                found.append(
+                    f"the {where} leads into START, where only runs begin; lead it to the first node"
+                )
+            else:
                 yield (
                     begin,
                     (END if target == END else names.meant(target, end=END, where=where, found=found)),
@@ -256,17 +249,16 @@ def _plain_loops(nodes: Iterable[str], successors: Mapping[str, list[str]]) -> l
         path, place, ways = [first], {first: 0}, [iter(successors[first])]
         while path:
             step = next(ways[-1], None)
-            if step is not None and step not in done and step not in place:
+            if step in done:
+                continue
+            if step is not None and step not in place:
                 place[step] = len(path)
                 path.append(step)
                 ways.append(iter(successors[step]))
                 continue
-            keep = len(path) - 1
-            if step is not None and step in place:
-                keep = place[step]
+            keep = len(path) - 1 if step is None else place[step]
+            if step is not None:
                 loops.append(path[keep:])
-            elif step is not None:
-                continue
             for name in path[keep:]:
                 done.add(name)
                 del place[name]

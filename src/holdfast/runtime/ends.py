@@ -23,6 +23,14 @@ class RouterError(HoldfastError):
     """A router raised, or named a node that is not among its targets."""
 
 
+class LayerError(HoldfastError):
+    """What a completed layer changed could not be merged, or not be routed, because of this node."""
+
+    def __init__(self, node: str, message: str) -> None:
+        self.node = node
+        super().__init__(message)
+
+
 def _always(field: str, value: Any) -> bool:
     return True
 
@@ -167,6 +175,29 @@ def _listed(name: str, chosen: Any, targets: Sequence[str]) -> list[Any]:
         raise RouterError(f"the router of {name!r} returned {chosen!r}; it must name one or several of "
                           f"{', '.join(targets)}" + ("" if END in targets else f" (declare {END} as a target to end here)"))
     return sorted(chosen, key=list(targets).index) if set(chosen) <= set(targets) else list(chosen)
+
+
+def layer_merged(flow: Flow[Any], state: RunState, nodes: Sequence[str]) -> tuple[Changes, dict[str, list[str]]]:
+    """What a layer changed beyond what its nodes recorded (results of custom reducers), and where each node leads."""
+    after = dict(state.values)
+    results: dict[str, Any] = {}
+    for name in nodes:
+        held = state.held[name]
+        for part in (*held.items, held.changes):
+            apply(after, part, _always)
+            try:
+                merged = reduced(flow, after, name, Changes(reduce=part.reduce))
+            except Exception as raised:
+                raise LayerError(name, f"a reducer raised {type(raised).__name__}: {raised}") from raised
+            results.update(merged.set)
+            after.update(merged.set)
+    routes: dict[str, list[str]] = {}
+    for name in nodes:
+        try:
+            routes[name] = route(flow, name, after)
+        except RouterError as fault:
+            raise LayerError(name, str(fault)) from (fault.__cause__ or fault)
+    return Changes(set=results), routes
 
 
 # --- raised ------------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ class Journal:
         self.rewinds = row.rewinds if row is not None else ()
         self.create: NewRun | None = None
         self.definition: bytes | None = None
+        self.bases: tuple[Snapshot, ...] = ()
         self.taken: list[str] = []
         self.due_at: float | None = None
         self.at = 0.0
@@ -102,6 +103,7 @@ class Journal:
         self.saved_seq = append.rows[-1].seq
         self.digest = append.rows[-1].digest
         self.create = self.definition = None
+        self.bases = ()
         del self.taken[: len(append.taken)]
         self.services.saved(append.run_id)
 
@@ -141,7 +143,7 @@ class Journal:
             fence=self.fence,
             create=self.create,
             definition=self.definition,
-            snapshots=self._snapshots(),
+            snapshots=self.bases or self._snapshots(),
             taken=tuple(self.taken),
             release=release,
         )

@@ -143,7 +143,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     holder: Holder | None
     """Who holds the lease, dead or alive."""
     held: bool
-    """Whether that holder is known to be alive or its lease has not run out."""
+    """Whether that keeps others out: the lease has not run out, and its holder is not known to be dead."""
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,16 +181,20 @@ class Store(Protocol):
 
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
         """Write a batch in one transaction; acknowledged means durable. Verdicts, in order: None (written), `RunExists`,
-        `RunNotFound`, `FenceLost`, `SeqConflict`. Raises `StoreFull`: nothing of the batch is written."""
+        `RunNotFound`, `FenceLost` (also for a holder that the store does not know), `SeqConflict`, `CodecError` (text that no
+        store can keep), `StoreCorrupt` (this run's log is damaged). Raises `StoreFull`: nothing of the batch is written.
+        """
 
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
-        """Whether the row at `seq` was written by the append with this id: resolves an unknown outcome. False for no such run."""
+        """Whether the row at `seq` was written by the append with this id: resolves an unknown outcome. False for no
+        such run. A poisoned store cannot tell and raises `StorePoisoned`: ask again from a new process.
+        """
 
     def run(self, run_id: str) -> RunRow:
         """One run. Raises `RunNotFound`."""
 
     def runs(self, query: Query) -> list[RunRow]:
-        """The runs that fit, newest first."""
+        """The runs that fit, newest first. Raises `RunNotFound` for an unknown `before`."""
 
     def events(
         self,
@@ -214,13 +218,17 @@ class Store(Protocol):
         """Take the lease: the fence grows by one. The same holder may claim again. Raises `RunNotFound`, `RunHeld`."""
 
     def renew(self, holder: Holder) -> None:
-        """Say that this holder lives: one row, for all its leases, `ttl_s` from now."""
+        """Say that this holder lives: one row, for all its leases, `ttl_s` from now. An engine says so before it first appends
+        in its name. With `ttl_s=0` it is gone: all its leases are given back at once.
+        """
 
     def release(self, run_id: str, holder: str, fence: int) -> None:
         """Give a lease back. Does nothing where it is already another's."""
 
     def post(self, run_id: str, request: Request) -> bool:
-        """Leave a request; durable when this returns. False: it was there already. Raises `RunNotFound`."""
+        """Leave a request; durable when this returns. False: it was left before, whether or not it has been taken since. The
+        store fills in `run_id`, and `at` where it is 0. Raises `RunNotFound`, `CodecError`, `StoreFull`.
+        """
 
     def inbox(self, holder: str) -> list[Request]:
         """Requests for the runs of this holder, oldest first; they stay until an append takes them."""

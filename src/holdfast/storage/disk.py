@@ -19,8 +19,8 @@ ALLOW_NETWORK = "HOLDFAST_ALLOW_NETWORK_FS"
 NETWORK_FILE_SYSTEMS = frozenset({
     "9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "davfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
     "smb2", "smb3", "smbfs", "fuse.blobfuse", "fuse.blobfuse2", "fuse.ceph", "fuse.cephfs", "fuse.davfs", "fuse.davfs2",
-    "fuse.gcsfuse", "fuse.glusterfs", "fuse.goofys", "fuse.juicefs", "fuse.rclone", "fuse.s3fs", "fuse.seaweedfs", "fuse.smbnetfs",
-    "fuse.sshfs",
+    "fuse.gcsfuse", "fuse.glusterfs", "fuse.goofys", "fuse.juicefs", "fuse.rclone", "fuse.s3fs", "fuse.seaweedfs",
+    "fuse.smbnetfs", "fuse.sshfs",
 })  # fmt: skip
 
 # No second thread may open the file through SQLite between its creation here and the closing of that handle.
@@ -29,19 +29,19 @@ _creating = threading.Lock()
 
 def prepare(path: str | os.PathLike[str]) -> str:
     """Make sure that there is a database file of our own at `path`, and return where it really is."""
-    real = os.path.realpath(os.path.expanduser(os.fspath(path)))
-    folder = os.path.dirname(real)
+    real = Path(path).expanduser().resolve()
+    folder = real.parent
     try:
         _make_folder(folder)
         _refuse_network(folder, real)
-        if os.path.isdir(real):
+        if real.is_dir():
             raise StoreUnusable(f"{real} is a folder. Give the store the path of a file in it, e.g. {real}/runs.db.")
         _create(real, folder)
         _refuse_emptied(real)
     except OSError as fault:
         raise StoreUnusable(f"no store can be kept at {real}: {fault.strerror or fault}. "
                             "Choose a path that this user may write to.") from fault
-    return real
+    return str(real)
 
 
 def identity(path: str) -> tuple[int, int] | None:
@@ -68,34 +68,28 @@ def file_system(path: str, mountinfo: str) -> str:
     return kind
 
 
-def _make_folder(folder: str) -> None:
-    if os.path.isdir(folder):
+def _make_folder(folder: Path) -> None:
+    if folder.is_dir():
         return
-    above = os.path.dirname(folder)
-    if above != folder:
-        _make_folder(above)
-    try:
-        os.mkdir(folder, 0o700)
-    except FileExistsError:
-        if not os.path.isdir(folder):
-            raise
-    _sync_folder(above)
+    _make_folder(folder.parent)
+    folder.mkdir(0o700, exist_ok=True)
+    _sync_folder(folder.parent)
 
 
-def _refuse_network(folder: str, path: str) -> None:
+def _refuse_network(folder: Path, path: Path) -> None:
     if os.environ.get(ALLOW_NETWORK) == "1":
         return
     try:
         mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return  # not Linux: nothing to go by
-    kind = file_system(folder, mountinfo)
+    kind = file_system(str(folder), mountinfo)
     if kind in NETWORK_FILE_SYSTEMS:
-        raise StoreUnusable(f"{path} is on a network file system ({kind}), where SQLite loses data. Choose a path on a local disk, "
-                            f"or set {ALLOW_NETWORK}=1 if exactly one host ever uses it.")
+        raise StoreUnusable(f"{path} is on a network file system ({kind}), where SQLite loses data. "
+                            f"Choose a path on a local disk, or set {ALLOW_NETWORK}=1 if exactly one host ever uses it.")
 
 
-def _create(path: str, folder: str) -> None:
+def _create(path: Path, folder: Path) -> None:
     with _creating:
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -104,21 +98,21 @@ def _create(path: str, folder: str) -> None:
     _sync_folder(folder)
 
 
-def _refuse_emptied(path: str) -> None:
+def _refuse_emptied(path: Path) -> None:
     """A log without a database: the database was cut to nothing, and SQLite would silently begin a new one.
 
     The log is looked at first: whoever makes a store writes the database before it begins a log.
     """
     try:
-        log_bytes = os.stat(f"{path}-wal").st_size
+        log_bytes = Path(f"{path}-wal").stat().st_size
     except FileNotFoundError:
         return
-    if log_bytes and os.stat(path).st_size == 0:
+    if log_bytes and path.stat().st_size == 0:
         raise StoreCorrupt(f"{path} was cut to nothing while its log ({path}-wal) still holds data. "
                            "Put the database file back from a copy, or move both files away to begin anew.")
 
 
-def _sync_folder(folder: str) -> None:
+def _sync_folder(folder: Path) -> None:
     """Make a new name in a folder survive power loss."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

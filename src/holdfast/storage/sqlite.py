@@ -4,6 +4,8 @@ It owns two connections: one that writes, under one lock, and one that reads, un
 for a sync. Invariants:
 
 - Acknowledged is durable: WAL with `synchronous=FULL`, and nobody is told before the commit has returned.
+- A store knows its kind by `application_id` and its version by `user_version` (how many migrations it has seen). All missing
+  migrations run in one transaction, so a store is never between two versions, however many processes open it at once.
 - Every transaction that writes takes the write lock at its begin and holds all it checks and all it writes.
 - A commit that fails with an I/O error has an unknown outcome. The store is poisoned: it writes nothing more, also not on close.
 - Errors of SQLite leave this file as our own, with the path and the way out.
@@ -26,6 +28,7 @@ from holdfast.errors import (
     CodecError,
     RunHeld,
     RunNotFound,
+    SchemaTooNew,
     StoreBusy,
     StoreCorrupt,
     StoreError,
@@ -39,6 +42,8 @@ from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row
 
 T = TypeVar("T")
 Cells = tuple[Any, ...]
+
+APPLICATION_ID = 0x48_46_53_54  # "HFST"
 
 _SQL = schema.queries()
 _LAST_SEQ = 2**63 - 1
@@ -59,7 +64,8 @@ os.register_at_fork(after_in_child=lambda: _inherited.extend(_open))
 
 class SqliteStore:
     """A store in the file at `path`, which is made if it is missing. `clock`, `alive` and `vfs` (a registered apsw VFS)
-    let tests own time, the fate of other processes and the disk."""
+    let tests own time, the fate of other processes and the disk.
+    """
 
     def __init__(
         self,
@@ -83,10 +89,14 @@ class SqliteStore:
         self._reading = threading.Lock()
         try:
             self._writer = self._connect(first=True)
-            self._reader = self._connect()
-            self._reader.pragma("query_only", True)
+            try:
+                self._reader = self._connect()
+            except BaseException:
+                self._writer.close(force=True)
+                raise
         except apsw.Error as fault:
             raise self._fault(fault) from fault
+        self._reader.pragma("query_only", True)
         self._cursor = self._writer.cursor()
         self._file = disk.identity(self.path)
         _open.add(self)
@@ -301,8 +311,8 @@ class SqliteStore:
 
     def inbox(self, holder: str) -> list[Request]:
         return [
-            Request(id=id, verb=verb, body=_object(body), by=by, reason=reason, run_id=run_id, at=at)
-            for id, verb, body, by, reason, run_id, at in self._read("inbox", (holder,))
+            Request(id=request, verb=verb, body=_object(body), by=by, reason=reason, run_id=run_id, at=at)
+            for request, verb, body, by, reason, run_id, at in self._read("inbox", (holder,))
         ]
 
     # --- the store as a whole ------------------------------------------------------------------------
@@ -316,7 +326,7 @@ class SqliteStore:
         try:
             connection = self._connect()  # its own: a check of a large file keeps nobody waiting
             try:
-                found = [str(line) for (line,) in connection.execute("pragma integrity_check(100)")]
+                found = [str(line) for (line,) in connection.execute(_SQL["integrity"])]
             finally:
                 connection.close()
         except apsw.CorruptError as fault:
@@ -347,7 +357,7 @@ class SqliteStore:
         try:
             connection.set_busy_timeout(round(self._busy_timeout_s * 1000))
             if first:
-                schema.refuse_foreign(connection, self.path)
+                self._refuse_foreign(connection)
                 self._use_wal(connection)
             connection.pragma("synchronous", "full")
             connection.pragma("trusted_schema", False)
@@ -356,26 +366,59 @@ class SqliteStore:
                 connection.pragma("fullfsync", True)
                 connection.pragma("checkpoint_fullfsync", True)
             if first:
-                schema.migrate(connection, self.path)
+                self._migrate(connection)
         except BaseException:
             connection.close(force=True)
             raise
         return connection
 
     def _use_wal(self, connection: apsw.Connection) -> None:
-        """Several processes may turn a new file to WAL at once; SQLite then says busy without waiting."""
-        deadline = time.monotonic() + self._busy_timeout_s
-        while True:
+        """Several processes may turn a new file to WAL at once; SQLite then may say busy without having waited."""
+        for tries_left in reversed(range(100)):
             try:
                 mode = connection.pragma("journal_mode", "wal")
                 break
             except apsw.BusyError:
-                if time.monotonic() > deadline:
+                if not tries_left:
                     raise
-                time.sleep(0.005)
+                connection.execute(_SQL["begin"])  # waits its turn, up to the busy timeout
+                connection.execute(_SQL["rollback"])
         if mode != "wal":
             raise StoreUnusable(f"{self.path}: this file system cannot keep a write-ahead log (SQLite stays in mode {mode!r}). "
                                 "Choose a path on a local disk.")
+
+    def _refuse_foreign(self, connection: apsw.Connection) -> None:
+        """Refuse a database that another program made, before anything of it is changed."""
+        application = connection.pragma("application_id")
+        if application == APPLICATION_ID:
+            return
+        if application or connection.pragma("user_version") or connection.execute(_SQL["any_table"]).get:
+            raise StoreUnusable(f"{self.path} is a SQLite database of another program. Choose another path for the store.")
+
+    def _migrate(self, connection: apsw.Connection) -> None:
+        """Lift the store to the version this code knows. Refuses one that is newer."""
+        known = schema.migrations()
+        if self._version(connection, len(known)) == len(known):
+            return
+        connection.execute(_SQL["begin"])
+        try:
+            # Another process may have lifted it while this one waited for the lock.
+            for migration in known[self._version(connection, len(known)) :]:
+                connection.execute(migration)
+            connection.pragma("application_id", APPLICATION_ID)
+            connection.pragma("user_version", len(known))
+            connection.execute(_SQL["commit"])
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute(_SQL["rollback"])
+            raise
+
+    def _version(self, connection: apsw.Connection, known: int) -> int:
+        version = int(connection.pragma("user_version"))
+        if version > known:
+            raise SchemaTooNew(f"{self.path} has schema version {version}; this Holdfast knows versions up to {known}. "
+                               "Use the version that wrote it, or a newer one. Nothing was changed.")
+        return version
 
     def _require_usable(self) -> None:
         self._require_own()
@@ -395,8 +438,8 @@ class SqliteStore:
             if self._poison is not None:
                 raise StorePoisoned(self._poison)
             if disk.identity(self.path) != self._file:
-                raise StoreUnusable(f"{self.path} was removed or replaced while it was in use; what is written now would be lost. "
-                                    "Put the file back and start this process again.")
+                raise StoreUnusable(f"{self.path} was removed or replaced while it was in use; what is written now would be "
+                                    "lost. Put the file back and start this process again.")
             failpoints.reach(verb + ".before")
             committing = False
             try:
@@ -404,7 +447,7 @@ class SqliteStore:
                 try:
                     result = write()
                     committing = True
-                    self._cursor.execute("commit")
+                    self._cursor.execute(_SQL["commit"])
                 except BaseException:
                     self._roll_back()
                     raise
@@ -428,7 +471,7 @@ class SqliteStore:
     def _roll_back(self) -> None:
         try:
             if self._writer.in_transaction:
-                self._cursor.execute("rollback")
+                self._cursor.execute(_SQL["rollback"])
         except apsw.Error as fault:
             self._poison = f"{self.path}: a transaction could not be rolled back ({fault}). Start this process again."
 
@@ -494,10 +537,10 @@ def _json(values: tuple[Any, ...]) -> str | None:
 
 
 def _holder(cells: Cells) -> Holder | None:
-    id, host, boot, pid_namespace, pid, process_started, ttl_s = cells
-    if id is None:
+    engine, host, boot, pid_namespace, pid, process_started, ttl_s = cells
+    if engine is None:
         return None
-    return Holder(id=id, host=host, boot=boot, pid_namespace=pid_namespace, pid=pid, process_started=process_started,
+    return Holder(id=engine, host=host, boot=boot, pid_namespace=pid_namespace, pid=pid, process_started=process_started,
                   ttl_s=ttl_s)  # fmt: skip
 
 

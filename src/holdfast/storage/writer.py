@@ -3,23 +3,23 @@
 Invariants: nobody is told before the commit has returned; appends are committed in the order they were handed in; one commit is
 under way at a time, on the writer's thread or, for a lone append, on the caller's.
 
-A hop to another thread and back costs about as much as a commit on a good disk, so a lone append may be committed by its
-caller (`try_commit`) as long as commits have lately been quick. When they are not, the caller (an event loop) must not be held up.
+A hop to another thread and back costs about as much as a commit on a good disk, so a lone append may be committed by
+its caller (`try_commit`) as long as commits have lately been quick. Where they are not, an event loop must not be held up.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from holdfast.errors import StoreError, StoreUnusable
+from holdfast.errors import StoreUnusable
 from holdfast.storage.contract import Append, Store
 
+T = TypeVar("T")
 Done: TypeAlias = Callable[[BaseException | None], None]
 Wake: TypeAlias = Callable[[Callable[[], None]], None]
 
@@ -175,39 +175,31 @@ class InlineWriter:
 
 
 def _commit(store: Store, appends: Sequence[Append]) -> list[BaseException | None]:
-    """What became of each append."""
+    """What became of each append. Whatever is raised is told to those who wait: a thread that ended would leave them waiting."""
     try:
         return list(store.append(appends))
-    except StoreError as fault:
-        return [fault] * len(appends)
-    except Exception as fault:
-        if len(appends) == 1:
-            return [fault]
-        # Not the store's state but one of these appends is at fault; nothing was written. Its neighbours go on without it.
-        return [outcome for append in appends for outcome in _commit(store, [append])]
-    except BaseException as fault:  # told to whoever waits: a thread must not end and leave them waiting
+    except BaseException as fault:  # noqa: BLE001
         return [fault] * len(appends)
 
 
 def _tell(batch: Sequence[tuple[Append, Done]], outcomes: Sequence[BaseException | None], wake: Wake | None) -> None:
     def tell_all() -> None:
         for (_, done), outcome in zip(batch, outcomes, strict=True):
-            _call(lambda done=done, outcome=outcome: done(outcome))  # type: ignore[misc]
+            _call(done, outcome)
 
     if wake is None:
         tell_all()
     else:
-        _call(lambda: wake(tell_all))
+        _call(wake, tell_all)
 
 
-def _call(callback: Callable[[], None]) -> None:
+def _call(callback: Callable[[T], None], what: T) -> None:
     """Call back; an error in there is reported like one of a thread, and neither the writer nor its other callers suffer."""
     try:
-        callback()
-    except Exception:
-        kind, error, trace = sys.exc_info()
-        assert kind is not None
-        threading.excepthook(threading.ExceptHookArgs((kind, error, trace, threading.current_thread())))
+        callback(what)
+    except Exception as fault:  # noqa: BLE001
+        hook = threading.excepthook
+        hook(threading.ExceptHookArgs((type(fault), fault, fault.__traceback__, threading.current_thread())))
 
 
 def _weight(append: Append) -> int:

@@ -3,6 +3,18 @@
 -- begin: every transaction that writes takes the write lock first, so that it never fails half-way for want of it
 begin immediate
 
+-- commit: everything since the begin, or nothing
+commit
+
+-- rollback: nothing since the begin
+rollback
+
+-- any_table: whether a database holds anything at all
+select 1 from sqlite_schema limit 1
+
+-- integrity: what SQLite finds wrong with pages and indexes, or "ok"
+pragma integrity_check(100)
+
 -- head: what an append is judged by
 select runs.key, runs.seq, runs.fence, runs.status, holders.id
 from runs left join holders on holders.key = runs.holder

@@ -1,0 +1,610 @@
+"""The declared state of a flow, and updates to it as changes.
+
+Inside the core a state is plain data, one entry a field (`Values`). A `StateType` stands at the edge: it makes typed objects
+from plain data, each its own, and turns what a node returned into `Changes` against the input the node was given.
+`apply` is the other half, the fold's: it needs no types and calls no user code.
+
+The invariant that holds the two together: `apply(values, changes(returned, values))` gives what the node returned.
+Sums are exact: ints and Decimals (kept as str) whatever their size; a float difference that no float can express is refused.
+Nothing here calls a custom reducer: its operand is recorded under `reduce`, and the runtime computes the result.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import decimal
+import math
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
+
+import msgspec
+
+from holdfast.core.codec import Codec, is_pydantic, key_path, type_name
+from holdfast.core.events import Changes, Values
+from holdfast.errors import CodecError, StateError, did_you_mean
+
+S = TypeVar("S")
+Kind: TypeAlias = Literal["set", "append", "merge", "add", "custom"]
+ReducerFn: TypeAlias = Callable[[Any, Any], Any]
+
+_ANY: Codec[Any] = Codec.of(Any)
+_MISSING: Any = msgspec.UNSET
+_dumps = msgspec.json.Encoder().encode
+_EXACT = decimal.Context(prec=5_000)
+_DIGITS_MAX = 1_000
+"""Digits before and behind the point of what takes part in a sum: any number of them add up within `_EXACT`."""
+
+
+class Reducer:
+    """How updates of a field are merged, put beside its type: `Annotated[list[str], append]`."""
+
+    def __init__(self, name: Literal["append", "merge", "add"]) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+append = Reducer("append")
+"""Items of an update come behind those that are there (lists)."""
+merge = Reducer("merge")
+"""Keys of an update are added or replaced, the others stay (dicts)."""
+add = Reducer("add")
+"""An update is added to the number that is there (int, float, Decimal)."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """A declared field of a state: its type and how its updates are merged."""
+
+    name: str
+    reducer: Kind
+    codec: Codec[Any]
+    operand: Codec[Any]
+    required: bool
+    function: ReducerFn | None
+    path: str
+
+    def encode(self, value: Any, node: str | None) -> Any:
+        """The whole value as plain data."""
+        plain = self.codec.encode(value, path=self.path, node=node)
+        return _summable(plain, self.path, node) if self.reducer == "add" else plain
+
+    def accept(self, value: Any, node: str | None) -> Any:
+        """Like `encode`; the value may be in its plain form already."""
+        plain = self.codec.accept(value, path=self.path, node=node)
+        return _summable(plain, self.path, node) if self.reducer == "add" else plain
+
+    def encode_operand(self, value: Any, node: str | None) -> Any:
+        """What a partial update gives for this field, as plain data."""
+        plain = self.operand.encode(value, path=self.path, node=node)
+        return _summable(plain, self.path, node) if self.reducer == "add" else plain
+
+
+class StateType(Generic[S]):
+    """What a flow declared as its state: a dataclass, pydantic model, TypedDict, msgspec.Struct, or dict (nothing declared)."""
+
+    __slots__ = ("_codec", "_defaults", "_keys", "_tag", "fields", "is_dict", "open", "type")
+
+    def __init__(self, declared: Any, fields: dict[str, Field], keys: dict[str, str], tag: dict[str, str]) -> None:
+        self.type = declared
+        self.fields = fields
+        self.open = declared is dict
+        self.is_dict = self.open or typing.is_typeddict(declared)  # then a dict that a node returns is a partial update
+        self._codec: Codec[S] = Codec.of(declared)
+        self._keys = keys  # field -> its key in the type's own JSON, where one is renamed
+        self._tag = tag
+        self._defaults: Values | None = None
+
+    @classmethod
+    def of(cls, declared: Any) -> StateType[Any]:
+        """The state type of a class. Raises `StateError` naming the field and what is wrong with it."""
+        if _is_open(declared):
+            return cls(dict, {}, {}, {})
+        try:
+            declarations = list(_declarations(declared))
+            fields = {found.name: _field(found) for found in declarations}
+            keys = {found.name: found.key for found in declarations}
+            renamed = keys if any(name != key for name, key in keys.items()) else {}
+            return cls(declared, fields, renamed, _tag(declared))
+        except StateError as fault:
+            raise StateError(f"state type {type_name(declared)}: {fault}", field=fault.field) from fault
+
+    @property
+    def name(self) -> str:
+        return type_name(self.type)
+
+    def describe(self) -> dict[str, str]:
+        """Field -> how its updates are merged: `set append merge add`, or the name of a custom reducer."""
+        return {name: field.reducer if field.function is None else _function_name(field.function)
+                for name, field in self.fields.items()}  # fmt: skip
+
+    # --- whole states ---------------------------------------------------------------------------------
+
+    def dump(self, value: Any, *, node: str | None = None) -> Values:
+        """A whole state, given as the typed object or as a dict of its fields, as plain data with defaults filled in."""
+        if type(value) is self.type and not self.is_dict:
+            return self._dump_object(value, node)
+        if value is None:
+            value = {}
+        if not isinstance(value, Mapping):
+            raise StateError(f"expected a {self.name} or a dict of its fields, not {_article(value)}", node=node)
+        if self.open:
+            return {name: self._encode_open(name, inner, node) for name, inner in value.items()}
+        given = {name: self._known(name, node).accept(inner, node) for name, inner in value.items()}
+        missing = [name for name, field in self.fields.items() if field.required and name not in given]
+        if missing:
+            raise StateError(f"the state lacks {', '.join(map(repr, missing))}; {self.name} has no default for it",
+                             node=node, field=missing[0])  # fmt: skip
+        if self.is_dict:
+            return given
+        return self._dump_object(self.load(given), node)  # the type fills in its defaults and has its say
+
+    def load(self, values: Values) -> S:
+        """A new typed object that shares nothing mutable with `values`. Raises `StateError` where they do not fit."""
+        if self.open:
+            return self._codec.decode(values, path="state")
+        if not values.keys() <= self.fields.keys():
+            name = next(name for name in values if name not in self.fields)
+            raise StateError(
+                f"the stored state has a field {name!r} that {self.name} does not declare; "
+                "declare it, or give the graph a new version and an upgrade that drops it",
+                field=name,
+            )
+        keys = self._keys
+        plain = values if not keys and not self._tag else self._tag | {keys.get(name, name): values[name] for name in values}
+        try:
+            return self._codec.decode(plain, path="state")
+        except CodecError as fault:
+            raise StateError(
+                f"the state does not fit {self.name}: {fault}. Give what is declared; for a stored state, edit it, "
+                "or give the graph a new version and an upgrade",
+                field=self._field_at(fault.path),
+            ) from fault
+
+    def untouched(self, given: Any, values: Values) -> list[str]:
+        """Names of the fields of the object a node was given that no longer are what `values` say; empty: none was touched."""
+        if self.open:
+            kept = {name for name in values if name in given and _ANY.matches(given[name], values[name])}
+            return [name for name in {**values, **given} if name not in kept]
+        changed = []
+        for name, field in self.fields.items():
+            value = self._value(given, name)
+            old = values.get(name, _MISSING)
+            if old is _MISSING:
+                old = self._default(name)
+            if value is not old and (value is _MISSING or old is _MISSING or not field.codec.matches(value, old)):
+                changed.append(name)
+        return changed
+
+    # --- updates --------------------------------------------------------------------------------------
+
+    def changes(self, returned: Any, values: Values, *, node: str, given: Any = None) -> Changes:
+        """What a node returned, as changes of the plain input `values` it was given.
+
+        A dict is a partial update, an object of the state's type a whole state, None no change. `given` is the object the node
+        was handed: where that is a dict and comes back itself, it is a whole state too, not an update of every field.
+        """
+        if returned is None:
+            return Changes()
+        if isinstance(returned, dict) and not (self.is_dict and returned is given):
+            return self._partial(returned, node)
+        if self.open and returned is given:
+            return diff(values, {name: self._encode_open(name, value, node) for name, value in returned.items()})
+        if type(returned) is self.type or returned is given:
+            return self._whole(returned, values, node)
+        whole = "" if self.is_dict else f", a whole {self.name}"
+        raise StateError(f"it returned {_article(returned)}; expected a partial update (dict){whole}, or None", node=node)
+
+    def _partial(self, update: dict[str, Any], node: str) -> Changes:
+        if self.open:
+            return Changes(set={name: self._encode_open(name, value, node) for name, value in update.items()})
+        parts: dict[str, Any] = {}
+        for name, value in update.items():
+            field = self.fields.get(name) or self._known(name, node)
+            part = "reduce" if field.reducer == "custom" else field.reducer
+            parts.setdefault(part, {})[name] = field.encode_operand(value, node)
+        return Changes(**parts)
+
+    def _whole(self, returned: Any, values: Values, node: str) -> Changes:
+        if not values and self.fields:
+            raise StateError("an item of a fan-out returns a partial update (dict) or None, not a whole state", node=node)
+        self._refuse_extras(returned, node)
+        parts: dict[str, Any] = {}
+        unset = []
+        for name, field in self.fields.items():
+            value = self._value(returned, name)
+            old = values.get(name, _MISSING)
+            if value is _MISSING:
+                if old is not _MISSING:
+                    unset.append(self._removable(field, node))
+                continue
+            plain = field.encode(value, node)
+            base = self._default(name) if old is _MISSING else old
+            if same(plain, base) or (base is not _MISSING and type(plain) in (list, dict) and field.codec.matches(value, base)):
+                continue
+            parts.setdefault(field.reducer, {})[name] = _operand(field, old, plain, node)
+        return Changes(**parts, unset=unset)
+
+    # --- single fields, for the runtime, which calls custom reducers ------------------------------------
+
+    def reducer(self, field: str) -> ReducerFn:
+        """The custom reducer of a field."""
+        function = self._known(field, None).function
+        assert function is not None, f"{field!r} has no custom reducer"
+        return function
+
+    def decode_field(self, field: str, plain: Any) -> Any:
+        """The value of a field as its type; None where there is none yet."""
+        return None if plain is None else self._codec_for(field).decode(plain, path=f"state.{field}")
+
+    def decode_operand(self, field: str, plain: Any) -> Any:
+        """What an update gave for a field, as its type."""
+        codec = _ANY if self.open else self._known(field, None).operand
+        return codec.decode(plain, path=f"state.{field}")
+
+    def encode_field(self, field: str, value: Any, node: str | None = None) -> Any:
+        """A whole value of a field as plain data."""
+        return self._encode_open(field, value, node) if self.open else self._known(field, node).encode(value, node)
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    def _codec_for(self, field: str) -> Codec[Any]:
+        return _ANY if self.open else self._known(field, None).codec
+
+    def _known(self, name: Any, node: str | None) -> Field:
+        field = self.fields.get(name)
+        if field is None:
+            near = did_you_mean(name, self.fields) if isinstance(name, str) else ""
+            raise StateError(f"{self.name} has no field {name!r}{near or '; its fields are ' + ', '.join(self.fields)}",
+                             node=node, field=str(name))  # fmt: skip
+        return field
+
+    def _encode_open(self, name: Any, value: Any, node: str | None) -> Any:
+        if not isinstance(name, str):
+            raise StateError(f"the state's keys are strings, and {name!r:.40} is {_article(name)}", node=node, field=str(name))
+        _ANY.encode(name, path=f"state[{name!r:.40}]", node=node)
+        return _ANY.encode(value, path=key_path("state", name), node=node)
+
+    def _dump_object(self, value: Any, node: str | None) -> Values:
+        self._refuse_extras(value, node)
+        values: Values = {}
+        for name, field in self.fields.items():
+            inner = getattr(value, name, _MISSING)
+            if inner is _MISSING:
+                raise StateError(f"the {self.name} has no {name!r}; set it before handing it over", node=node, field=name)
+            values[name] = field.encode(inner, node)
+        return values
+
+    def _refuse_extras(self, value: Any, node: str | None) -> None:
+        """What is not declared would be lost: extra attributes of a model, unknown keys of a TypedDict."""
+        extras = value.keys() - self.fields.keys() if self.is_dict else getattr(value, "__pydantic_extra__", None)
+        for name in extras or ():
+            self._known(name, node)
+
+    def _value(self, whole: Any, name: str) -> Any:
+        return whole.get(name, _MISSING) if self.is_dict else getattr(whole, name, _MISSING)
+
+    def _removable(self, field: Field, node: str) -> str:
+        if field.required or field.reducer != "set":
+            raise StateError(f"it removed {field.name!r} from the state; only a plain field that is NotRequired can go away",
+                             node=node, field=field.name)  # fmt: skip
+        return field.name
+
+    def _default(self, name: str) -> Any:
+        """What a field that a stored state does not know yet starts from."""
+        if self._defaults is None:
+            self._defaults = {} if self.is_dict else dict(_defaults(self.type, self.fields))
+        return self._defaults.get(name, _MISSING)
+
+    def _field_at(self, path: str) -> str | None:
+        names = {key: name for name, key in self._keys.items()} or {name: name for name in self.fields}
+        return next((name for key, name in names.items() if f"{path}.".startswith((f"state.{key}.", f"state.{key}["))), None)
+
+    def __repr__(self) -> str:
+        return f"<StateType {self.name}>"
+
+
+# --- the fold's half ------------------------------------------------------------------------------------
+
+
+def never(field: str, value: Any) -> bool:
+    """Nobody else refers to a container: it may be changed in place."""
+    return False
+
+
+def apply(values: Values, changes: Changes, shared: Callable[[str, Any], bool] = never) -> None:
+    """Change `values` in place as the event says. Where `shared` says so, a container is copied before it is changed.
+
+    `set` stores the event's own object, so a later `append` may grow a list that the event still holds: events are encoded
+    before they are folded. `reduce` is not applied; its result comes as `set`.
+    """
+    if changes.set:
+        values.update(changes.set)
+    for field, items in changes.append.items():
+        current = values.get(field)
+        if current is None or shared(field, current):
+            values[field] = [*(current or ()), *items]
+        else:
+            current.extend(items)
+    for field, entries in changes.merge.items():
+        current = values.get(field)
+        if current is None or shared(field, current):
+            values[field] = {**(current or {}), **entries}
+        else:
+            current.update(entries)
+    for field, amount in changes.add.items():
+        values[field] = _sum(field, values.get(field, 0), amount)
+    for field in changes.unset:
+        values.pop(field, None)
+
+
+def item_conflict(results: Sequence[Changes]) -> tuple[str, int, int] | None:
+    """A plain field that two items of one fan-out set, and the two; None where there is none."""
+    writers: dict[str, int] = {}
+    for item, changes in enumerate(results):
+        for field in (*changes.set, *changes.unset):
+            if field in writers:
+                return field, writers[field], item
+            writers[field] = item
+    return None
+
+
+def diff(before: Values, after: Values) -> Changes:
+    """What makes `after` of `before`, as new values and removed keys: for edits, which replace."""
+    return Changes(
+        set={name: value for name, value in after.items() if name not in before or not same(value, before[name])},
+        unset=[name for name in before if name not in after],
+    )
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two plain values are the same to JSON, where 1, 1.0 and true are three things."""
+    if one is other:
+        return True
+    if type(one) is not type(other) or one != other:
+        return False
+    return not isinstance(one, (list, dict)) or not one or _dumps_sorted(one) == _dumps_sorted(other)
+
+
+_dumps_sorted = msgspec.json.Encoder(order="deterministic").encode
+
+
+# --- reducers: what a whole state says as an operand ------------------------------------------------------
+
+
+def _operand(field: Field, old: Any, new: Any, node: str) -> Any:
+    """The operand that makes `new` of `old` (both plain and different), by the field's reducer."""
+    match field.reducer:
+        case "set":
+            return new
+        case "append":
+            return _suffix(field, [] if old is _MISSING else old, new, node)
+        case "merge":
+            return _entries(field, {} if old is _MISSING else old, new, node)
+        case "add":
+            return _amount(field, 0 if old is _MISSING else old, new, node)
+        case "custom":
+            raise _ambiguous(field, node, "its reducer cannot be run backwards")
+
+
+def _suffix(field: Field, old: list[Any], new: list[Any], node: str) -> list[Any]:
+    if not same(new[: len(old)], old):
+        raise _ambiguous(field, node, f"it is an `append` field, and the {len(old)} items it had are not where they were")
+    return new[len(old) :]
+
+
+def _entries(field: Field, old: dict[str, Any], new: dict[str, Any], node: str) -> dict[str, Any]:
+    gone = next((key for key in old if key not in new), _MISSING)
+    if gone is not _MISSING:
+        raise _ambiguous(field, node, f"it is a `merge` field, and the key {gone!r} went away")
+    return {key: value for key, value in new.items() if key not in old or not same(value, old[key])}
+
+
+def _amount(field: Field, old: Any, new: Any, node: str) -> Any:
+    """The amount that, added to `old`, gives exactly `new`."""
+    if isinstance(old, str) or isinstance(new, str):
+        return str(_EXACT.subtract(_decimal(new), _decimal(old)))
+    try:
+        amount = new - old
+        for candidate in (amount,) if isinstance(amount, int) else _near(amount):
+            if old + candidate == new:
+                return candidate
+    except OverflowError:
+        pass
+    raise _ambiguous(field, node, f"no float added to {old!r} gives {new!r}")
+
+
+def _near(amount: float) -> Iterator[float]:
+    """A float and its neighbours: where the difference was rounded, one of them adds up if any does."""
+    yield amount
+    up = down = amount
+    for _ in range(2):
+        up, down = math.nextafter(up, math.inf), math.nextafter(down, -math.inf)
+        yield up
+        yield down
+
+
+def _ambiguous(field: Field, node: str, why: str) -> StateError:
+    return StateError(f"it returned a whole state in which {field.name!r} cannot be told as an update: {why}; "
+                      f"return a partial update instead: {{{field.name!r}: …}}", node=node, field=field.name)  # fmt: skip
+
+
+def _sum(field: str, old: Any, amount: Any) -> Any:
+    if isinstance(old, str) or isinstance(amount, str):
+        return str(_EXACT.add(_decimal(old), _decimal(amount)))
+    try:
+        total = old + amount
+    except OverflowError:
+        total = math.inf
+    if isinstance(total, float) and not math.isfinite(total):
+        raise StateError(f"the sum in {field!r} is beyond what a float holds; declare the field as Decimal", field=field)
+    return total
+
+
+def _decimal(plain: Any) -> decimal.Decimal:
+    return decimal.Decimal(plain)  # exact, whatever the context says
+
+
+def _summable(plain: Any, path: str, node: str | None) -> Any:
+    """Refuse numbers so long that a sum of them could not be kept exactly."""
+    if isinstance(plain, str):
+        number = decimal.Decimal(plain)
+        exponent = number.as_tuple().exponent
+        if not isinstance(exponent, int):
+            raise CodecError(f"{plain} cannot be added to anything; use a finite number", path=path, node=node)
+        fits = exponent >= -_DIGITS_MAX and number.adjusted() <= _DIGITS_MAX and len(number.as_tuple().digits) <= _DIGITS_MAX
+    else:
+        fits = not isinstance(plain, int) or plain.bit_length() <= 3.3 * _DIGITS_MAX
+    if not fits:
+        raise CodecError(f"a number that is added to may have {_DIGITS_MAX} digits at most", path=path, node=node)
+    return plain
+
+
+# --- declarations: what a class says about its fields -------------------------------------------------------
+
+
+class _Declared(typing.NamedTuple):
+    """A field as its class declares it."""
+
+    name: str
+    key: str
+    type: Any
+    metadata: tuple[Any, ...]
+    required: bool
+    codec: Callable[[Any], Codec[Any]]
+
+
+def _is_open(declared: Any) -> bool:
+    return declared is dict or (typing.get_origin(declared) is dict and typing.get_args(declared) == (str, Any))
+
+
+def _declarations(declared: Any) -> Iterator[_Declared]:
+    if is_pydantic(declared):
+        yield from _pydantic_declarations(declared)
+        return
+    known = isinstance(declared, type) and (
+        dataclasses.is_dataclass(declared) or issubclass(declared, msgspec.Struct) or typing.is_typeddict(declared)
+    )
+    if not known:
+        raise StateError("a state is a dataclass, a pydantic model, a TypedDict, a msgspec.Struct, or dict")
+    Codec.of(declared)  # says what is wrong with the types before their parts are looked at
+    info = msgspec.inspect.type_info(declared)
+    if getattr(info, "array_like", False):
+        raise StateError("array_like=True leaves the fields without names; leave it out")
+    hints = typing.get_type_hints(declared, include_extras=True)
+    for field in cast("Any", info).fields:
+        hint, metadata = _unwrapped(hints[field.name])
+        yield _Declared(field.name, field.encode_name, hint, metadata, field.required, Codec.of)
+
+
+def _pydantic_declarations(model: Any) -> Iterator[_Declared]:
+    model.model_rebuild()
+    by_name = model.model_config.get("populate_by_name") or model.model_config.get("validate_by_name")
+    config = {key: value for key, value in model.model_config.items() if key not in ("title", "extra")}
+
+    def codec(annotation: Any) -> Codec[Any]:
+        return Codec.of_pydantic_field(annotation, config or None)
+
+    for name, field in model.model_fields.items():
+        alias = field.validation_alias
+        key = name if by_name or alias is None else alias
+        if not isinstance(key, str):
+            raise StateError(f"field {name!r} has an alias that is no plain name; set populate_by_name=True", field=name)
+        hint = typing.Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+        yield _Declared(name, key, hint, tuple(field.metadata), field.is_required(), codec)
+
+
+def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A type without `Required` and its like, and what stands beside it in `Annotated`."""
+    metadata: tuple[Any, ...] = ()
+    while True:
+        origin = typing.get_origin(hint)
+        if origin in (typing.Required, typing.NotRequired, typing.Final):
+            hint = typing.get_args(hint)[0]
+        elif origin is typing.Annotated and typing.get_origin(hint.__origin__) in (typing.Required, typing.NotRequired):
+            metadata += hint.__metadata__
+            hint = typing.get_args(hint.__origin__)[0]
+        else:
+            return hint, metadata + (tuple(hint.__metadata__) if origin is typing.Annotated else ())
+
+
+def _field(declared: _Declared) -> Field:
+    reducers = [found for found in declared.metadata if isinstance(found, Reducer) or _is_reducer_fn(found)]
+    if len(reducers) > 1:
+        raise StateError(f"field {declared.name!r} has two reducers ({', '.join(map(_function_name, reducers))}); keep one",
+                         field=declared.name)  # fmt: skip
+    _refuse_buried_reducer(declared.name, declared.type)
+    try:
+        codec = declared.codec(declared.type)
+        reducer = reducers[0] if reducers else None
+        if isinstance(reducer, Reducer):
+            kind: Kind = reducer.name
+            operand = declared.codec(_operand_type(declared, kind))
+            return Field(declared.name, kind, codec, operand, declared.required, None, f"state.{declared.name}")
+    except CodecError as fault:
+        raise StateError(f"field {declared.name!r}: {fault}", field=declared.name) from fault
+    kind = "set" if reducer is None else "custom"
+    return Field(declared.name, kind, codec, codec, declared.required, reducer, f"state.{declared.name}")
+
+
+def _is_reducer_fn(found: Any) -> bool:
+    return callable(found) and not isinstance(found, type) and not hasattr(found, "__get_pydantic_core_schema__")
+
+
+def _operand_type(declared: _Declared, kind: Kind) -> Any:
+    """The type of an update, without the constraints that hold for the whole (a longest length, a least number)."""
+    bare = declared.type.__origin__ if typing.get_origin(declared.type) is typing.Annotated else declared.type
+    origin = typing.get_origin(bare) or bare
+    match kind:
+        case "append" if origin in (list, collections.abc.Sequence, collections.abc.MutableSequence):
+            return bare
+        case "merge" if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
+            return bare
+        case "add" if origin in (int, float, decimal.Decimal) or (
+            origin in (typing.Union, types.UnionType) and set(typing.get_args(bare)) == {int, float}
+        ):
+            return bare
+    fits = {"append": "a list", "merge": "a dict", "add": "an int, float or Decimal"}[kind]
+    raise StateError(f"field {declared.name!r} is declared as {type_name(bare)}, and its reducer {kind!r} needs {fits}",
+                     field=declared.name)  # fmt: skip
+
+
+def _refuse_buried_reducer(name: str, hint: Any) -> None:
+    """A reducer inside a type, as in `Annotated[list, append] | None`, would be silently ignored."""
+    bare = hint.__origin__ if typing.get_origin(hint) is typing.Annotated else hint
+    for part in typing.get_args(bare):
+        if any(isinstance(found, Reducer) for found in getattr(part, "__metadata__", ())):
+            raise StateError(f"field {name!r} has its reducer inside its type; put it outermost: Annotated[…, append]",
+                             field=name)  # fmt: skip
+
+
+def _tag(declared: Any) -> dict[str, str]:
+    """What a tagged Struct wants to see in its JSON."""
+    config = getattr(declared, "__struct_config__", None)
+    return {config.tag_field: config.tag} if config is not None and config.tag is not None else {}
+
+
+def _defaults(declared: Any, fields: Mapping[str, Field]) -> Iterator[tuple[str, Any]]:
+    for name, field in fields.items():
+        if field.required:
+            continue
+        if is_pydantic(declared):
+            value = declared.model_fields[name].get_default(call_default_factory=True)
+        else:
+            found = next(found for found in cast("Any", msgspec.inspect.type_info(declared)).fields if found.name == name)
+            value = found.default if found.default_factory is msgspec.NODEFAULT else found.default_factory()
+        yield name, field.encode(value, None)
+
+
+def _function_name(found: Any) -> str:
+    return repr(found) if isinstance(found, Reducer) else getattr(found, "__qualname__", type(found).__qualname__)
+
+
+def _article(value: Any) -> str:
+    """A value as an error names it: `a str ('abc')`."""
+    shown = f" ({value!r:.60})" if isinstance(value, (str, int, float)) else ""
+    return f"a {type_name(type(value))}{shown}"

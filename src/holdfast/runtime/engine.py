@@ -1,0 +1,651 @@
+"""The engine: the verbs of Holdfast. It exists once, and it is async; `blocking` is a thin bridge over it.
+
+A verb that *records* (`start cancel pause fork`) returns when that is durable. A verb that *goes on* (`run resume retry skip`) returns when the run has
+ended or cannot go on without somebody; timers and retries are waited for. Reading verbs (`get runs state events checkpoints follow wait`) need no flow.
+
+Only the holder of a run's lease appends to it. For a run that nobody holds the engine claims it briefly; for one that is held elsewhere the wish is left in
+its inbox, where the holder finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from hashlib import sha256
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from holdfast.core import events, run_state
+from holdfast.core.graph import Flow
+from holdfast.core.run_state import RunState
+from holdfast.core.validate import RUN_ID
+from holdfast.errors import (
+    FlowNotFound,
+    HoldfastError,
+    ResumeRefused,
+    RunCancelled,
+    RunExists,
+    RunFailed,
+    RunHeld,
+    RunNotFound,
+    SettingError,
+    StoreError,
+)
+from holdfast.runtime import history, resume, settings
+from holdfast.runtime.bodies import Threads
+from holdfast.runtime.clock import Clock, SystemClock, sleep
+from holdfast.runtime.journal import Journal
+from holdfast.runtime.runner import Halt, Runner
+from holdfast.runtime.services import Services
+from holdfast.runtime.views import EventView, Run, event_view, run_view
+from holdfast.storage.contract import FINAL, NewRun, Query, Request, RunRow, RunStatus, Snapshot, Store
+from holdfast.storage.holder import this_process
+from holdfast.storage.rows import open_row, pack
+from holdfast.storage.urls import open_store
+from holdfast.storage.writer import InlineWriter, Writer
+
+S = TypeVar("S")
+Edit = Callable[[Any], Any] | Mapping[str, Any]
+
+POLL_S = 0.2
+_GOING = frozenset({"pending", "running"})
+
+
+class Engine:
+    """Runs flows on a store. Use it as `async with Engine(store, flows=[…]) as engine`."""
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | Store | None = None,
+        *,
+        flows: Iterable[Flow[Any]] = (),
+        resources: Mapping[str, Any] | None = None,
+        grace: float | None = None,
+        lease_ttl: float | None = None,
+        durability: settings.Durability | None = None,
+        clock: Clock | None = None,
+        luck: random.Random | None = None,
+        inline: bool = False,
+    ) -> None:
+        """`inline` calls plain functions and commits on the event loop itself; with `clock` and `luck` of its own, a test then owns everything."""
+        given_store = store if not isinstance(store, (str, os.PathLike)) else None
+        url = store if given_store is None else None
+        self.settings = settings.resolve({"store": url, "grace": grace, "lease_ttl": lease_ttl, "durability": durability})
+        self.flows: dict[str, Flow[Any]] = {}
+        for flow in flows:
+            self.add(flow)
+        self._given_store = given_store
+        self._resources = dict(resources or {})
+        self._clock = clock or SystemClock()
+        self._luck = luck or random.Random()
+        self._inline = inline
+        self._services: Services | None = None
+        self._runners: dict[str, Runner] = {}
+        self._followers: dict[str, set[asyncio.Event]] = {}
+        self._poller: asyncio.Task[None] | None = None
+        self._renewal: _Renewal | None = None
+        self._stopping: str | None = None
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    def add(self, flow: Flow[Any]) -> None:
+        """Make a flow known, so that its runs can be taken up."""
+        if not isinstance(flow, Flow):
+            raise SettingError(f"{flow!r} is no flow; compile the graph first: graph.compile()")
+        known = self.flows.get(flow.name)
+        if known is not None and known is not flow:
+            raise SettingError(f"two flows are named {flow.name!r}; names tell an engine which flow a run belongs to")
+        self.flows[flow.name] = flow
+
+    async def __aenter__(self) -> Engine:
+        store = self._given_store or open_store(self.settings.store, clock=self._clock.now)
+        loop = asyncio.get_running_loop()
+        self._services = Services(
+            store=store,
+            writer=InlineWriter(store) if self._inline else Writer(store, loop.call_soon_threadsafe),
+            clock=self._clock,
+            luck=self._luck,
+            salts=self._luck.randbytes if self._inline else os.urandom,
+            holder=this_process(self.settings.lease_ttl),
+            resources=self._resources,
+            threads=None if self._inline else Threads(),
+            saved=self._saved,
+        )
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Interrupt what still runs, give the leases back, and close the store if it was opened here."""
+        if self._services is None:
+            return
+        services = self._services
+        if self._runners:
+            self.stop("engine closed")
+            await asyncio.gather(*(runner.done for runner in self._runners.values()), return_exceptions=True)
+        if self._poller is not None:
+            self._poller.cancel()
+        if self._renewal is not None:
+            self._renewal.stop()
+            with suppress(StoreError):
+                services.store.renew(msgspec.structs.replace(services.holder, ttl_s=0.0))
+        self._services = None
+        services.writer.close()
+        if self._given_store is None:
+            services.store.close()
+
+    def stop(self, reason: str = "stopped") -> None:
+        """Start nothing new; running nodes get `grace` seconds, then are cancelled and recorded as interrupted. A second call waits no longer."""
+        grace = self.settings.grace if self._stopping is None else 0.0
+        self._stopping = reason
+        for runner in self._runners.values():
+            runner.halt(Halt("interrupt", reason=reason), grace_s=grace)
+
+    @property
+    def store(self) -> Store:
+        """The open store."""
+        return self._open().store
+
+    def _open(self) -> Services:
+        if self._services is None:
+            raise SettingError("the engine is not open; use it as `async with Engine(…) as engine`")
+        return self._services
+
+    # --- verbs that make runs -------------------------------------------------------------------------
+
+    async def run(
+        self,
+        flow: Flow[S],
+        input: S | Mapping[str, Any] | None = None,  # noqa: A002 - the word users know
+        *,
+        run_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        by: str | None = None,
+    ) -> Run[S]:
+        """Start a run and carry it on. The same id with the same flow and input is the same run: it is carried on, or returned if it is completed."""
+        self.add(flow)
+        journal = await self._new_run(flow, input, run_id, labels, timeout, by, held=True)
+        if journal is None:
+            assert run_id is not None
+            return await self._run_again(flow, run_id)
+        try:
+            return await self._drive(journal)
+        except RunExists:
+            self._same_or_raise(flow, journal)
+            return await self._run_again(flow, journal.state.run_id)
+
+    async def start(
+        self,
+        flow: Flow[S],
+        input: S | Mapping[str, Any] | None = None,  # noqa: A002 - the word users know
+        *,
+        run_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        by: str | None = None,
+    ) -> str:
+        """Record a run and return its id. It is executed by a worker, or by `resume`."""
+        self.add(flow)
+        journal = await self._new_run(flow, input, run_id, labels, timeout, by, held=False)
+        if journal is None:
+            assert run_id is not None
+            return run_id
+        try:
+            await journal.save()
+        except RunExists:
+            self._same_or_raise(flow, journal)
+        return journal.state.run_id
+
+    async def _new_run(
+        self,
+        flow: Flow[Any],
+        given: Any,
+        run_id: str | None,
+        labels: Mapping[str, str] | None,
+        timeout: float | None,
+        by: str | None,
+        *,
+        held: bool,
+    ) -> Journal | None:
+        """A journal with `RunCreated` recorded, or None where the same run exists already."""
+        services = self._open()
+        run_id = check_id(run_id) if run_id is not None else self._new_id(flow.name)
+        values = flow.state.dump({} if given is None else given)
+        options: dict[str, Any] = {"durability": self.settings.durability}
+        if timeout is not None:
+            options["timeout_s"] = float(timeout)
+        created = events.RunCreated(
+            flow=flow.name,
+            fingerprint=flow.fingerprint,
+            state_version=flow.definition.state_version,
+            input=values,
+            starts=list(flow.plain_routes["START"]),
+            schedule=flow.definition.schedule,
+            options=options,
+            labels=_checked_labels(labels),
+            by=by,
+        )
+        if held:
+            self._hold()
+        journal = Journal(services, flow, RunState(run_id), row=None, fence=1 if held else 0)
+        at = journal.tick()
+        journal.create = NewRun(flow=flow.name, input_digest=_digest(flow, values), created_at=at, labels=created.labels)
+        journal.definition = msgspec.json.encode(flow.definition)
+        journal.record(created)
+        if run_id in self._runners:
+            raise RunHeld(run_id, "this engine")
+        with suppress(RunNotFound):
+            services.store.run(run_id)
+            self._same_or_raise(flow, journal)
+            return None
+        return journal
+
+    def _same_or_raise(self, flow: Flow[Any], journal: Journal) -> None:
+        """The id is taken: by the same flow and input, or by another run."""
+        row = self.store.run(journal.state.run_id)
+        assert journal.create is not None
+        if row.flow != flow.name:
+            raise RunExists(row.run_id, f"flow ({row.flow!r})")
+        if row.input_digest != journal.create.input_digest:
+            raise RunExists(row.run_id, "input")
+
+    async def _run_again(self, flow: Flow[S], run_id: str) -> Run[S]:
+        row = self.store.run(run_id)
+        if row.status in ("completed", "failed", "cancelled"):
+            return self._result(self._view(run_id, flow))
+        return await self.resume(run_id)
+
+    # --- verbs that carry runs on ---------------------------------------------------------------------
+
+    async def resume(
+        self,
+        run: str,
+        *,
+        checkpoint: str | int | None = None,
+        after: str | None = None,
+        restart_at: str | None = None,
+        replay: bool = False,
+        validate: Callable[[Any], Any] | None = None,
+        edit: Edit | None = None,
+        force: bool = False,
+        on_change: Literal["refuse", "compatible"] = "refuse",
+        rename: Mapping[str, str] | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+    ) -> Run[Any]:
+        """Carry a run on: from its end, or from an earlier place of its log. What completed before that place never runs again."""
+        run_id, seq = resume.split(run, checkpoint)
+        wish = resume.Wish(
+            checkpoint=seq,
+            after=after,
+            restart_at=restart_at,
+            replay=replay,
+            validate=validate,
+            edit=edit,
+            force=force,
+            on_change=on_change,
+            rename=dict(rename or {}),
+            by=by,
+            reason=reason,
+        )
+        row = self.store.run(run_id)
+        if row.status == "completed" and seq is None and not (after or restart_at or replay or edit):
+            return self._view(run_id)
+        return await self._drive(await self._take_up(run_id, wish))
+
+    async def retry(
+        self, run_id: str, node: str | None = None, *, fresh: bool = False, by: str | None = None, reason: str | None = None
+    ) -> Run[Any]:
+        """Try a failed, cut or waiting node again (default: all of them). `fresh` keeps nothing of the execution before."""
+        body = {"node": node, "fresh": fresh}
+        return await self._operate(run_id, Request(id=self._request_id(), verb="retry", body=body, by=by, reason=reason))
+
+    async def skip(
+        self, run_id: str, node: str, update: Any = None, *, by: str | None = None, reason: str | None = None
+    ) -> Run[Any]:
+        """Put an update in place of the result of a failed, cut or waiting node, and go on behind it."""
+        body = {"node": node, "update": update}
+        return await self._operate(run_id, Request(id=self._request_id(), verb="skip", body=body, by=by, reason=reason))
+
+    async def cancel(self, run_id: str, reason: str | None = None, *, by: str | None = None) -> Run[Any]:
+        """Call a run off, for good. Running nodes are stopped."""
+        return await self._operate(run_id, Request(id=self._request_id(), verb="cancel", by=by, reason=reason))
+
+    async def pause(self, run_id: str, reason: str | None = None, *, by: str | None = None) -> Run[Any]:
+        """Let running nodes end and start nothing new, until the run is resumed."""
+        return await self._operate(run_id, Request(id=self._request_id(), verb="pause", by=by, reason=reason))
+
+    async def _operate(self, run_id: str, request: Request) -> Run[Any]:
+        """Do what an operator asks: through the runner that has the run, its inbox, or a short claim."""
+        services = self._open()
+        row = services.store.run(run_id)
+        if row.status in FINAL:
+            raise ResumeRefused(run_id, f"it is {row.status}, which is final")
+        runner = self._runners.get(run_id)
+        if runner is None and not row.held:
+            with suppress(RunHeld):
+                return await self._operate_on_idle(run_id, request)
+        services.store.post(run_id, request)
+        if runner is not None:
+            runner.request(request)
+        return self._view(run_id)
+
+    async def _operate_on_idle(self, run_id: str, request: Request) -> Run[Any]:
+        goes_on = request.verb in ("retry", "skip")
+        wish = resume.Wish(nodes=[], by=request.by, reason=request.reason)
+        journal = await self._take_up(run_id, wish, resumes=goes_on)
+        runner = Runner(journal)
+        try:
+            if request.verb == "cancel":
+                runner.halt(Halt("cancel", request.by, request.reason))
+            else:
+                runner.perform_request(request)
+        except BaseException:
+            self._release(journal)
+            raise
+        if goes_on or request.verb == "cancel":
+            return await self._drive(journal, runner, raises=goes_on)
+        await journal.save(release=True)
+        return self._view(run_id)
+
+    async def _take_up(self, run_id: str, wish: resume.Wish, *, resumes: bool = True) -> Journal:
+        """Claim a run and record how it is taken up."""
+        services = self._open()
+        if run_id in self._runners:
+            raise RunHeld(run_id, "this engine")
+        row = services.store.run(run_id)
+        flow = self.flows.get(row.flow)
+        if flow is None:
+            raise FlowNotFound(row.flow, self.flows, run_id=run_id)
+        if self._stopping is not None:
+            raise ResumeRefused(run_id, f"this engine is stopping ({self._stopping})")
+        self._hold()
+        lease = services.store.claim(run_id, services.holder)
+        try:
+            row = services.store.run(run_id)
+            if not resumes:
+                journal = Journal(services, flow, history.load(services.store, run_id, row=row), row=row, fence=lease.fence)
+                journal.tick()
+                resume.refuse_final(run_id, journal.state.status, wish)
+                return journal
+            return resume.prepare(services, flow, row, lease.fence, wish)
+        except resume.Invalid as refused:
+            await self._record_refusal(flow, row, lease.fence, refused, wish)
+            raise
+        except BaseException:
+            with suppress(StoreError):
+                services.store.release(run_id, services.holder.id, lease.fence)
+            raise
+
+    async def _record_refusal(self, flow: Flow[Any], row: RunRow, fence: int, refused: resume.Invalid, wish: resume.Wish) -> None:
+        services = self._open()
+        journal = Journal(services, flow, history.load(services.store, row.run_id, row=row), row=row, fence=fence)
+        journal.tick()
+        journal.record(events.ResumeRefused(reason=refused.reason, by=wish.by))
+        await journal.save(release=True)
+
+    async def _drive(self, journal: Journal, runner: Runner | None = None, *, raises: bool = True) -> Run[Any]:
+        """Drive a run in this engine until it stops."""
+        run_id = journal.state.run_id
+        runner = runner or Runner(journal)
+        self._runners[run_id] = runner
+        if self._stopping is not None:
+            runner.halt(Halt("interrupt", reason=self._stopping))
+        self._poll()
+        try:
+            await runner.drive()
+        except BaseException:
+            self._release(journal)
+            raise
+        finally:
+            del self._runners[run_id]
+            if not runner.done.done():
+                runner.done.set_result(None)
+        run = run_view(journal.state, None, journal.flow)
+        return self._result(run) if raises else run
+
+    def _release(self, journal: Journal) -> None:
+        with suppress(StoreError, HoldfastError):
+            services = self._open()
+            services.store.release(journal.state.run_id, services.holder.id, journal.fence)
+
+    def _result(self, run: Run[S]) -> Run[S]:
+        """A run, or the exception that its end stands for."""
+        if run.status == "failed":
+            error = run.error
+            where = f" in node {run.failed_node!r}" if run.failed_node else ""
+            what = f"{error.type}: {error.message}" if error is not None else "unknown"
+            raise RunFailed(run, f"run {run.id!r} failed{where}: {what}. Nothing that completed is lost: fix the cause and resume "
+                            f"{run.id!r}, or skip the node.")
+        if run.status == "cancelled":
+            raise RunCancelled(run, f"run {run.id!r} was cancelled")
+        return run
+
+    # --- forks ----------------------------------------------------------------------------------------
+
+    async def fork(
+        self,
+        run: str,
+        *,
+        checkpoint: str | int | None = None,
+        edit: Edit | None = None,
+        run_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+    ) -> str:
+        """Make a new, self-contained run that shares the history up to a checkpoint (default: the latest). Returns its id; `resume` carries it on."""
+        services = self._open()
+        parent, seq = resume.split(run, checkpoint)
+        row = services.store.run(parent)
+        listed = history.checkpoints(services.store, parent)
+        places = {point.seq: point for point in listed}
+        if seq is None:
+            seq = max(point.seq for point in listed if point.current)
+        elif seq not in places:
+            raise ResumeRefused(parent, f"event {seq} is no checkpoint; `holdfast checkpoints {parent}` lists them")
+        state = history.load(services.store, parent, seq, row=row)
+        base = pack(run_state.dump(state))
+        flow = self.flows.get(row.flow)
+        fork_id = check_id(run_id) if run_id is not None else self._new_id(row.flow)
+        state.run_id = fork_id
+        if edit is not None and flow is None:
+            raise FlowNotFound(row.flow, self.flows, run_id=parent)
+        changes = resume.edited(flow, state, edit) if edit is not None and flow is not None else None
+        forked = events.RunForked(
+            parent=parent,
+            to=seq,
+            base_digest=sha256(base).hexdigest(),
+            labels=_checked_labels(labels) if labels is not None else None,
+            by=by,
+            reason=reason,
+        )
+        digest = history.digest_at(services.store, row, seq)
+        journal = Journal(services, flow or _Shapeless, state, row=None, fence=0)  # type: ignore[arg-type]
+        at = journal.tick()
+        journal.digest = digest
+        journal.bases = (Snapshot(seq, base, base=True, digest=digest),)
+        journal.create = NewRun(
+            flow=row.flow,
+            input_digest=sha256(digest + base).digest(),
+            created_at=at,
+            labels=dict(labels) if labels is not None else row.labels,
+            parent=f"{parent}@{seq}",
+        )
+        journal.record(forked)
+        if changes is not None:
+            journal.record(events.StateEdited(changes=changes, by=by, reason=reason))
+        await journal.save()
+        return fork_id
+
+    # --- verbs that read ------------------------------------------------------------------------------
+
+    async def get(self, run_id: str) -> Run[Any]:
+        """One run as it stands; its state is typed where the flow is known."""
+        return self._view(run_id)
+
+    async def runs(
+        self,
+        *,
+        status: RunStatus | Collection[RunStatus] = (),
+        flow: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        parent: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        """The runs that fit every condition, newest first."""
+        wanted: tuple[Any, ...] = (status,) if isinstance(status, str) else tuple(status)
+        query = Query(status=wanted, flow=flow, labels=dict(labels or {}), parent=parent, before=before, limit=limit)
+        return self.store.runs(query)
+
+    async def state(self, run: str, checkpoint: str | int | None = None) -> Any:
+        """The state at a checkpoint (default: at the end): typed where the flow is known."""
+        run_id, seq = resume.split(run, checkpoint)
+        row = self.store.run(run_id)
+        found = history.load(self.store, run_id, seq, row=row)
+        flow = self.flows.get(row.flow)
+        if flow is None or found.state_version != flow.definition.state_version:
+            return found.values
+        return flow.state.load(found.values)
+
+    async def events(self, run_id: str, after: int = 0, node: str | None = None, kind: str | None = None) -> list[EventView]:
+        """Stored events, oldest first."""
+        return [event_view(open_row(row)) for row in self.store.events(run_id, after, kinds=(kind,) if kind else (), node=node)]
+
+    async def checkpoints(self, run_id: str) -> list[history.Checkpoint]:
+        """Every place the run can be resumed or forked from, oldest first."""
+        return history.checkpoints(self.store, run_id)
+
+    async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[EventView]:
+        """Events as they become durable, without gap or repeat, until the run has stopped and all are told."""
+        services = self._open()
+        news = asyncio.Event()
+        self._followers.setdefault(run_id, set()).add(news)
+        try:
+            while True:
+                news.clear()
+                row = services.store.run(run_id)
+                for found in services.store.events(run_id, after, row.seq):
+                    after = found.seq
+                    yield event_view(open_row(found))
+                if row.status not in (*_GOING, "waiting") or (row.status == "waiting" and not row.held and row.due_at is None):
+                    return
+                if run_id not in self._runners:
+                    self._clock.call_at(self._clock.now() + POLL_S, news.set)
+                await news.wait()
+        finally:
+            self._followers[run_id].discard(news)
+
+    async def wait(self, run_id: str, timeout: float | None = None) -> Run[Any]:
+        """Wait until a run has stopped, whoever executes it. Raises `TimeoutError` when that takes too long."""
+        services = self._open()
+        deadline = None if timeout is None else services.clock.now() + timeout
+        while True:
+            runner = self._runners.get(run_id)
+            row = services.store.run(run_id)
+            stopped = row.status not in (*_GOING, "waiting") or (row.status == "waiting" and not row.held)
+            if runner is None and stopped:
+                return self._result(self._view(run_id))
+            if deadline is not None and services.clock.now() >= deadline:
+                raise TimeoutError(f"run {run_id!r} is still {row.status} after {timeout:g} s")
+            left = POLL_S if deadline is None else min(POLL_S, deadline - services.clock.now())
+            await sleep(services.clock, left)
+
+    def _view(self, run_id: str, flow: Flow[Any] | None = None) -> Run[Any]:
+        row = self.store.run(run_id)
+        state = history.load(self.store, run_id, row=row)
+        flow = flow or self.flows.get(row.flow)
+        if flow is not None and state.state_version != flow.definition.state_version:
+            flow = None
+        return run_view(state, row, flow)
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    def _new_id(self, flow: str) -> str:
+        return f"{flow[:40]}-{self._luck.getrandbits(48):012x}"
+
+    def _request_id(self) -> str:
+        return f"{self._luck.getrandbits(96):024x}"
+
+    def _hold(self) -> None:
+        """Make this engine known to the store as a holder, and keep it known."""
+        if self._renewal is None:
+            services = self._open()
+            services.store.renew(services.holder)
+            self._renewal = _Renewal(services, quiet=self._inline)
+
+    def _saved(self, run_id: str) -> None:
+        for news in self._followers.get(run_id, ()):
+            news.set()
+
+    def _poll(self) -> None:
+        if self._poller is None or self._poller.done():
+            self._poller = asyncio.get_running_loop().create_task(self._watch_inbox())
+
+    async def _watch_inbox(self) -> None:
+        """Look for requests to the runs held here, as long as there are any."""
+        services = self._open()
+        while self._runners:
+            await sleep(self._clock, POLL_S)
+            with suppress(StoreError):  # the next round asks again; an append that fails is what stops a run
+                for request in services.store.inbox(services.holder.id):
+                    runner = self._runners.get(request.run_id)
+                    if runner is not None:
+                        runner.request(request)
+
+
+class _Renewal:
+    """Says to the store that this engine lives, from a thread of its own: a node that blocks the event loop must not lose the lease."""
+
+    def __init__(self, services: Services, *, quiet: bool) -> None:
+        self._services = services
+        self._stop = threading.Event()
+        if not quiet:
+            threading.Thread(target=self._renew, name="holdfast-lease", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _renew(self) -> None:
+        holder = self._services.holder
+        while not self._stop.wait(holder.ttl_s / 3):
+            with suppress(StoreError):  # tried again in a third of the lease; the fence makes a lost one harmless
+                self._services.store.renew(holder)
+
+
+class _Shapeless:
+    """In place of a flow that this engine does not know: a fork only records."""
+
+    class topology:  # noqa: N801
+        index: dict[str, int] = {}
+        joins: dict[str, int] = {}
+
+
+def check_id(run_id: str) -> str:
+    """A run id that is safe in files, URLs and shells."""
+    if not isinstance(run_id, str) or not RUN_ID.fullmatch(run_id):
+        raise SettingError(f"{run_id!r} is no run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter or digit")
+    return run_id
+
+
+def _checked_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
+    for key, value in (labels or {}).items():
+        if not isinstance(key, str) or not isinstance(value, str) or not key or len(key) > 128 or len(value) > 1024:
+            raise SettingError(f"label {key!r}: labels are pairs of short strings, not {value!r}")
+    return dict(labels or {})
+
+
+def _digest(flow: Flow[Any], values: dict[str, Any]) -> bytes:
+    """What makes two starts of a run id the same: flow and input."""
+    return sha256(msgspec.json.encode([flow.name, values], order="sorted")).digest()
+
+

@@ -1,0 +1,245 @@
+"""Taking a run up again: from where, with which state, with which flow, and whether at all.
+
+`prepare` turns what was asked into a journal whose first events are recorded and not saved yet: `RunResumed` or `RunRewound`, then `FlowChanged`,
+`StateUpgraded`, `StateEdited`. It raises `ResumeRefused` before anything is recorded. A validation is asked last, of the state the run would go on
+with; its refusal is the one thing that is recorded instead (`Invalid`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core import events
+from holdfast.core.definition import Definition
+from holdfast.core.difference import compatible, difference
+from holdfast.core.events import CHECKPOINTS, Values
+from holdfast.core.graph import Flow
+from holdfast.core.run_state import RunState
+from holdfast.core.state import diff
+from holdfast.errors import HoldfastError, ResumeRefused, did_you_mean
+from holdfast.runtime import history
+from holdfast.runtime.journal import Journal
+from holdfast.runtime.services import Services
+from holdfast.storage.contract import FINAL, RunRow
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run is to be taken up."""
+
+    checkpoint: int | None = None
+    after: str | None = None
+    restart_at: str | None = None
+    replay: bool = False
+    validate: Callable[[Any], Any] | None = None
+    edit: Callable[[Any], Any] | Mapping[str, Any] | None = None
+    force: bool = False
+    on_change: Literal["refuse", "compatible"] = "refuse"
+    rename: Mapping[str, str] = {}
+    nodes: list[str] | None = None
+    fresh: bool = False
+    by: str | None = None
+    reason: str | None = None
+
+
+class Invalid(ResumeRefused):
+    """A validation said no."""
+
+
+def split(run: str, checkpoint: str | int | None) -> tuple[str, int | None]:
+    """`"r1@17"`, or `"r1"` and a checkpoint given beside it, as run id and seq."""
+    run_id, _, at = run.partition("@")
+    given = at if at else checkpoint
+    if given is None or given == "":
+        return run_id, None
+    text = str(given).rpartition("@")[2]
+    if not text.isdecimal():
+        raise ResumeRefused(run_id, f"{given!r} is no checkpoint; `holdfast checkpoints {run_id}` lists them")
+    return run_id, int(text)
+
+
+def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: Wish) -> Journal:
+    """A journal that has taken the run up as wished, with the first events recorded."""
+    head = history.load(services.store, row.run_id, row=row)
+    refuse_final(row.run_id, head.status, wish)
+    to = _place(services, row, head, wish)
+    if to is None and head.failure is not None and head.failure.kind == "fatal" and not wish.force:
+        raise ResumeRefused(row.run_id, f"it failed with {head.failure.type}: {head.failure.message}, which is fatal: "
+                            "trying again is pointless unless the cause is gone. Then use force=True (--force).")
+    state = head if to is None else _rewound_to(services, flow, row, head, to, wish)
+    journal = Journal(services, flow, state, row=row, fence=fence)
+    journal.tick()
+    changed = flow_events(services, flow, state, wish)
+    if to is None:
+        holder = services.holder.describe()
+        journal.record(events.RunResumed(holder=holder, nodes=wish.nodes, fresh=wish.fresh, force=wish.force, by=wish.by, reason=wish.reason))
+    else:
+        seq = row.seq + 1
+        journal.rewinds = (*row.rewinds, (seq, to))
+        journal.record(_rewind(head, state, to, wish), seq=seq)
+    for event in changed:
+        journal.record(event)
+        journal.definition = msgspec.json.encode(flow.definition)
+    _upgrade(journal, flow)
+    if wish.edit is not None:
+        journal.record(events.StateEdited(changes=edited(flow, journal.state, wish.edit), by=wish.by, reason=wish.reason))
+    _validate(flow, journal.state, wish)
+    return journal
+
+
+def refuse_final(run_id: str, status: str, wish: Wish) -> None:
+    """A run that is over is not touched again."""
+    if status in FINAL:
+        raise ResumeRefused(run_id, f"it is {status}, which is final. Fork it to go on from one of its checkpoints: "
+                            f"fork({run_id!r}, checkpoint=…), `holdfast fork {run_id}@SEQ`.")
+
+
+# --- from where --------------------------------------------------------------------------------------
+
+
+def _place(services: Services, row: RunRow, head: RunState, wish: Wish) -> int | None:
+    """The seq to rewind to, or None to go on from the end."""
+    chosen = [name for name in ("checkpoint", "after", "restart_at") if getattr(wish, name) is not None] + ["replay"] * wish.replay
+    if len(chosen) > 1:
+        raise ResumeRefused(row.run_id, f"choose one of {' and '.join(chosen)}: each names another place to go on from")
+    if wish.checkpoint is not None:
+        return _checkpoint(services, row, wish.checkpoint)
+    if wish.replay:
+        done = {node.completed_seq: name for name, node in head.nodes.items() if node.completed_seq}
+        if not done:
+            raise ResumeRefused(row.run_id, "no node has completed yet, so there is none to replay. Resume it without replay.")
+        return max(done) - 1
+    name = wish.after or wish.restart_at
+    if name is None:
+        return None
+    node = head.nodes.get(name)
+    reached = node is not None and (node.completed_seq if wish.after else node.iteration)
+    if node is None or not reached:
+        what = "has not completed" if wish.after else "was never reached"
+        raise ResumeRefused(row.run_id, f"node {name!r} {what} in this run{did_you_mean(name, head.nodes)}")
+    if wish.after:
+        return node.completed_seq
+    return row.seq if name in head.open else node.completed_seq - 1
+
+
+def _checkpoint(services: Services, row: RunRow, seq: int) -> int:
+    found = services.store.events(row.run_id, seq - 1, seq)
+    if not found or found[0].kind not in CHECKPOINTS:
+        what = f"event {seq} is {found[0].kind}, which is no checkpoint" if found else f"its log has no event {seq}"
+        raise ResumeRefused(row.run_id, f"{what}; `holdfast checkpoints {row.run_id}` lists them")
+    return seq
+
+
+def _rewound_to(services: Services, flow: Flow[Any], row: RunRow, head: RunState, to: int, wish: Wish) -> RunState:
+    """The state at that place, unless going back there would run a node again that must not be."""
+    state = history.load(services.store, row.run_id, to, row=row)
+    if not wish.force:
+        for name, node in head.nodes.items():
+            known = flow.nodes.get(wish.rename.get(name, name))
+            then = state.nodes.get(name)
+            again = then is None or then.tries != node.tries or name in state.open
+            if known is not None and not known.options.idempotent and node.tries and again:
+                raise ResumeRefused(row.run_id, f"going back to event {to} would run {name!r} again, which is not idempotent. "
+                                    "If that is right, use force=True (--force); or resume from a later checkpoint.")
+    return state
+
+
+def _rewind(head: RunState, state: RunState, to: int, wish: Wish) -> events.RunRewound:
+    """The rewind, with what it never undoes."""
+    executions: dict[str, dict[int, int]] = {name: dict(visits) for name, visits in head.executions.items()}
+    for name, node in head.nodes.items():
+        before = state.nodes.get(name)
+        first = 1 if before is None else before.iteration + (name not in state.open)
+        done = head.executions.get(name, {})
+        for iteration in range(max(1, first), node.iteration + 1):
+            last = node.execution if iteration == node.iteration else done.get(iteration, 0) + 1
+            executions.setdefault(name, {})[iteration] = last
+    crashes = {name: head.nodes[name].crashes for name in head.open if head.nodes[name].crashes}
+    return events.RunRewound(to=to, executions=executions, crashes=crashes, active_s=head.active_s, by=wish.by, reason=wish.reason)
+
+
+# --- with which flow and state -----------------------------------------------------------------------
+
+
+def flow_events(services: Services, flow: Flow[Any], state: RunState, wish: Wish) -> list[events.Event]:
+    """What to record where the flow is not the one the run was made with; refused where it cannot go on with it."""
+    if state.fingerprint == flow.fingerprint:
+        return []
+    stored = services.store.definition(state.fingerprint)
+    if stored is None:
+        raise ResumeRefused(state.run_id, f"the definition of its flow ({state.fingerprint[:12]}) is not in the store")
+    old = msgspec.json.decode(stored, type=Definition)
+    found = difference(old, flow.definition, rename=wish.rename)
+    if not found.only_options:
+        way_out = ('Use on_change="compatible" (--on-change compatible) if the run may go on with it, rename={"old": "new"}, '
+                   "a fork, or the old code.")
+        if wish.on_change != "compatible":
+            raise ResumeRefused(state.run_id, "the flow has changed:\n" + _indented(found.lines()) + f"\n{way_out}")
+        completed = {name for name, node in state.nodes.items() if node.completed_seq}
+        reasons = compatible(old, flow.definition, completed=completed, pending={*state.open, *state.arrivals, *state.held}, rename=wish.rename)
+        if reasons:
+            raise ResumeRefused(state.run_id, "the flow has changed in a way this run cannot follow:\n" + _indented(reasons)
+                                + "\nThe difference:\n" + _indented(found.lines()))
+    return [events.FlowChanged(fingerprint=flow.fingerprint, rename=dict(wish.rename), by=wish.by)]
+
+
+def _indented(lines: list[str]) -> str:
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
+    """Lift the state, and the inputs of what has not ended, to the version of the flow's state type."""
+    state, version = journal.state, flow.definition.state_version
+    if state.state_version == version:
+        return
+    if state.state_version > version:
+        raise ResumeRefused(state.run_id, f"its state has version {state.state_version}, the flow knows {version}: use the newer code")
+
+    def lift(values: Values) -> Values:
+        lifted = deepcopy(values)
+        for known in range(state.state_version, version):
+            lifted = flow.upgrades[known](lifted)
+        return flow.state.dump(flow.state.load(lifted))
+
+    try:
+        inputs = {name: lift(given) for name in state.open if (given := state.nodes[name].input) is not None}
+        upgraded = events.StateUpgraded(state_version=version, values=lift(state.values), inputs=inputs)
+    except Exception as fault:
+        raise ResumeRefused(state.run_id, f"its state could not be upgraded from version {state.state_version} to {version}: "
+                            f"{type(fault).__name__}: {fault}") from fault
+    journal.record(upgraded)
+
+
+def edited(flow: Flow[Any], state: RunState, edit: Callable[[Any], Any] | Mapping[str, Any]) -> events.Changes:
+    """What an edit changes: given as fields, or as a function that returns fields, a whole state, or changes its argument."""
+    if isinstance(edit, Mapping):
+        result: Any = dict(edit)
+    else:
+        given = flow.state.load(state.values)
+        result = edit(given)
+        if result is None:
+            return diff(state.values, flow.state.dump(given))
+    if isinstance(result, dict):
+        after = dict(state.values)
+        for field, value in result.items():
+            after[field] = flow.state.encode_field(field, value)
+        return diff(state.values, flow.state.dump(flow.state.load(after)))
+    return diff(state.values, flow.state.dump(result))
+
+
+def _validate(flow: Flow[Any], state: RunState, wish: Wish) -> None:
+    """Ask every validation whether the run may go on with this state."""
+    for check in (flow.validate_resume, wish.validate):
+        if check is None:
+            continue
+        try:
+            told = check(flow.state.load(state.values))
+        except HoldfastError as refused:
+            raise Invalid(state.run_id, str(refused)) from refused
+        except Exception as refused:
+            raise Invalid(state.run_id, str(refused) or type(refused).__name__) from refused
+        if told is not None and told is not True:
+            raise Invalid(state.run_id, str(told) if told is not False else "the validation returned False")

@@ -1,0 +1,486 @@
+"""Drive one run: ask `decide`, record what it says, save, call the nodes, take up how they ended, and again.
+
+Order is the promise. What ended and what starts because of it are recorded together and saved in one append; only when that is
+durable are the nodes called (`durability="sync"`, the default). `"async"` calls them while the append is under way and waits for it before the
+next one; `"exit"` saves when the run stops. A node that is not idempotent is always called after its start is durable.
+
+The runner stops when the run is over, or cannot go on without somebody: then it gives the lease back. A `Halt` (shutdown, cancel, timeout)
+stops the bodies first, and records what they were cut in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.core import commands, events
+from holdfast.core.decide import decide
+from holdfast.core.events import Failure
+from holdfast.core.graph import Flow
+from holdfast.errors import ResumeRefused
+from holdfast.runtime import ends, failures
+from holdfast.runtime.bodies import Body, Stopped
+from holdfast.runtime.clock import Timer
+from holdfast.runtime.context import Context
+from holdfast.runtime.journal import Journal
+from holdfast.storage.contract import Request
+
+ENDED = frozenset({"completed", "failed", "cancelled", "interrupted"})
+_EXIT_EVENTS_MAX = 1000
+
+
+class Halt(msgspec.Struct, frozen=True):
+    """Why the bodies are being stopped, and what is recorded when they have."""
+
+    kind: Literal["interrupt", "cancel", "timeout"]
+    by: str | None = None
+    reason: str | None = None
+
+
+class Runner:
+    """One run in this engine's hands."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.services = journal.services
+        self.flow: Flow[Any] = journal.flow
+        self.state = journal.state
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._bodies: dict[tuple[str, int | None], Body] = {}
+        self._haunted: dict[tuple[str, int | None], Body] = {}
+        """Threads that were given up and still live."""
+        self._ended: list[Body] = []
+        self._requests: list[Request] = []
+        self._halt: Halt | None = None
+        self._grace: Timer | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self._wakeup: asyncio.Future[None] | None = None
+        self._timer: Timer | None = None
+
+    # --- from outside ---------------------------------------------------------------------------------
+
+    def request(self, request: Request) -> None:
+        """Take up what somebody wants of this run."""
+        if all(request.id != known.id for known in self._requests):
+            self._requests.append(request)
+            self._wake()
+
+    def halt(self, halt: Halt, *, grace_s: float = 0.0) -> None:
+        """Start nothing new; stop what runs after `grace_s` seconds, at once if asked a second time."""
+        if self._halt is None:
+            self._halt = halt
+        if self._grace is not None:
+            self._grace.cancel()
+        if grace_s > 0 and self._bodies:
+            clock = self.services.clock
+            self._grace = clock.call_at(clock.now() + grace_s, self._stop_bodies)
+        else:
+            self._stop_bodies()
+        self._wake()
+
+    def _stop_bodies(self) -> None:
+        for body in list(self._bodies.values()):
+            body.stop()
+        self._wake()
+
+    # --- the loop -------------------------------------------------------------------------------------
+
+    async def drive(self) -> None:
+        """Carry the run on until it is over or needs somebody."""
+        deadline = self._arm_timeout()
+        try:
+            while await self._step():
+                await self._something()
+        except BaseException:
+            self._abandon()
+            raise
+        finally:
+            for timer in (deadline, self._grace):
+                if timer is not None:
+                    timer.cancel()
+
+    async def _step(self) -> bool:
+        """One round: take up, decide, save, call. False: there is nothing left to wait for."""
+        journal = self.journal
+        journal.tick()
+        self._take_ends()
+        self._take_requests()
+        starts, wake_at = self._decide()
+        journal.due_at = wake_at
+        busy = starts or self._bodies or self._haunted or wake_at is not None
+        idle = self.state.status in ENDED or not busy or (self._halt is not None and not self._bodies)
+        if journal.dirty:
+            await self._save(starts, idle=idle)
+        elif idle:
+            await self._settle_saving()
+            self.services.store.release(self.state.run_id, self.services.holder.id, journal.fence)
+        for start in starts:
+            self._call(start)
+        if wake_at is not None and not idle:
+            self._wake_later(wake_at)
+        return not idle
+
+    async def _save(self, starts: list[events.NodeEvent], *, idle: bool) -> None:
+        """Save as the run's durability asks; the last save gives the lease back."""
+        durability = self.state.options.get("durability", "sync")
+        careful = idle or any(not self.flow.nodes[start.node].options.idempotent for start in starts)
+        if durability == "exit" and not careful and self.state.seq - self.journal.saved_seq < _EXIT_EVENTS_MAX:
+            return
+        await self._settle_saving()
+        if durability == "async" and not careful:
+            self._saving = asyncio.get_running_loop().create_task(self.journal.save())
+        else:
+            await self.journal.save(release=idle)
+
+    async def _settle_saving(self) -> None:
+        if self._saving is not None:
+            saving, self._saving = self._saving, None
+            await saving
+
+    async def _something(self) -> None:
+        """Wait until a body has ended, somebody spoke, or it is time."""
+        if not self._ended and not self._requests and self._wakeup is None:
+            self._wakeup = asyncio.get_running_loop().create_future()
+            try:
+                await self._wakeup
+            finally:
+                self._wakeup = None
+
+    def _wake(self) -> None:
+        if self._wakeup is not None and not self._wakeup.done():
+            self._wakeup.set_result(None)
+
+    def _wake_later(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        clock, store = self.services.clock, self.services.store
+        self._timer = clock.call_at(clock.now() + max(0.0, at - store.now()), self._wake)
+
+    def _arm_timeout(self) -> Timer | None:
+        seconds = self.state.options.get("timeout_s")
+        if seconds is None:
+            return None
+        reason = f"the run took longer than {seconds:g} s"
+        clock, store = self.services.clock, self.services.store
+        left = max(0.0, self.state.asked_at + seconds - store.now()) if self.state.asked_at else seconds
+        return clock.call_at(clock.now() + left, lambda: self.halt(Halt("timeout", reason=reason)))
+
+    def _abandon(self) -> None:
+        """The lease or the store is lost: stop everything, record nothing."""
+        for body in list(self._bodies.values()):
+            body.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # --- what ended -----------------------------------------------------------------------------------
+
+    def _body_ended(self, body: Body) -> None:
+        self._bodies.pop(body.key, None)
+        if not body.has_gone:
+            self._haunted[body.key] = body
+        self._ended.append(body)
+        self._wake()
+
+    def _body_gone(self, body: Body) -> None:
+        if self._haunted.get(body.key) is body:
+            del self._haunted[body.key]
+            self._wake()
+
+    def _take_ends(self) -> None:
+        ended, self._ended = self._ended, []
+        for body in ended:
+            if isinstance(body.error, Stopped) and not body.timed_out:
+                continue  # the halt records it
+            for event in self._events_of(body):
+                self.journal.record(event)
+
+    def _events_of(self, body: Body) -> list[events.Event]:
+        """What the end of a body means for the run."""
+        name, item = body.key
+        node, visit = self.flow.nodes[name], self.state.nodes[name]
+        header = ends.visit_of(name, visit)
+        error = body.error
+        if error is None:
+            try:
+                if item is None:
+                    return ends.completed(self.flow, self.state, self.journal.writers, name, body.given, body.value)
+                return [ends.item_completed(self.flow, name, header | {"attempt": body.context.attempt}, item, body.value)]
+            except Exception as raised:  # noqa: BLE001 - what it returned does not fit, or a reducer raised
+                error = raised
+        now, luck = self.journal.at, self.services.luck
+        if item is None:
+            return [ends.failed(node, visit, error, now=now, luck=luck, timed_out=body.timed_out)]
+        header["attempt"] = body.context.attempt
+        return [ends.item_failed(node, visit, header, item, error, now=now, luck=luck, timed_out=body.timed_out)]
+
+    # --- what is next ---------------------------------------------------------------------------------
+
+    def _decide(self) -> tuple[list[events.NodeEvent], float | None]:
+        """Record what `decide` says until it has no more to say. Returns what is to be called, and when to look again."""
+        starts: list[events.NodeEvent] = []
+        if self._halt is not None:
+            if not self._bodies:
+                self._finish_halt(self._halt)
+            return [], None
+        while True:
+            wake_at: float | None = None
+            recorded = False
+            for command in decide(self.flow, self.state, self.journal.at, self.journal.ready):
+                if isinstance(command, commands.WakeAt):
+                    wake_at = command.at
+                elif not self._is_haunted(command):
+                    starts.extend(self._perform(command))
+                    recorded = True
+            if not recorded:
+                return [start for start in starts if self._still_open(start)], wake_at
+
+    def _is_haunted(self, command: commands.AnyCommand) -> bool:
+        """No new attempt starts while the thread of the old one lives."""
+        if isinstance(command, commands.StartNode):
+            return any(name == command.node for name, _ in self._haunted)
+        return isinstance(command, commands.StartItem) and (command.node, command.item) in self._haunted
+
+    def _still_open(self, start: events.NodeEvent) -> bool:
+        """A fan-out is not called itself, only its items; one that failed to list them is not called at all."""
+        return isinstance(start, events.ItemStarted) or not self.flow.nodes[start.node].options.each
+
+    def _perform(self, command: commands.AnyCommand) -> list[events.NodeEvent]:
+        """Record the events that a command stands for; returns those whose body is to be called once they are durable."""
+        record = self.journal.record
+        match command:
+            case commands.StartNode():
+                started = events.NodeStarted(
+                    node=command.node,
+                    iteration=command.iteration,
+                    execution=command.execution,
+                    attempt=command.attempt,
+                    took=command.took,
+                )
+                record(started)
+                if self.flow.nodes[command.node].options.each and self.state.nodes[command.node].items is None:
+                    self._list_items(command.node)
+                return [started]
+            case commands.StartItem():
+                header = ends.visit_of(command.node, self.state.nodes[command.node]) | {"attempt": command.attempt}
+                item = events.ItemStarted(**header, item=command.item)
+                record(item)
+                return [item]
+            case commands.ScheduleNode():
+                record(events.NodeScheduled(node=command.node, iteration=command.iteration, execution=command.execution, why=command.why))
+            case commands.CompleteRun():
+                record(events.RunCompleted())
+            case commands.FailRun():
+                record(events.RunFailed(failure=command.failure, node=command.node))
+            case commands.CompleteLayer():
+                self._complete_layer(command)
+            case _:
+                self._perform_on_visit(command)
+        return []
+
+    def _perform_on_visit(self, command: commands.AnyCommand) -> None:
+        """Commands about one open visit."""
+        assert not isinstance(command, (commands.WakeAt, commands.CompleteRun, commands.FailRun, commands.CompleteLayer))
+        record, name = self.journal.record, command.node
+        header = ends.visit_of(name, self.state.nodes[name])
+        match command:
+            case commands.CompleteItems():
+                try:
+                    produced = ends.items_completed(self.flow, self.state, self.journal.writers, name)
+                except Exception as raised:  # noqa: BLE001 - two items set one field, or a reducer raised
+                    produced = [events.NodeFailed(**header, failure=failures.describe(raised, kind="partial"))]
+                for event in produced:
+                    record(event)
+            case commands.FailItems():
+                told = f"item {command.item}: {command.failure.message}"
+                record(events.NodeFailed(**header, failure=msgspec.structs.replace(command.failure, message=told)))
+            case commands.RouteNode():
+                record(self._route(name, header))
+            case commands.SkipNode():
+                record(self._skipped(name, header, reason="on_interrupt"))
+            case commands.AskAboutNode():
+                record(self._question(name, header))
+
+    def _list_items(self, name: str) -> None:
+        """Ask `each` what a fan-out goes over. The list is part of the same append as the start."""
+        node, visit = self.flow.nodes[name], self.state.nodes[name]
+        header = ends.visit_of(name, visit)
+        assert node.each is not None
+        try:
+            listed = list(node.each(self.flow.state.load(visit.input or {})))
+            codec = self.flow.item_codecs[name]
+            items = [codec.encode(item, path=f"item {number}", node=name) for number, item in enumerate(listed)]
+        except Exception as raised:  # noqa: BLE001 - user code
+            now, luck = self.journal.at, self.services.luck
+            self.journal.record(ends.failed(node, visit, raised, now=now, luck=luck, timed_out=False))
+        else:
+            self.journal.record(events.ItemsListed(**header, items=items))
+
+    def _route(self, name: str, header: dict[str, Any]) -> events.Event:
+        try:
+            return events.NodeRouted(**header, routes=ends.route(self.flow, name, self.state.values))
+        except ends.RouterError as fault:
+            return events.RoutingFailed(**header, failure=failures.describe(fault.__cause__ or fault, kind="partial"))
+
+    def _complete_layer(self, command: commands.CompleteLayer) -> None:
+        try:
+            changes, routes = ends.layer_merged(self.flow, self.state, command.nodes)
+        except ends.LayerError as fault:
+            header = ends.visit_of(fault.node, self.state.nodes[fault.node])
+            cause = fault.__cause__ or fault
+            self.journal.record(events.RoutingFailed(**header, failure=failures.describe(cause, kind="partial")))
+        else:
+            self.journal.record(
+                events.LayerCompleted(layer=command.layer, nodes=list(command.nodes), changes=changes, routes=routes)
+            )
+
+    def _question(self, name: str, header: dict[str, Any]) -> events.QuestionAsked:
+        visit = self.state.nodes[name]
+        return events.QuestionAsked(
+            **header,
+            key=f"{name}.{visit.iteration}.{visit.execution}.{visit.attempt}",
+            text=f"{name!r} was cut in the middle and is not idempotent: its effect may or may not have happened. "
+            "Retry it, skip it, or abort the run?",
+            options=["retry", "skip", "abort"],
+        )
+
+    # --- calling --------------------------------------------------------------------------------------
+
+    def _call(self, start: events.NodeEvent) -> None:
+        """Call the node of a start that is durable now."""
+        node = self.flow.nodes[start.node]
+        item = start.item if isinstance(start, events.ItemStarted) else None
+        context = Context(
+            run_id=self.state.run_id,
+            flow=self.flow.name,
+            node=start.node,
+            iteration=start.iteration,
+            execution=start.execution,
+            attempt=start.attempt,
+            item=item,
+            resources=self.services.resources,
+        )
+        body = Body((start.node, item), context, self._body_ended, self._body_gone)
+        try:
+            body.given = self._given(start, item)
+        except Exception as raised:  # noqa: BLE001 - the state does not fit its type any more
+            body.error, body.has_gone = raised, True
+            self._body_ended(body)
+            return
+        self._bodies[body.key] = body
+        if node.options.timeout_s is not None:
+            body.limit(self.services.clock, node.options.timeout_s)
+        arguments = (body.given, context) if node.takes_context else (body.given,)
+        if node.is_async:
+            body.call(node.fn, arguments)
+        elif self.services.threads is not None:
+            body.call_in_thread(self.services.threads, node.fn, arguments)
+        else:
+            body.call_inline(node.fn, arguments)
+
+    def _given(self, start: events.NodeEvent, item: int | None) -> Any:
+        """The node's own copy of what it is given: typed, and shared with nobody."""
+        visit = self.state.nodes[start.node]
+        if item is None:
+            return self.flow.state.load(visit.input or {})
+        assert visit.items is not None
+        return self.flow.item_codecs[start.node].decode(visit.items.values[item], path=f"item {item}", node=start.node)
+
+    # --- halts and requests ---------------------------------------------------------------------------
+
+    def _finish_halt(self, halt: Halt) -> None:
+        """All bodies have ended: record what was cut, and how the run stands."""
+        if self.state.status in ENDED:
+            return
+        for name in [name for name in self.state.open if self.state.nodes[name].status == "running"]:
+            header = ends.visit_of(name, self.state.nodes[name])
+            self.journal.record(events.NodeInterrupted(**header, reason=halt.reason or halt.kind))
+        if halt.kind == "cancel":
+            self.journal.record(events.RunCancelled(by=halt.by, reason=halt.reason))
+        elif halt.kind == "timeout":
+            told = f"{halt.reason}; resume it to give it as long again"
+            self.journal.record(events.RunFailed(failure=Failure("partial", "RunTimeout", told)))
+        else:
+            self._finish_interrupt(halt)
+
+    def _finish_interrupt(self, halt: Halt) -> None:
+        """A run whose last node ended in time is over; any other is interrupted."""
+        for command in decide(self.flow, self.state, self.journal.at, self.journal.ready):
+            if isinstance(command, (commands.CompleteRun, commands.FailRun)):
+                self._perform(command)
+                return
+        if self.state.status != "paused":
+            self.journal.record(events.RunInterrupted(reason=halt.reason))
+
+    def _take_requests(self) -> None:
+        requests, self._requests = self._requests, []
+        for request in requests:
+            self.journal.taken.append(request.id)
+            if self.state.status in ENDED:
+                continue
+            try:
+                self.perform_request(request)
+            except ResumeRefused:
+                continue  # it came too late: the run has moved on
+
+    def perform_request(self, request: Request) -> None:
+        """Do what a request asks. Raises `ResumeRefused` where the run does not allow it."""
+        match request.verb:
+            case "cancel":
+                self.halt(Halt("cancel", request.by, request.reason))
+            case "pause":
+                if not self.state.paused:
+                    self.journal.record(events.RunPaused(by=request.by, reason=request.reason))
+            case "retry":
+                self.retry(request.body.get("node"), fresh=bool(request.body.get("fresh")), by=request.by, reason=request.reason)
+            case "skip":
+                self.skip(request.body["node"], request.body.get("update"), by=request.by, reason=request.reason)
+            case _:
+                raise ResumeRefused(self.state.run_id, f"this version does not know the request {request.verb!r}")
+
+    def retry(self, node: str | None, *, fresh: bool, by: str | None, reason: str | None) -> None:
+        """Try a visit that has not ended again, now."""
+        for name in self._stuck(node, "retry"):
+            header = ends.visit_of(name, self.state.nodes[name])
+            self.journal.record(events.NodeScheduled(**header, why="retry", fresh=fresh, by=by, reason=reason))
+
+    def skip(self, node: str, update: Any, *, by: str | None, reason: str | None) -> None:
+        """Put this update in place of the result of a visit that has not ended, and go on."""
+        (name,) = self._stuck(node, "skip")
+        visit = self.state.nodes[name]
+        header = ends.visit_of(name, visit)
+        if visit.input is None:  # due, and never begun
+            header["iteration"] = visit.iteration + 1
+        self.journal.record(self._skipped(name, header, update=update, by=by, reason=reason))
+
+    def _skipped(self, name: str, header: dict[str, Any], *, update: Any = None, by: str | None = None, reason: str | None = None) -> events.Event:
+        values = self.state.nodes[name].input or self.state.values
+        changes = self.flow.state.changes(update, values, node=name)
+        if self.state.schedule == "layered":
+            return events.NodeSkipped(**header, changes=changes, by=by, reason=reason)
+        changes = ends.reduced(self.flow, self.state.values, name, changes)
+        try:
+            routes = ends.route(self.flow, name, self.state.values, [changes])
+        except ends.RouterError as fault:
+            raise ResumeRefused(self.state.run_id, f"skipping {name!r} needs a route: {fault}. Give an update with which "
+                                "its router can decide.") from fault
+        return events.NodeSkipped(**header, changes=changes, routes=routes, by=by, reason=reason)
+
+    def _stuck(self, node: str | None, verb: str) -> list[str]:
+        """The visits that somebody can retry or skip: failed, cut, waiting, or due and not begun."""
+        names = [name for name in self.state.open if self.state.nodes[name].status in ("failed", "interrupted", "waiting", "pending")]
+        if node is None:
+            names = [name for name in names if self.state.nodes[name].status != "pending"]
+        elif node in names:
+            return [node]
+        elif node not in self.flow.nodes:
+            raise ResumeRefused(self.state.run_id, f"flow {self.flow.name!r} has no node {node!r}")
+        else:
+            visit = self.state.nodes.get(node)
+            is_now = visit.status if visit is not None else "not reached"
+            raise ResumeRefused(self.state.run_id, f"node {node!r} is {is_now}; only a failed, cut or waiting node "
+                                f"can be {'tried again' if verb == 'retry' else 'skipped'}")
+        if not names:
+            raise ResumeRefused(self.state.run_id, f"no node of it has failed, was cut or waits, so there is nothing to {verb}")
+        return names

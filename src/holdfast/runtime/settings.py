@@ -1,0 +1,76 @@
+"""Options of an engine, from the nearest place that has them: the call, the environment, `[tool.holdfast]` in pyproject.toml, the default."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from holdfast.errors import SettingError, did_you_mean
+
+Durability = Literal["sync", "async", "exit"]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Every option has the same name in a call, as HOLDFAST_… in the environment, and in pyproject.toml."""
+
+    store: str = ".holdfast/runs.db"
+    """Where runs are kept: a path, sqlite:///path or memory://name."""
+    grace: float = 30.0
+    """Seconds that running nodes get to end when the process is asked to stop."""
+    lease_ttl: float = 30.0
+    """Seconds after which a holder that does not answer is taken over, where its death cannot be seen."""
+    durability: Durability = "sync"
+    """When a step is durable: before the next node starts (sync), while it runs (async), when the run stops (exit)."""
+
+
+def resolve(given: Mapping[str, Any], *, environment: Mapping[str, str] | None = None, folder: Path | None = None) -> Settings:
+    """The settings in force. Options that are None were not given."""
+    environment = os.environ if environment is None else environment
+    chosen: dict[str, Any] = {}
+    project = project_table(folder)
+    for name, kind in Settings.__annotations__.items():
+        variable = f"HOLDFAST_{name.upper()}"
+        if given.get(name) is not None:
+            chosen[name] = _fit(given[name], name, kind, f"option {name!r}")
+        elif environment.get(variable):
+            chosen[name] = _fit(environment[variable], name, kind, f"environment variable {variable}")
+        elif name in project:
+            chosen[name] = _fit(project[name], name, kind, f"[tool.holdfast] {name}")
+    return Settings(**chosen)
+
+
+def project_table(folder: Path | None = None) -> dict[str, Any]:
+    """`[tool.holdfast]` of the nearest pyproject.toml, from this folder upwards."""
+    folder = (folder or Path.cwd()).resolve()
+    for place in (folder, *folder.parents):
+        file = place / "pyproject.toml"
+        if file.is_file():
+            try:
+                table: dict[str, Any] = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("holdfast", {})
+            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+                raise SettingError(f"{file} cannot be read: {fault}") from fault
+            known = (*Settings.__annotations__, "flows")
+            for name in table:
+                if name not in known:
+                    raise SettingError(f"{file}: [tool.holdfast] has no option {name!r}{did_you_mean(name, known)}")
+            return table
+    return {}
+
+
+def _fit(value: Any, name: str, kind: Any, where: str) -> Any:
+    if name in ("grace", "lease_ttl"):
+        try:
+            seconds = float(value)
+        except (TypeError, ValueError):
+            raise SettingError(f"{where} must be a number of seconds, not {value!r}") from None
+        if not seconds >= 0 or (name == "lease_ttl" and seconds < 1):
+            raise SettingError(f"{where} must be {'at least 1 second' if name == 'lease_ttl' else 'positive'}, not {value!r}")
+        return seconds
+    if name == "durability" and value not in get_args(Durability):
+        raise SettingError(f"{where} must be one of {', '.join(get_args(Durability))}, not {value!r}")
+    return os.fspath(value) if name == "store" else value

@@ -1,0 +1,129 @@
+"""What a user sees of a run: plain records made from the log, with nothing in them that could change it."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from holdfast.core.events import Failure, NodeEvent, Stored
+from holdfast.core.graph import Flow
+from holdfast.core.run_state import Question, RunState
+from holdfast.storage.contract import RunRow, RunStatus
+
+S = TypeVar("S")
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """The latest visit of a node. `tries` counts the attempts of all its visits."""
+
+    status: str
+    iteration: int
+    execution: int
+    attempt: int
+    tries: int
+    seconds: float
+    started_at: float
+    ended_at: float
+    error: Failure | None
+    retry_at: float | None
+    items: tuple[int, int] | None
+    """(done, all) of a fan-out that has not ended."""
+
+
+class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
+    """A run as it stood when it was asked for."""
+
+    id: str
+    flow: str
+    status: RunStatus
+    state: S
+    """Typed where the flow is known, plain data otherwise."""
+    nodes: dict[str, NodeView]
+    error: Failure | None
+    failed_node: str | None
+    questions: tuple[Question, ...]
+    seq: int
+    checkpoint: str
+    """Where a resume would go on from."""
+    labels: dict[str, str]
+    parent: str | None
+    created_at: float
+    updated_at: float
+    active_s: float
+    layer: int
+    held_by: str | None
+    """The live process that executes it, if any."""
+
+
+class EventView(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored event: its header, and the rest as plain data."""
+
+    seq: int
+    at: float
+    kind: str
+    node: str | None
+    iteration: int
+    execution: int
+    attempt: int
+    by: str | None
+    body: dict[str, Any]
+
+
+def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S]:
+    """The view of a run."""
+    return Run(
+        id=state.run_id,
+        flow=state.flow,
+        status=state.status if state.status != "new" else "pending",
+        state=flow.state.load(state.values) if flow is not None else msgspec.json.decode(msgspec.json.encode(state.values)),
+        nodes={name: _node_view(node) for name, node in state.nodes.items()},
+        error=state.failure,
+        failed_node=state.failure_node,
+        questions=tuple(state.questions.values()),
+        seq=state.seq,
+        checkpoint=f"{state.run_id}@{state.seq}",
+        labels=dict(state.labels),
+        parent=state.parent,
+        created_at=state.created_at,
+        updated_at=state.at,
+        active_s=state.active_s,
+        layer=state.layer,
+        held_by=row.holder.describe() if row is not None and row.held and row.holder is not None else None,
+    )
+
+
+def _node_view(node: Any) -> NodeView:
+    items = node.items
+    return NodeView(
+        status=node.status,
+        iteration=node.iteration,
+        execution=node.execution,
+        attempt=node.attempt,
+        tries=node.tries,
+        seconds=node.seconds,
+        started_at=node.started_at,
+        ended_at=node.ended_at,
+        error=node.failure,
+        retry_at=node.retry_at,
+        items=(len(items.done), len(items.values)) if items is not None else None,
+    )
+
+
+def event_view(stored: Stored) -> EventView:
+    """The view of an event."""
+    event = stored.event
+    body: dict[str, Any] = msgspec.to_builtins(event, str_keys=True)
+    header = {name: body.pop(name, 0) for name in ("iteration", "execution", "attempt")} if isinstance(event, NodeEvent) else {}
+    node = body.pop("node", None) if isinstance(event, NodeEvent) else body.get("node")
+    return EventView(
+        seq=stored.seq,
+        at=stored.at,
+        kind=stored.kind,
+        node=node,
+        iteration=header.get("iteration", 0),
+        execution=header.get("execution", 0),
+        attempt=header.get("attempt", 0),
+        by=body.get("by"),
+        body={name: value for name, value in body.items() if value not in (None, {}, [])},
+    )

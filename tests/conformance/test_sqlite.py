@@ -1,0 +1,7 @@
+from holdfast.storage.sqlite import SqliteStore
+from holdfast.testing.conformance import StoreConformance
+
+
+class TestSqliteStore(StoreConformance):
+    def open(self, folder, clock):
+        return SqliteStore(folder / "runs.db", clock=clock)

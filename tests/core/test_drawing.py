@@ -1,0 +1,456 @@
+"""Pictures that a person likes to look at, and that no name can break."""
+
+# ruff: noqa: RUF001 - the signs in the pictures are the ones that are meant
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from textwrap import dedent
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.definition import END, START, Definition, NodeOptions
+from holdfast.core.drawing import MARKS, mermaid, terminal
+from holdfast.core.validate import problems
+
+
+def flow(nodes, *chains, branches=None, **options):
+    """`flow("a b", "START a b END", b=NodeOptions(each=True))`: nodes, chains of plain edges, options."""
+    edges = [edge for chain in map(str.split, chains) for edge in pairwise(chain)]
+    definition = Definition(
+        name="flow",
+        nodes={name: options.get(name, NodeOptions()) for name in nodes.split()},
+        edges=edges,
+        branches={source: targets.split() for source, targets in (branches or {}).items()},
+    )
+    assert problems(definition) == []
+    return definition
+
+
+CHAIN = flow("fetch parse store", "START fetch parse store END")
+DIAMOND = flow("split left right merge", "START split left merge END", "split right merge")
+LOOP = flow("write check publish", "START write check", "publish END", branches={"check": "write publish"})
+FAN_OUT = flow("list fetch merge", "START list fetch merge END", fetch=NodeOptions(each=True))
+NESTED = flow(
+    "plan draft review polish publish",
+    "START plan draft review",
+    "publish END",
+    branches={"review": "draft polish", "polish": "plan publish"},
+)
+PARALLEL = flow(
+    "intake legal finance tech decide",
+    "START intake legal decide END",
+    "intake finance decide",
+    "intake tech decide",
+)
+REPAIR = flow(
+    "build test fix deploy", "START build test", "fix build", "deploy END", branches={"test": "fix deploy"}
+)
+TRIAGE = flow(
+    "triage bug feature question fix plan reply close",
+    "START triage",
+    "bug fix close END",
+    "feature plan close",
+    "question reply close",
+    branches={"triage": "bug feature question END"},
+)
+CROSSED = flow("a b c d e f", "START a b d f END", "a c e f", "b e", "c d")
+DEMO = flow(
+    "plan research outline style write check publish",
+    "START plan research outline write check",
+    "START style write",
+    "publish END",
+    branches={"check": "write publish"},
+    research=NodeOptions(each=True),
+)
+
+
+def wide(nodes):
+    chains = [f"go w{number} done" for number in range(nodes)]
+    return flow(
+        " ".join(["go", *(f"w{number}" for number in range(nodes)), "done"]), "START go", *chains, "done END"
+    )
+
+
+def picture(text):
+    return dedent(text).strip("\n")
+
+
+# --- the terminal ------------------------------------------------------------------------------------
+
+
+def test_a_chain():
+    assert terminal(CHAIN) == picture("""
+        ○  START
+        ●  fetch
+        ●  parse
+        ●  store
+        ◎  END
+    """)
+
+
+def test_a_diamond():
+    assert terminal(DIAMOND) == picture("""
+        ○    START
+        ●    split
+        ├─╮
+        ● │  left
+        │ ●  right
+        ├─╯
+        ●    merge
+        ◎    END
+    """)
+
+
+def test_a_loop_is_written_at_its_tail():
+    assert terminal(LOOP) == picture("""
+        ○  START
+        ●  write
+        ●  check     ◇ publish or ↺ write
+        ┆
+        ●  publish
+        ◎  END
+    """)
+
+
+def test_a_fan_out_is_marked():
+    assert terminal(FAN_OUT) == picture("""
+        ○  START
+        ●  list
+        ●  fetch ×N
+        ●  merge
+        ◎  END
+    """)
+
+
+def test_nested_loops():
+    assert terminal(NESTED) == picture("""
+        ○  START
+        ●  plan
+        ●  draft
+        ●  review    ◇ polish or ↺ draft
+        ┆
+        ●  polish    ◇ publish or ↺ plan
+        ┆
+        ●  publish
+        ◎  END
+    """)
+
+
+def test_three_at_once_and_a_join():
+    assert terminal(PARALLEL) == picture("""
+        ○      START
+        ●      intake
+        ├─┬─╮
+        ● │ │  legal
+        │ ● │  finance
+        │ │ ●  tech
+        ├─┴─╯
+        ●      decide
+        ◎      END
+    """)
+
+
+def test_a_loop_through_a_node_of_its_own_ends_the_rail_there():
+    assert terminal(REPAIR) == picture("""
+        ○    START
+        ●    build
+        ●    test     ◇ fix or deploy
+        ├┄╮
+        ● ┆  deploy
+        │ ●  fix      ↺ build
+        ◎    END
+    """)
+
+
+def test_a_branch_is_dashed_as_far_as_it_reaches():
+    assert terminal(TRIAGE) == picture("""
+        ○        START
+        ●        triage     ◇ bug or feature or question or END
+        ├┄┬┄┬┄╮
+        ● ┆ ┆ ┆  bug
+        ● ┆ ┆ ┆  fix
+        │ ● ┆ ┆  feature
+        │ ● ┆ ┆  plan
+        │ │ ● ┆  question
+        │ │ ● ┆  reply
+        ├─┴─╯ ┆
+        ●     ┆  close
+        ├┄┄┄┄┄╯
+        ◎        END
+    """)
+
+
+def test_rails_that_cross_pass_over_each_other():
+    assert terminal(CROSSED) == picture("""
+        ○        START
+        ●        a
+        ├─╮
+        ● │      b
+        ├─│─╮
+        │ ● │    c
+        │ ├─│─╮
+        ├─│─│─╯
+        ● │ │    d
+        │ ├─╯
+        │ ●      e
+        ├─╯
+        ●        f
+        ◎        END
+    """)
+
+
+def test_the_demo_flow():
+    assert terminal(DEMO) == picture("""
+        ○    START
+        ├─╮
+        ● │  plan
+        ● │  research ×N
+        ● │  outline
+        │ ●  style
+        ├─╯
+        ●    write
+        ●    check         ◇ publish or ↺ write
+        ┆
+        ●    publish
+        ◎    END
+    """)
+
+
+def test_a_run_shows_how_far_each_node_has_come():
+    statuses = {
+        "plan": "completed",
+        "research": "completed",
+        "outline": "failed",
+        "style": "skipped",
+        "write": "waiting",
+    }
+    notes = {
+        "plan": "1.2 s",
+        "research": "5 items",
+        "write": "3×",
+        "unheard-of": "a note that is far too long to be shown",
+    }
+    assert terminal(DEMO, statuses, notes=notes) == picture("""
+        ○    START
+        ├─╮
+        ✓ │  plan          1.2 s
+        ✓ │  research ×N   5 items
+        ✗ │  outline
+        │ »  style
+        ├─╯
+        …    write         3×
+        ·    check                   ◇ publish or ↺ write
+        ┆
+        ·    publish
+        ◎    END
+    """)
+
+
+def test_the_picture_in_ascii():
+    assert terminal(
+        DEMO, {"plan": "completed", "write": "running"}, notes={"write": "3×"}, ascii=True
+    ) == picture(r"""
+        o    START
+        +-\
+        v |  plan
+        . |  research xN
+        . |  outline
+        | .  style
+        +-/
+        >    write         3x
+        .    check              ? publish or ^ write
+        :
+        .    publish
+        @    END
+    """)
+
+
+def test_twelve_nodes_side_by_side_still_have_rails():
+    lines = terminal(wide(12)).splitlines()
+    assert lines[2] == "├─┬─┬─┬─┬─┬─┬─┬─┬─┬─┬─╮"
+    assert lines[8] == "│ │ │ │ │ ● │ │ │ │ │ │  w5"
+    assert lines[15] == "├─┴─┴─┴─┴─┴─┴─┴─┴─┴─┴─╯"
+
+
+def test_a_flow_that_is_too_wide_becomes_a_list():
+    lines = terminal(wide(20), {"go": "completed"}, notes={"go": "1 s"}, width=40).splitlines()
+    assert lines[:4] == [
+        "○ START         → go",
+        "✓ go      1 s   → w0, w1, w2, w3, w4, w…",
+        "· w0            → done",
+        "· w1            → done",
+    ]
+    assert len(lines) == 23
+
+
+def test_a_flow_that_is_too_long_becomes_a_list_and_takes_no_time():
+    names = [f"n{number}" for number in range(5_000)]
+    long = flow(" ".join(names), " ".join([START, *names]), branches={names[-1]: f"{names[0]} END"})
+    lines = terminal(long).splitlines()
+    assert lines[1] == "● n0      → n1"
+    assert lines[-1] == "● n4999   ◇ END or ↺ n0"
+
+
+def test_a_list_says_both_where_edges_lead_and_what_a_branch_may_choose():
+    both = msgspec.structs.replace(wide(20), branches={"w0": ["go", END]})
+    assert terminal(both).splitlines()[2] == "● w0      → done ◇ END or ↺ go"
+
+
+def test_what_a_branch_may_choose_is_cut_before_the_name_is():
+    lines = terminal(TRIAGE, width=40).splitlines()
+    assert lines[1] == "●        triage     ◇ bug or feature or…"
+    assert max(map(len, lines)) <= 40
+
+
+def test_a_node_that_does_not_wait_for_all_says_so():
+    either = flow("a b first", "START a first END", "START b first", first=NodeOptions(join="any"))
+    assert "first (any)" in terminal(either)
+
+
+def test_every_status_has_a_mark_and_an_unknown_one_is_shown_as_such():
+    for status, mark in MARKS.items():
+        assert f"{mark}  fetch" in terminal(CHAIN, {"fetch": status})
+    assert "?  fetch" in terminal(CHAIN, {"fetch": "puzzled"})
+
+
+def test_a_note_cannot_colour_the_terminal_or_break_the_line():
+    drawn = terminal(CHAIN, notes={"fetch": "\x1b[31mred\nnext\u202e"})
+    assert "?[31mred?next?" in drawn
+    assert len(drawn.splitlines()) == 5
+
+
+# --- Mermaid -----------------------------------------------------------------------------------------
+
+
+def test_the_demo_flow_in_mermaid():
+    assert mermaid(DEMO, {"plan": "completed", "style": "completed", "research": "running"}) == picture("""
+        flowchart TD
+            first(["START"])
+            n0["plan"]
+            n1[["research #215;N"]]
+            n2["outline"]
+            n3["style"]
+            n4["write"]
+            n5["check"]
+            n6["publish"]
+            last(["END"])
+            first --> n0
+            first --> n3
+            n0 --> n1
+            n1 --> n2
+            n2 --> n4
+            n3 --> n4
+            n4 --> n5
+            n5 -.-> n6
+            n5 -. again .-> n4
+            n6 --> last
+            classDef running fill:#dbeafe,stroke:#2563eb,color:#1e3a8a
+            class n1 running
+            classDef completed fill:#dcfce7,stroke:#16a34a,color:#14532d
+            class n0,n3 completed
+    """)
+
+
+def test_a_plain_edge_that_closes_a_loop_says_so_in_mermaid():
+    assert "    n2 -- again --> n0" in mermaid(REPAIR).splitlines()
+
+
+def test_every_status_has_a_colour_and_an_unknown_one_none():
+    for status in MARKS:
+        assert f"    class n0 {status}" in mermaid(CHAIN, {"fetch": status})
+    assert "classDef" not in mermaid(CHAIN, {"fetch": "puzzled; click n0 evil"})
+
+
+@given(st.text(min_size=1).filter(lambda name: name not in (START, END)))
+def test_no_name_breaks_out_of_its_label(name):
+    """Names are checked when a graph is built; a definition read from a store has only its word for it."""
+
+    def lines(node):
+        one = Definition(name="flow", nodes={node: NodeOptions()}, edges=[(START, node), (node, END)])
+        return mermaid(one, {node: "completed"}).split("\n")
+
+    *before, label, end, first, last, colours, members = lines(name)
+    assert re.fullmatch(r' {4}n0\["([A-Za-z0-9 ._-]|#\d+;)*"\]', label)
+    assert [*before, '    n0["x"]', end, first, last, colours, members] == lines("x")
+
+
+# --- any flow ----------------------------------------------------------------------------------------
+
+
+@st.composite
+def flows(draw):
+    """Valid flows: a tree from START, more arrows onward, and branches back."""
+    names = draw(
+        st.lists(
+            st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,9}", fullmatch=True),
+            min_size=1,
+            max_size=20,
+            unique=True,
+        )
+    )
+    names = [name for name in names if name not in (START, END)] or ["only"]
+    edges, branches = {(START, names[0]): None}, {}
+    for number, name in enumerate(names):
+        for before in draw(st.sets(st.integers(0, number - 1), min_size=1, max_size=3)) if number else ():
+            if draw(st.booleans()):
+                edges[names[before], name] = None
+            else:
+                branches.setdefault(names[before], []).append(name)
+    for number, name in enumerate(names):
+        if not any(source == name for source, _ in edges) and name not in branches:
+            edges[name, END] = None
+        if draw(st.integers(0, 3)) == 0:
+            branches.setdefault(name, []).append(names[draw(st.integers(0, number))])
+    nodes = {name: NodeOptions(each=draw(st.booleans())) for name in names}
+    definition = Definition(name="flow", nodes=nodes, edges=list(edges), branches=branches)
+    assert problems(definition) == []
+    return definition
+
+
+STATUSES = st.sampled_from([*MARKS, "puzzled"])
+
+
+@given(flows(), st.data(), st.integers(0, 120))
+def test_every_flow_can_be_drawn_and_every_node_has_one_row(definition, data, width):
+    names = list(definition.nodes)
+    statuses = data.draw(st.dictionaries(st.sampled_from(names), STATUSES))
+    notes = data.draw(st.dictionaries(st.sampled_from(names), st.text(max_size=20)))
+    drawn = terminal(definition, statuses, width=width, notes=notes)
+    first_words = [found[1] for row in drawn.splitlines() if (found := re.match(r"\W*([\w.-]+)", row))]
+    assert sorted(word for word in first_words if word not in (START, END)) == sorted(names)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", drawn)
+    in_ascii = terminal(definition, statuses, width=width, notes=notes, ascii=True)
+    assert in_ascii.isascii()
+    assert in_ascii.count("\n") == drawn.count("\n")
+
+
+@given(flows())
+def test_rails_are_never_torn(definition):
+    """Every rail that leaves a row downwards is met by the row below, and the other way round."""
+    rows = terminal(definition, width=10_000).splitlines()
+    if "→" in rows[0]:
+        return  # a list: it has no rails
+    column = rows[0].index(START)
+    rails = [row[:column].ljust(column) for row in rows]
+    down, up = set("○│┆├┬╮"), set("◎│┆├┴╯")
+    for above, below in pairwise(rails):
+        for upper, lower in zip(above, below, strict=True):
+            if upper in down:
+                assert lower in up | {"●"}, f"{above}\n{below}"
+            if lower in up:
+                assert upper in down | {"●"}, f"{above}\n{below}"
+
+
+@given(flows(), st.data())
+def test_mermaid_is_balanced_and_draws_every_arrow_once(definition, data):
+    statuses = data.draw(st.dictionaries(st.sampled_from(list(definition.nodes)), STATUSES))
+    drawn = mermaid(definition, statuses)
+    for opened, closed in ("[]", "()", "{}"):
+        assert drawn.count(opened) == drawn.count(closed)
+    assert drawn.count('"') == 2 * (len(definition.nodes) + 2)
+    assert len(re.findall(r"->", drawn)) == len(definition.arrows())
+    assert drawn.isascii()

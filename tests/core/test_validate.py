@@ -1,0 +1,314 @@
+"""Every problem of a graph is found at once, and one mistake makes one problem."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from holdfast.core.definition import END, START, Definition, NodeOptions
+from holdfast.core.validate import NODE_ID, RUN_ID, node_problems, problems, upgrade_problems
+
+
+def flow(nodes, *chains, branches=None, **settings):
+    """`flow("a b", "START a b END")`: nodes, and chains of plain edges."""
+    edges = [edge for chain in map(str.split, chains) for edge in pairwise(chain)]
+    options = {name: NodeOptions() for name in nodes.split()}
+    return Definition(
+        **{"name": "flow", "nodes": options, "edges": edges, "branches": branches or {}, **settings}
+    )
+
+
+def the_problem(definition):
+    found = problems(definition)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_a_sound_graph_has_no_problems():
+    review = flow(
+        "write check publish", "START write check", "publish END", branches={"check": ["publish", "write"]}
+    )
+    assert problems(review) == []
+
+
+def test_a_branch_back_to_its_own_node_is_sound():
+    assert problems(flow("poll", "START poll", branches={"poll": ["poll", END]})) == []
+
+
+def test_an_empty_graph_is_one_problem():
+    assert "has no nodes" in the_problem(flow(""))
+    assert "has no nodes" in the_problem(flow("", "START END"))
+
+
+def test_a_graph_without_entry_is_one_problem_however_many_nodes_it_has():
+    problem = the_problem(flow("a b c", "a b c END"))
+    assert "nothing leads from START" in problem
+    assert ".edge(START, 'a')" in problem
+
+
+def test_an_unknown_name_is_one_problem_with_the_name_that_was_meant():
+    problem = the_problem(flow("write check", "START write chekc", "check END"))
+    assert "'chekc'" in problem
+    assert "did you mean 'check'?" in problem
+
+
+def test_a_node_that_was_never_added_does_not_cut_off_its_neighbours():
+    problem = the_problem(flow("write publish", "START write forgotten publish END"))
+    assert "no node is named 'forgotten'" in problem
+    assert "add that node" in problem
+
+
+@pytest.mark.parametrize(("start", "end"), [("start", "end"), ("__start__", "__end__"), ("Start", "End")])
+def test_the_ends_in_another_spelling_are_recognised(start, end):
+    found = problems(flow("write", f"{start} write {end}"))
+    assert [problem.rsplit("; ", 1)[1] for problem in found] == [
+        "did you mean 'START'?",
+        "did you mean 'END'?",
+    ]
+
+
+def test_an_unknown_branch_target_is_named_with_its_branch():
+    problem = the_problem(flow("a publish", "START a", "publish END", branches={"a": ["publsh", END]}))
+    assert "branch from 'a'" in problem
+    assert "did you mean 'publish'?" in problem
+
+
+def test_an_unknown_branch_source_is_named():
+    problem = the_problem(flow("check", "START check END", branches={"chekc": [END]}))
+    assert "no node is named 'chekc'" in problem
+
+
+def test_edges_into_start_out_of_end_and_past_every_node_are_problems():
+    found = problems(flow("a", "START a END", "a START", "END a", "START END"))
+    assert len(found) == 3
+    for part, problem in zip(
+        ["leads into START", "leads out of END", "goes past every node"], found, strict=True
+    ):
+        assert part in problem
+
+
+@pytest.mark.parametrize("end", [START, END])
+def test_a_branch_cannot_leave_from_an_end(end):
+    assert f"cannot leave from {end}" in the_problem(flow("a", "START a END", branches={end: ["a"]}))
+
+
+def test_a_branch_into_start_is_a_problem():
+    assert "leads into START" in the_problem(flow("a", "START a", branches={"a": [START, END]}))
+
+
+def test_a_branch_without_targets_is_one_problem():
+    assert "has no targets" in the_problem(flow("a", "START a", branches={"a": []}))
+
+
+def test_a_branch_that_lists_a_target_twice_is_a_problem():
+    problem = the_problem(flow("a b", "START a", "b END", branches={"a": ["b", END, "b"]}))
+    assert "lists 'b' more than once" in problem
+
+
+def test_a_string_for_a_list_of_targets_is_one_problem():
+    problem = the_problem(flow("a publish", "START a", "publish END", branches={"a": list("publish")}))
+    assert "write to=['publish']" in problem
+
+
+def test_an_unreachable_node_is_named():
+    problem = the_problem(flow("a orphan", "START a END", "orphan END"))
+    assert problem.startswith("node 'orphan' cannot be reached from START")
+
+
+def test_what_hangs_on_an_unreachable_node_is_listed_with_it():
+    problem = the_problem(flow("a z y x", "START a END", "x y z END"))
+    assert problem.startswith("node 'x' (and with it 'y', 'z') cannot be reached")
+
+
+def test_an_unreachable_loop_is_one_problem():
+    problem = the_problem(flow("a x y", "START a END", "x y", branches={"y": ["x", END]}))
+    assert problem.startswith("node 'x' (and with it 'y') cannot be reached")
+
+
+def test_a_node_without_a_way_out_is_told_to_lead_to_end():
+    problem = the_problem(flow("a b", "START a b"))
+    assert problem == "nothing leads on from node 'b' (and with it 'a'); add .edge('b', END)"
+
+
+def test_a_loop_of_branches_without_a_way_to_end_is_one_problem():
+    problem = the_problem(flow("a b c", "START a c END", "a b", branches={"b": ["b"]}))
+    assert problem.startswith("no way from node 'b' leads to END")
+
+
+def test_a_plain_self_loop_is_told_to_use_a_branch():
+    problem = the_problem(flow("a", "START a a", "a END"))
+    assert "node 'a' leads to itself" in problem
+    assert ".branch('a', router, to=['a', …])" in problem
+
+
+def test_a_loop_of_plain_edges_only_can_never_end():
+    assert "the loop a -> b -> a is made of plain edges only" in the_problem(flow("a b", "START a b a"))
+
+
+def test_a_loop_is_found_behind_an_edge_that_leads_out_of_it():
+    assert "the loop a -> b -> a" in the_problem(flow("out a b", "START out END", "START a out", "a b a"))
+
+
+def test_a_branch_beside_a_loop_of_plain_edges_does_not_end_it():
+    definition = flow("a b", "START a b a", branches={"b": [END, "b"]})
+    assert "the loop a -> b -> a" in the_problem(definition)
+
+
+def test_a_plain_edge_back_is_sound_where_a_branch_leaves_the_loop():
+    assert problems(flow("test fix", "START test", "fix test", branches={"test": ["fix", END]})) == []
+
+
+def test_two_loops_of_plain_edges_are_two_problems():
+    found = problems(flow("a b c d e", "START a b a", "START c d e c", "e END"))
+    assert ["a -> b -> a" in found[0], "c -> d -> e -> c" in found[1], len(found)] == [True, True, 2]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", "-a", "a" * 129, "ü", "a\n", 7])
+def test_a_bad_flow_name_is_a_problem(name):
+    assert "cannot name a flow" in the_problem(flow("a", "START a END", name=name))
+
+
+@pytest.mark.parametrize("setting", ["max_iterations", "max_parallel"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "3", None])
+def test_a_bad_number_is_a_problem(setting, value):
+    assert f"{setting}={value!r}" in the_problem(flow("a", "START a END", **{setting: value}))
+
+
+def test_the_iteration_limit_has_a_limit():
+    assert problems(flow("a", "START a END", max_iterations=1_000_000)) == []
+    assert "1_000_000" in the_problem(flow("a", "START a END", max_iterations=1_000_001))
+
+
+def test_an_unknown_schedule_is_a_problem():
+    assert "'eager' or 'layered'" in the_problem(flow("a", "START a END", schedule="lazy"))
+
+
+def test_all_problems_come_at_once_and_in_the_same_order_each_time():
+    broken = flow(
+        "a b c d", "START a c", "b b", "b nowhere", branches={"c": ["c", "c"]}, name="?", max_parallel=0
+    )
+    found = problems(broken)
+    parts = ["'?'", "max_parallel", "'nowhere'", "lists 'c'", "node 'b' leads to itself", "node 'b' cannot", "node 'd' cannot",
+             "from node 'c'", "from node 'd'"]  # fmt: skip
+    assert len(found) == len(parts), found
+    assert all(part in problem for part, problem in zip(parts, found, strict=True)), found
+    assert found == problems(broken)
+
+
+def test_ten_thousand_nodes_are_checked_well_within_a_second():
+    names = [f"n{number}" for number in range(10_000)]
+    chain = flow(" ".join(names), " ".join([START, *names, END]))
+    tangled = [*chain.edges, *((f"n{5_000 + k}", f"n{5_000 - k}") for k in range(1, 5_000))]
+    cut = [edge for edge in chain.edges if edge[0] != "n5000"] + [
+        (f"zzz{number}", "n3") for number in range(500)
+    ]
+    begun = time.process_time()
+    assert problems(chain) == []
+    assert len(problems(msgspec.structs.replace(chain, edges=tangled))) == 1
+    assert len(problems(msgspec.structs.replace(chain, edges=cut))) == 502
+    assert time.process_time() - begun < 3
+
+
+# --- one node ----------------------------------------------------------------------------------------
+
+
+def the_node_problem(name, *, taken=False, **options):
+    found = node_problems(name, NodeOptions(**options), taken=taken)
+    assert len(found) == 1, found
+    return found[0]
+
+
+@pytest.mark.parametrize("name", ["a", "_a", "9", "fetch.page-2", "a" * 128])
+def test_a_good_node_has_no_problems(name):
+    assert node_problems(name, NodeOptions(timeout_s=0.1, limit=1, join="any"), taken=False) == []
+
+
+@pytest.mark.parametrize("name", ["a b", ".a", "-a", "a/b", "a" * 129, "é", "a\n", 'a"]'])
+def test_a_bad_node_name_is_refused(name):
+    assert the_node_problem(name).startswith(f"{name!r} cannot name a node")
+
+
+@pytest.mark.parametrize("name", ["<lambda>", ""])
+def test_a_function_without_a_name_is_told_to_take_one(name):
+    assert "name='…'" in the_node_problem(name, taken=True)
+
+
+@pytest.mark.parametrize("name", [START, END])
+def test_a_reserved_name_is_refused(name):
+    assert "an end of the graph" in the_node_problem(name)
+
+
+def test_a_duplicate_name_is_refused():
+    assert "two nodes are named 'a'" in the_node_problem("a", taken=True)
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), float("inf"), "60", True])
+def test_a_timeout_that_is_no_time_is_refused(timeout):
+    assert f"node 'a': timeout={timeout!r}" in the_node_problem("a", timeout_s=timeout)
+
+
+@pytest.mark.parametrize("limit", [0, -1, 2.0, True, None])
+def test_a_limit_that_lets_nothing_run_is_refused(limit):
+    assert f"node 'a': limit={limit!r}" in the_node_problem("a", limit=limit)
+
+
+@pytest.mark.parametrize("option", ["join", "on_interrupt"])
+def test_an_unknown_choice_is_refused(option):
+    assert f"{option}='some' does not exist" in the_node_problem("a", **{option: "some"})
+
+
+def test_never_twice_and_always_again_contradict_each_other():
+    assert "idempotent=False" in the_node_problem("a", idempotent=False, on_interrupt="rerun")
+    for choice in ("ask", "skip"):
+        assert node_problems("a", NodeOptions(idempotent=False, on_interrupt=choice), taken=False) == []
+
+
+def test_all_problems_of_a_node_come_at_once():
+    options = NodeOptions(timeout_s=0, limit=0, join="no", on_interrupt="no")
+    assert len(node_problems("a b", options, taken=False)) == 5
+
+
+# --- versions and ids --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "upgrades"), [(1, []), (3, []), (3, [2]), (4, [2, 3]), (3, [1, 2])])
+def test_upgrades_that_lead_to_the_version_are_sound(version, upgrades):
+    assert upgrade_problems(version, dict.fromkeys(upgrades, dict)) == []
+
+
+@pytest.mark.parametrize("version", [0, -1, True, 1.0, "2"])
+def test_a_version_below_the_first_is_refused(version):
+    assert f"version={version!r}" in upgrade_problems(version, {})[0]
+
+
+@pytest.mark.parametrize(
+    ("version", "upgrades", "part"),
+    [
+        (2, [2], "raise version= to 3"),
+        (2, [0, 1], "upgrades[0] starts at no version"),
+        (4, [1, 3], "add upgrades for 2"),
+        (9, [1, 8], "add upgrades for 2 to 7"),
+        (5, [2], "add upgrades for 3 to 4"),
+        (10**12, [1], "add upgrades for 2 to 999999999999"),
+    ],
+)
+def test_upgrades_that_lead_nowhere_are_refused(version, upgrades, part):
+    found = upgrade_problems(version, dict.fromkeys(upgrades, dict))
+    assert len(found) == 1, found
+    assert part in found[0]
+
+
+def test_an_upgrade_that_cannot_be_called_is_refused():
+    assert upgrade_problems(2, {1: "add_owner"}) == [
+        "upgrades[1] is no function; give one that takes the old values and returns the new ones"
+    ]
+
+
+def test_run_ids_begin_with_a_letter_or_a_digit_and_node_ids_may_begin_with_an_underscore():
+    assert [bool(RUN_ID.fullmatch(text)) for text in ("r1", "R.1_a-b", "_r", "", "a" * 129, "r1@3", "r\n")] == [
+        True, True, False, False, False, False, False,
+    ]  # fmt: skip
+    assert NODE_ID.fullmatch("_r")
