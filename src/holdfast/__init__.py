@@ -20,7 +20,24 @@ from holdfast.errors import (
     StateError,
     StoreError,
 )
+from holdfast.runtime.blocking import (
+    cancel,
+    checkpoints,
+    events,
+    fork,
+    get,
+    pause,
+    resume,
+    retry,
+    run,
+    runs,
+    skip,
+    start,
+    state,
+    wait,
+)
 from holdfast.runtime.context import Context
 from holdfast.runtime.engine import Engine
+from holdfast.runtime.views import Run
 
 __version__ = "0.1.0"

@@ -323,7 +323,7 @@ AnyEvent: TypeAlias = (
 )  # fmt: skip
 """The closed union. Whatever handles events handles every one of these."""
 
-KINDS: dict[str, type[Event]] = {cls.__name__: cls for cls in AnyEvent.__args__}  # type: ignore[attr-defined]
+KINDS: dict[str, type[Event]] = {cls.__name__: cls for cls in AnyEvent.__args__}
 CHECKPOINTS: frozenset[str] = frozenset(
     {"RunCreated", "RunForked", "NodeCompleted", "NodeSkipped", "NodeRouted", "LayerCompleted", "StateEdited", "QuestionAnswered"}
 )

@@ -144,7 +144,7 @@ class Graph(Generic[S]):
                 retry=_describe(chosen) if chosen else {},
             )
             node = Node(
-                name=name or getattr(fn, "__name__", ""),
+                name=name or str(getattr(fn, "__name__", "")),
                 fn=fn,
                 options=options,
                 retry=chosen or (Retry() if idempotent else Retry(attempts=1)),

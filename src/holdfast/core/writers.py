@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast.core.events import Changes
+from holdfast.core.events import Event, FlowChanged, LayerCompleted, NodeCompleted, NodeSkipped, RunRewound
 from holdfast.core.run_state import RunState
 from holdfast.core.topology import Topology
 
@@ -20,23 +20,32 @@ class Writers:
 
     def __init__(self, topology: Topology, state: RunState) -> None:
         self._topology = topology
+        self.rebuild(state)
+
+    def rebuild(self, state: RunState) -> None:
+        """Work everything out from the state alone."""
         self._masks: dict[str, int] = {}
         for field, by in state.writers.items():
             for name in by:
                 self._add(name, (field,))
 
-    def observe(self, name: str, changes: Iterable[Changes]) -> None:
-        """A completion of this node with these changes has been folded."""
-        for part in changes:
-            self._add(name, part.set)
-            self._add(name, part.unset)
+    def observe(self, state: RunState, event: Event) -> None:
+        """Follow one event that has just been folded into the state."""
+        if isinstance(event, (NodeCompleted, NodeSkipped)) and state.schedule == "eager":
+            if isinstance(event, NodeCompleted) and event.items:
+                self._add(event.node, (field for field, by in state.writers.items() if event.node in by))
+            self._add(event.node, event.changes.set)
+            self._add(event.node, event.changes.unset)
+        elif isinstance(event, (LayerCompleted, FlowChanged, RunRewound)):
+            self.rebuild(state)
 
     def conflict(self, state: RunState, name: str, fields: Iterable[str]) -> tuple[str, str] | None:
         """The first of these fields that a parallel node has set, and that node."""
         for field in fields:
             mask = self._masks.get(field, 0)
             for other in self._topology.parallel(name, mask) if mask else ():
-                latest = max((state.nodes[a].completed_seq for a in self._topology.common_ancestors(name, other) if a in state.nodes), default=0)
+                before = self._topology.common_ancestors(name, other)
+                latest = max((state.nodes[node].completed_seq for node in before if node in state.nodes), default=0)
                 if state.writers[field].get(other, 0) > latest:
                     return field, other
         return None

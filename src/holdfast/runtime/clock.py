@@ -35,9 +35,9 @@ class SystemClock:
 
 async def sleep(clock: Clock, seconds: float) -> None:
     """Wait for that long, by this clock."""
-    woken = asyncio.get_running_loop().create_future()
-    timer = clock.call_at(clock.now() + seconds, lambda: woken.done() or woken.set_result(None))
+    woken = asyncio.Event()
+    timer = clock.call_at(clock.now() + seconds, woken.set)
     try:
-        await woken
+        await woken.wait()
     finally:
         timer.cancel()

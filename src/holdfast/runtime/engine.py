@@ -37,10 +37,11 @@ from holdfast.errors import (
     SettingError,
     StoreError,
 )
-from holdfast.runtime import history, resume, settings
+from holdfast.runtime import history, settings
 from holdfast.runtime.bodies import Threads
 from holdfast.runtime.clock import Clock, SystemClock, sleep
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.resume import Invalid, Wish, edited, prepare, refuse_final, split
 from holdfast.runtime.runner import Halt, Runner
 from holdfast.runtime.services import Services
 from holdfast.runtime.views import EventView, Run, event_view, run_view
@@ -105,10 +106,9 @@ class Engine:
 
     async def __aenter__(self) -> Engine:
         store = self._given_store or open_store(self.settings.store, clock=self._clock.now)
-        loop = asyncio.get_running_loop()
         self._services = Services(
             store=store,
-            writer=InlineWriter(store) if self._inline else Writer(store, loop.call_soon_threadsafe),
+            writer=InlineWriter(store) if self._inline else Writer(store, _waker(asyncio.get_running_loop())),
             clock=self._clock,
             luck=self._luck,
             salts=self._luck.randbytes if self._inline else os.urandom,
@@ -282,8 +282,8 @@ class Engine:
         reason: str | None = None,
     ) -> Run[Any]:
         """Carry a run on: from its end, or from an earlier place of its log. What completed before that place never runs again."""
-        run_id, seq = resume.split(run, checkpoint)
-        wish = resume.Wish(
+        run_id, seq = split(run, checkpoint)
+        wish = Wish(
             checkpoint=seq,
             after=after,
             restart_at=restart_at,
@@ -340,7 +340,7 @@ class Engine:
 
     async def _operate_on_idle(self, run_id: str, request: Request) -> Run[Any]:
         goes_on = request.verb in ("retry", "skip")
-        wish = resume.Wish(nodes=[], by=request.by, reason=request.reason)
+        wish = Wish(nodes=[], by=request.by, reason=request.reason)
         journal = await self._take_up(run_id, wish, resumes=goes_on)
         runner = Runner(journal)
         try:
@@ -356,7 +356,7 @@ class Engine:
         await journal.save(release=True)
         return self._view(run_id)
 
-    async def _take_up(self, run_id: str, wish: resume.Wish, *, resumes: bool = True) -> Journal:
+    async def _take_up(self, run_id: str, wish: Wish, *, resumes: bool = True) -> Journal:
         """Claim a run and record how it is taken up."""
         services = self._open()
         if run_id in self._runners:
@@ -374,10 +374,10 @@ class Engine:
             if not resumes:
                 journal = Journal(services, flow, history.load(services.store, run_id, row=row), row=row, fence=lease.fence)
                 journal.tick()
-                resume.refuse_final(run_id, journal.state.status, wish)
+                refuse_final(run_id, journal.state.status, wish)
                 return journal
-            return resume.prepare(services, flow, row, lease.fence, wish)
-        except resume.Invalid as refused:
+            return prepare(services, flow, row, lease.fence, wish)
+        except Invalid as refused:
             await self._record_refusal(flow, row, lease.fence, refused, wish)
             raise
         except BaseException:
@@ -385,7 +385,7 @@ class Engine:
                 services.store.release(run_id, services.holder.id, lease.fence)
             raise
 
-    async def _record_refusal(self, flow: Flow[Any], row: RunRow, fence: int, refused: resume.Invalid, wish: resume.Wish) -> None:
+    async def _record_refusal(self, flow: Flow[Any], row: RunRow, fence: int, refused: Invalid, wish: Wish) -> None:
         services = self._open()
         journal = Journal(services, flow, history.load(services.store, row.run_id, row=row), row=row, fence=fence)
         journal.tick()
@@ -444,7 +444,7 @@ class Engine:
     ) -> str:
         """Make a new, self-contained run that shares the history up to a checkpoint (default: the latest). Returns its id; `resume` carries it on."""
         services = self._open()
-        parent, seq = resume.split(run, checkpoint)
+        parent, seq = split(run, checkpoint)
         row = services.store.run(parent)
         listed = history.checkpoints(services.store, parent)
         places = {point.seq: point for point in listed}
@@ -459,7 +459,7 @@ class Engine:
         state.run_id = fork_id
         if edit is not None and flow is None:
             raise FlowNotFound(row.flow, self.flows, run_id=parent)
-        changes = resume.edited(flow, state, edit) if edit is not None and flow is not None else None
+        changes = edited(flow, state, edit) if edit is not None and flow is not None else None
         forked = events.RunForked(
             parent=parent,
             to=seq,
@@ -509,7 +509,7 @@ class Engine:
 
     async def state(self, run: str, checkpoint: str | int | None = None) -> Any:
         """The state at a checkpoint (default: at the end): typed where the flow is known."""
-        run_id, seq = resume.split(run, checkpoint)
+        run_id, seq = split(run, checkpoint)
         row = self.store.run(run_id)
         found = history.load(self.store, run_id, seq, row=row)
         flow = self.flows.get(row.flow)
@@ -628,6 +628,16 @@ class _Shapeless:
     class topology:  # noqa: N801
         index: dict[str, int] = {}
         joins: dict[str, int] = {}
+
+
+def _waker(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
+    """How another thread has something called on the event loop."""
+
+    def wake(call: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(call)
+
+    return wake
 
 
 def check_id(run_id: str) -> str:

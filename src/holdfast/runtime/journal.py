@@ -70,14 +70,9 @@ class Journal:
     def record(self, event: Event, *, seq: int | None = None) -> None:
         """Encode and fold one event. It is durable after the next `save`."""
         encoded = events.encode(event)
-        node = event.node if isinstance(event, (events.NodeCompleted, events.NodeSkipped)) else None
-        items = self.state.nodes[node].items if isinstance(event, events.NodeCompleted) and event.items else None
         fold(self.state, Stored(seq or self.state.seq + 1, self.at, event))
         self.ready.observe(self.state, event)
-        if node is not None and self.state.schedule == "eager":
-            self.writers.observe(node, (*(items.done.values() if items is not None else ()), event.changes))  # type: ignore[attr-defined]
-        elif isinstance(event, (events.LayerCompleted, events.FlowChanged)):
-            self.writers = Writers(self.flow.topology, self.state)
+        self.writers.observe(self.state, event)
         self._unsaved.append((self.at, encoded))
         self._tail_bytes += len(encoded.body) + _ROW_BYTES
         self._tail_events += 1

@@ -1,0 +1,302 @@
+"""The blocking door: the engine's verbs as plain functions. One bridge, no second engine.
+
+`with_engine` opens an engine, uses it and closes it, on an event loop of its own; inside a running loop (a notebook) it does so in a thread.
+In the main thread SIGINT and SIGTERM stop the engine in order: nothing new starts, running nodes get `grace` seconds, what they were cut in is recorded.
+A second signal leaves at once. Afterwards the signal is passed on as `KeyboardInterrupt` or `SystemExit(143)`: a library never swallows one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from types import FrameType
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
+
+from holdfast.core.graph import Flow
+from holdfast.runtime.clock import Clock
+from holdfast.runtime.engine import Edit, Engine
+from holdfast.runtime.history import Checkpoint
+from holdfast.runtime.settings import Durability
+from holdfast.runtime.views import EventView, Run
+from holdfast.storage.contract import RunRow, RunStatus, Store
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class Options(TypedDict, total=False):
+    """Every option of `Engine`."""
+
+    store: str | os.PathLike[str] | Store | None
+    flows: Iterable[Flow[Any]]
+    resources: Mapping[str, Any] | None
+    grace: float | None
+    lease_ttl: float | None
+    durability: Durability | None
+    clock: Clock | None
+    luck: random.Random | None
+    inline: bool
+
+
+def with_engine(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
+    """Open an engine, use it, close it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _run_here(use, options)
+    return _run_in_thread(use, options)
+
+
+def _run_in_thread(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
+    outcome: list[T] = []
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(_run_here(use, options))
+        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
+            raised.append(error)
+
+    thread = threading.Thread(target=work, name="holdfast-blocking", daemon=True)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]
+    return outcome[0]
+
+
+def _run_here(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
+    signals = _Signals()
+
+    async def main() -> T | None:
+        async with Engine(**options) as engine:
+            with signals.watch(engine):
+                try:
+                    return await use(engine)
+                except asyncio.CancelledError:
+                    if not signals.left:
+                        raise
+                    return None
+
+    try:
+        outcome = asyncio.run(main())
+    finally:
+        signals.pass_on()
+    return outcome  # type: ignore[return-value]  # None only where the signal was passed on
+
+
+class _Signals:
+    """SIGINT and SIGTERM while an engine runs in the main thread."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.left = False
+        self._engine: Engine | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._main: asyncio.Task[Any] | None = None
+        self._before: dict[int, Any] = {}
+
+    def watch(self, engine: Engine) -> _Signals:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._main = asyncio.current_task()
+        return self
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._handle)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        assert self._loop is not None
+        again = self.received is not None
+        self.received = self.received or number
+        self._loop.call_soon_threadsafe(self._leave if again else self._stop, number)
+
+    def _stop(self, number: int) -> None:
+        assert self._engine is not None
+        self._engine.stop(signal.Signals(number).name)
+
+    def _leave(self, number: int) -> None:
+        self.left = True
+        if self._main is not None:
+            self._main.cancel()
+
+    def pass_on(self) -> None:
+        """Raise what the signal stands for, now that everything is in order."""
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self.received is not None:
+            raise SystemExit(128 + self.received)
+
+
+# --- the verbs ---------------------------------------------------------------------------------------
+
+
+def run(
+    flow: Flow[S],
+    input: S | Mapping[str, Any] | None = None,  # noqa: A002 - the word users know
+    *,
+    run_id: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    by: str | None = None,
+    **options: Unpack[Options],
+) -> Run[S]:
+    """Start a run and carry it on: see `Engine.run`."""
+    return with_engine(lambda e: e.run(flow, input, run_id=run_id, labels=labels, timeout=timeout, by=by), options)
+
+
+def start(
+    flow: Flow[S],
+    input: S | Mapping[str, Any] | None = None,  # noqa: A002 - the word users know
+    *,
+    run_id: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    timeout: float | None = None,
+    by: str | None = None,
+    **options: Unpack[Options],
+) -> str:
+    """Record a run: see `Engine.start`."""
+    return with_engine(lambda e: e.start(flow, input, run_id=run_id, labels=labels, timeout=timeout, by=by), options)
+
+
+def wait(run_id: str, timeout: float | None = None, **options: Unpack[Options]) -> Run[Any]:
+    """Wait until a run has stopped: see `Engine.wait`."""
+    return with_engine(lambda e: e.wait(run_id, timeout), options)
+
+
+def resume(
+    run: str,
+    *,
+    checkpoint: str | int | None = None,
+    after: str | None = None,
+    restart_at: str | None = None,
+    replay: bool = False,
+    validate: Callable[[Any], Any] | None = None,
+    edit: Edit | None = None,
+    force: bool = False,
+    on_change: Literal["refuse", "compatible"] = "refuse",
+    rename: Mapping[str, str] | None = None,
+    by: str | None = None,
+    reason: str | None = None,
+    **options: Unpack[Options],
+) -> Run[Any]:
+    """Carry a run on: see `Engine.resume`."""
+    return with_engine(
+        lambda e: e.resume(
+            run,
+            checkpoint=checkpoint,
+            after=after,
+            restart_at=restart_at,
+            replay=replay,
+            validate=validate,
+            edit=edit,
+            force=force,
+            on_change=on_change,
+            rename=rename,
+            by=by,
+            reason=reason,
+        ),
+        options,
+    )
+
+
+def retry(
+    run_id: str,
+    node: str | None = None,
+    *,
+    fresh: bool = False,
+    by: str | None = None,
+    reason: str | None = None,
+    **options: Unpack[Options],
+) -> Run[Any]:
+    """Try failed, cut or waiting nodes again: see `Engine.retry`."""
+    return with_engine(lambda e: e.retry(run_id, node, fresh=fresh, by=by, reason=reason), options)
+
+
+def skip(
+    run_id: str,
+    node: str,
+    update: Any = None,
+    *,
+    by: str | None = None,
+    reason: str | None = None,
+    **options: Unpack[Options],
+) -> Run[Any]:
+    """Put an update in place of a node's result and go on: see `Engine.skip`."""
+    return with_engine(lambda e: e.skip(run_id, node, update, by=by, reason=reason), options)
+
+
+def cancel(run_id: str, reason: str | None = None, *, by: str | None = None, **options: Unpack[Options]) -> Run[Any]:
+    """Call a run off: see `Engine.cancel`."""
+    return with_engine(lambda e: e.cancel(run_id, reason, by=by), options)
+
+
+def pause(run_id: str, reason: str | None = None, *, by: str | None = None, **options: Unpack[Options]) -> Run[Any]:
+    """Start nothing new until the run is resumed: see `Engine.pause`."""
+    return with_engine(lambda e: e.pause(run_id, reason, by=by), options)
+
+
+def fork(
+    run: str,
+    *,
+    checkpoint: str | int | None = None,
+    edit: Edit | None = None,
+    run_id: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    by: str | None = None,
+    reason: str | None = None,
+    **options: Unpack[Options],
+) -> str:
+    """Make a new run that shares the history up to a checkpoint: see `Engine.fork`."""
+    return with_engine(
+        lambda e: e.fork(run, checkpoint=checkpoint, edit=edit, run_id=run_id, labels=labels, by=by, reason=reason), options
+    )
+
+
+def get(run_id: str, **options: Unpack[Options]) -> Run[Any]:
+    """One run as it stands: see `Engine.get`."""
+    return with_engine(lambda e: e.get(run_id), options)
+
+
+def runs(
+    *,
+    status: RunStatus | Collection[RunStatus] = (),
+    flow: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    parent: str | None = None,
+    before: str | None = None,
+    limit: int = 100,
+    **options: Unpack[Options],
+) -> list[RunRow]:
+    """The runs that fit, newest first: see `Engine.runs`."""
+    return with_engine(
+        lambda e: e.runs(status=status, flow=flow, labels=labels, parent=parent, before=before, limit=limit), options
+    )
+
+
+def state(run: str, checkpoint: str | int | None = None, **options: Unpack[Options]) -> Any:
+    """The state at a checkpoint: see `Engine.state`."""
+    return with_engine(lambda e: e.state(run, checkpoint), options)
+
+
+def events(
+    run_id: str, after: int = 0, node: str | None = None, kind: str | None = None, **options: Unpack[Options]
+) -> list[EventView]:
+    """Stored events, oldest first: see `Engine.events`."""
+    return with_engine(lambda e: e.events(run_id, after, node, kind), options)
+
+
+def checkpoints(run_id: str, **options: Unpack[Options]) -> list[Checkpoint]:
+    """Every place a run can be resumed or forked from: see `Engine.checkpoints`."""
+    return with_engine(lambda e: e.checkpoints(run_id), options)

@@ -1,0 +1,71 @@
+"""Is a stored run what was written? Sequence, hash chain, and the run row as the fold says it must be."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import msgspec
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime import history
+from holdfast.storage.contract import Row, RunRow, Store
+from holdfast.storage.rows import broken_at, open_row
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What was checked, and what is wrong; no problems means that the run is exactly what was written."""
+
+    run_id: str
+    events: int
+    problems: list[str]
+
+
+def verify(store: Store, run_id: str) -> Verdict:
+    """Check one run from its first event to its row."""
+    row = store.run(run_id)
+    rows = store.events(run_id)
+    problems = _chain_problems(store, row, rows)
+    if not problems:
+        problems = _fold_problems(store, row, rows)
+    return Verdict(run_id=run_id, events=len(rows), problems=problems)
+
+
+def _chain_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
+    """A missing, altered or added event."""
+    after, digest = 0, b""
+    base = store.snapshot(row.run_id, [(rows[0].seq - 1, rows[0].seq - 1)]) if rows and rows[0].seq > 1 else None
+    if base is not None and base.base:
+        after, digest = base.seq, base.digest
+        forked = open_row(rows[0]).event
+        if sha256(base.body).hexdigest() != getattr(forked, "base_digest", None):
+            return [f"the base at event {after} is not what the fork was made from"]
+    broken = broken_at(row.run_id, rows, after=after, digest=digest)
+    if broken is not None:
+        return [broken[1]]
+    last = rows[-1] if rows else None
+    if last is None or last.seq != row.seq:
+        return [f"the log ends at event {last.seq if last else after}, the run row says {row.seq}"]
+    if last.digest != row.digest:
+        return ["the digest in the run row is not that of the last event"]
+    return []
+
+
+def _fold_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
+    """The run row and the snapshot must be what folding all events gives."""
+    rewinds = tuple((stored.seq, stored.event.to) for stored in map(open_row, rows) if stored.kind == "RunRewound")
+    problems = []
+    if rewinds != row.rewinds:
+        problems.append(f"the run row knows the rewinds {list(row.rewinds)}, the log {list(rewinds)}")
+    try:
+        cold = history.load(store, row.run_id, row=msgspec.structs.replace(row, rewinds=rewinds), cold=True)
+        warm = history.load(store, row.run_id, row=msgspec.structs.replace(row, rewinds=rewinds))
+    except HoldfastError as fault:
+        return [*problems, str(fault)]
+    if cold != warm:
+        problems.append("the stored snapshot is not the fold of the events before it")
+    for name, folded in (("status", cold.status), ("fingerprint", cold.fingerprint), ("state_version", cold.state_version)):
+        if getattr(row, name) != folded:
+            problems.append(f"the run row says {name} {getattr(row, name)!r}, the log {folded!r}")
+    return problems
+
+
