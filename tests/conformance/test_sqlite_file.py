@@ -273,7 +273,7 @@ def test_network_file_systems_are_told_from_local_ones(kind):
 
 def test_a_network_file_system_is_refused_unless_allowed(path, monkeypatch):
     monkeypatch.setattr(disk, "file_system", lambda folder, mounts: "nfs4")
-    with pytest.raises(StoreUnusable, match="network file system \\(nfs4\\).*HOLDFAST_ALLOW_NETWORK_FS=1"):
+    with pytest.raises(StoreUnusable, match=r"network file system \(nfs4\).*HOLDFAST_ALLOW_NETWORK_FS=1"):
         SqliteStore(path)
     assert not path.exists()
     monkeypatch.setenv("HOLDFAST_ALLOW_NETWORK_FS", "1")
@@ -291,7 +291,7 @@ class SickDisk(apsw.VFS):
     def __init__(self):
         super().__init__("sick", "")
 
-    def xOpen(self, name, flags):
+    def xOpen(self, name, flags):  # noqa: N802
         return SickFile(self, name, flags)
 
 
@@ -300,12 +300,12 @@ class SickFile(apsw.VFSFile):
         self.disk = disk
         super().__init__("", name, flags)
 
-    def xSync(self, flags):
+    def xSync(self, flags):  # noqa: N802
         if self.disk.fault == "sync":
             raise apsw.IOError("the disk did not sync")
         super().xSync(flags)
 
-    def xWrite(self, data, offset):
+    def xWrite(self, data, offset):  # noqa: N802
         if self.disk.fault == "full":
             raise apsw.FullError("the disk is full")
         super().xWrite(data, offset)
@@ -508,7 +508,7 @@ for _ in range(2):
     store.close()
 say(*[bool(flag & os.O_EXCL) for flag in flags])
 """, path))
-    assert opened == ["True"]
+    assert set(opened) == {"True"}
 
 
 def test_the_application_id_tells_a_store_from_other_databases(path, open_store):

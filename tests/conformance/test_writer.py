@@ -144,8 +144,8 @@ def test_a_batch_is_bounded_by_count_and_by_size(gate, outcomes, writer_of):
         writer.submit(Log(name).create(b"small"), outcomes.of(name))
         if name == "a":
             assert gate.entered.acquire(timeout=30)
-    writer.submit(Log("f").create(b"x" * 5000), outcomes.of("f"))
-    writer.submit(Log("g").create(b"x" * 600), outcomes.of("g"))
+    writer.submit(Log("f").create(os.urandom(5000)), outcomes.of("f"))
+    writer.submit(Log("g").create(os.urandom(600)), outcomes.of("g"))
     writer.submit(Log("h").create(b"x", snapshots=(Snapshot(1, b"x" * 600),)), outcomes.of("h"))
     gate.open.release(10)
     outcomes.wait(8)

@@ -49,6 +49,7 @@ _STR_LIKE = (dt.date, dt.time, dt.timedelta, uuid.UUID, decimal.Decimal)
 _INT_QUICK_MAX = 2**63 - 1  # beyond it an int takes the long way, which knows where Python's own limit is
 _NUL_IN_JSON = b"\\u0000"
 _dumps = msgspec.json.Encoder().encode
+_dumps_sorted = msgspec.json.Encoder(order="deterministic").encode
 _loads = msgspec.json.Decoder().decode
 
 
@@ -117,12 +118,19 @@ class Codec(Generic[T]):
         if type(value) in _SCALARS and type(value) is type(plain):
             return bool(value == plain)
         try:
-            decoded = plain if self._form.plain else self.decode(plain)
+            if self._form.plain:
+                return same(value, plain)
+            decoded = self.decode(plain)
             if decoded == value and not self._form.walks:
                 return True
-            return self._problem(value, "") is None and difference(value, decoded, "") is None
+            return self._problem(value, "") is None and difference(value, decoded, "", exact=True) is None
         except Exception:  # noqa: BLE001 - an `==` of the user's that raises: it is something else by now
             return False
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether equal values always have the same plain data. Not so for pydantic's sets."""
+        return self._form.ordered
 
     def _problem(self, value: Any, path: str) -> Problem | None:
         return plain_problem(value, path) if self._form.plain else value_problem(value, path)
@@ -172,6 +180,7 @@ class _Form(NamedTuple):
     """`==` overlooks a part (fold, fields with compare=False)."""
     sort: Callable[[Any], None] | None = None
     """Sorts the members of sets within plain data."""
+    ordered: bool = True
 
 
 @functools.lru_cache(maxsize=1024)
@@ -203,6 +212,7 @@ def _form_of(declared: Any) -> _Form:
         recodes=not plain and any(isinstance(part, (shapes.FloatType, shapes.DecimalType)) for part in parts),
         walks=any(_overlooks(part) for part in parts),
         sort=_set_sorter(shape, parts),
+        ordered=not any(isinstance(part, shapes.CustomType) for part in parts),
     )
 
 
@@ -235,13 +245,13 @@ def _typed_children(shape: shapes.Type, plain: Any) -> Iterable[tuple[shapes.Typ
             return zip(shape.item_types, plain, strict=False)
         case (shapes.CollectionType(), list()):
             return [(shape.item_type, value) for value in plain]
+        case shapes.StructType(tag_field=str()), dict() if plain.get(shape.tag_field) != shape.tag:
+            return []
         case (shapes.StructType(array_like=True) | shapes.NamedTupleType(), list()):
             untagged = plain[1:] if getattr(shape, "tag", None) is not None else plain
             return [(field.type, value) for field, value in zip(shape.fields, untagged, strict=False)]
         case (shapes.StructType() | shapes.DataclassType() | shapes.TypedDictType(), dict()):
-            tag = getattr(shape, "tag", None)
-            if tag is None or plain.get(shape.tag_field) == tag:
-                return [(field.type, plain[field.encode_name]) for field in shape.fields if field.encode_name in plain]
+            return [(field.type, plain[field.encode_name]) for field in shape.fields if field.encode_name in plain]
     return []
 
 
@@ -323,6 +333,7 @@ def _pydantic_form(annotation: Any, config: Any) -> _Form:
         scalars=frozenset({annotation}) if not config and annotation in (str, int, float, bool) else frozenset(),
         recodes=True,
         walks=True,
+        ordered=False,
     )
 
 
@@ -439,11 +450,14 @@ def _undeclared(value: Any) -> str:
             return f"a {name} cannot be kept as JSON here; declare the field as {name} or use a str"
 
 
-def difference(value: Any, decoded: Any, path: str) -> Problem | None:
-    """The first place where a value and what it decodes to differ, or None. Both are free of cycles."""
+def difference(value: Any, decoded: Any, path: str, *, exact: bool = False) -> Problem | None:
+    """The first place where a value and what it decodes to differ, or None. Both are free of cycles.
+
+    A number may come back as the type that its field declares, unless this is to be `exact`.
+    """
     if isinstance(value, (dt.datetime, dt.time)) and value.fold and value.tzinfo is None:
         return path, "fold=1 of a time without zone would be lost; make it aware: .astimezone(timezone.utc)"
-    if isinstance(value, bool) is not isinstance(decoded, bool):
+    if type(value) is not type(decoded) and (isinstance(value, bool) or isinstance(decoded, bool) or exact):
         return path, _changed(value, decoded)
     if isinstance(value, (list, tuple)) and type(decoded) is type(value) and len(value) == len(decoded):
         pairs = ((f"{path}[{index}]", *pair) for index, pair in enumerate(zip(value, decoded, strict=True)))
@@ -453,7 +467,7 @@ def difference(value: Any, decoded: Any, path: str) -> Problem | None:
         pairs = ((f"{path}.{name}", getattr(value, name, None), getattr(decoded, name, None)) for name in names)
     else:
         return None if value is decoded or value == decoded else (path, _changed(value, decoded))
-    return next(filter(None, (difference(inner, other, inner_path) for inner_path, inner, other in pairs)), None)
+    return next(filter(None, (difference(inner, other, inner_path, exact=exact) for inner_path, inner, other in pairs)), None)
 
 
 def _changed(value: Any, decoded: Any) -> str:
@@ -513,6 +527,13 @@ def _too_deep(plain: Any) -> bool:
         if not level:
             return False
     return True
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two plain values are the same to JSON, where 1, 1.0 and true are three things."""
+    if type(one) is not type(other) or one != other:
+        return False
+    return type(one) not in (list, dict) or not one or _dumps_sorted(one) == _dumps_sorted(other)
 
 
 def key_path(path: str, key: Any) -> str:

@@ -12,7 +12,7 @@ Rules of this file
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -345,7 +345,7 @@ class Stored(msgspec.Struct, frozen=True):
         return type(self.event).__name__
 
 
-class Encoded(msgspec.Struct, frozen=True):
+class Encoded(NamedTuple):
     """An event as a store keeps it: the header as columns, the rest as JSON (empty where nothing is left to say)."""
 
     kind: str

@@ -22,7 +22,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from holdfast.core.codec import Codec, is_pydantic, key_path, type_name
+from holdfast.core.codec import Codec, is_pydantic, key_path, same, type_name
 from holdfast.core.events import Changes, Values
 from holdfast.errors import CodecError, StateError, did_you_mean
 
@@ -32,7 +32,6 @@ ReducerFn: TypeAlias = Callable[[Any, Any], Any]
 
 _ANY: Codec[Any] = Codec.of(Any)
 _MISSING: Any = msgspec.UNSET
-_dumps = msgspec.json.Encoder().encode
 _EXACT = decimal.Context(prec=5_000)
 _DIGITS_MAX = 1_000
 """Digits before and behind the point of what takes part in a sum: any number of them add up within `_EXACT`."""
@@ -224,7 +223,8 @@ class StateType(Generic[S]):
                 continue
             plain = field.encode(value, node)
             base = self._default(name) if old is _MISSING else old
-            if same(plain, base) or (base is not _MISSING and type(plain) in (list, dict) and field.codec.matches(value, base)):
+            reordered = not field.codec.is_ordered and base is not _MISSING and field.codec.matches(value, base)
+            if same(plain, base) or reordered:
                 continue
             parts.setdefault(field.reducer, {})[name] = _operand(field, old, plain, node)
         return Changes(**parts, unset=unset)
@@ -361,18 +361,6 @@ def diff(before: Values, after: Values) -> Changes:
     )
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two plain values are the same to JSON, where 1, 1.0 and true are three things."""
-    if one is other:
-        return True
-    if type(one) is not type(other) or one != other:
-        return False
-    return not isinstance(one, (list, dict)) or not one or _dumps_sorted(one) == _dumps_sorted(other)
-
-
-_dumps_sorted = msgspec.json.Encoder(order="deterministic").encode
-
-
 # --- reducers: what a whole state says as an operand ------------------------------------------------------
 
 
@@ -496,7 +484,8 @@ def _declarations(declared: Any) -> Iterator[_Declared]:
     if getattr(info, "array_like", False):
         raise StateError("array_like=True leaves the fields without names; leave it out")
     hints = typing.get_type_hints(declared, include_extras=True)
-    for field in cast("Any", info).fields:
+    order = list(hints).index  # msgspec sorts the fields of a TypedDict by name
+    for field in sorted(cast("Any", info).fields, key=lambda field: order(field.name)):
         hint, metadata = _unwrapped(hints[field.name])
         yield _Declared(field.name, field.encode_name, hint, metadata, field.required, Codec.of)
 

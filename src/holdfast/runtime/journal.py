@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 
 from holdfast.core import events, run_state
@@ -24,7 +25,7 @@ from holdfast.core.writers import Writers
 from holdfast.errors import StoreBusy, StoreError, StoreFull
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.services import Services
-from holdfast.storage.contract import Append, NewRun, RunRow, Snapshot, View
+from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot, View
 from holdfast.storage.rows import SALT_BYTES, pack, seal
 
 SNAPSHOT_BYTES_MIN = 64 * 1024
@@ -122,13 +123,11 @@ class Journal:
     def _append(self, *, release: bool) -> Append:
         unsaved, self._unsaved = self._unsaved, []
         salts = self.services.salts(SALT_BYTES * len(unsaved))
-        rows: tuple[Any, ...] = ()
-        digest, seq = self.digest, self._first_seq(len(unsaved)) - 1
-        for at, group in groupby(unsaved, key=lambda pair: pair[0]):
-            encoded = [event for _, event in group]
-            sealed = seal(digest, self.state.run_id, seq, at, encoded, salts[len(rows) * SALT_BYTES :])
-            rows += sealed
-            digest, seq = sealed[-1].digest, sealed[-1].seq
+        rows: tuple[Row, ...] = ()
+        digest, seq = self.digest, self.state.seq - len(unsaved)
+        for at, group in groupby(unsaved, key=itemgetter(0)):
+            rows += seal(digest, self.state.run_id, seq, at, [event for _, event in group], salts[len(rows) * SALT_BYTES :])
+            digest, seq = rows[-1].digest, rows[-1].seq
         return Append(
             run_id=self.state.run_id,
             expected_seq=rows[0].seq - 1,
@@ -142,9 +141,6 @@ class Journal:
             taken=tuple(self.taken),
             release=release,
         )
-
-    def _first_seq(self, count: int) -> int:
-        return self.state.seq - count + 1
 
     def _snapshots(self) -> tuple[Snapshot, ...]:
         if self._tail_bytes < 4 * self._state_bytes and self._tail_events < SNAPSHOT_EVENTS_MAX:

@@ -226,15 +226,14 @@ class Runner:
             return [], None
         while True:
             wake_at: float | None = None
-            recorded = False
+            again = False
             for command in decide(self.flow, self.state, self.journal.at, self.journal.ready):
                 if isinstance(command, commands.WakeAt):
                     wake_at = command.at
-                elif not self._is_haunted(command):
-                    starts.extend(self._perform(command))
-                    recorded = True
-            if not recorded:
-                return [start for start in starts if self._still_open(start)], wake_at
+                elif not self._haunted or not self._is_haunted(command):
+                    again = self._perform(command, starts) or again
+            if not again:
+                return starts, wake_at
 
     def _is_haunted(self, command: commands.AnyCommand) -> bool:
         """No new attempt starts while the thread of the old one lives."""
@@ -242,42 +241,37 @@ class Runner:
             return any(name == command.node for name, _ in self._haunted)
         return isinstance(command, commands.StartItem) and (command.node, command.item) in self._haunted
 
-    def _still_open(self, start: events.NodeEvent) -> bool:
-        """A fan-out is not called itself, only its items; one that failed to list them is not called at all."""
-        return isinstance(start, events.ItemStarted) or not self.flow.nodes[start.node].options.each
-
-    def _perform(self, command: commands.AnyCommand) -> list[events.NodeEvent]:
-        """Record the events that a command stands for; returns those whose body is to be called once they are durable."""
+    def _perform(self, command: commands.AnyCommand, starts: list[events.NodeEvent]) -> bool:
+        """Record the events that a command stands for; those whose body is to be called once they are durable are added to `starts`.
+        True: there may be more to decide now."""
         record = self.journal.record
         match command:
-            case commands.StartNode():
-                started = events.NodeStarted(
-                    node=command.node,
-                    iteration=command.iteration,
-                    execution=command.execution,
-                    attempt=command.attempt,
-                    took=command.took,
-                )
+            case commands.StartNode(node, iteration, execution, attempt, took):
+                started = events.NodeStarted(node=node, iteration=iteration, execution=execution, attempt=attempt, took=took)
                 record(started)
-                if self.flow.nodes[command.node].options.each and self.state.nodes[command.node].items is None:
-                    self._list_items(command.node)
-                return [started]
-            case commands.StartItem():
-                header = ends.visit_of(command.node, self.state.nodes[command.node]) | {"attempt": command.attempt}
-                item = events.ItemStarted(**header, item=command.item)
-                record(item)
-                return [item]
-            case commands.ScheduleNode():
-                record(events.NodeScheduled(node=command.node, iteration=command.iteration, execution=command.execution, why=command.why))
+                if self.flow.nodes[node].options.each:
+                    if self.state.nodes[node].items is None:
+                        self._list_items(node)
+                    return True  # a fan-out is not called itself, only its items
+                starts.append(started)
+            case commands.StartItem(node, item, attempt):
+                header = ends.visit_of(node, self.state.nodes[node]) | {"attempt": attempt}
+                begun = events.ItemStarted(**header, item=item)
+                record(begun)
+                starts.append(begun)
+            case commands.ScheduleNode(node, iteration, execution, why):
+                record(events.NodeScheduled(node=node, iteration=iteration, execution=execution, why=why))
             case commands.CompleteRun():
                 record(events.RunCompleted())
-            case commands.FailRun():
-                record(events.RunFailed(failure=command.failure, node=command.node))
+            case commands.FailRun(failure, failed):
+                record(events.RunFailed(failure=failure, node=failed))
             case commands.CompleteLayer():
                 self._complete_layer(command)
+                return True
             case _:
                 self._perform_on_visit(command)
-        return []
+                return True
+        return False
 
     def _perform_on_visit(self, command: commands.AnyCommand) -> None:
         """Commands about one open visit."""
@@ -408,7 +402,7 @@ class Runner:
         """A run whose last node ended in time is over; any other is interrupted."""
         for command in decide(self.flow, self.state, self.journal.at, self.journal.ready):
             if isinstance(command, (commands.CompleteRun, commands.FailRun)):
-                self._perform(command)
+                self._perform(command, [])
                 return
         if self.state.status != "paused":
             self.journal.record(events.RunInterrupted(reason=halt.reason))

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
-import msgspec
 import zstandard
 
 from holdfast.core.events import Encoded, Stored, decode
@@ -48,22 +47,28 @@ def unpack(body: bytes) -> bytes:
     return unpacked
 
 
+def _digest(
+    previous: bytes, run_id: str, seq: int, at: float, kind: str, node: str | None, visit: str, salt: bytes, body: bytes
+) -> bytes:
+    header = f"{run_id}\n{seq}\n{at!r}\n{kind}\n{node or ''}\n{visit}\n".encode()
+    return sha256(previous + header + sha256(salt + body).digest()).digest()
+
+
 def chain(previous: bytes, run_id: str, row: Row) -> bytes:
     """The digest that belongs to a row behind `previous`."""
-    header = (f"{run_id}\n{row.seq}\n{row.at!r}\n{row.kind}\n{row.node or ''}\n"
-              f"{row.iteration}\n{row.execution}\n{row.attempt}\n").encode()
-    return sha256(previous + header + sha256(row.salt + row.body).digest()).digest()
+    visit = f"{row.iteration}\n{row.execution}\n{row.attempt}"
+    return _digest(previous, run_id, row.seq, row.at, row.kind, row.node, visit, row.salt, row.body)
 
 
 def seal(previous: bytes, run_id: str, seq: int, at: float, encoded: Iterable[Encoded], salts: bytes) -> tuple[Row, ...]:
     """Rows for the events that follow `seq`, all of time `at`, chained behind `previous`. `salts`: 16 random bytes each."""
     rows: list[Row] = []
-    for offset, event in enumerate(encoded):
+    for offset, (kind, node, iteration, execution, attempt, written) in enumerate(encoded):
         salt = salts[offset * SALT_BYTES : (offset + 1) * SALT_BYTES]
-        unsealed = Row(seq + offset + 1, at, event.kind, event.node, event.iteration, event.execution, event.attempt,
-                       salt, pack(event.body), b"")
-        previous = chain(previous, run_id, unsealed)
-        rows.append(msgspec.structs.replace(unsealed, digest=previous))
+        body = pack(written) if len(written) > COMPRESS_OVER_BYTES else written
+        seq += 1
+        previous = _digest(previous, run_id, seq, at, kind, node, f"{iteration}\n{execution}\n{attempt}", salt, body)
+        rows.append(Row(seq, at, kind, node, iteration, execution, attempt, salt, body, previous))
     return tuple(rows)
 
 

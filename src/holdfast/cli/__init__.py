@@ -1,0 +1,17 @@
+"""The command line: one file per family of commands, all of them thin over the engine's verbs.
+
+`app` holds the commands together and turns errors into messages and exit codes; `execution`, `requests`, `listing`, `log` and
+`demo` are the families; `screen` is the only way to the terminal, `stores` the only way to a store, `flow_files` the only way to
+a user's code.
+"""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """What `holdfast` runs."""
+    from holdfast.cli import screen
+    from holdfast.cli.commands import app
+
+    screen.prepare()
+    app(prog_name="holdfast")

@@ -1,0 +1,150 @@
+"""A user's code, from a file that the user named: here, or in `[tool.holdfast] flows`. Never by a name found in a store.
+
+A file is imported once, as a module of its own with its folder on `sys.path`, as Python would run it. Whatever goes wrong in it is
+told with file and line.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from holdfast.core.graph import Flow, Graph
+from holdfast.errors import GraphError, SettingError, did_you_mean
+from holdfast.runtime.settings import project_table
+
+_loaded: dict[Path, ModuleType] = {}
+
+
+def load_flow(named: str) -> Flow[Any]:
+    """The flow in `file.py`, or the one called so in `file.py:flow`."""
+    file, name = split(named)
+    found = _flows_in(_module(file))
+    if name is not None:
+        if name not in found:
+            there = f"; there {_are(found)}" if found else ", and no other flow either"
+            raise SettingError(f"{file} has no flow {name!r}{there}{did_you_mean(name, found)}")
+        return _compiled(found[name], file)
+    flows = {id(value): value for value in found.values() if isinstance(value, Flow)} or {
+        id(value): value for value in found.values()
+    }
+    if len(flows) == 1:
+        return _compiled(next(iter(flows.values())), file)
+    if not found:
+        raise SettingError(f"{file} defines no flow. Make one at the top of the file: flow = graph.compile()")
+    raise SettingError(f"{file} defines {len(flows)} flows; name one, as in {file}:{next(iter(found))}. There {_are(found)}.")
+
+
+def _are(found: Iterable[str]) -> str:
+    names = ", ".join(map(repr, found))
+    return f"are {names}" if "," in names else f"is {names}"
+
+
+def flows_for(file: str | None) -> list[Flow[Any]]:
+    """The flows that a command may execute: of the file that was named, or of the project."""
+    return [load_flow(file)] if file is not None else project_flows()
+
+
+def project_flows() -> list[Flow[Any]]:
+    """The flows of `[tool.holdfast] flows` in the nearest pyproject.toml; its paths count from there."""
+    listed = project_table().get("flows", [])
+    if not isinstance(listed, list) or not all(isinstance(entry, str) for entry in listed):
+        raise SettingError('[tool.holdfast] flows in pyproject.toml must be a list of files, as in ["report.py:flow"]')
+    folder = next(
+        (place for place in (Path.cwd(), *Path.cwd().parents) if (place / "pyproject.toml").is_file()), Path.cwd()
+    )
+    return [load_flow(os.path.relpath(folder / entry)) for entry in listed]
+
+
+def has_project_flows() -> bool:
+    """Whether commands find flows without being told a file."""
+    try:
+        return bool(project_table().get("flows"))
+    except SettingError:
+        return False
+
+
+def load_function(named: str, option: str) -> Callable[[Any], Any]:
+    """The function in `file.py:function`."""
+    file, name = split(named)
+    if name is None:
+        raise SettingError(f"{option} {named}: name the function as well, as in {file}:check")
+    module = _module(file)
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise SettingError(f"{option}: {file} has no function {name!r}{did_you_mean(name, known)}")
+    return function  # type: ignore[no-any-return]
+
+
+def split(named: str) -> tuple[str, str | None]:
+    """`"file.py:flow"` as file and name."""
+    file, colon, name = named.rpartition(":")
+    return (file, name) if colon and name.isidentifier() and not os.path.exists(named) else (named, None)
+
+
+def _flows_in(module: ModuleType) -> dict[str, Flow[Any] | Graph[Any]]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, (Flow, Graph))}
+
+
+def _compiled(found: Flow[Any] | Graph[Any], file: str) -> Flow[Any]:
+    if isinstance(found, Flow):
+        return found
+    try:
+        return found.compile()
+    except GraphError as fault:
+        raise GraphError(f"{found.name} of {file}", fault.problems) from fault
+
+
+# --- importing ---------------------------------------------------------------------------------------
+
+
+def _module(file: str) -> ModuleType:
+    path = Path(file).resolve()
+    if path in _loaded:
+        return _loaded[path]
+    if not path.is_file():
+        near = did_you_mean(path.name, [other.name for other in path.parent.glob("*.py")])
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise SettingError(f"the flow file {file} {what}{near}. Name the Python file that defines the flow.")
+    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"flow_file_{len(_loaded)}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SettingError(f"the flow file {file} is no Python file: its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as raised:
+        del sys.modules[name]
+        raise SettingError(_told(file, path, raised)) from raised
+    _loaded[path] = module
+    return module
+
+
+def _told(file: str, path: Path, raised: BaseException) -> str:
+    """What went wrong in a file, in one message with file and line."""
+    if isinstance(raised, SyntaxError):
+        where = os.path.relpath(raised.filename) if raised.filename else file
+        line = f"\n    {raised.text.strip()}" if raised.text else ""
+        return f"{where}:{raised.lineno}: {raised.msg}{line}\nPython cannot read this file; correct it and try again."
+    frames = traceback.extract_tb(raised.__traceback__)
+    own = [frame for frame in frames if frame.filename == str(path)]
+    where = f"{file}:{own[-1].lineno}" if own else file
+    if isinstance(raised, SystemExit):
+        return f"{where}: the file leaves the process ({raised!r}) when it is imported. Put that under if __name__ == '__main__':"
+    if isinstance(raised, GraphError):
+        return f"{where}: {raised}"
+    if isinstance(raised, (UnicodeDecodeError, ValueError)) and not own:
+        return f"{file} cannot be read as Python: {raised}"
+    return f"{where}: {type(raised).__name__}: {raised}\nThe file could not be imported; --debug shows the traceback."

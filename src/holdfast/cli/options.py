@@ -1,0 +1,96 @@
+"""Options that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.errors import SettingError
+
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store", metavar="URL", help="Where runs are kept: a path or URL. Default: HOLDFAST_STORE or .holdfast/runs.db."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of text for a person.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
+Grace = Annotated[
+    float | None,
+    typer.Option("--grace", metavar="SECONDS", help="How long running nodes get to end after Ctrl-C. Default: 30."),
+]
+By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does this. Default: your login name.")]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.")]
+File = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[FILE.py[:FLOW]]", help="The file that defines the flow. Default: [tool.holdfast] flows in pyproject.toml."
+    ),
+]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The id of a run; `holdfast runs` lists them.")]
+RunAt = Annotated[
+    str, typer.Argument(metavar="RUN[@SEQ]", help="The id of a run, or of one of its checkpoints.")
+]
+Edit = Annotated[
+    str | None,
+    typer.Option("--edit", metavar="JSON|@FILE", help="Fields of the state to change first, as a JSON object."),
+]
+
+
+def read_json(given: str | None, option: str) -> Any:
+    """The value of a JSON option: written out, or `@file` that holds it. None where it was not given."""
+    if given is None:
+        return None
+    text, where = given, option
+    if given.startswith("@"):
+        where = given[1:]
+        try:
+            with open(where, encoding="utf-8") as file:
+                text = file.read()
+        except (OSError, UnicodeDecodeError) as fault:
+            told = fault.strerror if isinstance(fault, OSError) else "it is not UTF-8 text"
+            raise SettingError(f"{option} {given}: the file cannot be read: {told}. Check the path after the @.") from fault
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as fault:
+        raise SettingError(
+            f"{where} is not JSON: {fault}. Write strings and names in double quotes, and the whole in single quotes: "
+            f"""{option} '{{"topic": "tides"}}', or put it into a file: {option} @input.json."""
+        ) from fault
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def read_fields(given: str | None, option: str) -> dict[str, Any] | None:
+    """The value of an option that names fields of a state."""
+    value = read_json(given, option)
+    if value is not None and not isinstance(value, dict):
+        raise SettingError(f"""{option} takes a JSON object of fields, as in '{{"field": 1}}', not {json.dumps(value)[:60]}""")
+    return value
+
+
+def read_pairs(given: Sequence[str], option: str) -> dict[str, str]:
+    """The values of an option like `--label key=value`."""
+    pairs = {}
+    for pair in given:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise SettingError(f"{option} {pair!r}: write it as {option} name=value")
+        pairs[key] = value
+    return pairs
+
+
+def who(given: str | None) -> str | None:
+    """Who does this: as given, or the login name, or nobody known."""
+    if given is not None:
+        return given
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None

@@ -1,0 +1,71 @@
+"""The way of a command to its store.
+
+Only `run` makes a store that is not there. Every other command says that there is none, and leaves nothing behind.
+Commands that only read open an engine that never holds a run; those that execute go through the blocking door, which turns
+SIGINT and SIGTERM into an orderly stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from holdfast.errors import RunNotFound, StoreUnusable, did_you_mean
+from holdfast.runtime import blocking, settings
+from holdfast.runtime.engine import Engine
+from holdfast.storage.contract import Query
+
+T = TypeVar("T")
+Use = Callable[[Engine], Awaitable[T]]
+
+_NEAR_RUNS_MAX = 1000
+
+
+def read(store: str | None, use: Use[T]) -> T:
+    """Look at a store that is there."""
+    require(store)
+
+    async def main() -> T:
+        async with Engine(store) as engine:
+            return await _guided(engine, use)
+
+    return asyncio.run(main())
+
+
+def execute(store: str | None, use: Use[T], options: blocking.Options, *, create: bool = False) -> T:
+    """Use a store for what executes or records; only `create` makes one that is not there."""
+    if not create:
+        require(store)
+    return blocking.with_engine(lambda engine: _guided(engine, use), {**options, "store": store})
+
+
+async def _guided(engine: Engine, use: Use[T]) -> T:
+    """Use the engine; an id that is not there is told with the one that was probably meant."""
+    try:
+        return await use(engine)
+    except RunNotFound as missing:
+        if "@" in missing.run_id:
+            raise
+        near = did_you_mean(missing.run_id, [row.run_id for row in engine.store.runs(Query(limit=_NEAR_RUNS_MAX))])
+        where = engine.store.url.removeprefix("sqlite:///")
+        hint = f"{near.removeprefix('; ').capitalize()} " if near else ""
+        raise RunNotFound(missing.run_id, where, hint + "`holdfast runs` lists the runs of a store; --store names another.") from None
+
+
+def require(store: str | None) -> None:
+    """Refuse a store that would have to be made."""
+    url = settings.resolve({"store": store}).store
+    path = url
+    if match := re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", url):
+        if match[1].lower() != "sqlite":
+            return
+        path = url[match.end() :].removeprefix("//")
+    path = os.path.expanduser(path)
+    if path and not os.path.exists(path):
+        raise StoreUnusable(
+            f"there is no store at {os.path.abspath(path)}. `holdfast run` makes one; if there is one elsewhere, name it with "
+            "--store or HOLDFAST_STORE, or go to the folder that has it."
+        )

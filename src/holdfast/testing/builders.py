@@ -1,0 +1,297 @@
+"""Histories for tests, in our words: what a run has behind it, without having run it.
+
+    History("r1", flow).created({"ticket": "T-1"}).completed("a", {"draft": "…"}).completed("b").crashed_before("c").write(store)
+    run = await engine.resume("r1")
+
+A history calls no node. It asks `decide` what would come next, records that and the ends that a test tells it, and folds every event as the
+engine does; `write` sends the log through the engine's own journal into a store. So a history that no engine could have
+written is refused here, where it is told. Times are its own: the first event is of `STARTS_AT`, every other one a second later.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.core import commands, events
+from holdfast.core.commands import AnyCommand
+from holdfast.core.decide import decide
+from holdfast.core.events import Encoded, Event, Failure, Stored
+from holdfast.core.fold import fold
+from holdfast.core.graph import Flow
+from holdfast.core.readiness import Readiness
+from holdfast.core.run_state import NodeState, RunState
+from holdfast.core.writers import Writers
+from holdfast.runtime import ends, failures
+from holdfast.runtime.engine import _digest
+from holdfast.runtime.journal import Journal
+from holdfast.runtime.services import Services
+from holdfast.storage.contract import Holder, NewRun, Store
+from holdfast.storage.writer import InlineWriter
+from holdfast.testing.clock import STARTS_AT, ManualClock
+
+T = TypeVar("T")
+
+
+class History:
+    """The log of a run as far as it has been told, and the state it folds to. Every word returns the history."""
+
+    def __init__(self, run_id: str, flow: Flow[Any], *, starts_at: float = STARTS_AT) -> None:
+        self.run_id = run_id
+        self.flow = flow
+        self.state = RunState(run_id)
+        self.ready = Readiness(flow.topology, self.state)
+        self.writers = Writers(flow.topology, self.state)
+        self.at = starts_at
+        self.log: list[tuple[float, Encoded]] = []
+        """Encoded before they were folded: the fold may grow a list that an event still holds."""
+
+    # --- the run --------------------------------------------------------------------------------------
+
+    def created(self, given: Any = None, **options: Any) -> History:
+        """The run was created with this input; `options` as in `RunCreated.options`, e.g. `timeout_s`."""
+        flow = self.flow
+        return self.record(
+            events.RunCreated(
+                flow=flow.name,
+                fingerprint=flow.fingerprint,
+                state_version=flow.definition.state_version,
+                input=flow.state.dump({} if given is None else given),
+                starts=list(flow.plain_routes["START"]),
+                schedule=flow.definition.schedule,
+                options={"durability": "sync", **options},
+            )
+        )
+
+    def paused(self) -> History:
+        return self.record(events.RunPaused())
+
+    def taken_up(self) -> History:
+        """Another process resumed the run: what was running has been cut."""
+        return self.record(events.RunResumed())
+
+    def crashed_before(self, node: str) -> History:
+        """The process died with this node due, and not begun."""
+        assert node in self.state.arrivals, f"the run has not come to {node!r}: {self._stands()}"
+        return self
+
+    def crashed_in(self, node: str) -> History:
+        """The process died in the middle of this node."""
+        return self if self._is_running(node) else self.started(node)
+
+    # --- its nodes ------------------------------------------------------------------------------------
+
+    def started(self, *nodes: str) -> History:
+        """These nodes began, and have not ended."""
+        for node in nodes:
+            self.perform(self._wanted(commands.StartNode, node))
+        return self
+
+    def completed(self, node: str, update: Any = None, *, routes: list[str] | None = None) -> History:
+        """The node returned `update`; a fan-out has all its items done first (`item_completed`). `routes` in place of its router."""
+        if not self._is_running(node):
+            self.started(node)
+        if self.flow.nodes[node].options.each:
+            return self.perform(self._wanted(commands.CompleteItems, node))
+        visit = self.state.nodes[node]
+        if routes is not None:
+            changes = self.flow.state.changes(update, visit.input or {}, node=node)
+            return self.record(events.NodeCompleted(**ends.visit_of(node, visit), changes=changes, routes=routes))
+        given = self.flow.state.load(visit.input or {})
+        for event in ends.completed(self.flow, self.state, self.writers, node, given, update):
+            self.record(event)
+        return self
+
+    def item_completed(self, node: str, item: int, update: Any = None) -> History:
+        """One item of a fan-out returned `update`."""
+        if not self._is_running(node):
+            self.started(node)
+        header = self._item_header(node, item)
+        return self.record(ends.item_completed(self.flow, node, header, item, update))
+
+    def failed(self, node: str, error: BaseException, *, retry_in: float | None = None) -> History:
+        """The node raised this; with `retry_in` it is tried again after so many seconds."""
+        if not self._is_running(node):
+            self.started(node)
+        return self.record(
+            events.NodeFailed(
+                **ends.visit_of(node, self.state.nodes[node]),
+                failure=failures.describe(error),
+                retry_at=None if retry_in is None else self.at + retry_in,
+            )
+        )
+
+    def item_failed(self, node: str, item: int, error: BaseException, *, retry_in: float | None = None) -> History:
+        """One item of a fan-out raised this."""
+        header = self._item_header(node, item)
+        retry_at = None if retry_in is None else self.at + retry_in
+        return self.record(
+            events.ItemFailed(**header, item=item, failure=failures.describe(error), retry_at=retry_at)
+        )
+
+    def settled(self) -> History:
+        """Everything that comes next by itself has happened: what is due has started, what is over has ended."""
+        while wanted := [c for c in self.commands() if not isinstance(c, commands.WakeAt)]:
+            for command in wanted:
+                self.perform(command)
+        return self
+
+    # --- what there is --------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> list[str]:
+        """Nodes whose body would be running now, in the order they started."""
+        return [name for name in self.state.open if self.state.nodes[name].status == "running"]
+
+    def commands(self) -> list[AnyCommand]:
+        """What `decide` says now."""
+        return decide(self.flow, self.state, self.at, self.ready)
+
+    def events(self) -> list[Stored]:
+        """The log, decoded."""
+        return [Stored(seq, at, events.decode(encoded)) for seq, (at, encoded) in enumerate(self.log, 1)]
+
+    def write(self, store: Store, *, holder: Holder | None = None) -> History:
+        """Append the log to a store, as a run that nobody holds; with a `holder`, as one that this holder had when it died."""
+        if holder is not None:
+            store.renew(holder)
+        journal = Journal(_services(store, holder), self.flow, RunState(self.run_id), row=None, fence=int(holder is not None))
+        created = events.decode(self.log[0][1])
+        assert isinstance(created, events.RunCreated), "a history begins with `created`"
+        digest = _digest(self.flow, created.input)
+        journal.create = NewRun(flow=self.flow.name, input_digest=digest, created_at=self.log[0][0], labels=created.labels)
+        journal.definition = msgspec.json.encode(self.flow.definition)
+        for at, encoded in self.log:
+            journal.at = at
+            journal.record(events.decode(encoded))
+        _at_once(journal.save())
+        return self
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    def record(self, event: Event) -> History:
+        """Encode and fold one event; a second passes."""
+        encoded = events.encode(event)
+        fold(self.state, Stored(self.state.seq + 1, self.at, event))
+        self.ready.observe(self.state, event)
+        self.writers.observe(self.state, event)
+        self.log.append((self.at, encoded))
+        self.at += 1.0
+        return self
+
+    def perform(self, command: AnyCommand) -> History:
+        """Record what a command stands for, as the engine would."""
+        match command:
+            case commands.StartNode():
+                self.record(_started(command))
+                if self.flow.nodes[command.node].options.each and self.state.nodes[command.node].items is None:
+                    self._list_items(command.node)
+            case commands.ScheduleNode():
+                header = {"node": command.node, "iteration": command.iteration, "execution": command.execution}
+                self.record(events.NodeScheduled(**header, why=command.why))
+            case commands.CompleteRun():
+                self.record(events.RunCompleted())
+            case commands.FailRun():
+                self.record(events.RunFailed(failure=command.failure, node=command.node))
+            case commands.CompleteLayer():
+                changes, routes = ends.layer_merged(self.flow, self.state, command.nodes)
+                layer = {"layer": command.layer, "nodes": list(command.nodes)}
+                self.record(events.LayerCompleted(**layer, changes=changes, routes=routes))
+            case commands.WakeAt():
+                self.at = max(self.at, command.at)
+            case _:
+                self._perform_on_visit(command, self.state.nodes[command.node])
+        return self
+
+    def _perform_on_visit(self, command: AnyCommand, visit: NodeState) -> None:
+        assert not isinstance(command, (commands.WakeAt, commands.CompleteRun, commands.FailRun, commands.CompleteLayer))
+        name, header = command.node, ends.visit_of(command.node, visit)
+        match command:
+            case commands.StartItem():
+                self.record(events.ItemStarted(**header | {"attempt": command.attempt}, item=command.item))
+            case commands.CompleteItems():
+                for event in ends.items_completed(self.flow, self.state, self.writers, name):
+                    self.record(event)
+            case commands.FailItems():
+                self.record(events.NodeFailed(**header, failure=command.failure))
+            case commands.RouteNode():
+                self.record(events.NodeRouted(**header, routes=ends.route(self.flow, name, self.state.values)))
+            case commands.SkipNode():
+                routes = None if self.state.schedule == "layered" else ends.route(self.flow, name, self.state.values)
+                self.record(events.NodeSkipped(**header, routes=routes))
+            case commands.AskAboutNode():
+                key = f"{name}.{visit.iteration}.{visit.execution}.{visit.attempt}"
+                self.record(events.QuestionAsked(**header, key=key, text="?", options=["retry", "skip", "abort"]))
+
+    def _list_items(self, name: str) -> None:
+        node, visit = self.flow.nodes[name], self.state.nodes[name]
+        assert node.each is not None
+        codec = self.flow.item_codecs[name]
+        items = [codec.encode(item, path="item", node=name) for item in node.each(self.flow.state.load(visit.input or {}))]
+        self.record(events.ItemsListed(**ends.visit_of(name, visit), items=items))
+
+    def _item_header(self, node: str, item: int) -> dict[str, Any]:
+        """The header of an item's end; the item is started first where it has not been."""
+        items = self.state.nodes[node].items
+        assert items is not None, f"{node!r} is no fan-out, or has listed no items"
+        if item not in items.running:
+            self.perform(self._wanted(commands.StartItem, node, item))
+        return ends.visit_of(node, self.state.nodes[node]) | {"attempt": items.running[item]}
+
+    def _is_running(self, node: str) -> bool:
+        visit = self.state.nodes.get(node)
+        return visit is not None and visit.status == "running"
+
+    def _wanted(self, kind: type[T], node: str, item: int | None = None) -> T:
+        """The command of this kind about this node, if that is what comes next."""
+        for command in self.commands():
+            if isinstance(command, kind) and getattr(command, "node", None) == node and getattr(command, "item", None) == item:
+                return command
+        raise AssertionError(f"{kind.__name__} of {node!r} is not what comes next: {self._stands()}")
+
+    def _stands(self) -> str:
+        state = self.state
+        return f"the run is {state.status}, open are {list(state.open)}, arrived at {list(state.arrivals)}"
+
+
+def _started(command: commands.StartNode) -> events.NodeStarted:
+    return events.NodeStarted(
+        node=command.node,
+        iteration=command.iteration,
+        execution=command.execution,
+        attempt=command.attempt,
+        took=command.took,
+    )
+
+
+def failure(message: str = "broken") -> Failure:
+    """Some failure."""
+    return Failure("partial", "ValueError", message)
+
+
+def _services(store: Store, holder: Holder | None) -> Services:
+    luck = random.Random(0)
+    return Services(
+        store=store,
+        writer=InlineWriter(store),
+        clock=ManualClock(),
+        luck=luck,
+        salts=luck.randbytes,
+        holder=holder or Holder(id=""),
+        resources={},
+        threads=None,
+        saved=lambda run_id: None,
+    )
+
+
+def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that has nothing to wait for: the inline writer commits where it is called."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("the coroutine waits for something")

@@ -1,0 +1,124 @@
+"""Time that a test owns. `ManualClock` stands still until it is moved, so that no test sleeps and every run of it sees the same times.
+
+    clock = ManualClock(auto=True)
+    async with Engine("memory://t", clock=clock, luck=random.Random(1), inline=True) as engine: ...
+
+With `inline=True` nothing happens but on the event loop, and with `auto` the clock jumps to the next timer whenever the loop has
+nothing else to do: retries, timeouts and polls happen at once, in order, and at their exact time. Invariant: time never goes back, and no
+timer is called before its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+STARTS_AT = 1_700_000_000.0
+
+
+class ManualTimer:
+    """A call that waits for its time."""
+
+    __slots__ = ("at", "call", "cancelled", "loop")
+
+    def __init__(self, at: float, call: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+        self.at = at
+        self.call = call
+        self.loop = loop
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    @property
+    def waits(self) -> bool:
+        """Whether anybody still wants it: a timer outlives neither its `cancel` nor its loop."""
+        return not self.cancelled and not self.loop.is_closed()
+
+
+class ManualClock:
+    """A clock for `Engine(clock=…)` and, as `clock.now`, for a store. With `auto` it moves by itself when the loop is idle.
+
+    `auto` sees only what goes through this clock and the event loop's queue. A node that waits for something else (a thread, a socket,
+    `asyncio.sleep`) looks idle to it: timers may then be called before that ends.
+    """
+
+    def __init__(self, at: float = STARTS_AT, *, auto: bool = False) -> None:
+        self._at = at
+        self._auto = auto
+        self._order = itertools.count()
+        self._timers: list[tuple[float, int, ManualTimer]] = []
+        self._watched: asyncio.AbstractEventLoop | None = None
+
+    def now(self) -> float:
+        return self._at
+
+    def call_at(self, at: float, call: Callable[[], None]) -> ManualTimer:
+        """Call this on the running loop when the clock has come to `at`; in its next round, if it has already."""
+        loop = asyncio.get_running_loop()
+        timer = ManualTimer(at, call, loop)
+        if at <= self._at:
+            loop.call_soon(_ring, timer)
+        else:
+            heapq.heappush(self._timers, (at, next(self._order), timer))
+            self._watch(loop)
+        return timer
+
+    @property
+    def next_at(self) -> float | None:
+        """When the next timer is due; None: there is none."""
+        while self._timers and not self._timers[0][2].waits:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass. Every timer that comes due on the way is called at its own time, in order."""
+        if seconds < 0:
+            raise ValueError(f"advance({seconds}): time does not go back")
+        until = self._at + seconds
+        while (at := self.next_at) is not None and at <= until:
+            self._ring_next()
+        self._at = until
+
+    def advance_to_next(self) -> bool:
+        """Jump to the next timer and call it, with all others of the same time. False: there was none."""
+        at = self.next_at
+        if at is None:
+            return False
+        while self.next_at == at:
+            self._ring_next()
+        return True
+
+    def _ring_next(self) -> None:
+        at, _, timer = heapq.heappop(self._timers)
+        self._at = max(self._at, at)
+        _ring(timer)
+
+    # --- auto -----------------------------------------------------------------------------------------
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._auto and self._watched is not loop:
+            self._watched = loop
+            loop.call_soon(self._jump_when_idle, loop)
+
+    def _jump_when_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Goes round with the loop as long as timers wait, and moves the clock when it finds itself alone."""
+        if _is_idle(loop):
+            self.advance_to_next()
+        if self.next_at is None:
+            self._watched = None  # the next `call_at` watches again
+        else:
+            loop.call_soon(self._jump_when_idle, loop)
+
+
+def _ring(timer: ManualTimer) -> None:
+    if timer.waits:
+        timer.call()
+
+
+def _is_idle(loop: Any) -> bool:
+    """Whether nothing but the caller is ready to run. asyncio has no public word for it; every version of it has this queue."""
+    return not loop._ready  # noqa: SLF001

@@ -1,0 +1,458 @@
+"""Random flows for tests, from one `random.Random`: the same luck draws the same flow, and its runs end in the same state.
+
+A `Sketch` is a drawing: edges, branches, and for every branch a `Plan` that says where the n-th visit of its node leads. All functions of
+a flow made from it are pure and depend on nothing but the node's own name and iteration. So what a run does is known
+before it starts, whatever order its nodes end in:
+
+- `nested(luck)` draws steps, fan-outs, splits with joins, choices and loops, one inside the other. Such a sketch knows how often each
+  of its nodes is visited (`visits`), by a walk that has nothing in common with the engine.
+- `arbitrary(luck)` draws arrows at random: loops that cross, loops with two entries, joins anywhere. Every run of it ends, because from some
+  visit on each branch takes a way to END; how often a join is visited there may depend on the order.
+
+`random_flow(luck)` compiles a nested sketch. An engine that is given `resources={"witness": fn}` calls `fn(ctx)` from every node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from holdfast.core.definition import END, START
+from holdfast.core.graph import Flow, Graph
+from holdfast.core.state import add, append, merge
+from holdfast.runtime.context import Context
+
+ITERATIONS_MAX = 10_000
+
+
+def largest(one: int, other: int) -> int:
+    """A reducer of our own, which does not mind the order either."""
+    return max(one, other)
+
+
+@dataclass
+class Journey:
+    """The state of every random flow. All that parallel nodes write is merged, and but for the order of `trail` no order is seen in it."""
+
+    total: Annotated[int, add] = 0
+    visits: Annotated[dict[str, int], merge] = field(default_factory=dict)
+    trail: Annotated[list[str], append] = field(default_factory=list)
+    longest: Annotated[int, largest] = 0
+    stage: str = ""
+    """A plain field: set only by nodes that never run beside another."""
+
+
+def without_order(journey: Journey) -> dict[str, Any]:
+    """What two runs of one sketch must agree on, whatever order their nodes ended in."""
+    return {**vars(journey), "trail": sorted(journey.trail)}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where a branch leads: at the n-th visit of its node to `choices[n-1]`, after that to `rest`."""
+
+    targets: tuple[str, ...]
+    choices: tuple[tuple[str, ...], ...]
+    rest: tuple[str, ...]
+
+    def at(self, iteration: int) -> tuple[str, ...]:
+        return self.choices[iteration - 1] if iteration <= len(self.choices) else self.rest
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A drawn graph, and what its nodes do."""
+
+    name: str
+    nodes: tuple[str, ...]
+    edges: tuple[tuple[str, str], ...]
+    plans: dict[str, Plan]
+    items: dict[str, int]
+    """Nodes that fan out -> over how many items."""
+    any_joins: frozenset[str]
+    alone: frozenset[str]
+    """Nodes that never run beside another."""
+    yields: dict[str, int]
+    """`async def` nodes -> how often they let others go first; all others are `def`."""
+    visits: dict[str, int] | None
+    """How often a run visits each node, where that does not depend on the order."""
+
+    def routes(self, node: str, iteration: int) -> list[str]:
+        """Where a visit leads."""
+        plain = [target for source, target in self.edges if source == node]
+        chosen = self.plans[node].at(iteration) if node in self.plans else ()
+        return list(dict.fromkeys([*plain, *chosen]))
+
+    def graph(self) -> Graph[Journey]:
+        graph = Graph(self.name, Journey)
+        for name in self.nodes:
+            join: Literal["all", "any"] = "any" if name in self.any_joins else "all"
+            if name in self.items:
+                graph.node(name=name, join=join, limit=3, each=_each(self.items[name]))(_item_body(name))
+            else:
+                graph.node(name=name, join=join)(_body(name, alone=name in self.alone, yields=self.yields.get(name)))
+        for source, target in self.edges:
+            graph.edge(source, target)
+        for source, plan in self.plans.items():
+            graph.branch(source, _router(source, plan), to=plan.targets)
+        return graph
+
+    def flow(self, *, schedule: Literal["eager", "layered"] = "eager", max_parallel: int = 64) -> Flow[Journey]:
+        return self.graph().compile(schedule=schedule, max_parallel=max_parallel, max_iterations=ITERATIONS_MAX)
+
+
+def random_flow(luck: random.Random, *, schedule: Literal["eager", "layered"] = "eager") -> Flow[Journey]:
+    """A nested flow whose every run ends in the same state."""
+    return nested(luck).flow(schedule=schedule)
+
+
+# --- what the nodes do -------------------------------------------------------------------------------
+
+
+def _tell(ctx: Context) -> None:
+    witness = ctx.resources.get("witness")
+    if witness is not None:
+        witness(ctx)
+
+
+def _body(name: str, *, alone: bool, yields: int | None) -> Callable[..., Any]:
+    def visit(state: Journey, ctx: Context) -> dict[str, Any]:
+        _tell(ctx)
+        mark = f"{name}.{ctx.iteration}"
+        update = {"total": 1, "visits": {name: ctx.iteration}, "trail": [mark], "longest": ctx.iteration}
+        return {**update, "stage": mark} if alone else update
+
+    async def visit_later(state: Journey, ctx: Context) -> dict[str, Any]:
+        update = visit(state, ctx)
+        for _ in range(yields or 0):
+            await asyncio.sleep(0)
+        return update
+
+    return visit if yields is None else visit_later
+
+
+def _item_body(name: str) -> Callable[..., Any]:
+    def visit_item(item: int, ctx: Context) -> dict[str, Any]:
+        _tell(ctx)
+        return {"total": item, "visits": {name: ctx.iteration}, "trail": [f"{name}.{ctx.iteration}[{item}]"]}
+
+    return visit_item
+
+
+def _each(count: int) -> Callable[[Journey], Iterable[int]]:
+    return lambda state: range(count)
+
+
+def _router(name: str, plan: Plan) -> Callable[[Journey], Sequence[str]]:
+    return lambda state: plan.at(state.visits[name])
+
+
+# --- nested ------------------------------------------------------------------------------------------
+
+
+def nested(luck: random.Random, *, depth: int = 3) -> Sketch:
+    """Steps, splits and loops one inside the other: at most `depth` deep."""
+    return _Nest(luck).sketch(depth)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A piece of a nested drawing: one way in, ways out that belong to one visit, and a walk that visits what a run would."""
+
+    entry: str
+    exits: tuple[str, ...]
+    walk: Callable[[], None]
+
+
+class _Fork:
+    """A branch that is being drawn: where it leads is known when its surroundings are."""
+
+    def __init__(self) -> None:
+        self.targets: dict[str, None] = {}
+        self.choices: list[tuple[str, ...]] = []
+        self.onward: str | None = None
+        """Stands for the next part, which is not drawn yet."""
+
+
+_ONWARD = ""
+
+
+class _Nest:
+    """Draws a nested sketch. `_visits` is filled by the walk."""
+
+    def __init__(self, luck: random.Random) -> None:
+        self._luck = luck
+        self._nodes: list[str] = []
+        self._edges: list[tuple[str, str]] = []
+        self._forks: dict[str, _Fork] = {}
+        self._items: dict[str, int] = {}
+        self._any: set[str] = set()
+        self._alone: set[str] = set()
+        self._visits: dict[str, int] = {}
+
+    def sketch(self, depth: int) -> Sketch:
+        parts = [self._sequence(depth, alone=False) for _ in range(2)] if self._luck.random() < 0.15 else []
+        if not parts:
+            parts = [self._sequence(depth, alone=True)]
+        for part in parts:
+            self._edges.insert(0, (START, part.entry))
+            self._lead(part, END)
+            part.walk()
+        plain = [name for name in self._nodes if name not in self._items]
+        return Sketch(
+            name=f"nested-{self._luck.getrandbits(24):06x}",
+            nodes=tuple(self._nodes),
+            edges=tuple(self._edges),
+            plans={name: _plan_of(fork) for name, fork in self._forks.items()},
+            items=self._items,
+            any_joins=frozenset(self._any),
+            alone=frozenset(self._alone),
+            yields={name: self._luck.randrange(4) for name in plain if self._luck.random() < 0.4},
+            visits={name: self._visits.get(name, 0) for name in self._nodes},
+        )
+
+    def _node(self, kind: str, *, alone: bool) -> str:
+        name = f"{kind}{len(self._nodes)}"
+        self._nodes.append(name)
+        if alone:
+            self._alone.add(name)
+        return name
+
+    def _visit(self, name: str) -> int:
+        self._visits[name] = self._visits.get(name, 0) + 1
+        return self._visits[name]
+
+    def _lead(self, part: _Part, target: str) -> None:
+        for name in part.exits:
+            if name in self._forks:
+                self._forks[name].onward = target
+                self._forks[name].targets.setdefault(target)
+            else:
+                self._edges.append((name, target))
+
+    # --- parts ----------------------------------------------------------------------------------------
+
+    def _part(self, depth: int, *, alone: bool) -> _Part:
+        draw = self._luck.random()
+        if depth <= 0 or draw < 0.35:
+            return self._step(alone=alone)
+        if draw < 0.65:
+            return self._split(depth - 1, alone=alone)
+        return self._until_loop(depth - 1, alone=alone) if draw < 0.85 else self._while_loop(depth - 1, alone=alone)
+
+    def _step(self, *, alone: bool) -> _Part:
+        name = self._node("step", alone=alone)
+        if self._luck.random() < 0.15:
+            self._items[name] = self._luck.randrange(5)
+        return _Part(name, (name,), lambda: void(self._visit(name)))
+
+    def _sequence(self, depth: int, *, alone: bool) -> _Part:
+        parts = [self._part(depth, alone=alone) for _ in range(self._luck.choice((1, 1, 2, 2, 3)))]
+        for part, following in zip(parts, parts[1:], strict=False):
+            self._lead(part, following.entry)
+
+        def walk() -> None:
+            for part in parts:
+                part.walk()
+
+        return _Part(parts[0].entry, parts[-1].exits, walk)
+
+    def _split(self, depth: int, *, alone: bool) -> _Part:
+        """All, some or one of several parts, and a node where they meet again."""
+        mode = self._luck.choice(("all", "all", "some", "one"))
+        split = self._node("split", alone=alone)
+        inner = alone and mode == "one"
+        parts = [self._sequence(depth, alone=inner) for _ in range(self._luck.choice((2, 2, 3)))]
+        join = self._node("join", alone=alone)
+        by_entry = {part.entry: part for part in parts}
+        for part in parts:
+            self._lead(part, join)
+        ways = list(by_entry)
+        if mode == "all":
+            self._edges.extend((split, entry) for entry in ways)
+        else:
+            if self._luck.random() < 0.3:
+                ways.append(join)
+            if mode == "one" and self._luck.random() < 0.5:
+                self._any.add(join)
+            fork = self._forks[split] = _Fork()
+            fork.targets = dict.fromkeys(ways)
+            for _ in range(self._luck.randrange(1, 4)):
+                count = 1 if mode == "one" else self._luck.randrange(1, len(ways) + 1)
+                fork.choices.append(tuple(sorted(self._luck.sample(ways, count), key=ways.index)))
+            fork.onward = self._luck.choice(ways)
+
+        def walk() -> None:
+            visit = self._visit(split)
+            for entry in ways if mode == "all" else _plan_of(self._forks[split]).at(visit):
+                if entry != join:
+                    by_entry[entry].walk()
+            self._visit(join)
+
+        return _Part(split, (join,), walk)
+
+    def _until_loop(self, depth: int, *, alone: bool) -> _Part:
+        """A body and a tail that leads back or on; between the parts of the body ways back (continue) and out (break)."""
+        parts: list[_Part] = []
+        gates: list[tuple[str, str] | None] = []
+        for _ in range(self._luck.choice((1, 1, 2))):
+            parts.append(self._part(depth, alone=alone))
+            gates.append(None)
+            if self._luck.random() < 0.3:
+                name = self._node("gate", alone=alone)
+                parts.append(_Part(name, (name,), lambda: None))
+                gates.append((name, self._luck.choice(("continue", "break"))))
+        tail = self._node("tail", alone=alone)
+        for part, following in zip(parts, [*(part.entry for part in parts[1:]), tail], strict=True):
+            self._gate_or_lead(part, following, gates[parts.index(part)], parts[0].entry)
+        self._turns(tail, parts[0].entry, _ONWARD)
+        breaks = [gate[0] for gate in gates if gate is not None and gate[1] == "break"]
+
+        def walk() -> None:
+            while not self._walk_body(parts, gates, tail):
+                pass
+
+        return _Part(parts[0].entry, (*breaks, tail), walk)
+
+    def _gate_or_lead(self, part: _Part, following: str, gate: tuple[str, str] | None, head: str) -> None:
+        if gate is None:
+            self._lead(part, following)
+        elif gate[1] == "continue":
+            self._turns(gate[0], head, following)
+        else:
+            self._turns(gate[0], following, _ONWARD)
+
+    def _turns(self, name: str, often: str, rest: str) -> None:
+        """A branch between two ways, which takes the second one in the end. `_ONWARD` is known later."""
+        fork = self._forks[name] = _Fork()
+        fork.targets = dict.fromkeys(way for way in (often, rest) if way != _ONWARD)
+        fork.choices = [(self._luck.choice((often, often, rest)),) for _ in range(self._luck.randrange(4))]
+        fork.onward = None if rest == _ONWARD else rest
+
+    def _walk_body(self, parts: list[_Part], gates: list[tuple[str, str] | None], tail: str) -> bool:
+        """One round of a loop; whether it was the last."""
+        for part, gate in zip(parts, gates, strict=True):
+            if gate is None:
+                part.walk()
+                continue
+            (way,) = _plan_of(self._forks[gate[0]]).at(self._visit(gate[0]))
+            onward = way == self._forks[gate[0]].onward
+            if onward == (gate[1] == "break"):
+                return onward
+        (way,) = _plan_of(self._forks[tail]).at(self._visit(tail))
+        return way != parts[0].entry
+
+    def _while_loop(self, depth: int, *, alone: bool) -> _Part:
+        """A head that leads into the body or on; the body ends in an edge back, and in nothing else."""
+        head = self._node("head", alone=alone)
+        body = self._sequence(depth, alone=alone)
+        self._lead(body, head)
+        self._turns(head, body.entry, _ONWARD)
+
+        def walk() -> None:
+            while _plan_of(self._forks[head]).at(self._visit(head)) == (body.entry,):
+                body.walk()
+
+        return _Part(head, (head,), walk)
+
+
+def void(_: object) -> None:
+    """For its effect only."""
+
+
+def _plan_of(fork: _Fork) -> Plan:
+    assert fork.onward is not None, "a branch was never led on"
+    choices = tuple(tuple(way or fork.onward for way in choice) for choice in fork.choices)
+    return Plan(tuple(fork.targets), choices, (fork.onward,))
+
+
+# --- arbitrary ---------------------------------------------------------------------------------------
+
+
+def arbitrary(luck: random.Random, *, most: int = 9) -> Sketch:
+    """Any graph that compiles, of 2 to `most` nodes."""
+    nodes = [f"n{number}" for number in range(luck.randrange(2, most + 1))]
+    plain, branched = _arrows(luck, nodes)
+    _break_plain_loops(nodes, plain, branched)
+    rest = _ways_out(nodes, plain, branched)
+    plans = {}
+    for name, targets in branched.items():
+        if targets:
+            choices = [tuple(luck.sample(targets, luck.randrange(1, len(targets) + 1))) for _ in range(luck.randrange(4))]
+            plans[name] = Plan(tuple(targets), tuple(choices), (rest[name],))
+    edges = [(source, target) for source, targets in plain.items() for target in targets]
+    luck.shuffle(edges)
+    return Sketch(
+        name=f"arbitrary-{luck.getrandbits(24):06x}",
+        nodes=tuple(nodes),
+        edges=tuple(edges),
+        plans=plans,
+        items={name: luck.randrange(4) for name in nodes if name not in plans and luck.random() < 0.1},
+        any_joins=frozenset(name for name in nodes if luck.random() < 0.05),
+        alone=frozenset(),
+        yields={},
+        visits=None,
+    )
+
+
+def _arrows(luck: random.Random, nodes: list[str]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Plain edges and branches at random, by source; every node can be reached."""
+    plain: dict[str, list[str]] = {START: luck.sample(nodes, luck.choice((1, 1, 1, min(2, len(nodes)))))}
+    branched: dict[str, list[str]] = {name: [] for name in nodes}
+    for name in nodes:
+        targets = luck.sample([*nodes, END], min(len(nodes), luck.choice((1, 1, 2, 2, 3))))
+        plain[name] = [target for target in targets if luck.random() < 0.45 and target != name]
+        branched[name] = [target for target in targets if target not in plain[name]]
+    while len(reached := _reached(plain, branched)) < len(nodes):
+        lost = next(name for name in nodes if name not in reached)
+        branched[luck.choice(reached)].append(lost)
+    return plain, branched
+
+
+def _reached(plain: dict[str, list[str]], branched: dict[str, list[str]]) -> list[str]:
+    reached = list(plain[START])
+    for name in reached:  # grows while it is walked
+        reached.extend(t for t in (*plain[name], *branched[name]) if t != END and t not in reached)
+    return reached
+
+
+def _break_plain_loops(nodes: list[str], plain: dict[str, list[str]], branched: dict[str, list[str]]) -> None:
+    """A loop of plain edges never ends: its last edge becomes a choice."""
+    done: set[str] = set()
+
+    def walk(name: str, inside: set[str]) -> None:
+        for target in [target for target in plain[name] if target != END]:
+            if target in inside:
+                plain[name].remove(target)
+                branched[name].append(target)
+            elif target not in done:
+                walk(target, inside | {target})
+        done.add(name)
+
+    for name in nodes:
+        if name not in done:
+            walk(name, {name})
+
+
+def _ways_out(nodes: list[str], plain: dict[str, list[str]], branched: dict[str, list[str]]) -> dict[str, str]:
+    """For every branch the way to take in the end. Taken together they make no loop, so every run is over some day."""
+    out: dict[str, str] = {}
+    safe = {END}
+    while len(safe) <= len(nodes):
+        found = [n for n in nodes if n not in safe and safe.issuperset(plain[n]) and _has_way(n, plain, branched, safe)]
+        if not found:  # those whose plain edges are safe lead to END by a choice of its own, or by an edge
+            name = next(n for n in nodes if n not in safe and safe.issuperset(plain[n]))
+            (branched if branched[name] else plain)[name].append(END)
+            continue
+        for name in found:
+            if branched[name]:
+                out[name] = next(target for target in branched[name] if target in safe)
+        safe.update(found)
+    return out
+
+
+def _has_way(name: str, plain: dict[str, list[str]], branched: dict[str, list[str]], safe: set[str]) -> bool:
+    return not safe.isdisjoint(branched[name]) if branched[name] else bool(plain[name])
