@@ -401,6 +401,6 @@ def decode(encoded: Encoded) -> Event:
             version += 1
         if issubclass(cls, NodeEvent):
             body.update(node=encoded.node, iteration=encoded.iteration, execution=encoded.execution, attempt=encoded.attempt)
-        return msgspec.convert(body, cls)
+        return msgspec.convert(body, cls, str_keys=True)
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as fault:
         raise StoreCorrupt(f"an event of kind {encoded.kind!r} cannot be read: {fault}") from fault

@@ -40,6 +40,7 @@ from holdfast.errors import (
 from holdfast.runtime import history, settings
 from holdfast.runtime.bodies import Threads
 from holdfast.runtime.clock import Clock, SystemClock, sleep
+from holdfast.runtime.commits import Commits
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.resume import Invalid, Wish, edited, prepare, refuse_final, split
 from holdfast.runtime.runner import Halt, Runner
@@ -106,9 +107,10 @@ class Engine:
 
     async def __aenter__(self) -> Engine:
         store = self._given_store or open_store(self.settings.store, clock=self._clock.now)
+        writer = InlineWriter(store) if self._inline else Writer(store, _waker(asyncio.get_running_loop()))
         self._services = Services(
             store=store,
-            writer=InlineWriter(store) if self._inline else Writer(store, _waker(asyncio.get_running_loop())),
+            commits=Commits(writer, lambda: len(self._runners)),
             clock=self._clock,
             luck=self._luck,
             salts=self._luck.randbytes if self._inline else os.urandom,
@@ -137,7 +139,7 @@ class Engine:
             with suppress(StoreError):
                 services.store.renew(msgspec.structs.replace(services.holder, ttl_s=0.0))
         self._services = None
-        services.writer.close()
+        services.commits.close()
         if self._given_store is None:
             services.store.close()
 
@@ -199,7 +201,7 @@ class Engine:
             assert run_id is not None
             return run_id
         try:
-            await journal.save()
+            await journal.saved()
         except RunExists:
             self._same_or_raise(flow, journal)
         return journal.state.run_id
@@ -353,7 +355,7 @@ class Engine:
             raise
         if goes_on or request.verb == "cancel":
             return await self._drive(journal, runner, raises=goes_on)
-        await journal.save(release=True)
+        await journal.saved(release=True)
         return self._view(run_id)
 
     async def _take_up(self, run_id: str, wish: Wish, *, resumes: bool = True) -> Journal:
@@ -390,7 +392,7 @@ class Engine:
         journal = Journal(services, flow, history.load(services.store, row.run_id, row=row), row=row, fence=fence)
         journal.tick()
         journal.record(events.ResumeRefused(reason=refused.reason, by=wish.by))
-        await journal.save(release=True)
+        await journal.saved(release=True)
 
     async def _drive(self, journal: Journal, runner: Runner | None = None, *, raises: bool = True) -> Run[Any]:
         """Drive a run in this engine until it stops."""
@@ -483,7 +485,7 @@ class Engine:
         journal.record(forked)
         if changes is not None:
             journal.record(events.StateEdited(changes=changes, by=by, reason=reason))
-        await journal.save()
+        await journal.saved()
         return fork_id
 
     # --- verbs that read ------------------------------------------------------------------------------

@@ -23,15 +23,16 @@ from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState
 from holdfast.core.writers import Writers
 from holdfast.errors import StoreBusy, StoreError, StoreFull
-from holdfast.runtime.clock import sleep
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot, View
 from holdfast.storage.rows import SALT_BYTES, pack, seal
+from holdfast.storage.writer import Done
 
 SNAPSHOT_BYTES_MIN = 64 * 1024
 SNAPSHOT_EVENTS_MAX = 4000
 _ROW_BYTES = 64
 _RETRY_S = 0.05
+_LATER = StoreBusy("tried again later")
 
 
 class Journal:
@@ -78,37 +79,14 @@ class Journal:
         self._tail_bytes += len(encoded.body) + _ROW_BYTES
         self._tail_events += 1
 
-    async def save(self, *, release: bool = False) -> None:
-        """Make everything recorded durable, in one append."""
-        append = self._append(release=release)
-        waited = 0.0
-        while True:
-            try:
-                await self._commit(append)
-                break
-            except (StoreBusy, StoreFull) as fault:
-                if self.services.store.appended(append.run_id, append.rows[0].seq, append.rows[0].salt):
-                    break
-                if waited >= self.services.holder.ttl_s:
-                    raise StoreError(f"run {append.run_id!r}: what happened could not be recorded for {waited:.0f} s, so nothing "
-                                     f"more is started ({fault}). What was acknowledged is safe; resume when the store "
-                                     "works again.") from fault
-                pause = min(_RETRY_S * (1 + waited), 1.0)
-                await sleep(self.services.clock, pause)
-                waited += pause
-        self.saved_seq = append.rows[-1].seq
-        self.digest = append.rows[-1].digest
-        self.create = self.definition = None
-        self.bases = ()
-        del self.taken[: len(append.taken)]
-        self.services.saved(append.run_id)
+    def save(self, done: Done, *, release: bool = False) -> None:
+        """Make everything recorded durable in one append, then call `done(None)`, perhaps before this returns; `done(error)` if it
+        could not be done."""
+        self._commit(self._append(release=release), done, 0.0)
 
-    async def _commit(self, append: Append) -> None:
-        writer = self.services.writer
-        if writer.try_commit(append):
-            return
-        loop = asyncio.get_running_loop()
-        acknowledged: asyncio.Future[None] = loop.create_future()
+    async def saved(self, *, release: bool = False) -> None:
+        """The same, for whoever wants to wait for it."""
+        acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: BaseException | None) -> None:
             if not acknowledged.done():
@@ -117,8 +95,44 @@ class Journal:
                 else:
                     acknowledged.set_exception(error)
 
-        writer.submit(append, done)
-        await asyncio.shield(acknowledged)
+        self.save(done, release=release)
+        await acknowledged
+
+    def _commit(self, append: Append, done: Done, waited: float) -> None:
+        def told(error: BaseException | None) -> None:
+            if isinstance(error, (StoreBusy, StoreFull)):
+                error = self._again(append, done, waited, error)
+                if error is _LATER:
+                    return
+            if error is None:
+                self._moved(append)
+            done(error)
+
+        self.services.commits.commit(append, told)
+
+    def _again(self, append: Append, done: Done, waited: float, fault: StoreError) -> BaseException | None:
+        """An append whose outcome is unknown or that may pass later: None if it is there, `_LATER` if it is tried again, or an error."""
+        services = self.services
+        try:
+            if services.store.appended(append.run_id, append.rows[0].seq, append.rows[0].salt):
+                return None
+        except StoreError as lost:
+            return lost
+        if waited >= services.holder.ttl_s:
+            return type(fault)(f"run {append.run_id!r}: what happened could not be recorded for {waited:.0f} s, so nothing more is started "
+                               f"({fault}). What was acknowledged is safe; resume when the store works again.")
+        pause = min(_RETRY_S * (1 + waited), 1.0)
+        services.clock.call_at(services.clock.now() + pause, lambda: self._commit(append, done, waited + pause))
+        return _LATER
+
+    def _moved(self, append: Append) -> None:
+        """The append is durable."""
+        last = append.rows[-1]
+        self.saved_seq, self.digest = last.seq, last.digest
+        self.create = self.definition = None
+        self.bases = ()
+        del self.taken[: len(append.taken)]
+        self.services.saved(append.run_id)
 
     def _append(self, *, release: bool) -> Append:
         unsaved, self._unsaved = self._unsaved, []

@@ -55,8 +55,9 @@ class Runner:
         self._requests: list[Request] = []
         self._halt: Halt | None = None
         self._grace: Timer | None = None
-        self._saving: asyncio.Task[None] | None = None
-        self._wakeup: asyncio.Future[None] | None = None
+        self._advancing = False
+        self._saving = False
+        self._again = False
         self._timer: Timer | None = None
 
     # --- from outside ---------------------------------------------------------------------------------
@@ -65,7 +66,7 @@ class Runner:
         """Take up what somebody wants of this run."""
         if all(request.id != known.id for known in self._requests):
             self._requests.append(request)
-            self._wake()
+            self._advance()
 
     def halt(self, halt: Halt, *, grace_s: float = 0.0) -> None:
         """Start nothing new; stop what runs after `grace_s` seconds, at once if asked a second time."""
@@ -78,12 +79,11 @@ class Runner:
             self._grace = clock.call_at(clock.now() + grace_s, self._stop_bodies)
         else:
             self._stop_bodies()
-        self._wake()
 
     def _stop_bodies(self) -> None:
         for body in list(self._bodies.values()):
             body.stop()
-        self._wake()
+        self._advance()
 
     # --- the loop -------------------------------------------------------------------------------------
 
@@ -91,18 +91,34 @@ class Runner:
         """Carry the run on until it is over or needs somebody."""
         deadline = self._arm_timeout()
         try:
-            while await self._step():
-                await self._something()
-        except BaseException:
-            self._abandon()
-            raise
+            self._advance()
+            await self.done
         finally:
-            for timer in (deadline, self._grace):
+            self._abandon()
+            for timer in (deadline, self._grace, self._timer):
                 if timer is not None:
                     timer.cancel()
 
-    async def _step(self) -> bool:
-        """One round: take up, decide, save, call. False: there is nothing left to wait for."""
+    def _advance(self) -> None:
+        """Go on as far as possible: called whenever something ended, somebody spoke, or it is time.
+
+        There is no coroutine behind a run, only these calls: a step costs one pass of the event loop, not three.
+        """
+        self._again = True
+        if self._advancing or self._saving:
+            return
+        self._advancing = True
+        try:
+            while self._again and not self._saving and not self.done.done():
+                self._again = False
+                self._round()
+        except BaseException as fault:  # noqa: BLE001 - whoever drives the run is told
+            self._fail(fault)
+        finally:
+            self._advancing = False
+
+    def _round(self) -> None:
+        """Take up, decide, save, and then call."""
         journal = self.journal
         journal.tick()
         self._take_ends()
@@ -111,52 +127,64 @@ class Runner:
         journal.due_at = wake_at
         busy = starts or self._bodies or self._haunted or wake_at is not None
         idle = self.state.status in ENDED or not busy or (self._halt is not None and not self._bodies)
-        if journal.dirty:
-            await self._save(starts, idle=idle)
-        elif idle:
-            await self._settle_saving()
-            self.services.store.release(self.state.run_id, self.services.holder.id, journal.fence)
-        for start in starts:
-            self._call(start)
         if wake_at is not None and not idle:
             self._wake_later(wake_at)
-        return not idle
-
-    async def _save(self, starts: list[events.NodeEvent], *, idle: bool) -> None:
-        """Save as the run's durability asks; the last save gives the lease back."""
-        durability = self.state.options.get("durability", "sync")
-        careful = idle or any(not self.flow.nodes[start.node].options.idempotent for start in starts)
-        if durability == "exit" and not careful and self.state.seq - self.journal.saved_seq < _EXIT_EVENTS_MAX:
-            return
-        await self._settle_saving()
-        if durability == "async" and not careful:
-            self._saving = asyncio.get_running_loop().create_task(self.journal.save())
+        if journal.dirty and self._must_save(starts, idle=idle):
+            self._save(starts, idle=idle)
+        elif idle:
+            self.services.store.release(self.state.run_id, self.services.holder.id, journal.fence)
+            self._finish()
         else:
-            await self.journal.save(release=idle)
+            self._call_all(starts)
 
-    async def _settle_saving(self) -> None:
-        if self._saving is not None:
-            saving, self._saving = self._saving, None
-            await saving
+    def _must_save(self, starts: list[events.NodeEvent], *, idle: bool) -> bool:
+        """Not now only if the run saves when it stops, and nothing that starts wants its start to be durable."""
+        if idle or self.state.options.get("durability") != "exit":
+            return True
+        return self._careful(starts) or self.state.seq - self.journal.saved_seq >= _EXIT_EVENTS_MAX
 
-    async def _something(self) -> None:
-        """Wait until a body has ended, somebody spoke, or it is time."""
-        if not self._ended and not self._requests and self._wakeup is None:
-            self._wakeup = asyncio.get_running_loop().create_future()
-            try:
-                await self._wakeup
-            finally:
-                self._wakeup = None
+    def _careful(self, starts: list[events.NodeEvent]) -> bool:
+        return any(not self.flow.nodes[start.node].options.idempotent for start in starts)
 
-    def _wake(self) -> None:
-        if self._wakeup is not None and not self._wakeup.done():
-            self._wakeup.set_result(None)
+    def _save(self, starts: list[events.NodeEvent], *, idle: bool) -> None:
+        """Save, and call the nodes when that is durable; with `durability="async"` right away. The last save gives the lease back."""
+        self._saving = True
+        ahead = not idle and self.state.options.get("durability") == "async" and not self._careful(starts)
+
+        def done(error: BaseException | None) -> None:
+            self._saving = False
+            if error is not None:
+                self._fail(error)
+            elif idle:
+                self._finish()
+            elif not self.done.done():
+                if not ahead:
+                    self._call_all(starts)
+                if self._again:
+                    self._advance()
+
+        self.journal.save(done, release=idle)
+        if ahead:
+            self._call_all(starts)
+
+    def _call_all(self, starts: list[events.NodeEvent]) -> None:
+        for start in starts:
+            self._call(start)
+
+    def _finish(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def _fail(self, error: BaseException) -> None:
+        """The lease or the store is lost, or something here is wrong: whoever drives the run is told, and nothing more is recorded."""
+        if not self.done.done():
+            self.done.set_exception(error)
 
     def _wake_later(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         clock, store = self.services.clock, self.services.store
-        self._timer = clock.call_at(clock.now() + max(0.0, at - store.now()), self._wake)
+        self._timer = clock.call_at(clock.now() + max(0.0, at - store.now()), self._advance)
 
     def _arm_timeout(self) -> Timer | None:
         seconds = self.state.options.get("timeout_s")
@@ -168,11 +196,9 @@ class Runner:
         return clock.call_at(clock.now() + left, lambda: self.halt(Halt("timeout", reason=reason)))
 
     def _abandon(self) -> None:
-        """The lease or the store is lost: stop everything, record nothing."""
+        """Nobody drives the run any more: stop what still runs, record nothing."""
         for body in list(self._bodies.values()):
             body.stop()
-        if self._timer is not None:
-            self._timer.cancel()
 
     # --- what ended -----------------------------------------------------------------------------------
 
@@ -181,12 +207,15 @@ class Runner:
         if not body.has_gone:
             self._haunted[body.key] = body
         self._ended.append(body)
-        self._wake()
+        if self._bodies:  # others may end in the same pass of the loop: they share an append
+            asyncio.get_running_loop().call_soon(self._advance)
+        else:
+            self._advance()
 
     def _body_gone(self, body: Body) -> None:
         if self._haunted.get(body.key) is body:
             del self._haunted[body.key]
-            self._wake()
+            self._advance()
 
     def _take_ends(self) -> None:
         ended, self._ended = self._ended, []

@@ -10,15 +10,15 @@ import msgspec
 
 from holdfast.runtime.bodies import Threads
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.commits import Commits
 from holdfast.storage.contract import Holder, Store
-from holdfast.storage.writer import InlineWriter, Writer
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's means."""
 
     store: Store
-    writer: Writer | InlineWriter
+    commits: Commits
     clock: Clock
     luck: random.Random
     salts: Callable[[int], bytes]

@@ -65,10 +65,14 @@ class Writer:
 
     def submit(self, append: Append, done: Done) -> None:
         """Queue an append; `done(None)` once it is durable, `done(error)` if it was refused or its outcome is unknown."""
+        self.submit_all([(append, done)])
+
+    def submit_all(self, appends: Sequence[tuple[Append, Done]]) -> None:
+        """Queue several at once, so that they share a commit."""
         self._require_own()
         with self._changed:
             self._require_open()
-            self._queue.append((append, done))
+            self._queue.extend(appends)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._commit_all, name="holdfast-writer", daemon=True)
                 self._thread.start()
@@ -156,8 +160,11 @@ class InlineWriter:
         self._closing = False
 
     def submit(self, append: Append, done: Done) -> None:
+        self.submit_all([(append, done)])
+
+    def submit_all(self, appends: Sequence[tuple[Append, Done]]) -> None:
         self._require_open()
-        _tell([(append, done)], _commit(self._store, [append]), self._wake)
+        _tell(list(appends), _commit(self._store, [append for append, _ in appends]), self._wake)
 
     def try_commit(self, append: Append) -> bool:
         self._require_open()

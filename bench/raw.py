@@ -1,0 +1,91 @@
+"""What the disk and the driver allow, with no engine around them.
+
+A "raw" commit is one row in a transaction of its own, by a bare loop through `apsw`, in the mode our store uses (WAL,
+`synchronous=FULL`). A write-ahead log that still grows syncs at half the speed (the file's size is synced too), so the log is
+brought to its size before anything is measured; the workloads do the same with their stores.
+"""
+
+import os
+import statistics
+import time
+from pathlib import Path
+
+import apsw
+
+from holdfast.storage import disk
+
+IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
+_WARM_UP_COMMITS = 1200  # SQLite starts its log anew after 1,000 pages
+_BODY_BYTES = 120  # about what a step of the chain stores as its bodies
+
+
+class NoDisk(Exception):
+    """The folder is no place to measure durability in."""
+
+
+def file_system(folder: Path) -> str:
+    """The file system of a folder; empty where it cannot be told. Refuses one that lives in memory."""
+    try:
+        mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
+    kind = disk.file_system(str(folder.resolve()), mountinfo)
+    if kind in IN_MEMORY:
+        raise NoDisk(f"{folder} is on {kind}, which is memory: a sync costs nothing there, and no figure would mean anything. "
+                     "Choose a folder on a disk: --folder PATH.")  # fmt: skip
+    return kind
+
+
+def sync_times(folder: Path, count: int = 300) -> list[float]:
+    """Seconds that one `fdatasync` takes behind a write of 4 KB in place, sorted."""
+    path = folder / "sync"
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        page = os.urandom(4096)
+        times = []
+        for _ in range(count):
+            os.pwrite(handle, page, 0)
+            began = time.perf_counter()
+            os.fdatasync(handle)
+            times.append(time.perf_counter() - began)
+    finally:
+        os.close(handle)
+        path.unlink()
+    return sorted(times)
+
+
+def percentile(ordered: list[float], share: float) -> float:
+    """The value that this share of all values lies below."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+class Commits:
+    """One-row commits on a SQLite file of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._connection = apsw.Connection(str(folder / "raw.db"))
+        assert self._connection.pragma("journal_mode", "wal") == "wal"
+        self._connection.pragma("synchronous", "full")
+        self._cursor = self._connection.cursor()
+        self._cursor.execute("create table log (key integer primary key, body blob not null) strict")
+        self.rates: list[float] = []
+        self._commit(_WARM_UP_COMMITS)
+
+    def rate(self, count: int = 1000) -> float:
+        """Commits per second, measured now."""
+        self.rates.append(count / self._commit(count))
+        return self.rates[-1]
+
+    def _commit(self, count: int) -> float:
+        body, execute = os.urandom(_BODY_BYTES), self._cursor.execute
+        began = time.perf_counter()
+        for _ in range(count):
+            execute("insert into log (body) values (?)", (body,))
+        return time.perf_counter() - began
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.rates)
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,174 @@
+"""Figures, the targets beside them, and how they are shown: a table for people, JSON for programs.
+
+A figure is the median of its rounds; least and most stand beside it, because a machine that does other things too is noisy.
+"""
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import apsw
+from rich.console import Console
+from rich.table import Table
+
+import holdfast
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bound that a figure's median has to keep."""
+
+    bound: float
+    side: Literal["least", "most"]
+
+    def met(self, value: float) -> bool:
+        return value >= self.bound if self.side == "least" else value <= self.bound
+
+    def __str__(self) -> str:
+        return f"{'≥' if self.side == 'least' else '≤'} {self.bound:g}"
+
+
+def at_least(bound: float) -> Target:
+    return Target(bound, "least")
+
+
+def at_most(bound: float) -> Target:
+    return Target(bound, "most")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured quantity, in every round."""
+
+    name: str
+    unit: str
+    values: list[float]
+    target: Target | None = None
+    beside: dict[str, list[float]] = field(default_factory=dict)
+    """What else was seen in the same rounds, e.g. steps per second beside a ratio."""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def verdict(self) -> str:
+        if self.target is None:
+            return ""
+        return "met" if self.target.met(self.median) else "not met"
+
+    def plain(self) -> dict[str, Any]:
+        """The figure as JSON holds it."""
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "median": self.median,
+            "values": self.values,
+            "target": str(self.target) if self.target else None,
+            "met": self.target.met(self.median) if self.target else None,
+            "beside": {
+                name: {"median": statistics.median(values), "values": values}
+                for name, values in self.beside.items()
+            },
+        }
+
+
+def machine(folder: Path, file_system: str) -> dict[str, Any]:
+    """What the figures were measured on."""
+    return {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "apsw": apsw.apsw_version(),
+        "sqlite": apsw.sqlite_lib_version(),
+        "holdfast": holdfast.__version__,
+        "folder": str(folder),
+        "file_system": file_system or "unknown",
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.processor(),
+    )
+
+
+def show(figures: list[Figure]) -> None:
+    """The table."""
+    table = Table(title="Holdfast beside its targets (median of all rounds)", title_justify="left")
+    for heading in ("workload", "figure", "least", "most", "target", "", "beside it"):
+        table.add_column(
+            heading, justify="right" if heading in ("figure", "least", "most", "target") else "left"
+        )
+    for figure in figures:
+        beside = ", ".join(
+            f"{number(statistics.median(values))} {name}" for name, values in figure.beside.items()
+        )
+        style = {"met": "green", "not met": "red"}.get(figure.verdict, "")
+        table.add_row(
+            figure.name,
+            f"{number(figure.median)} {figure.unit}",
+            number(min(figure.values)),
+            number(max(figure.values)),
+            str(figure.target or ""),
+            f"[{style}]{figure.verdict}[/]" if style else "",
+            beside,
+        )
+    Console(width=None if sys.stdout.isatty() else 150).print(table)
+
+
+def number(value: float) -> str:
+    """Three digits that count; a count as it is."""
+    if value == int(value) and abs(value) < 100:
+        return str(int(value))
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def write(figures: list[Figure], facts: dict[str, Any], folder: Path = RESULTS) -> Path:
+    """Everything that was seen, in a JSON file named after the time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / time.strftime("%Y-%m-%dT%H%M%SZ.json", time.gmtime())
+    path.write_text(
+        json.dumps({**facts, "figures": [figure.plain() for figure in figures]}, indent=1, ensure_ascii=False)
+        + "\n"
+    )
+    return path
+
+
+class Progress:
+    """Says what is being measured: one line that changes on a terminal, one line a workload elsewhere."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._last = ""
+        self._began = time.monotonic()
+
+    def say(self, what: str, detail: str = "") -> None:
+        if self._live:
+            sys.stderr.write(f"\r\x1b[K{time.monotonic() - self._began:4.0f} s  {what} {detail}")
+        elif what != self._last:
+            sys.stderr.write(f"{time.monotonic() - self._began:4.0f} s  {what}\n")
+        sys.stderr.flush()
+        self._last = what
+
+    def end(self) -> None:
+        if self._live:
+            sys.stderr.write("\r\x1b[K")
+        sys.stderr.write(f"{time.monotonic() - self._began:4.0f} s  done\n")

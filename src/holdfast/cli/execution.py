@@ -1,0 +1,299 @@
+"""Commands that execute: run, resume, retry, skip. They show progress while the run goes, and end with how it stands.
+
+Ctrl-C and SIGTERM stop the run in order; the last line then says how to carry it on. stdout holds the result, stderr the progress.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Literal
+
+import msgspec
+import typer
+
+from holdfast.cli import flow_files, options, screen, stores
+from holdfast.cli.app import EXECUTE, command
+from holdfast.cli.exits import OF_STATUSES, Exit
+from holdfast.cli.progress import Display, shown
+from holdfast.cli.standing import Standing, line, say_ways, standing
+from holdfast.core.graph import Flow
+from holdfast.errors import FlowNotFound, RunCancelled, RunFailed, SettingError
+from holdfast.runtime import blocking
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.settings import Durability
+from holdfast.runtime.views import Run
+
+_STATE_LINES_MAX = 30
+
+
+class Errand(msgspec.Struct, kw_only=True):
+    """What one of these commands was asked to do, and with what."""
+
+    run_id: str
+    flows: list[Flow[Any]]
+    file: str | None
+    store: str | None
+    as_json: bool
+    grace: float | None = None
+    durability: Durability | None = None
+    create: bool = False
+
+
+@command(EXECUTE)
+def run(
+    file: Annotated[str, typer.Argument(metavar="FILE.py[:FLOW]", help="The file that defines the flow.")],
+    given: Annotated[
+        str | None,
+        typer.Option("--input", "-i", metavar="JSON|@FILE", help="The state to begin with, as a JSON object."),
+    ] = None,
+    run_id: Annotated[
+        str | None, typer.Option("--run-id", metavar="ID", help="The run's id. Default: the flow's name and a number.")
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="For finding the run again; repeatable.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", metavar="SECONDS", help="Fail the run if it takes longer.")
+    ] = None,
+    durability: Annotated[
+        Durability | None,
+        typer.Option("--durability", help="When a step is durable: before the next starts (sync), meanwhile, at the end."),
+    ] = None,
+    grace: options.Grace = None,
+    by: options.By = None,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> int:
+    """Start a run of a flow and carry it on until it ends or needs somebody.
+
+    The same id with the same flow and input is the same run: it is carried on, or returned if it is completed.
+    """
+    flow = flow_files.load_flow(file)
+    chosen = run_id if run_id is not None else f"{flow.name[:40]}-{secrets.token_hex(4)}"
+    value, labels = options.read_fields(given, "--input"), options.read_pairs(label or [], "--label")
+    if timeout is not None and not timeout > 0:
+        raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
+    errand = Errand(
+        run_id=chosen,
+        flows=[flow],
+        file=file,
+        store=store,
+        as_json=as_json,
+        grace=grace,
+        durability=durability,
+        create=True,
+    )
+    return carry_on(
+        errand,
+        lambda engine: engine.run(flow, value, run_id=chosen, labels=labels, timeout=timeout, by=options.who(by)),
+    )
+
+
+@command(EXECUTE)
+def resume(
+    target: options.RunAt,
+    file: options.File = None,
+    checkpoint: Annotated[
+        int | None, typer.Option("--checkpoint", metavar="SEQ", help="Rewind to this checkpoint first; as RUN@SEQ.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="NODE", help="Rewind to just after this node's latest completion.")
+    ] = None,
+    restart_at: Annotated[
+        str | None, typer.Option("--restart-at", metavar="NODE", help="Run this node again with the input it had.")
+    ] = None,
+    replay: Annotated[bool, typer.Option("--replay", help="Run the last completed node again.")] = False,
+    edit: options.Edit = None,
+    validate: Annotated[
+        str | None,
+        typer.Option("--validate", metavar="FILE.py:FUNCTION", help="Ask this function of the state first; a message refuses."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also after a fatal failure, or past a node that is not idempotent.")
+    ] = False,
+    on_change: Annotated[
+        Literal["refuse", "compatible"],
+        typer.Option("--on-change", help="Whether to go on with a flow that has changed in a compatible way."),
+    ] = "refuse",
+    rename: Annotated[
+        list[str] | None, typer.Option("--rename", metavar="OLD=NEW", help="A node that has a new name; repeatable.")
+    ] = None,
+    grace: options.Grace = None,
+    by: options.By = None,
+    reason: options.Reason = None,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> int:
+    """Carry a run on from its latest checkpoint, or from an earlier one. What completed before is never run again."""
+    fields, renamed = options.read_fields(edit, "--edit"), options.read_pairs(rename or [], "--rename")
+    check = flow_files.load_function(validate, "--validate") if validate is not None else None
+    errand = _errand(target.partition("@")[0], file, store, as_json, grace)
+    return carry_on(
+        errand,
+        lambda engine: engine.resume(
+            target,
+            checkpoint=checkpoint,
+            after=after,
+            restart_at=restart_at,
+            replay=replay,
+            validate=check,
+            edit=fields,
+            force=force,
+            on_change=on_change,
+            rename=renamed,
+            by=options.who(by),
+            reason=reason,
+        ),
+    )
+
+
+@command(EXECUTE)
+def retry(
+    run_id: options.RunId,
+    node: Annotated[
+        str | None, typer.Argument(metavar="[NODE]", help="Only this node. Default: all that failed, were cut or wait.")
+    ] = None,
+    file: options.File = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Keep nothing of the execution before.")] = False,
+    grace: options.Grace = None,
+    by: options.By = None,
+    reason: options.Reason = None,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> int:
+    """Try failed, cut or waiting nodes of a run again, and go on."""
+    if node is not None and file is None and (".py" in node or "/" in node):
+        node, file = None, node  # `holdfast retry r1 flow.py`
+    errand = _errand(run_id, file, store, as_json, grace)
+    return carry_on(
+        errand, lambda engine: engine.retry(run_id, node, fresh=fresh, by=options.who(by), reason=reason)
+    )
+
+
+@command(EXECUTE)
+def skip(
+    run_id: options.RunId,
+    node: Annotated[str, typer.Argument(metavar="NODE", help="A node that failed, was cut or waits.")],
+    file: options.File = None,
+    update: Annotated[
+        str | None,
+        typer.Option("--update", metavar="JSON|@FILE", help="What the node would have returned, as a JSON object."),
+    ] = None,
+    grace: options.Grace = None,
+    by: options.By = None,
+    reason: options.Reason = None,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> int:
+    """Put an update in place of what a failed, cut or waiting node would have returned, and go on behind it."""
+    fields = options.read_fields(update, "--update")
+    errand = _errand(run_id, file, store, as_json, grace)
+    return carry_on(
+        errand, lambda engine: engine.skip(run_id, node, fields, by=options.who(by), reason=reason)
+    )
+
+
+def _errand(run_id: str, file: str | None, store: str | None, as_json: bool, grace: float | None) -> Errand:
+    stores.require(store)
+    flows = flow_files.flows_for(file)
+    return Errand(run_id=run_id, flows=flows, file=file, store=store, as_json=as_json, grace=grace)
+
+
+# --- carrying on -------------------------------------------------------------------------------------
+
+
+class _Outcome(msgspec.Struct):
+    """What is left of a run when its engine has been closed."""
+
+    run: Run[Any] | None = None
+    standing: Standing | None = None
+
+
+def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> int:
+    """Do it, show it, and say how the run stands. Returns the exit code."""
+    outcome = _Outcome()
+    names = list(errand.flows[0].nodes) if len(errand.flows) == 1 else []
+    display = Display(errand.run_id, names, quiet=errand.as_json)
+    engine_options: blocking.Options = {"flows": errand.flows, "grace": errand.grace, "durability": errand.durability}
+    signalled: Exit | None = None
+
+    async def use(engine: Engine) -> None:
+        try:
+            run = await shown(engine, errand.run_id, display, lambda: verb(engine))
+        except (RunFailed, RunCancelled) as ended:
+            run = ended.run
+        outcome.run = _as_plain(engine, run)
+        outcome.standing = await standing(engine, outcome.run, file=errand.file, store=errand.store)
+
+    with screen.shielded(json_only=errand.as_json):
+        try:
+            stores.execute(errand.store, use, engine_options, create=errand.create)
+        except FlowNotFound as missing:
+            raise SettingError(name_the_file(missing)) from missing
+        except KeyboardInterrupt:
+            signalled = Exit.INTERRUPTED
+        except SystemExit:
+            signalled = Exit.TERMINATED
+        finally:
+            display.close()
+    with screen.unread():
+        conclude(errand, outcome.run, outcome.standing)
+    return int(signalled or (OF_STATUSES[outcome.run.status] if outcome.run is not None else Exit.OK))
+
+
+def _as_plain(engine: Engine, run: Run[Any]) -> Run[Any]:
+    """The run with its state as plain data, and with who holds it now."""
+    flow = engine.flows.get(run.flow)
+    state = run.state
+    if flow is not None and not isinstance(state, dict):
+        state = flow.state.dump(state)
+    row = engine.store.run(run.id)
+    held_by = row.holder.describe() if row.held and row.holder is not None else None
+    return msgspec.structs.replace(run, state=state, held_by=held_by)
+
+
+def name_the_file(missing: FlowNotFound) -> str:
+    """What to do about a flow that was not named."""
+    known = f" The file given defines {', '.join(map(repr, missing.known))}." if missing.known else ""
+    return (
+        f"run {missing.run_id!r} belongs to flow {missing.flow!r}.{known} Name the file that defines it behind the run id: "
+        f"holdfast resume {missing.run_id} FILE.py; or list it in pyproject.toml: "
+        f'[tool.holdfast] flows = ["FILE.py:{missing.flow}"].'
+    )
+
+
+def conclude(errand: Errand, run: Run[Any] | None, stands: Standing | None) -> None:
+    """Say how the run stands: the result on stdout, what somebody must do on stderr."""
+    if run is None or stands is None:  # left by a second signal, before it could be looked at
+        screen.say(("left at once. ", "yellow"), "Carry it on with:", err=True)
+        screen.say(f"  {line('resume', errand.run_id, file=errand.file, store=errand.store, executes=True)}", err=True)
+        return
+    if errand.as_json:
+        screen.say_json(msgspec.to_builtins(run, str_keys=True, enc_hook=str) | {"why": stands.why, "ways": stands.ways})
+        return
+    status = "cut" if stands.cut else run.status
+    tries = sum(node.tries for node in run.nodes.values())
+    told = f"{run.id}  {screen.count(tries, 'attempt')} at {screen.count(len(run.nodes), 'node')}, {screen.duration(run.active_s)}"
+    well = run.status == "completed"
+    screen.say((status, f"bold {screen.STYLES.get(run.status, '')}".strip()), f"  {told}", err=not well)
+    if well:
+        _say_state(run, errand.store)
+        return
+    screen.say(f"  {stands.why}", err=True)
+    if run.held_by is not None:
+        screen.say("  The request was left with that process, which takes it up within a second.", err=True)
+    say_ways(stands.ways, err=True)
+
+
+def _say_state(run: Run[Any], store: str | None) -> None:
+    lines = screen.json_text(run.state).splitlines()
+    for shown_line in lines[:_STATE_LINES_MAX]:
+        screen.say(shown_line)
+    if len(lines) > _STATE_LINES_MAX:
+        left = len(lines) - _STATE_LINES_MAX
+        screen.say((f"… {left} more lines: {line('state', run.id, store=store)}", "dim"))

@@ -1,0 +1,235 @@
+"""Commands that read a run's log: events, state, checkpoints, verify. They need no flow and change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli import options, screen, stores
+from holdfast.cli.app import CHECK, LOOK, command
+from holdfast.cli.exits import Exit
+from holdfast.cli.standing import line
+from holdfast.cli.story import visit
+from holdfast.core.events import KINDS
+from holdfast.errors import SettingError, did_you_mean
+from holdfast.runtime import resume
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.history import Checkpoint
+from holdfast.runtime.verification import Verdict
+from holdfast.runtime.verification import verify as verify_run
+from holdfast.runtime.views import EventView
+from holdfast.storage.contract import Query
+
+_PAGE = 500
+
+
+@command(LOOK)
+def events(
+    run_id: options.RunId,
+    node: Annotated[str | None, typer.Option("--node", metavar="NODE", help="Only events of this node.")] = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="KIND", help="Only events of this kind, e.g. NodeFailed.")
+    ] = None,
+    after: Annotated[int, typer.Option("--after", metavar="SEQ", min=0, help="Only events behind this one.")] = 0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as events happen, until the run stops.")] = False,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> None:
+    """Print the events of a run, oldest first. With --follow, --json prints one event a line."""
+    if kind is not None and kind not in KINDS:
+        raise SettingError(f"no event has the kind {kind!r}{did_you_mean(kind, KINDS)}. Kinds are {', '.join(sorted(KINDS))}.")
+
+    async def listed(engine: Engine) -> list[EventView]:
+        return await engine.events(run_id, after, node, kind)
+
+    async def followed(engine: Engine) -> None:
+        async for event in engine.follow(run_id, after):
+            if (node is None or event.node == node) and (kind is None or event.kind == kind):
+                screen.say_json(event, indent=None) if as_json else _say_event(event)
+
+    if follow:
+        stores.read(store, followed)
+        return
+    found = stores.read(store, listed)
+    if as_json:
+        screen.say_json(found)
+        return
+    for event in found:
+        _say_event(event)
+    if not found:
+        screen.say("No event fits. Leave --node, --kind or --after out to see more.", err=True)
+
+
+def _say_event(event: EventView) -> None:
+    where = f"  {event.node}" if event.node else ""
+    which = f" ({visited})" if (visited := visit(event)) else ""
+    body = dict(event.body)
+    if failure := body.get("failure"):
+        body["failure"] = f"{failure.get('kind')} {failure.get('type')}: {failure.get('message')}"
+    shown = screen.json_text(body, indent=None) if body else ""
+    screen.say(
+        (f"{event.seq:>6}  {screen.time_of_day(event.at)}  ", "dim"),
+        (event.kind.ljust(16), _style(event.kind)),
+        where + which,
+        (f"  {screen.one_line(shown, 400)}", "dim"),
+    )
+
+
+def _style(kind: str) -> str:
+    for ending, style in (("Failed", "red"), ("Completed", "green"), ("Refused", "red"), ("Interrupted", "yellow")):
+        if kind.endswith(ending):
+            return style
+    return "cyan" if kind.startswith("Run") else ""
+
+
+@command(LOOK)
+def state(
+    target: options.RunAt,
+    diff: Annotated[bool, typer.Option("--diff", help="What changed since the checkpoint before.")] = False,
+    against: Annotated[
+        int | None, typer.Option("--against", metavar="SEQ", min=1, help="What changed since this event; implies --diff.")
+    ] = None,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> None:
+    """Print the state of a run, now or at any place of its log, or what changed there."""
+
+    async def use(engine: Engine) -> tuple[Any, Any, int | None, int]:
+        run_id, seq = resume.split(target, None)
+        here = seq if seq is not None else engine.store.run(run_id).seq
+        now = await engine.state(run_id, here)
+        if not diff and against is None:
+            return now, None, None, here
+        earlier = against if against is not None else await _checkpoint_before(engine, run_id, here)
+        return now, await engine.state(run_id, earlier) if earlier else {}, earlier, here
+
+    now, then, earlier, here = stores.read(store, use)
+    if not diff and against is None:
+        screen.say_json(now)
+        return
+    found = list(changes(then, now))
+    if as_json:
+        told = [{"path": path, "was": was, "now": is_now} for path, was, is_now in found]
+        screen.say_json({"from": earlier, "to": here, "changes": told})
+        return
+    screen.say((f"from event {earlier} to {here}" if earlier else f"up to event {here}: everything is new", "dim"))
+    for path, was, is_now in found:
+        _say_change(path, was, is_now)
+    if not found:
+        screen.say("nothing changed")
+
+
+async def _checkpoint_before(engine: Engine, run_id: str, here: int) -> int | None:
+    """The checkpoint before the one that this place belongs to."""
+    places = [point.seq for point in await engine.checkpoints(run_id) if point.current and point.seq <= here]
+    earlier = [seq for seq in places if seq < here]
+    if here not in places and len(earlier) > 1:
+        return earlier[-2]  # the end of a log lies behind its last checkpoint, which made its latest change
+    return earlier[-1] if earlier else None
+
+
+_ABSENT = object()
+
+
+def changes(then: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two values differ: path, what it was, what it is. A side that is not there is None in the pair with `+` or `-`."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        for key in [*then, *(key for key in now if key not in then)]:
+            yield from changes(then.get(key, _ABSENT), now.get(key, _ABSENT), f"{path}.{key}" if path else str(key))
+    elif isinstance(then, list) and isinstance(now, list):
+        for number in range(max(len(then), len(now))):
+            was = then[number] if number < len(then) else _ABSENT
+            is_now = now[number] if number < len(now) else _ABSENT
+            yield from changes(was, is_now, f"{path}[{number}]")
+    elif then is _ABSENT or now is _ABSENT or then != now or type(then) is not type(now):
+        yield path, None if then is _ABSENT else then, None if now is _ABSENT else now
+
+
+def _say_change(path: str, was: Any, is_now: Any) -> None:
+    old, new = (screen.one_line(screen.json_text(value, indent=None), 200) for value in (was, is_now))
+    if was is None:
+        screen.say(("+ ", "green"), f"{screen.one_line(path)}: {new}")
+    elif is_now is None:
+        screen.say(("- ", "red"), f"{screen.one_line(path)}: {old}")
+    else:
+        screen.say(("~ ", "yellow"), f"{screen.one_line(path)}: {old} → {new}")
+
+
+@command(LOOK)
+def checkpoints(
+    run_id: options.RunId,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> None:
+    """List every place that a run can be resumed or forked from, oldest first."""
+
+    async def use(engine: Engine) -> list[Checkpoint]:
+        return await engine.checkpoints(run_id)
+
+    found = stores.read(store, use)
+    if as_json:
+        screen.say_json(found)
+        return
+    screen.say_table(["CHECKPOINT", "TIME", "AFTER", "NODE", "VISIT", "SIZE", ""], [
+        [
+            (point.id, "" if point.current else "dim"),
+            (screen.time_of_day(point.at), "dim"),
+            point.kind if point.layer is None else f"{point.kind} {point.layer}",
+            point.node or "",
+            f"{point.iteration}.{point.execution}" if point.node else "",
+            screen.size(point.size),
+            ("" if point.current else "left behind by a rewind", "dim"),
+        ]
+        for point in found
+    ])  # fmt: skip
+    screen.say("")
+    screen.say((f"go back to one:   {line('resume', f'{run_id}@SEQ', store=store, executes=True)}", "dim"))
+    screen.say((f"or try another way from it:   {line('fork', f'{run_id}@SEQ', store=store)}", "dim"))
+
+
+@command(CHECK)
+def verify(
+    run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Only this run. Default: all runs and the store.")] = None,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> int:
+    """Check that runs are exactly what was written: sequence, hash chain, and the run row as the log says it."""
+
+    async def use(engine: Engine) -> tuple[list[Verdict], list[str]]:
+        if run_id is not None:
+            return [verify_run(engine.store, run_id)], []
+        damage = engine.store.check()
+        return [verify_run(engine.store, found) for found in _all_runs(engine)], damage
+
+    verdicts, damage = stores.read(store, use)
+    broken = [verdict for verdict in verdicts if verdict.problems]
+    ended = Exit.DAMAGED if broken or damage else Exit.OK
+    if as_json:
+        screen.say_json({"ok": ended is Exit.OK, "store": damage, "runs": verdicts})
+        return ended
+    for problem in damage:
+        screen.say(("✗ store  ", "red"), problem)
+    for verdict in broken:
+        screen.say((f"✗ {verdict.run_id}  ", "red"), "; ".join(verdict.problems))
+    read = sum(verdict.events for verdict in verdicts)
+    if ended is Exit.OK:
+        screen.say(("✓ ", "green"), f"{screen.count(len(verdicts), 'run')}, {screen.count(read, 'event')}: all as written")
+    else:
+        screen.say("Put a copy of the store back, or go on with the runs that are whole; the damaged ones are not resumed.")
+    return ended
+
+
+def _all_runs(engine: Engine) -> Iterator[str]:
+    before: str | None = None
+    while page := engine.store.runs(Query(before=before, limit=_PAGE)):
+        for row in page:
+            yield row.run_id
+        before = page[-1].run_id
+
+

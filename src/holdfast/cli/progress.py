@@ -1,0 +1,193 @@
+"""Progress of a run while it executes: a live list of nodes on a terminal, one line per event otherwise. Always on stderr.
+
+Output must never disturb the run. The event loop only puts events into a queue; one thread of its own folds them into a story
+and writes. A terminal that stands still stops that thread, not the run; a reader who went away makes it fall silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.cli import screen
+from holdfast.cli.story import NodeSeen, Story
+from holdfast.core.drawing import MARKS
+from holdfast.errors import RunNotFound, StoreError
+from holdfast.runtime.clock import SystemClock
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.views import EventView, Run
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+T = TypeVar("T")
+
+_FRAME_S = 0.1
+_NODES_SHOWN_MAX = 24
+_LOOK_AGAIN_S = 0.02
+
+
+class Display:
+    """Tells events to a person, from a thread of its own. `quiet` tells nothing."""
+
+    def __init__(self, title: str, names: list[str], *, quiet: bool = False) -> None:
+        self.title = title
+        self._names = names
+        self._events: queue.SimpleQueue[EventView | Run[Any] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        if not quiet:
+            live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+            self._thread = threading.Thread(target=self._live if live else self._lines, name="holdfast-progress", daemon=True)
+
+    def open(self, before: Run[Any] | None) -> None:
+        """Begin, with the run as it was."""
+        if self._thread is not None and not self._thread.is_alive():
+            self._events.put(before)  # type: ignore[arg-type]  # the first thing told is the run, None where there was none
+            self._thread.start()
+
+    def tell(self, event: EventView) -> None:
+        if self._thread is not None:
+            self._events.put(event)
+
+    def close(self) -> None:
+        """Tell what is left, and stop. Called when the run no longer depends on this process."""
+        if self._thread is not None and self._thread.is_alive():
+            self._events.put(None)
+            self._thread.join()
+
+    # --- on the display's own thread ------------------------------------------------------------------
+
+    def _story(self) -> Story:
+        before = self._events.get()
+        return Story(self._names, before if isinstance(before, Run) else None)
+
+    def _lines(self) -> None:
+        story = self._story()
+        with suppress(OSError, ValueError):
+            while isinstance(event := self._events.get(), EventView):
+                if line := story.tell(event):
+                    screen.say((screen.time_of_day(event.at) + "  ", "dim"), *line.parts(), err=True)
+
+    def _live(self) -> None:
+        from rich.live import Live
+
+        story, clock = self._story(), SystemClock()
+        began_at = clock.now()
+        with suppress(OSError, ValueError), Live(console=screen.console(err=True), auto_refresh=False) as live:
+            while True:
+                event: EventView | Run[Any] | None | str = "tick"
+                with suppress(queue.Empty):
+                    event = self._events.get(timeout=_FRAME_S)
+                    while isinstance(event, EventView):
+                        story.tell(event)
+                        event = self._events.get_nowait()
+                live.update(self._frame(story, clock.now(), began_at), refresh=True)
+                if event is None:
+                    return
+
+    def _frame(self, story: Story, now: float, began_at: float) -> Text:
+        done = sum(seen.status in ("completed", "skipped") for seen in story.nodes.values())
+        status = story.status
+        counted = f"{done} of {screen.count(len(story.nodes), 'node')}"
+        frame = screen.text(
+            (f"{MARKS.get(status, ' ')} {status}", screen.STYLES.get(status, "")),
+            ("  " + self.title, "bold"),
+            (f"  {counted} done  {screen.duration(now - began_at)}", "dim"),
+        )
+        shown = _worth_showing(story)
+        width = max((len(name) for name, _ in shown), default=0)
+        for name, seen in shown:
+            frame.append("\n")
+            frame.append_text(_row(name, seen, width, now))
+        if len(shown) < len(story.nodes):
+            frame.append(f"\n  … and {len(story.nodes) - len(shown)} more nodes", "dim")
+        frame.no_wrap = True
+        frame.overflow = "ellipsis"
+        return frame
+
+
+def _worth_showing(story: Story) -> list[tuple[str, NodeSeen]]:
+    """All nodes of a small flow; of a large one those where something happens."""
+    if len(story.nodes) <= _NODES_SHOWN_MAX:
+        return list(story.nodes.items())
+    order = {"failed": 0, "waiting": 1, "running": 2, "interrupted": 3, "pending": 4}
+    busy = [(name, seen) for name, seen in story.nodes.items() if seen.status in order]
+    return sorted(busy, key=lambda pair: order[pair[1].status])[:_NODES_SHOWN_MAX]
+
+
+def _row(name: str, seen: NodeSeen, width: int, now: float) -> Text:
+    status = seen.status
+    notes = []
+    if seen.items_all is not None:
+        notes.append(f"{seen.items_done}/{seen.items_all} items")
+    if seen.iteration > 1:
+        notes.append(f"iteration {seen.iteration}")
+    if seen.attempt > 1:
+        notes.append(f"attempt {seen.attempt}")
+    if seen.note:
+        notes.append(screen.one_line(seen.note, 100))
+    seconds = now - seen.started_at if status == "running" and seen.started_at else seen.seconds
+    taken = screen.duration(seconds) if status else ""
+    return screen.text(
+        "  ",
+        (MARKS.get(status, "·"), screen.STYLES.get(status, "dim")),
+        (f" {screen.one_line(name).ljust(width)}", "" if status else "dim"),
+        (f"  {taken.rjust(8)}", "dim"),
+        (f"  {', '.join(notes)}" if notes else "", "red" if status == "failed" else "dim"),
+    )
+
+
+# --- following ---------------------------------------------------------------------------------------
+
+
+async def shown(engine: Engine, run_id: str, display: Display, verb: Callable[[], Awaitable[T]]) -> T:
+    """Do what carries a run on, and tell the display every event of it as it becomes durable."""
+    after, before = 0, None
+    with suppress(RunNotFound):
+        after, before = engine.store.run(run_id).seq, await engine.get(run_id)
+    display.open(before)
+    going = asyncio.ensure_future(verb())
+    watch = _Watch(engine, run_id, after, display)
+    watcher = asyncio.ensure_future(watch.follow(going))
+    try:
+        await asyncio.wait({going})
+    except asyncio.CancelledError:
+        going.cancel()
+        await asyncio.gather(going, return_exceptions=True)
+        raise
+    finally:
+        watcher.cancel()
+        await asyncio.gather(watcher, return_exceptions=True)
+        await watch.rest()
+    return going.result()
+
+
+class _Watch:
+    """How far a run has been told."""
+
+    def __init__(self, engine: Engine, run_id: str, after: int, display: Display) -> None:
+        self.engine, self.run_id, self.after, self.display = engine, run_id, after, display
+
+    def _tell(self, event: EventView) -> None:
+        self.after = event.seq
+        self.display.tell(event)
+
+    async def follow(self, going: asyncio.Future[Any]) -> None:
+        """Tell events until the verb is done. `follow` ends at once for a run that has not been taken up yet: ask again."""
+        while not going.done():
+            with suppress(RunNotFound, StoreError):
+                async for event in self.engine.follow(self.run_id, self.after):
+                    self._tell(event)
+            await asyncio.wait({going}, timeout=_LOOK_AGAIN_S)
+
+    async def rest(self) -> None:
+        """Tell what became durable since."""
+        with suppress(RunNotFound, StoreError):
+            for event in await self.engine.events(self.run_id, self.after):
+                self._tell(event)

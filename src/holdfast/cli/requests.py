@@ -1,0 +1,117 @@
+"""Commands that only record what somebody wants of a run: cancel, pause, fork. Nothing is executed by them.
+
+A run that another process executes gets the wish left in its inbox, where that process finds it within a fifth of a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli import flow_files, options, screen, stores
+from holdfast.cli.app import OPERATE, command
+from holdfast.cli.execution import name_the_file
+from holdfast.cli.standing import line
+from holdfast.errors import FlowNotFound, SettingError
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.views import Run
+
+
+@command(OPERATE)
+def cancel(
+    run_id: options.RunId,
+    file: options.File = None,
+    reason: options.Reason = None,
+    by: options.By = None,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> None:
+    """Call a run off, for good. Running nodes are stopped."""
+    _ask(run_id, file, store, as_json, "cancelled", lambda engine: engine.cancel(run_id, reason, by=options.who(by)))
+
+
+@command(OPERATE)
+def pause(
+    run_id: options.RunId,
+    file: options.File = None,
+    reason: options.Reason = None,
+    by: options.By = None,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> None:
+    """Let running nodes of a run end, and start nothing new until it is resumed."""
+    _ask(run_id, file, store, as_json, "paused", lambda engine: engine.pause(run_id, reason, by=options.who(by)))
+
+
+def _ask(
+    run_id: str,
+    file: str | None,
+    store: str | None,
+    as_json: bool,
+    wanted: str,
+    verb: Callable[[Engine], Awaitable[Run[Any]]],
+) -> None:
+    async def use(engine: Engine) -> tuple[Run[Any], str | None]:
+        run = await verb(engine)
+        row = engine.store.run(run_id)
+        return run, row.holder.describe() if row.held and row.holder is not None else None
+
+    run, holder = _recorded(file, store, use)
+    if as_json:
+        screen.say_json({"id": run.id, "status": run.status, "requested": wanted, "held_by": holder})
+    elif run.status == wanted:
+        screen.say((wanted, screen.STYLES[wanted]), f"  {run_id}")
+        if wanted == "paused":
+            screen.say(f"  carry it on with: {line('resume', run_id, file=file, store=store, executes=True)}")
+    elif holder is not None:
+        screen.say("asked  ", f"{holder}, which executes {run_id}: it will be {wanted} within a second")
+        screen.say(f"  see: {line('show', run_id, store=store)}")
+    else:
+        screen.say(run.status, f"  {run_id}: it will be {wanted} when it is carried on")
+
+
+@command(OPERATE)
+def fork(
+    target: options.RunAt,
+    file: options.File = None,
+    edit: options.Edit = None,
+    run_id: Annotated[
+        str | None, typer.Option("--run-id", metavar="ID", help="The new run's id. Default: the flow's name and a number.")
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="Instead of the parent's labels; repeatable.")
+    ] = None,
+    by: options.By = None,
+    reason: options.Reason = None,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> None:
+    """Make a new run that shares the history of another up to a checkpoint. Prints its id; `resume` carries it on."""
+    fields, labels = options.read_fields(edit, "--edit"), options.read_pairs(label or [], "--label")
+
+    async def use(engine: Engine) -> str:
+        return await engine.fork(
+            target, edit=fields, run_id=run_id, labels=labels or None, by=options.who(by), reason=reason
+        )
+
+    made = _recorded(file, store, use, needs_flow=fields is not None)
+    carries_on = line("resume", made, file=file, store=store, executes=True)
+    if as_json:
+        screen.say_json({"id": made, "parent": target, "carry_on": carries_on})
+        return
+    screen.say(("forked  ", "bold green"), made, (f"  from {target}", "dim"))
+    screen.say("  carry it on with: ", (carries_on, "bold"))
+
+
+def _recorded(file: str | None, store: str | None, use: stores.Use[Any], *, needs_flow: bool = True) -> Any:
+    stores.require(store)
+    flows = flow_files.flows_for(file) if needs_flow or file is not None else []
+    try:
+        return stores.execute(store, use, {"flows": flows})
+    except FlowNotFound as missing:
+        raise SettingError(name_the_file(missing)) from missing

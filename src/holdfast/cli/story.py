@@ -1,0 +1,188 @@
+"""A run as it goes by, told from its events: one line for what a person wants to know, and where every node is.
+
+A story only reads events; it is folded on the display's own thread and knows nothing of the run but what it was told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from holdfast.cli import screen
+from holdfast.cli.screen import Part
+from holdfast.core.drawing import MARKS
+from holdfast.runtime.views import EventView, Run
+
+_ITEM_LINES_MAX = 24
+"""A fan-out with more items than this is told in tenths."""
+
+
+class NodeSeen(msgspec.Struct):
+    """Where a node is."""
+
+    status: str = ""
+    iteration: int = 0
+    attempt: int = 0
+    started_at: float = 0.0
+    seconds: float = 0.0
+    items_done: int = 0
+    items_all: int | None = None
+    note: str = ""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """What happened, in one line."""
+
+    status: str
+    """Which mark and colour it has."""
+    name: str
+    note: str = ""
+
+    def parts(self) -> list[Part]:
+        style = screen.STYLES.get(self.status, "")
+        note = [("  " + self.note, "red" if self.status == "failed" else "dim")] if self.note else []
+        return [(MARKS.get(self.status, " "), style), f" {screen.one_line(self.name)}", *note]
+
+
+class Story:
+    """Folds events into `nodes`, and tells those that matter."""
+
+    def __init__(self, names: Iterable[str] = (), before: Run[Any] | None = None) -> None:
+        self.nodes: dict[str, NodeSeen] = {name: NodeSeen() for name in names}
+        self.status = "pending"
+        for name, node in before.nodes.items() if before is not None else ():
+            seen = self._node(name)
+            seen.status = "interrupted" if node.status == "running" else node.status
+            seen.iteration, seen.attempt, seen.seconds = node.iteration, node.attempt, node.seconds
+            if node.items is not None:
+                seen.items_done, seen.items_all = node.items
+
+    def _node(self, name: str) -> NodeSeen:
+        return self.nodes.setdefault(name, NodeSeen())
+
+    def tell(self, event: EventView) -> Line | None:
+        """Take an event up. Returns its line, or None where it is not worth one."""
+        if event.kind.startswith("Item"):
+            return self._tell_item(event)
+        return self._tell_node(event) if event.iteration else self._tell_run(event)
+
+    # --- nodes ----------------------------------------------------------------------------------------
+
+    def _tell_node(self, event: EventView) -> Line | None:
+        name = event.node or ""
+        seen = self._node(name)
+        seen.note = ""
+        match event.kind:
+            case "NodeStarted":
+                if event.execution > 1 or seen.iteration != event.iteration:
+                    seen.items_done, seen.items_all = 0, None
+                seen.status, seen.iteration, seen.attempt, seen.started_at = "running", event.iteration, event.attempt, event.at
+                return Line("running", name, visit(event))
+            case "NodeCompleted":
+                self._end(seen, "completed", event.at)
+                routed = event.body.get("routes") or []
+                note = f"{screen.duration(seen.seconds)}{_iteration(event)}"
+                return Line("completed", name, note + (f" → {', '.join(routed)}" if event.iteration > 1 and routed else ""))
+            case "NodeFailed":
+                return self._tell_failed(name, seen, event)
+            case "NodeInterrupted":
+                self._end(seen, "interrupted", event.at)
+                return Line("interrupted", name, f"stopped before it ended ({event.body.get('reason', '')})")
+            case "NodeSkipped":
+                self._end(seen, "skipped", event.at)
+                return Line("skipped", name, f"skipped{_by(event)}")
+            case "NodeScheduled":
+                seen.status, seen.note = "pending", str(event.body.get("why", ""))
+                return Line("pending", name, f"due, waits ({seen.note})")
+            case "QuestionAsked":
+                seen.status, seen.note = "waiting", "waits for a decision"
+                return Line("waiting", name, str(event.body.get("text", "")))
+            case "QuestionAnswered":
+                return Line("completed", name, f"answered{_by(event)}: {event.body.get('answer')}")
+            case "RoutingFailed":
+                seen.status, seen.note = "failed", _fault(event)
+                return Line("failed", name, f"completed, but its router raised {seen.note}")
+        return None
+
+    def _end(self, seen: NodeSeen, status: str, at: float) -> None:
+        seen.status = status
+        if seen.started_at:
+            seen.seconds, seen.started_at = at - seen.started_at, 0.0
+
+    def _tell_failed(self, name: str, seen: NodeSeen, event: EventView) -> Line:
+        retry_at = event.body.get("retry_at")
+        self._end(seen, "failed" if retry_at is None else "waiting", event.at)
+        again = "" if retry_at is None else f"; tries again in {screen.duration(retry_at - event.at)}"
+        seen.note = _fault(event) + again
+        return Line(seen.status, name, f"attempt {event.attempt} failed: {seen.note}")
+
+    def _tell_item(self, event: EventView) -> Line | None:
+        name = event.node or ""
+        seen = self._node(name)
+        match event.kind:
+            case "ItemsListed":
+                seen.items_done, seen.items_all = 0, len(event.body.get("items", []))
+                return Line("running", name, screen.count(seen.items_all, "item"))
+            case "ItemCompleted":
+                seen.items_done += 1
+                count = seen.items_all or 0
+                if count <= _ITEM_LINES_MAX or seen.items_done % max(1, count // 10) == 0 or seen.items_done == count:
+                    return Line("completed", name, f"item {event.body.get('item', 0) + 1}: {seen.items_done} of {count} done")
+            case "ItemFailed":
+                retry_at = event.body.get("retry_at")
+                again = "" if retry_at is None else f"; tries again in {screen.duration(retry_at - event.at)}"
+                status = "failed" if retry_at is None else "waiting"
+                return Line(status, name, f"item {event.body.get('item', 0) + 1} failed: {_fault(event)}{again}")
+        return None
+
+    # --- the run --------------------------------------------------------------------------------------
+
+    def _tell_run(self, event: EventView) -> Line | None:
+        reason = f": {event.body['reason']}" if event.body.get("reason") else ""
+        match event.kind:
+            case "RunResumed" | "RunClaimed" | "RunRewound":
+                self.status = "running"
+                for seen in self.nodes.values():
+                    if seen.status == "running":
+                        seen.status, seen.started_at = "interrupted", 0.0
+                place = f"rewound to event {event.body.get('to')}" if event.kind == "RunRewound" else "resumed"
+                return Line("running", "run", f"{place}{_by(event)}{reason}")
+            case "RunPaused":
+                self.status = "paused"
+                return Line("paused", "run", f"paused{_by(event)}{reason}; running nodes end, nothing new starts")
+            case "RunInterrupted" | "RunCancelled" | "RunCompleted" | "RunFailed":
+                self.status = event.kind.removeprefix("Run").lower()
+                told = f": {_fault(event)}" if event.kind == "RunFailed" else reason
+                return Line(self.status, "run", f"{self.status}{_by(event)}{told}")
+            case "RunCreated":
+                self.status = "running"
+            case "StateEdited" | "FlowChanged" | "StateUpgraded" | "ResumeRefused":
+                words = {"StateEdited": "state edited", "FlowChanged": "goes on with a changed flow"}
+                told = words.get(event.kind) or {"StateUpgraded": "state upgraded"}.get(event.kind, "resume refused")
+                return Line("pending", "run", f"{told}{_by(event)}{reason}")
+            case "LayerCompleted":
+                return Line("completed", "layer", f"{event.body.get('layer')}: {', '.join(event.body.get('nodes', []))}")
+        return None
+
+
+def visit(event: EventView) -> str:
+    """Which visit of its node an event is about, where it is not simply the first."""
+    words = [f"iteration {event.iteration}"] if event.iteration > 1 else []
+    words += [f"execution {event.execution}"] if event.execution > 1 else []
+    words += [f"attempt {event.attempt}"] if event.attempt > 1 else []
+    return ", ".join(words)
+
+
+def _iteration(event: EventView) -> str:
+    return f", iteration {event.iteration}" if event.iteration > 1 else ""
+
+
+def _by(event: EventView) -> str:
+    return f" by {event.by}" if event.by else ""
+
+
+def _fault(event: EventView) -> str:
+    failure = event.body.get("failure") or {}
+    return screen.one_line(f"{failure.get('type', '')}: {failure.get('message', '')}", 300)
