@@ -260,9 +260,9 @@ def test_a_file_that_is_removed_or_replaced_in_use_takes_no_more_writes(path, op
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "smb3", "fuse.sshfs", "9p"])
 def test_network_file_systems_are_told_from_local_ones(kind):
     mounts = (
-        "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n"
-        f"40 22 0:41 / /mnt/far\\040away rw shared:5 - {kind} host:/x rw\n"
         "41 40 0:42 / /mnt/far\\040away/near rw - tmpfs tmpfs rw\n"
+        f"40 22 0:41 / /mnt/far\\040away rw shared:5 - {kind} host:/x rw\n"
+        "22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n"
     )
     assert disk.file_system("/mnt/far away/runs", mounts) == kind
     assert kind in disk.NETWORK_FILE_SYSTEMS

@@ -254,6 +254,27 @@ def test_nobody_overtakes_an_append_that_waits_or_is_under_way(store, gate, outc
     assert gate.batches == [["r1"], ["r3"]]
 
 
+def test_nobody_overtakes_an_append_that_the_thread_has_not_taken_up(store, outcomes, writer_of):
+    writer = writer_of(store)
+    writer._thread = threading.current_thread()  # one that takes nothing up
+    writer.submit(Log("r1").create(), outcomes.of("r1"))
+    assert not writer.try_commit(Log("r2").create())
+    assert store.runs(Query()) == []
+
+
+def test_whoever_is_told_may_commit_a_lone_append(store, writer_of):
+    writer = writer_of(store)
+    committed, told = [], threading.Event()
+
+    def go_on(error):
+        committed.append(writer.try_commit(Log("r2").create()))
+        told.set()
+
+    writer.submit(Log("r1").create(), go_on)
+    assert told.wait(30)
+    assert committed == [True]
+
+
 def test_an_append_that_comes_during_a_lone_commit_follows_it(store, gate, outcomes, writer_of):
     writer = writer_of(gate)
     committing = threading.Thread(target=writer.try_commit, args=(Log("lone").create(),))

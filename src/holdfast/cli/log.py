@@ -13,7 +13,7 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.standing import line
 from holdfast.cli.story import visit
 from holdfast.core.events import KINDS
-from holdfast.errors import SettingError, did_you_mean
+from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, did_you_mean
 from holdfast.runtime import resume
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.history import Checkpoint
@@ -113,12 +113,12 @@ def state(
         return
     found = list(changes(then, now))
     if as_json:
-        told = [{"path": path, "was": was, "now": is_now} for path, was, is_now in found]
+        told = [{"change": sign, "path": path, "was": was, "now": is_now} for sign, path, was, is_now in found]
         screen.say_json({"from": earlier, "to": here, "changes": told})
         return
     screen.say((f"from event {earlier} to {here}" if earlier else f"up to event {here}: everything is new", "dim"))
-    for path, was, is_now in found:
-        _say_change(path, was, is_now)
+    for change in found:
+        _say_change(*change)
     if not found:
         screen.say("nothing changed")
 
@@ -135,8 +135,8 @@ async def _checkpoint_before(engine: Engine, run_id: str, here: int) -> int | No
 _ABSENT = object()
 
 
-def changes(then: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two values differ: path, what it was, what it is. A side that is not there is None in the pair with `+` or `-`."""
+def changes(then: Any, now: Any, path: str = "") -> Iterator[tuple[str, str, Any, Any]]:
+    """Where two values differ: `+` (new), `-` (gone) or `~` (changed), the path, what it was and what it is."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in [*then, *(key for key in now if key not in then)]:
             yield from changes(then.get(key, _ABSENT), now.get(key, _ABSENT), f"{path}.{key}" if path else str(key))
@@ -145,18 +145,18 @@ def changes(then: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any
             was = then[number] if number < len(then) else _ABSENT
             is_now = now[number] if number < len(now) else _ABSENT
             yield from changes(was, is_now, f"{path}[{number}]")
-    elif then is _ABSENT or now is _ABSENT or then != now or type(then) is not type(now):
-        yield path, None if then is _ABSENT else then, None if now is _ABSENT else now
+    elif then is _ABSENT:
+        yield "+", path, None, now
+    elif now is _ABSENT:
+        yield "-", path, then, None
+    elif then != now or type(then) is not type(now):
+        yield "~", path, then, now
 
 
-def _say_change(path: str, was: Any, is_now: Any) -> None:
+def _say_change(sign: str, path: str, was: Any, is_now: Any) -> None:
     old, new = (screen.one_line(screen.json_text(value, indent=None), 200) for value in (was, is_now))
-    if was is None:
-        screen.say(("+ ", "green"), f"{screen.one_line(path)}: {new}")
-    elif is_now is None:
-        screen.say(("- ", "red"), f"{screen.one_line(path)}: {old}")
-    else:
-        screen.say(("~ ", "yellow"), f"{screen.one_line(path)}: {old} → {new}")
+    told = {"+": new, "-": old, "~": f"{old} → {new}"}[sign]
+    screen.say((f"{sign} ", {"+": "green", "-": "red", "~": "yellow"}[sign]), f"{screen.one_line(path)}: {told}")
 
 
 @command(LOOK)
@@ -203,9 +203,9 @@ def verify(
 
     async def use(engine: Engine) -> tuple[list[Verdict], list[str]]:
         if run_id is not None:
-            return [verify_run(engine.store, run_id)], []
+            return [_verdict(engine, run_id)], []
         damage = engine.store.check()
-        return [verify_run(engine.store, found) for found in _all_runs(engine)], damage
+        return [_verdict(engine, found) for found in _all_runs(engine)], damage
 
     verdicts, damage = stores.read(store, use)
     broken = [verdict for verdict in verdicts if verdict.problems]
@@ -223,6 +223,14 @@ def verify(
     else:
         screen.say("Put a copy of the store back, or go on with the runs that are whole; the damaged ones are not resumed.")
     return ended
+
+
+def _verdict(engine: Engine, run_id: str) -> Verdict:
+    """The verdict on one run; one that cannot even be read does not keep the others from being checked."""
+    try:
+        return verify_run(engine.store, run_id)
+    except (StoreCorrupt, SchemaTooNew) as fault:
+        return Verdict(run_id=run_id, events=0, problems=[str(fault)])
 
 
 def _all_runs(engine: Engine) -> Iterator[str]:

@@ -189,7 +189,8 @@ def _completed(state: RunState, event: events.RunCompleted, stored: Stored) -> N
 
 def _failed(state: RunState, event: events.RunFailed, stored: Stored) -> None:
     state.status = "failed"
-    state.failure = event.failure
+    node = state.nodes.get(event.node) if event.node is not None else None
+    state.failure = node.failure if node is not None and node.failure is not None else event.failure
     state.failure_node = event.node
 
 

@@ -48,13 +48,12 @@ class Readiness:
 
     def observe(self, state: RunState, event: Event) -> None:
         """Follow one event that has just been folded into the state."""
-        if isinstance(event, _WHOLE):
-            self.rebuild(state)
-        elif isinstance(event, NodeEvent):
-            routes = getattr(event, "routes", None)
-            for name in routes or ():
+        if isinstance(event, NodeEvent):
+            for name in getattr(event, "routes", None) or ():
                 self._touch(state, name)
             self._touch(state, event.node)
+        elif isinstance(event, _WHOLE):
+            self.rebuild(state)
         elif isinstance(event, events.LayerCompleted):
             for routes in event.routes.values():
                 for name in routes:

@@ -8,6 +8,7 @@ fatal        `Fatal`: trying again is pointless; resumed only with `force`
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import traceback
 
@@ -18,6 +19,7 @@ from holdfast.errors import Fatal, Recoverable
 _PASSING_HTTP = frozenset({408, 425, 429}) | frozenset(range(500, 600))
 _PASSING = (Recoverable, TimeoutError, asyncio.TimeoutError, ConnectionError, InterruptedError)
 _TRACEBACK_CHARS_MAX = 8_000
+_OURS = os.path.dirname(os.path.dirname(__file__))
 
 
 def classify(error: BaseException) -> FailureClass:
@@ -66,6 +68,12 @@ def _http_status(error: BaseException) -> int | None:
 
 
 def _trace(error: BaseException) -> str:
-    frames = traceback.TracebackException.from_exception(error, limit=-20)
+    """The traceback from where user code begins; nothing for an exception that was raised here."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    if trace is None:
+        return ""
+    frames = traceback.TracebackException(type(error), error, trace, limit=-20)
     text = "".join(frames.format()).encode("utf-8", "replace").decode().replace("\0", "\\0")
     return text if len(text) <= _TRACEBACK_CHARS_MAX else "…" + text[-_TRACEBACK_CHARS_MAX:]

@@ -293,7 +293,7 @@ class Runner:
             case commands.CompleteRun():
                 record(events.RunCompleted())
             case commands.FailRun(failure, failed):
-                record(events.RunFailed(failure=failure, node=failed))
+                record(events.RunFailed(failure=msgspec.structs.replace(failure, traceback=""), node=failed))
             case commands.CompleteLayer():
                 self._complete_layer(command)
                 return True

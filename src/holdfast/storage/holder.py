@@ -21,6 +21,9 @@ from holdfast.storage.contract import Holder
 
 Alive: TypeAlias = Callable[[Holder], bool | None]
 
+KEPT_S = 86_400.0
+"""How long a store keeps a holder that ran out and holds nothing."""
+
 _NAMES_OF_MANY_HOSTS = frozenset({"", "localhost", "localhost.localdomain"})
 _STATES_OF_THE_DEAD = frozenset("ZXx")  # a zombie has a pid, and will never run again
 

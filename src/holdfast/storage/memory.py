@@ -214,6 +214,8 @@ class MemoryStore:
                 raise RunHeld(run_id, old.describe())
             self._renew(data, holder)
             run.head = msgspec.structs.replace(run.head, fence=run.head.fence + 1, holder=holder.id)
+            if old is not None and old.id != holder.id and self._alive(old) is False and old.id not in _holding(data):
+                del data.holders[old.id]
             failpoints.reach("claim.committed")
             return Lease(run_id, run.head.fence, run.head.seq)
 
@@ -227,7 +229,16 @@ class MemoryStore:
                 for run in data.runs.values():
                     if run.head.holder == holder.id:
                         run.head = msgspec.structs.replace(run.head, holder=None)
+            self._drop_old_holders(data)
             failpoints.reach("renew.committed")
+
+    def _drop_old_holders(self, data: _Data) -> None:
+        since = self.now() - holders.KEPT_S
+        old = [engine for engine, (_, expires_at) in data.holders.items() if expires_at < since]
+        holding = _holding(data) if old else set()
+        for engine in old:
+            if engine not in holding:
+                del data.holders[engine]
 
     def _renew(self, data: _Data, holder: Holder) -> None:
         known, _ = data.holders.get(holder.id, (holder, 0.0))
@@ -304,6 +315,10 @@ def _next(head: _Head | None, append: Append) -> _Head:
     """The head behind an append that was accepted; None: it makes the run."""
     fence = head.fence if head is not None else int(append.holder is not None)
     return _Head(append.rows[-1].seq, fence, None if append.release else append.holder)
+
+
+def _holding(data: _Data) -> set[str | None]:
+    return {run.head.holder for run in data.runs.values()}
 
 
 def _between(run: _Run, after: int, upto: int | None) -> list[Row]:

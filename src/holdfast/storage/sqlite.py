@@ -47,7 +47,6 @@ APPLICATION_ID = 0x48_46_53_54  # "HFST"
 
 _SQL = schema.queries()
 _LAST_SEQ = 2**63 - 1
-_HOLDERS_KEPT_S = 86_400.0
 _ROOM_FOR_LOG_BYTES = 64 * 1024 * 1024
 
 _encode = msgspec.json.Encoder().encode
@@ -286,7 +285,7 @@ class SqliteStore:
             else:
                 self._cursor.execute(_SQL["release_all"], (holder.id,))
                 self._cursor.execute(_SQL["drop_holder"], (holder.id,))
-            self._cursor.execute(_SQL["drop_old_holders"], (now - _HOLDERS_KEPT_S,))
+            self._cursor.execute(_SQL["drop_old_holders"], (now - holders.KEPT_S,))
 
         self._commit("renew", write)
 

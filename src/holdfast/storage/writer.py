@@ -115,10 +115,9 @@ class Writer:
             began = self._timer()
             outcomes = _commit(self._store, [append for append, _ in batch])
             self._took(self._timer() - began)
-            _tell(batch, outcomes, self._wake)
             with self._changed:
-                self._in_flight = False
-                self._changed.notify_all()
+                self._in_flight = False  # before anyone is told: what they do next may be a lone append
+            _tell(batch, outcomes, self._wake)
 
     def _next_batch(self) -> list[tuple[Append, Done]] | None:
         """Everything that waits, up to the bounds of a batch; None when the writer is closed and nothing waits."""

@@ -456,6 +456,15 @@ class StoreConformance:
         assert not self.store.run("r1").held
         assert self.store.claim("r1", self.rival).fence == 2
 
+    def test_a_holder_that_ran_out_long_ago_and_holds_nothing_is_forgotten(self) -> None:
+        self.store.renew(self.rival)
+        self.started("held")
+        self.time.pass_s(10 * 86_400)
+        self.store.renew(Holder(id="newcomer", ttl_s=TTL_S))
+        self.refused(Log("r1", holder=self.rival.id).create(), FenceLost, "Renew the holder")
+        assert self.store.run("held").holder == self.holder
+        self.write(Log("r1", holder=self.holder.id))
+
     def test_a_process_on_another_host_holds_until_its_time_runs_out(self) -> None:
         far = msgspec.structs.replace(dead_process(), host="elsewhere", boot="another")
         self.store.renew(far)

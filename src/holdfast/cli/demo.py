@@ -1,0 +1,301 @@
+"""`holdfast demo`: the main job in one command. A flow runs in a process of its own, is killed twice with SIGKILL, and carries on.
+
+This process never executes the flow. It starts others that do (`holdfast run`, `holdfast resume`), watches the log they write, kills
+them at two chosen places, and counts at the end what ran where: by the log, and by a witness file that the nodes wrote to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+import holdfast
+from holdfast.cli import options, screen, stores
+from holdfast.cli.app import EXECUTE, command
+from holdfast.cli.exits import Exit
+from holdfast.cli.screen import Part
+from holdfast.cli.standing import Way, line, say_ways
+from holdfast.cli.story import Story
+from holdfast.core import drawing
+from holdfast.errors import HoldfastError, SettingError
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.views import EventView
+
+NODES = ("plan", "research", "outline", "style", "write", "check", "publish")
+KILLED = "killed"
+
+_LOOK_AGAIN_S = 0.02
+
+
+class _Demo(msgspec.Struct):
+    """Where everything of one demonstration is."""
+
+    folder: str
+    run_id: str
+    quiet: bool
+    seq: int = 0
+    pids: list[int] = []
+    told: list[str] = []
+
+    @property
+    def store(self) -> str:
+        return os.path.join(self.folder, "runs.db")
+
+    @property
+    def file(self) -> str:
+        return os.path.join(self.folder, "report.py")
+
+    @property
+    def witness(self) -> str:
+        return os.path.join(self.folder, f"{self.run_id}.witness")
+
+    @property
+    def output(self) -> str:
+        return os.path.join(self.folder, f"{self.run_id}.output")
+
+    def say(self, *parts: Part) -> None:
+        if not self.quiet:
+            screen.say(*parts)
+
+
+@command(EXECUTE)
+def demo(
+    folder: Annotated[
+        str | None, typer.Option("--folder", metavar="FOLDER", help="Where to put it. Default: .holdfast/demo.")
+    ] = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> int:
+    """Kill a workflow in the middle, twice, and see it carry on. Takes about eight seconds."""
+    made = _Demo(_prepare(folder), f"demo-{secrets.token_hex(2)}", as_json)
+    made.say(("A report is written by a flow of seven nodes, in a process that we kill.", "bold"))
+    made.say(("What a process completed is in its log, and never runs again.\n", "dim"))
+    if not made.quiet:
+        from holdfast.cli.demo_flow import flow
+
+        print(drawing.terminal(flow.definition, width=min(screen.console().width, 100), ascii=screen.ascii_only()))
+
+    async def use(engine: Engine) -> None:
+        await _perform(made, engine)
+
+    stores.execute(made.store, use, {}, create=True)
+
+    async def read(engine: Engine) -> list[EventView]:
+        return await engine.events(made.run_id)
+
+    return _account(made, stores.read(made.store, read))
+
+
+def _prepare(folder: str | None) -> str:
+    """A folder with the flow's file in it: the one asked for, `.holdfast/demo`, or a temporary one where that cannot be."""
+    source = Path(__file__).with_name("demo_flow.py")
+    for place in [folder] if folder is not None else [os.path.join(".holdfast", "demo"), None]:
+        chosen = place if place is not None else tempfile.mkdtemp(prefix="holdfast-demo-")
+        try:
+            os.makedirs(chosen, exist_ok=True)
+            shutil.copyfile(source, os.path.join(chosen, "report.py"))
+        except OSError as fault:
+            if place == folder or place is None:
+                raise SettingError(f"the demo cannot use the folder {chosen}: {fault.strerror}. Choose one with --folder.") from fault
+        else:
+            return chosen
+    raise AssertionError("a temporary folder was made, or the reason raised")
+
+
+# --- the story ---------------------------------------------------------------------------------------
+
+
+async def _perform(made: _Demo, engine: Engine) -> None:
+    seen: Counter[str] = Counter()
+
+    def in_the_fan_out(event: EventView) -> str | None:
+        seen[event.kind] += 1
+        if seen["ItemCompleted"] == 3:
+            return "three of six topics are researched, another is under way"
+        return None
+
+    def in_the_loop(event: EventView) -> str | None:
+        again = event.kind == "NodeStarted" and event.node == "write" and event.iteration == 2
+        return "the draft is being written for the second time" if again else None
+
+    story = Story(NODES)
+    first = ("run", made.file, "--run-id", made.run_id)
+    again = ("resume", made.run_id, made.file)
+    await _process(made, engine, story, "starts the run", first, in_the_fan_out)
+    await _process(made, engine, story, "resumes it", again, in_the_loop)
+    await _process(made, engine, story, "resumes it", again, lambda event: None)
+
+
+async def _process(
+    made: _Demo,
+    engine: Engine,
+    story: Story,
+    does: str,
+    arguments: tuple[str, ...],
+    kill_when: Callable[[EventView], str | None],
+) -> None:
+    """Start a process, tell what it does, and kill it when the time has come."""
+    with open(made.output, "ab") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.cli", *arguments, "--store", made.store],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=_environment(made),
+        )
+    made.pids.append(child.pid)
+    made.say(("\nprocess ", "bold"), (str(child.pid), "bold cyan"), (f" {does}", "bold"))
+    try:
+        await _watch(made, engine, story, child, kill_when)
+    finally:
+        if child.poll() is None:
+            child.kill()
+        child.wait()
+
+
+async def _watch(
+    made: _Demo, engine: Engine, story: Story, child: subprocess.Popen[bytes], kill_when: Callable[[EventView], str | None]
+) -> None:
+    """Tell the events of a child as they become durable, until it ends or is killed."""
+    while True:
+        ended = child.poll() is not None
+        for event in await _news(made, engine):
+            made.seq = event.seq
+            told = story.tell(event)
+            if told is not None and event.kind not in ("RunResumed", "RunCompleted"):
+                made.say("  ", *told.parts())
+            if place := kill_when(event):
+                await asyncio.sleep(0.15)  # so that what follows is well under way
+                os.kill(child.pid, signal.SIGKILL)
+                child.wait()
+                made.say(("  ✗ kill -9 ", "bold red"), (str(child.pid), "bold red"), (f"  {place}", "red"))
+                return
+        if ended:
+            if child.returncode != 0:
+                raise HoldfastError(f"the demo's process ended with {child.returncode}; what it said is in {made.output}")
+            return
+        await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+async def _news(made: _Demo, engine: Engine) -> list[EventView]:
+    try:
+        return await engine.events(made.run_id, made.seq)
+    except holdfast.RunNotFound:
+        return []  # the first process has not come so far yet
+
+
+def _environment(made: _Demo) -> dict[str, str]:
+    """The child finds this very Holdfast, installed or not, and the witness file."""
+    package = str(Path(holdfast.__file__).parent.parent)
+    known = os.environ.get("PYTHONPATH")
+    path = f"{package}{os.pathsep}{known}" if known else package
+    return {**os.environ, "PYTHONPATH": path, "HOLDFAST_DEMO_WITNESS": os.path.abspath(made.witness)}
+
+
+# --- the account -------------------------------------------------------------------------------------
+
+
+class Counted(msgspec.Struct):
+    """How often a node ran: what was called, by the witness file, and what was completed, by the log."""
+
+    called: list[int]
+    """In each process."""
+    completed: int
+    wanted: int
+    """Iterations, or items of a fan-out."""
+    again: int
+    """Calls for something whose completion was already recorded."""
+
+
+def count(made: _Demo, log: list[EventView]) -> dict[str, Counted]:
+    """Count by node, from the witness file and the log."""
+    counted = {name: Counted([0] * len(made.pids), 0, 0, 0) for name in NODES}
+    with open(made.witness, encoding="utf-8") as file:
+        calls = [text.rstrip("\n").split(" ") for text in file]
+    where: dict[tuple[str, str, str], int] = {}
+    for pid, node, iteration, item in calls:
+        process = made.pids.index(int(pid))
+        counted[node].called[process] += 1
+        where.setdefault((node, iteration, item), process)
+    done_in = _completed_in(log)
+    for pid, node, iteration, item in calls:
+        done = done_in.get((node, iteration, item))
+        counted[node].again += done is not None and made.pids.index(int(pid)) > done
+    for node, iteration, item in where:
+        counted[node].wanted += 1
+        counted[node].completed += (node, iteration, item) in done_in
+    return counted
+
+
+def _completed_in(log: list[EventView]) -> dict[tuple[str, str, str], int]:
+    """(node, iteration, item) -> the number of the process in which its completion was recorded."""
+    process, found = 0, {}
+    for event in log:
+        process += event.kind == "RunResumed"
+        item = event.body.get("item", "")
+        if event.kind == "ItemCompleted" or (event.kind == "NodeCompleted" and not event.body.get("items")):
+            found[event.node or "", str(event.iteration), str(item)] = process
+    return found
+
+
+def _account(made: _Demo, log: list[EventView]) -> int:
+    """Print what ran where, what did not run again, and what to try next."""
+    counted = count(made, log)
+    again = sum(entry.again for entry in counted.values())
+    ended = log[-1].kind == "RunCompleted" and not again
+    if made.quiet:
+        told = {"ok": ended, "run": made.run_id, "store": made.store, "file": made.file, "killed": made.pids[:-1]}
+        screen.say_json(told | {"nodes": counted, "run_again_after_completion": again})
+        return Exit.OK if ended else Exit.FAILED
+    screen.say(("\nHow often each node was called", "bold"), ("  (by a witness file that the nodes write to)", "dim"))
+    heads = ["NODE", *(f"{pid} {KILLED}" for pid in made.pids[:-1]), str(made.pids[-1]), "COMPLETED", ""]
+    screen.say_table(heads, [_cells(name, entry) for name, entry in counted.items()])
+    calls = sum(sum(entry.called) for entry in counted.values())
+    wanted = sum(entry.wanted for entry in counted.values())
+    before = sum(place < len(made.pids) - 1 for place in _completed_in(log).values())
+    screen.say("")
+    if ended:
+        screen.say(
+            ("✓ ", "green"),
+            f"The report is published. {wanted} pieces of work, {before} of them completed before a kill: none of those ran again.",
+        )
+        screen.say(f"  Only what a kill cut in the middle was called a second time: {calls - wanted} of {calls} calls.")
+    else:
+        screen.say(("✗ ", "red"), f"{again} calls were made for work that was completed already. Please report this.")
+    _say_next(made, log)
+    return Exit.OK if ended else Exit.FAILED
+
+
+def _cells(name: str, entry: Counted) -> list[Part]:
+    cut = sum(entry.called) - entry.wanted
+    note = f"{screen.count(cut, 'call')} cut by a kill, made again" if cut else ""
+    kind = "" if entry.wanted == 1 else " items" if name == "research" else " iterations"
+    numbers: list[Part] = [(str(number) if number else "·", "" if number else "dim") for number in entry.called]
+    return [name, *numbers, (f"{entry.completed} of {entry.wanted}{kind}", "green"), (note, "yellow")]
+
+
+def _say_next(made: _Demo, log: list[EventView]) -> None:
+    styled = next(event.seq for event in log if event.kind == "NodeCompleted" and event.node == "outline")
+    screen.say(("\nTry next", "bold"))
+    fork = line("fork", f"{made.run_id}@{styled}", made.file, "--edit", '{"subject": "storms"}', store=made.store)
+    say_ways([
+        Way(line("show", made.run_id, store=made.store), "the run, its graph and timings"),
+        Way(line("events", made.run_id, store=made.store), "its log: the kills are where a RunResumed is"),
+        Way(line("state", f"{made.run_id}@{styled}", "--diff", store=made.store), "what changed at a checkpoint"),
+        Way(line("checkpoints", made.run_id, store=made.store), "where it can be gone back to"),
+        Way(fork, "another report from the same research; prints how to carry it on"),
+        Way(f"$EDITOR {made.file}", "the flow, 100 lines"),
+    ])  # fmt: skip

@@ -1,0 +1,103 @@
+"""The flow of `holdfast demo`: a report is planned, researched, outlined, written, checked, written again and published.
+
+It has what makes resuming hard: a fan-out (research, one item a topic), a join (write needs the outline and the style), a branch and
+a loop (check sends the draft back once). The nodes only wait and make up words. Each of them writes a line to a witness file
+when it is called, so that what really ran can be counted without believing the log.
+
+This file is yours to change: the demo copied it here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from holdfast import END, START, Context, Graph, append
+
+PACE = float(os.environ.get("HOLDFAST_DEMO_PACE", "1"))
+
+
+@dataclass
+class Report:
+    """What the run knows about its report."""
+
+    subject: str = "tides"
+    topics: list[str] = field(default_factory=list)
+    findings: Annotated[list[str], append] = field(default_factory=list)
+    outline: list[str] = field(default_factory=list)
+    style: str = ""
+    draft: str = ""
+    remarks: Annotated[list[str], append] = field(default_factory=list)
+    approved: bool = False
+    published: str = ""
+
+
+graph = Graph("report", Report)
+
+
+async def work(ctx: Context, seconds: float) -> None:
+    """Say to the witness file that this node was called, then take some time."""
+    witness = os.environ.get("HOLDFAST_DEMO_WITNESS")
+    if witness:
+        item = "" if ctx.item is None else ctx.item
+        with open(witness, "a", encoding="utf-8") as file:
+            file.write(f"{os.getpid()} {ctx.node} {ctx.iteration} {item}\n")
+    await asyncio.sleep(seconds * PACE)
+
+
+@graph.node
+async def plan(state: Report, ctx: Context) -> dict[str, list[str]]:
+    """Choose the topics."""
+    await work(ctx, 0.4)
+    return {"topics": ["moon", "sun", "coasts", "harbours", "currents", "tables"]}
+
+
+@graph.node(each=lambda state: state.topics, limit=2)
+async def research(topic: str, ctx: Context) -> dict[str, list[str]]:
+    """Find something out about one topic; two at a time."""
+    await work(ctx, 0.55)
+    return {"findings": [f"what is known about {topic}"]}
+
+
+@graph.node
+async def outline(state: Report, ctx: Context) -> dict[str, list[str]]:
+    """Put the findings in order."""
+    await work(ctx, 0.3)
+    return {"outline": sorted(state.findings)}
+
+
+@graph.node
+async def style(state: Report, ctx: Context) -> dict[str, str]:
+    """Choose how to write, beside the research."""
+    await work(ctx, 0.5)
+    return {"style": "plain"}
+
+
+@graph.node
+async def write(state: Report, ctx: Context) -> dict[str, str]:
+    """Write the report; waits for the outline and for the style."""
+    await work(ctx, 0.6)
+    return {"draft": f"Draft {ctx.iteration} on {state.subject}, {state.style}: {len(state.outline)} sections"}
+
+
+@graph.node
+async def check(state: Report, ctx: Context) -> dict[str, object]:
+    """Read the draft; the first one is never good enough."""
+    await work(ctx, 0.3)
+    return {"remarks": [f"draft {ctx.iteration} read"], "approved": ctx.iteration > 1}
+
+
+@graph.node
+async def publish(state: Report, ctx: Context) -> dict[str, str]:
+    """Hand the report over."""
+    await work(ctx, 0.3)
+    return {"published": f"{state.draft}, published"}
+
+
+graph.chain(START, "plan", "research", "outline", "write", "check").chain(START, "style", "write")
+graph.branch("check", lambda state: "publish" if state.approved else "write", to=["publish", "write"])
+graph.edge("publish", END)
+
+flow = graph.compile()
