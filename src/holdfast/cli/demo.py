@@ -14,8 +14,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +30,7 @@ from holdfast.cli.screen import Part
 from holdfast.cli.standing import Way, line, say_ways
 from holdfast.cli.story import Story
 from holdfast.core import drawing
-from holdfast.errors import HoldfastError, SettingError
+from holdfast.errors import HoldfastError, RunNotFound, SettingError
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.views import EventView
 
@@ -74,19 +74,27 @@ class _Demo(msgspec.Struct):
 @command(EXECUTE)
 def demo(
     folder: Annotated[
-        str | None, typer.Option("--folder", metavar="FOLDER", help="Where to put it. Default: .holdfast/demo.")
+        str | None,
+        typer.Option("--folder", metavar="FOLDER", help="Where to put it. Default: .holdfast/demo."),
     ] = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Kill a workflow in the middle, twice, and see it carry on. Takes about eight seconds."""
+    """Kill a workflow in the middle, and see it carry on.
+
+    Takes about eight seconds, and leaves a store to look at.
+    """
     made = _Demo(_prepare(folder), f"demo-{secrets.token_hex(2)}", as_json)
     made.say(("A report is written by a flow of seven nodes, in a process that we kill.", "bold"))
     made.say(("What a process completed is in its log, and never runs again.\n", "dim"))
     if not made.quiet:
         from holdfast.cli.demo_flow import flow
 
-        print(drawing.terminal(flow.definition, width=min(screen.console().width, 100), ascii=screen.ascii_only()))
+        print(
+            drawing.terminal(
+                flow.definition, width=min(screen.console().width, 100), ascii=screen.ascii_only()
+            )
+        )
 
     async def use(engine: Engine) -> None:
         await _perform(made, engine)
@@ -109,7 +117,9 @@ def _prepare(folder: str | None) -> str:
             shutil.copyfile(source, os.path.join(chosen, "report.py"))
         except OSError as fault:
             if place == folder or place is None:
-                raise SettingError(f"the demo cannot use the folder {chosen}: {fault.strerror}. Choose one with --folder.") from fault
+                raise SettingError(
+                    f"the demo cannot use the folder {chosen}: {fault.strerror}. Choose one with --folder."
+                ) from fault
         else:
             return chosen
     raise AssertionError("a temporary folder was made, or the reason raised")
@@ -119,24 +129,24 @@ def _prepare(folder: str | None) -> str:
 
 
 async def _perform(made: _Demo, engine: Engine) -> None:
-    seen: Counter[str] = Counter()
+    from holdfast.cli.demo_flow import flow
 
-    def in_the_fan_out(event: EventView) -> str | None:
-        seen[event.kind] += 1
-        if seen["ItemCompleted"] == 3:
-            return "three of six topics are researched, another is under way"
-        return None
+    story = Story(flow.definition)
+    researched, written = story.nodes["research"], story.nodes["write"]
 
-    def in_the_loop(event: EventView) -> str | None:
-        again = event.kind == "NodeStarted" and event.node == "write" and event.iteration == 2
+    def in_the_fan_out() -> str | None:
+        done, listed = researched.items_done, researched.items_all
+        return f"{done} of {listed} topics are researched, two are under way" if done >= 3 else None
+
+    def in_the_loop() -> str | None:
+        again = written.iteration == 2 and written.status == "running"
         return "the draft is being written for the second time" if again else None
 
-    story = Story(NODES)
     first = ("run", made.file, "--run-id", made.run_id)
     again = ("resume", made.run_id, made.file)
     await _process(made, engine, story, "starts the run", first, in_the_fan_out)
     await _process(made, engine, story, "resumes it", again, in_the_loop)
-    await _process(made, engine, story, "resumes it", again, lambda event: None)
+    await _process(made, engine, story, "resumes it", again, lambda: None)
 
 
 async def _process(
@@ -145,7 +155,7 @@ async def _process(
     story: Story,
     does: str,
     arguments: tuple[str, ...],
-    kill_when: Callable[[EventView], str | None],
+    kill_when: Callable[[], str | None],
 ) -> None:
     """Start a process, tell what it does, and kill it when the time has come."""
     with open(made.output, "ab") as output:
@@ -167,34 +177,39 @@ async def _process(
 
 
 async def _watch(
-    made: _Demo, engine: Engine, story: Story, child: subprocess.Popen[bytes], kill_when: Callable[[EventView], str | None]
+    made: _Demo,
+    engine: Engine,
+    story: Story,
+    child: subprocess.Popen[bytes],
+    kill_when: Callable[[], str | None],
 ) -> None:
     """Tell the events of a child as they become durable, until it ends or is killed."""
     while True:
         ended = child.poll() is not None
-        for event in await _news(made, engine):
-            made.seq = event.seq
-            told = story.tell(event)
-            if told is not None and event.kind not in ("RunResumed", "RunCompleted"):
-                made.say("  ", *told.parts())
-            if place := kill_when(event):
-                await asyncio.sleep(0.15)  # so that what follows is well under way
-                os.kill(child.pid, signal.SIGKILL)
-                child.wait()
-                made.say(("  ✗ kill -9 ", "bold red"), (str(child.pid), "bold red"), (f"  {place}", "red"))
-                return
+        await _tell_news(made, engine, story)
+        if kill_when():
+            os.kill(child.pid, signal.SIGKILL)
+            child.wait()
+            await _tell_news(made, engine, story)  # what became durable before it died
+            made.say((f"  ✗ kill -9 {child.pid}", "bold red"), (f"  {kill_when()}", "red"))
+            return
         if ended:
             if child.returncode != 0:
-                raise HoldfastError(f"the demo's process ended with {child.returncode}; what it said is in {made.output}")
+                raise HoldfastError(
+                    f"the demo's process ended with {child.returncode}; what it said is in {made.output}"
+                )
             return
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 
-async def _news(made: _Demo, engine: Engine) -> list[EventView]:
-    try:
-        return await engine.events(made.run_id, made.seq)
-    except holdfast.RunNotFound:
-        return []  # the first process has not come so far yet
+async def _tell_news(made: _Demo, engine: Engine, story: Story) -> None:
+    """Tell what has become durable since the last time."""
+    with suppress(RunNotFound):  # the first process may not have come so far yet
+        for event in await engine.events(made.run_id, made.seq):
+            made.seq = event.seq
+            told = story.tell(event)
+            if told is not None and event.kind not in ("RunResumed", "RunCompleted"):
+                made.say("  ", *told.parts())
 
 
 def _environment(made: _Demo) -> dict[str, str]:
@@ -257,10 +272,18 @@ def _account(made: _Demo, log: list[EventView]) -> int:
     again = sum(entry.again for entry in counted.values())
     ended = log[-1].kind == "RunCompleted" and not again
     if made.quiet:
-        told = {"ok": ended, "run": made.run_id, "store": made.store, "file": made.file, "killed": made.pids[:-1]}
+        told = {
+            "ok": ended,
+            "run": made.run_id,
+            "store": made.store,
+            "file": made.file,
+            "killed": made.pids[:-1],
+        }
         screen.say_json(told | {"nodes": counted, "run_again_after_completion": again})
         return Exit.OK if ended else Exit.FAILED
-    screen.say(("\nHow often each node was called", "bold"), ("  (by a witness file that the nodes write to)", "dim"))
+    screen.say(
+        ("\nHow often each node was called", "bold"), ("  (by a witness file that the nodes write to)", "dim")
+    )
     heads = ["NODE", *(f"{pid} {KILLED}" for pid in made.pids[:-1]), str(made.pids[-1]), "COMPLETED", ""]
     screen.say_table(heads, [_cells(name, entry) for name, entry in counted.items()])
     calls = sum(sum(entry.called) for entry in counted.values())
@@ -272,9 +295,13 @@ def _account(made: _Demo, log: list[EventView]) -> int:
             ("✓ ", "green"),
             f"The report is published. {wanted} pieces of work, {before} of them completed before a kill: none of those ran again.",
         )
-        screen.say(f"  Only what a kill cut in the middle was called a second time: {calls - wanted} of {calls} calls.")
+        screen.say(
+            f"  Only what a kill cut in the middle was called a second time: {calls - wanted} of {calls} calls."
+        )
     else:
-        screen.say(("✗ ", "red"), f"{again} calls were made for work that was completed already. Please report this.")
+        screen.say(
+            ("✗ ", "red"), f"{again} calls were made for work that was completed already. Please report this."
+        )
     _say_next(made, log)
     return Exit.OK if ended else Exit.FAILED
 
@@ -283,14 +310,18 @@ def _cells(name: str, entry: Counted) -> list[Part]:
     cut = sum(entry.called) - entry.wanted
     note = f"{screen.count(cut, 'call')} cut by a kill, made again" if cut else ""
     kind = "" if entry.wanted == 1 else " items" if name == "research" else " iterations"
-    numbers: list[Part] = [(str(number) if number else "·", "" if number else "dim") for number in entry.called]
+    numbers: list[Part] = [
+        (str(number) if number else "·", "" if number else "dim") for number in entry.called
+    ]
     return [name, *numbers, (f"{entry.completed} of {entry.wanted}{kind}", "green"), (note, "yellow")]
 
 
 def _say_next(made: _Demo, log: list[EventView]) -> None:
     styled = next(event.seq for event in log if event.kind == "NodeCompleted" and event.node == "outline")
     screen.say(("\nTry next", "bold"))
-    fork = line("fork", f"{made.run_id}@{styled}", made.file, "--edit", '{"subject": "storms"}', store=made.store)
+    fork = line(
+        "fork", f"{made.run_id}@{styled}", made.file, "--edit", '{"subject": "storms"}', store=made.store
+    )
     say_ways([
         Way(line("show", made.run_id, store=made.store), "the run, its graph and timings"),
         Way(line("events", made.run_id, store=made.store), "its log: the kills are where a RunResumed is"),

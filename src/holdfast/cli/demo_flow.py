@@ -38,26 +38,31 @@ graph = Graph("report", Report)
 
 
 async def work(ctx: Context, seconds: float) -> None:
-    """Say to the witness file that this node was called, then take some time."""
+    """Be seen, then take some time."""
+    tell_witness(ctx)
+    await asyncio.sleep(seconds * PACE)
+
+
+def tell_witness(ctx: Context) -> None:
+    """Write to the witness file, if there is one, that this node was called."""
     witness = os.environ.get("HOLDFAST_DEMO_WITNESS")
     if witness:
         item = "" if ctx.item is None else ctx.item
         with open(witness, "a", encoding="utf-8") as file:
             file.write(f"{os.getpid()} {ctx.node} {ctx.iteration} {item}\n")
-    await asyncio.sleep(seconds * PACE)
 
 
 @graph.node
 async def plan(state: Report, ctx: Context) -> dict[str, list[str]]:
     """Choose the topics."""
-    await work(ctx, 0.4)
+    await work(ctx, 0.3)
     return {"topics": ["moon", "sun", "coasts", "harbours", "currents", "tables"]}
 
 
 @graph.node(each=lambda state: state.topics, limit=2)
 async def research(topic: str, ctx: Context) -> dict[str, list[str]]:
     """Find something out about one topic; two at a time."""
-    await work(ctx, 0.55)
+    await work(ctx, 0.6 if (ctx.item or 0) % 2 else 0.4)
     return {"findings": [f"what is known about {topic}"]}
 
 
@@ -78,8 +83,10 @@ async def style(state: Report, ctx: Context) -> dict[str, str]:
 @graph.node
 async def write(state: Report, ctx: Context) -> dict[str, str]:
     """Write the report; waits for the outline and for the style."""
-    await work(ctx, 0.6)
-    return {"draft": f"Draft {ctx.iteration} on {state.subject}, {state.style}: {len(state.outline)} sections"}
+    await work(ctx, 0.5)
+    return {
+        "draft": f"Draft {ctx.iteration} on {state.subject}, {state.style}: {len(state.outline)} sections"
+    }
 
 
 @graph.node

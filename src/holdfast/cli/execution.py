@@ -1,6 +1,6 @@
 """Commands that execute: run, resume, retry, skip. They show progress while the run goes, and end with how it stands.
 
-Ctrl-C and SIGTERM stop the run in order; the last line then says how to carry it on. stdout holds the result, stderr the progress.
+Ctrl-C and SIGTERM stop the run in order; the last line then says how to carry it on. The result is on stdout, progress on stderr.
 """
 
 from __future__ import annotations
@@ -45,20 +45,27 @@ def run(
     file: Annotated[str, typer.Argument(metavar="FILE.py[:FLOW]", help="The file that defines the flow.")],
     given: Annotated[
         str | None,
-        typer.Option("--input", "-i", metavar="JSON|@FILE", help="The state to begin with, as a JSON object."),
+        typer.Option(
+            "--input", "-i", metavar="JSON|@FILE", help="The state to begin with, as a JSON object."
+        ),
     ] = None,
     run_id: Annotated[
-        str | None, typer.Option("--run-id", metavar="ID", help="The run's id. Default: the flow's name and a number.")
+        str | None,
+        typer.Option("--run-id", metavar="ID", help="The run's id. Default: the flow's name and a number."),
     ] = None,
     label: Annotated[
-        list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="For finding the run again; repeatable.")
+        list[str] | None,
+        typer.Option("--label", metavar="NAME=VALUE", help="For finding the run again; repeatable."),
     ] = None,
     timeout: Annotated[
         float | None, typer.Option("--timeout", metavar="SECONDS", help="Fail the run if it takes longer.")
     ] = None,
     durability: Annotated[
         Durability | None,
-        typer.Option("--durability", help="When a step is durable: before the next starts (sync), meanwhile, at the end."),
+        typer.Option(
+            "--durability",
+            help="When a step is durable: before the next starts (sync), meanwhile, at the end.",
+        ),
     ] = None,
     grace: options.Grace = None,
     by: options.By = None,
@@ -66,9 +73,10 @@ def run(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Start a run of a flow and carry it on until it ends or needs somebody.
+    """Start a run of a flow and carry it on.
 
-    The same id with the same flow and input is the same run: it is carried on, or returned if it is completed.
+    It returns when the run has ended or needs somebody. The same id with the same flow and input is the same run: it is
+    carried on, or returned if it is completed.
     """
     flow = flow_files.load_flow(file)
     chosen = run_id if run_id is not None else f"{flow.name[:40]}-{secrets.token_hex(4)}"
@@ -87,7 +95,9 @@ def run(
     )
     return carry_on(
         errand,
-        lambda engine: engine.run(flow, value, run_id=chosen, labels=labels, timeout=timeout, by=options.who(by)),
+        lambda engine: engine.run(
+            flow, value, run_id=chosen, labels=labels, timeout=timeout, by=options.who(by)
+        ),
     )
 
 
@@ -96,29 +106,40 @@ def resume(
     target: options.RunAt,
     file: options.File = None,
     checkpoint: Annotated[
-        int | None, typer.Option("--checkpoint", metavar="SEQ", help="Rewind to this checkpoint first; as RUN@SEQ.")
+        int | None,
+        typer.Option("--checkpoint", metavar="SEQ", help="Rewind to this checkpoint first; as RUN@SEQ."),
     ] = None,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="NODE", help="Rewind to just after this node's latest completion.")
+        str | None,
+        typer.Option("--after", metavar="NODE", help="Rewind to just after this node's latest completion."),
     ] = None,
     restart_at: Annotated[
-        str | None, typer.Option("--restart-at", metavar="NODE", help="Run this node again with the input it had.")
+        str | None,
+        typer.Option("--restart-at", metavar="NODE", help="Run this node again with the input it had."),
     ] = None,
     replay: Annotated[bool, typer.Option("--replay", help="Run the last completed node again.")] = False,
     edit: options.Edit = None,
     validate: Annotated[
         str | None,
-        typer.Option("--validate", metavar="FILE.py:FUNCTION", help="Ask this function of the state first; a message refuses."),
+        typer.Option(
+            "--validate",
+            metavar="FILE.py:FUNCTION",
+            help="Ask this function of the state first; a message refuses.",
+        ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Also after a fatal failure, or past a node that is not idempotent.")
+        bool,
+        typer.Option("--force", help="Also after a fatal failure, or past a node that is not idempotent."),
     ] = False,
     on_change: Annotated[
         Literal["refuse", "compatible"],
-        typer.Option("--on-change", help="Whether to go on with a flow that has changed in a compatible way."),
+        typer.Option(
+            "--on-change", help="Whether to go on with a flow that has changed in a compatible way."
+        ),
     ] = "refuse",
     rename: Annotated[
-        list[str] | None, typer.Option("--rename", metavar="OLD=NEW", help="A node that has a new name; repeatable.")
+        list[str] | None,
+        typer.Option("--rename", metavar="OLD=NEW", help="A node that has a new name; repeatable."),
     ] = None,
     grace: options.Grace = None,
     by: options.By = None,
@@ -127,7 +148,11 @@ def resume(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Carry a run on from its latest checkpoint, or from an earlier one. What completed before is never run again."""
+    """Carry a run on, from its end or an earlier checkpoint.
+
+    What completed before that place is never run again. Without options a run that failed, was cut or was stopped goes on where
+    it was.
+    """
     fields, renamed = options.read_fields(edit, "--edit"), options.read_pairs(rename or [], "--rename")
     check = flow_files.load_function(validate, "--validate") if validate is not None else None
     errand = _errand(target.partition("@")[0], file, store, as_json, grace)
@@ -154,7 +179,8 @@ def resume(
 def retry(
     run_id: options.RunId,
     node: Annotated[
-        str | None, typer.Argument(metavar="[NODE]", help="Only this node. Default: all that failed, were cut or wait.")
+        str | None,
+        typer.Argument(metavar="NODE", help="Only this node. Default: all that failed, were cut or wait."),
     ] = None,
     file: options.File = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Keep nothing of the execution before.")] = False,
@@ -165,7 +191,7 @@ def retry(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Try failed, cut or waiting nodes of a run again, and go on."""
+    """Try failed, cut or waiting nodes again, and go on."""
     if node is not None and file is None and (".py" in node or "/" in node):
         node, file = None, node  # `holdfast retry r1 flow.py`
     errand = _errand(run_id, file, store, as_json, grace)
@@ -181,7 +207,9 @@ def skip(
     file: options.File = None,
     update: Annotated[
         str | None,
-        typer.Option("--update", metavar="JSON|@FILE", help="What the node would have returned, as a JSON object."),
+        typer.Option(
+            "--update", metavar="JSON|@FILE", help="What the node would have returned, as a JSON object."
+        ),
     ] = None,
     grace: options.Grace = None,
     by: options.By = None,
@@ -190,7 +218,10 @@ def skip(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Put an update in place of what a failed, cut or waiting node would have returned, and go on behind it."""
+    """Go on without a failed, cut or waiting node.
+
+    The update stands in place of what the node would have returned.
+    """
     fields = options.read_fields(update, "--update")
     errand = _errand(run_id, file, store, as_json, grace)
     return carry_on(
@@ -217,9 +248,12 @@ class _Outcome(msgspec.Struct):
 def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> int:
     """Do it, show it, and say how the run stands. Returns the exit code."""
     outcome = _Outcome()
-    names = list(errand.flows[0].nodes) if len(errand.flows) == 1 else []
-    display = Display(errand.run_id, names, quiet=errand.as_json)
-    engine_options: blocking.Options = {"flows": errand.flows, "grace": errand.grace, "durability": errand.durability}
+    display = Display(errand.run_id, quiet=errand.as_json)
+    engine_options: blocking.Options = {
+        "flows": errand.flows,
+        "grace": errand.grace,
+        "durability": errand.durability,
+    }
     signalled: Exit | None = None
 
     async def use(engine: Engine) -> None:
@@ -271,14 +305,20 @@ def conclude(errand: Errand, run: Run[Any] | None, stands: Standing | None) -> N
     """Say how the run stands: the result on stdout, what somebody must do on stderr."""
     if run is None or stands is None:  # left by a second signal, before it could be looked at
         screen.say(("left at once. ", "yellow"), "Carry it on with:", err=True)
-        screen.say(f"  {line('resume', errand.run_id, file=errand.file, store=errand.store, executes=True)}", err=True)
+        screen.say(
+            f"  {line('resume', errand.run_id, file=errand.file, store=errand.store, executes=True)}",
+            err=True,
+        )
         return
     if errand.as_json:
-        screen.say_json(msgspec.to_builtins(run, str_keys=True, enc_hook=str) | {"why": stands.why, "ways": stands.ways})
+        screen.say_json(
+            msgspec.to_builtins(run, str_keys=True, enc_hook=str) | {"why": stands.why, "ways": stands.ways}
+        )
         return
     status = "cut" if stands.cut else run.status
     tries = sum(node.tries for node in run.nodes.values())
-    told = f"{run.id}  {screen.count(tries, 'attempt')} at {screen.count(len(run.nodes), 'node')}, {screen.duration(run.active_s)}"
+    work = f"{screen.count(tries, 'attempt')} at {screen.count(len(run.nodes), 'node')}"
+    told = f"{run.id}  {work}, {screen.duration(run.active_s)}"
     well = run.status == "completed"
     screen.say((status, f"bold {screen.STYLES.get(run.status, '')}".strip()), f"  {told}", err=not well)
     if well:

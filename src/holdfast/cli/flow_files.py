@@ -1,7 +1,7 @@
 """A user's code, from a file that the user named: here, or in `[tool.holdfast] flows`. Never by a name found in a store.
 
-A file is imported once, as a module of its own with its folder on `sys.path`, as Python would run it. Whatever goes wrong in it is
-told with file and line.
+A file is imported once, as a module of its own with its folder on `sys.path`, as Python would run it. Whatever goes wrong in
+it is told with file and line.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ def load_flow(named: str) -> Flow[Any]:
             there = f"; there {_are(found)}" if found else ", and no other flow either"
             raise SettingError(f"{file} has no flow {name!r}{there}{did_you_mean(name, found)}")
         return _compiled(found[name], file)
-    flows = {id(value): value for value in found.values() if isinstance(value, Flow)} or {
-        id(value): value for value in found.values()
-    }
+    compiled = [value for value in found.values() if isinstance(value, Flow)]
+    flows = list({id(value): value for value in compiled or found.values()}.values())
     if len(flows) == 1:
-        return _compiled(next(iter(flows.values())), file)
+        return _compiled(flows[0], file)
     if not found:
         raise SettingError(f"{file} defines no flow. Make one at the top of the file: flow = graph.compile()")
-    raise SettingError(f"{file} defines {len(flows)} flows; name one, as in {file}:{next(iter(found))}. There {_are(found)}.")
+    raise SettingError(
+        f"{file} defines {len(flows)} flows; name one, as in {file}:{next(iter(found))}. There {_are(found)}."
+    )
 
 
 def _are(found: Iterable[str]) -> str:
@@ -55,9 +56,12 @@ def project_flows() -> list[Flow[Any]]:
     """The flows of `[tool.holdfast] flows` in the nearest pyproject.toml; its paths count from there."""
     listed = project_table().get("flows", [])
     if not isinstance(listed, list) or not all(isinstance(entry, str) for entry in listed):
-        raise SettingError('[tool.holdfast] flows in pyproject.toml must be a list of files, as in ["report.py:flow"]')
+        raise SettingError(
+            '[tool.holdfast] flows in pyproject.toml must be a list of files, as in ["report.py:flow"]'
+        )
     folder = next(
-        (place for place in (Path.cwd(), *Path.cwd().parents) if (place / "pyproject.toml").is_file()), Path.cwd()
+        (place for place in (Path.cwd(), *Path.cwd().parents) if (place / "pyproject.toml").is_file()),
+        Path.cwd(),
     )
     return [load_flow(os.path.relpath(folder / entry)) for entry in listed]
 
@@ -113,7 +117,11 @@ def _module(file: str) -> ModuleType:
         near = did_you_mean(path.name, [other.name for other in path.parent.glob("*.py")])
         what = "is a folder" if path.is_dir() else "does not exist"
         raise SettingError(f"the flow file {file} {what}{near}. Name the Python file that defines the flow.")
-    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"flow_file_{len(_loaded)}"
+    name = (
+        path.stem
+        if path.stem.isidentifier() and path.stem not in sys.modules
+        else f"flow_file_{len(_loaded)}"
+    )
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise SettingError(f"the flow file {file} is no Python file: its name must end in .py")

@@ -24,18 +24,25 @@ from holdfast.storage.contract import STATUSES, RunRow, RunStatus
 @command(LOOK)
 def runs(
     status: Annotated[
-        list[str] | None, typer.Option("--status", metavar="STATUS", help=f"Only these: {', '.join(STATUSES)}; repeatable.")
+        list[str] | None,
+        typer.Option("--status", metavar="STATUS", help=f"Only these: {', '.join(STATUSES)}; repeatable."),
     ] = None,
-    flow: Annotated[str | None, typer.Option("--flow", metavar="NAME", help="Only runs of this flow.")] = None,
+    flow: Annotated[
+        str | None, typer.Option("--flow", metavar="NAME", help="Only runs of this flow.")
+    ] = None,
     label: Annotated[
-        list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="Only runs with this label; repeatable.")
+        list[str] | None,
+        typer.Option("--label", metavar="NAME=VALUE", help="Only runs with this label; repeatable."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many, the newest first.")] = 50,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """List runs, the newest first; says which were cut and how to carry them on."""
+    """List runs, and which of them were cut.
+
+    A run was cut when it should be going and nobody executes it: its process died. The list says how to carry it on.
+    """
     wanted = [_known_status(name) for name in status or []]
     labels = options.read_pairs(label or [], "--label")
 
@@ -49,7 +56,11 @@ def runs(
         return
     if not listed:
         chosen = bool(wanted or flow or labels)
-        screen.say("No run fits. Leave a filter out to see more." if chosen else "No runs yet. `holdfast run FILE.py` starts one.")
+        screen.say(
+            "No run fits. Leave a filter out to see more."
+            if chosen
+            else "No runs yet. `holdfast run FILE.py` starts one."
+        )
         return
     screen.say_table(
         ["RUN", "FLOW", "STATUS", "UPDATED", "SEQ", "ABOUT"], [_cells(row, now) for row in listed], flexible=5
@@ -63,7 +74,9 @@ def _known_status(name: str) -> RunStatus:
     for known in STATUSES:
         if name == known:
             return known
-    raise SettingError(f"no run has the status {name!r}{did_you_mean(name, STATUSES)}. Statuses are {', '.join(STATUSES)}.")
+    raise SettingError(
+        f"no run has the status {name!r}{did_you_mean(name, STATUSES)}. Statuses are {', '.join(STATUSES)}."
+    )
 
 
 def _cells(row: RunRow, now: float) -> list[Part]:
@@ -87,20 +100,42 @@ def _say_stopped(rows: list[RunRow], store: str | None) -> None:
     interrupted = [row.run_id for row in rows if row.status == "interrupted" and not row.held]
     if cut:
         verb = "was cut: its process ended" if len(cut) == 1 else "were cut: their processes ended"
-        screen.say(f"\n{screen.count(len(cut), 'run')} {verb} without a word. Nothing that completed is lost.")
+        screen.say(
+            f"\n{screen.count(len(cut), 'run')} {verb} without a word. Nothing that completed is lost."
+        )
     if interrupted:
         verb = "was stopped" if len(interrupted) == 1 else "were stopped"
         screen.say(f"\n{screen.count(len(interrupted), 'run')} {verb} in order.")
     for run_id in [*cut, *interrupted][:3]:
-        screen.say(("  $ ", "dim"), (line("resume", run_id, store=store, executes=True), "bold"), ("   # carry it on", "dim"))
+        screen.say(
+            ("  $ ", "dim"),
+            (line("resume", run_id, store=store, executes=True), "bold"),
+            ("   # carry it on", "dim"),
+        )
     if any(row.status in ("failed", "waiting", "paused") and not is_row_cut(row) for row in rows):
         screen.say(("\n`holdfast show RUN` says why a run failed or waits, and what carries it on.", "dim"))
 
 
 def _row_as_json(row: RunRow) -> dict[str, Any]:
-    names = ("flow", "status", "seq", "created_at", "updated_at", "labels", "parent", "active", "error", "due_at", "held")
+    names = (
+        "flow",
+        "status",
+        "seq",
+        "created_at",
+        "updated_at",
+        "labels",
+        "parent",
+        "active",
+        "error",
+        "due_at",
+        "held",
+    )
     holder = row.holder.describe() if row.held and row.holder is not None else None
-    return {"id": row.run_id} | {name: getattr(row, name) for name in names} | {"held_by": holder, "cut": is_row_cut(row)}
+    return (
+        {"id": row.run_id}
+        | {name: getattr(row, name) for name in names}
+        | {"held_by": holder, "cut": is_row_cut(row)}
+    )
 
 
 @command(LOOK)
@@ -110,7 +145,10 @@ def show(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Show one run: its graph with the state of every node, timings, why it stopped and what carries it on."""
+    """Show one run: graph, timings, why it stopped.
+
+    And the exact command that carries it on.
+    """
 
     async def use(engine: Engine) -> tuple[Run[Any], Standing, Definition, float]:
         run = await engine.get(run_id)
@@ -124,7 +162,10 @@ def show(
         return
     status = f"{run.status}, cut" if stands.cut else run.status
     screen.say((run.id, "bold"), f"  flow {run.flow}  ", (status, f"bold {screen.STYLES[run.status]}"))
-    facts = [f"started {screen.when(run.created_at)}", f"last event {run.seq}, {screen.duration(now - run.updated_at)} ago"]
+    facts = [
+        f"started {screen.when(run.created_at)}",
+        f"last event {run.seq}, {screen.duration(now - run.updated_at)} ago",
+    ]
     facts += [f"forked from {run.parent}"] if run.parent else []
     facts += [f"{name}={value}" for name, value in run.labels.items()]
     screen.say(("; ".join(facts), "dim"))
@@ -137,13 +178,18 @@ def show(
 
 
 def _say_graph(run: Run[Any], definition: Definition, *, cut: bool) -> None:
-    statuses = {name: "interrupted" if cut and node.status == "running" else node.status for name, node in run.nodes.items()}
+    statuses = {
+        name: "interrupted" if cut and node.status == "running" else node.status
+        for name, node in run.nodes.items()
+    }
     notes = {name: _note(node, cut=cut) for name, node in run.nodes.items()}
     screen_width = screen.console().width
     picture = drawing.terminal(
         definition, statuses, width=min(screen_width, 160), notes=notes, ascii=screen.ascii_only()
     )
-    styles = {mark: screen.STYLES[status] for status, mark in drawing.MARKS.items() if status in screen.STYLES}
+    styles = {
+        mark: screen.STYLES[status] for status, mark in drawing.MARKS.items() if status in screen.STYLES
+    }
     for drawn in picture.splitlines():
         mark = next((char for char in drawn[:40] if char in styles), None)
         before, _, behind = drawn.partition(mark) if mark else (drawn, "", "")
@@ -165,10 +211,20 @@ def _note(node: NodeView, *, cut: bool) -> str:
 
 def _say_more(run: Run[Any], store: str | None) -> None:
     if run.error is not None and run.error.traceback:
-        code = next((found for found in reversed(run.error.traceback.splitlines()) if found.lstrip().startswith("File ")), "")
+        code = next(
+            (
+                found
+                for found in reversed(run.error.traceback.splitlines())
+                if found.lstrip().startswith("File ")
+            ),
+            "",
+        )
         if code:
             screen.say((f"Where: {code.strip()}", "dim"))
-    verbs = ", ".join(line(verb, run.id, store=store).removeprefix("holdfast ") for verb in ("events", "state", "checkpoints"))
+    verbs = ", ".join(
+        line(verb, run.id, store=store).removeprefix("holdfast ")
+        for verb in ("events", "state", "checkpoints")
+    )
     screen.say((f"More: holdfast {verbs}", "dim"))
 
 
@@ -177,19 +233,26 @@ def definition_of(engine: Engine, run_id: str) -> Definition:
     row = engine.store.run(run_id)
     stored = engine.store.definition(row.fingerprint)
     if stored is None:
-        raise StoreCorrupt(f"run {run_id!r}: the definition of its flow is not in the store. `holdfast verify` says more.")
+        raise StoreCorrupt(
+            f"run {run_id!r}: the definition of its flow is not in the store. `holdfast verify` says more."
+        )
     return msgspec.json.decode(stored, type=Definition)
 
 
 @command(LOOK)
 def graph(
     target: Annotated[str, typer.Argument(metavar="FILE.py[:FLOW]|RUN", help="A flow's file, or a run.")],
-    mermaid: Annotated[bool, typer.Option("--mermaid", help="As a Mermaid flowchart, for pages that draw them.")] = False,
+    mermaid: Annotated[
+        bool, typer.Option("--mermaid", help="As a Mermaid flowchart, for pages that draw them.")
+    ] = False,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Draw a flow from its file, or as a run was made with it, with the state of every node."""
+    """Draw a flow from its file, or a run.
+
+    A run is drawn as its flow was when it was made, with the status of every node.
+    """
     statuses: dict[str, str] = {}
     if ".py" in target or os.path.exists(target):
         definition = flow_files.load_flow(target).definition

@@ -28,19 +28,30 @@ _PAGE = 500
 @command(LOOK)
 def events(
     run_id: options.RunId,
-    node: Annotated[str | None, typer.Option("--node", metavar="NODE", help="Only events of this node.")] = None,
+    node: Annotated[
+        str | None, typer.Option("--node", metavar="NODE", help="Only events of this node.")
+    ] = None,
     kind: Annotated[
         str | None, typer.Option("--kind", metavar="KIND", help="Only events of this kind, e.g. NodeFailed.")
     ] = None,
-    after: Annotated[int, typer.Option("--after", metavar="SEQ", min=0, help="Only events behind this one.")] = 0,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as events happen, until the run stops.")] = False,
+    after: Annotated[
+        int, typer.Option("--after", metavar="SEQ", min=0, help="Only events behind this one.")
+    ] = 0,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as events happen, until the run stops.")
+    ] = False,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Print the events of a run, oldest first. With --follow, --json prints one event a line."""
+    """Print the log of a run, oldest first.
+
+    With --follow, --json prints one event a line.
+    """
     if kind is not None and kind not in KINDS:
-        raise SettingError(f"no event has the kind {kind!r}{did_you_mean(kind, KINDS)}. Kinds are {', '.join(sorted(KINDS))}.")
+        raise SettingError(
+            f"no event has the kind {kind!r}{did_you_mean(kind, KINDS)}. Kinds are {', '.join(sorted(KINDS))}."
+        )
 
     async def listed(engine: Engine) -> list[EventView]:
         return await engine.events(run_id, after, node, kind)
@@ -79,7 +90,12 @@ def _say_event(event: EventView) -> None:
 
 
 def _style(kind: str) -> str:
-    for ending, style in (("Failed", "red"), ("Completed", "green"), ("Refused", "red"), ("Interrupted", "yellow")):
+    for ending, style in (
+        ("Failed", "red"),
+        ("Completed", "green"),
+        ("Refused", "red"),
+        ("Interrupted", "yellow"),
+    ):
         if kind.endswith(ending):
             return style
     return "cyan" if kind.startswith("Run") else ""
@@ -90,13 +106,19 @@ def state(
     target: options.RunAt,
     diff: Annotated[bool, typer.Option("--diff", help="What changed since the checkpoint before.")] = False,
     against: Annotated[
-        int | None, typer.Option("--against", metavar="SEQ", min=1, help="What changed since this event; implies --diff.")
+        int | None,
+        typer.Option(
+            "--against", metavar="SEQ", min=1, help="What changed since this event; implies --diff."
+        ),
     ] = None,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Print the state of a run, now or at any place of its log, or what changed there."""
+    """Print the state of a run, or what changed.
+
+    RUN@SEQ is the state at that place of the log; without it, the state now.
+    """
 
     async def use(engine: Engine) -> tuple[Any, Any, int | None, int]:
         run_id, seq = resume.split(target, None)
@@ -113,10 +135,14 @@ def state(
         return
     found = list(changes(then, now))
     if as_json:
-        told = [{"change": sign, "path": path, "was": was, "now": is_now} for sign, path, was, is_now in found]
+        told = [
+            {"change": sign, "path": path, "was": was, "now": is_now} for sign, path, was, is_now in found
+        ]
         screen.say_json({"from": earlier, "to": here, "changes": told})
         return
-    screen.say((f"from event {earlier} to {here}" if earlier else f"up to event {here}: everything is new", "dim"))
+    screen.say(
+        (f"from event {earlier} to {here}" if earlier else f"up to event {here}: everything is new", "dim")
+    )
     for change in found:
         _say_change(*change)
     if not found:
@@ -139,7 +165,9 @@ def changes(then: Any, now: Any, path: str = "") -> Iterator[tuple[str, str, Any
     """Where two values differ: `+` (new), `-` (gone) or `~` (changed), the path, what it was and what it is."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in [*then, *(key for key in now if key not in then)]:
-            yield from changes(then.get(key, _ABSENT), now.get(key, _ABSENT), f"{path}.{key}" if path else str(key))
+            yield from changes(
+                then.get(key, _ABSENT), now.get(key, _ABSENT), f"{path}.{key}" if path else str(key)
+            )
     elif isinstance(then, list) and isinstance(now, list):
         for number in range(max(len(then), len(now))):
             was = then[number] if number < len(then) else _ABSENT
@@ -156,7 +184,9 @@ def changes(then: Any, now: Any, path: str = "") -> Iterator[tuple[str, str, Any
 def _say_change(sign: str, path: str, was: Any, is_now: Any) -> None:
     old, new = (screen.one_line(screen.json_text(value, indent=None), 200) for value in (was, is_now))
     told = {"+": new, "-": old, "~": f"{old} → {new}"}[sign]
-    screen.say((f"{sign} ", {"+": "green", "-": "red", "~": "yellow"}[sign]), f"{screen.one_line(path)}: {told}")
+    screen.say(
+        (f"{sign} ", {"+": "green", "-": "red", "~": "yellow"}[sign]), f"{screen.one_line(path)}: {told}"
+    )
 
 
 @command(LOOK)
@@ -166,7 +196,7 @@ def checkpoints(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """List every place that a run can be resumed or forked from, oldest first."""
+    """List where a run can be resumed or forked from."""
 
     async def use(engine: Engine) -> list[Checkpoint]:
         return await engine.checkpoints(run_id)
@@ -194,12 +224,17 @@ def checkpoints(
 
 @command(CHECK)
 def verify(
-    run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Only this run. Default: all runs and the store.")] = None,
+    run_id: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="Only this run. Default: all runs and the store.")
+    ] = None,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Check that runs are exactly what was written: sequence, hash chain, and the run row as the log says it."""
+    """Check that runs are exactly what was written.
+
+    Looks at the sequence of events, their hash chain, and the run row, which must be what the log says.
+    """
 
     async def use(engine: Engine) -> tuple[list[Verdict], list[str]]:
         if run_id is not None:
@@ -219,9 +254,14 @@ def verify(
         screen.say((f"✗ {verdict.run_id}  ", "red"), "; ".join(verdict.problems))
     read = sum(verdict.events for verdict in verdicts)
     if ended is Exit.OK:
-        screen.say(("✓ ", "green"), f"{screen.count(len(verdicts), 'run')}, {screen.count(read, 'event')}: all as written")
+        screen.say(
+            ("✓ ", "green"),
+            f"{screen.count(len(verdicts), 'run')}, {screen.count(read, 'event')}: all as written",
+        )
     else:
-        screen.say("Put a copy of the store back, or go on with the runs that are whole; the damaged ones are not resumed.")
+        screen.say(
+            "Put a copy of the store back, or go on with the runs that are whole; the damaged ones are not resumed."
+        )
     return ended
 
 
@@ -239,5 +279,3 @@ def _all_runs(engine: Engine) -> Iterator[str]:
         for row in page:
             yield row.run_id
         before = page[-1].run_id
-
-

@@ -14,21 +14,30 @@ from holdfast.errors import SettingError
 Store = Annotated[
     str | None,
     typer.Option(
-        "--store", metavar="URL", help="Where runs are kept: a path or URL. Default: HOLDFAST_STORE or .holdfast/runs.db."
+        "--store",
+        metavar="URL",
+        help="Where runs are kept: a path or URL. Default: HOLDFAST_STORE or .holdfast/runs.db.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of text for a person.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON for a program instead of text for a person.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
 Grace = Annotated[
     float | None,
-    typer.Option("--grace", metavar="SECONDS", help="How long running nodes get to end after Ctrl-C. Default: 30."),
+    typer.Option(
+        "--grace", metavar="SECONDS", help="How long running nodes get to end after Ctrl-C. Default: 30."
+    ),
 ]
-By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does this. Default: your login name.")]
+By = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Who does this. Default: your login name.")
+]
 Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.")]
 File = Annotated[
     str | None,
     typer.Argument(
-        metavar="[FILE.py[:FLOW]]", help="The file that defines the flow. Default: [tool.holdfast] flows in pyproject.toml."
+        metavar="FILE.py[:FLOW]",
+        help="The file that defines the flow. Default: [tool.holdfast] flows in pyproject.toml.",
     ),
 ]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The id of a run; `holdfast runs` lists them.")]
@@ -37,7 +46,9 @@ RunAt = Annotated[
 ]
 Edit = Annotated[
     str | None,
-    typer.Option("--edit", metavar="JSON|@FILE", help="Fields of the state to change first, as a JSON object."),
+    typer.Option(
+        "--edit", metavar="JSON|@FILE", help="Fields of the state to change first, as a JSON object."
+    ),
 ]
 
 
@@ -53,7 +64,9 @@ def read_json(given: str | None, option: str) -> Any:
                 text = file.read()
         except (OSError, UnicodeDecodeError) as fault:
             told = fault.strerror if isinstance(fault, OSError) else "it is not UTF-8 text"
-            raise SettingError(f"{option} {given}: the file cannot be read: {told}. Check the path after the @.") from fault
+            raise SettingError(
+                f"{option} {given}: the file cannot be read: {told}. Check the path after the @."
+            ) from fault
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as fault:
@@ -71,7 +84,9 @@ def read_fields(given: str | None, option: str) -> dict[str, Any] | None:
     """The value of an option that names fields of a state."""
     value = read_json(given, option)
     if value is not None and not isinstance(value, dict):
-        raise SettingError(f"""{option} takes a JSON object of fields, as in '{{"field": 1}}', not {json.dumps(value)[:60]}""")
+        raise SettingError(
+            f"""{option} takes a JSON object of fields, as in '{{"field": 1}}', not {json.dumps(value)[:60]}"""
+        )
     return value
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.cli import screen
 from holdfast.cli.story import NodeSeen, Story
+from holdfast.core.definition import Definition
 from holdfast.core.drawing import MARKS
 from holdfast.errors import RunNotFound, StoreError
 from holdfast.runtime.clock import SystemClock
@@ -36,19 +37,21 @@ _LOOK_AGAIN_S = 0.02
 class Display:
     """Tells events to a person, from a thread of its own. `quiet` tells nothing."""
 
-    def __init__(self, title: str, names: list[str], *, quiet: bool = False) -> None:
+    def __init__(self, title: str, *, quiet: bool = False) -> None:
         self.title = title
-        self._names = names
-        self._events: queue.SimpleQueue[EventView | Run[Any] | None] = queue.SimpleQueue()
+        self._story = Story()
+        self._events: queue.SimpleQueue[EventView | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         if not quiet:
             live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-            self._thread = threading.Thread(target=self._live if live else self._lines, name="holdfast-progress", daemon=True)
+            self._thread = threading.Thread(
+                target=self._live if live else self._lines, name="holdfast-progress", daemon=True
+            )
 
-    def open(self, before: Run[Any] | None) -> None:
-        """Begin, with the run as it was."""
-        if self._thread is not None and not self._thread.is_alive():
-            self._events.put(before)  # type: ignore[arg-type]  # the first thing told is the run, None where there was none
+    def open(self, definition: Definition | None, before: Run[Any] | None) -> None:
+        """Begin, with the flow and with the run as it was."""
+        if self._thread is not None:
+            self._story = Story(definition, before)
             self._thread.start()
 
     def tell(self, event: EventView) -> None:
@@ -63,33 +66,36 @@ class Display:
 
     # --- on the display's own thread ------------------------------------------------------------------
 
-    def _story(self) -> Story:
-        before = self._events.get()
-        return Story(self._names, before if isinstance(before, Run) else None)
-
     def _lines(self) -> None:
-        story = self._story()
         with suppress(OSError, ValueError):
-            while isinstance(event := self._events.get(), EventView):
-                if line := story.tell(event):
+            while (event := self._events.get()) is not None:
+                if line := self._story.tell(event):
                     screen.say((screen.time_of_day(event.at) + "  ", "dim"), *line.parts(), err=True)
 
     def _live(self) -> None:
         from rich.live import Live
 
-        story, clock = self._story(), SystemClock()
+        story, clock = self._story, SystemClock()
         began_at = clock.now()
-        with suppress(OSError, ValueError), Live(console=screen.console(err=True), auto_refresh=False) as live:
+        with (
+            suppress(OSError, ValueError),
+            Live(console=screen.console(err=True), auto_refresh=False) as live,
+        ):
             while True:
-                event: EventView | Run[Any] | None | str = "tick"
-                with suppress(queue.Empty):
-                    event = self._events.get(timeout=_FRAME_S)
-                    while isinstance(event, EventView):
-                        story.tell(event)
-                        event = self._events.get_nowait()
+                more = self._take()
                 live.update(self._frame(story, clock.now(), began_at), refresh=True)
-                if event is None:
+                if not more:
                     return
+
+    def _take(self) -> bool:
+        """Tell the story all events there are, waiting a frame's time for the first. False: there will be no more."""
+        with suppress(queue.Empty):
+            event = self._events.get(timeout=_FRAME_S)
+            while event is not None:
+                self._story.tell(event)
+                event = self._events.get_nowait()
+            return False
+        return True
 
     def _frame(self, story: Story, now: float, began_at: float) -> Text:
         done = sum(seen.status in ("completed", "skipped") for seen in story.nodes.values())
@@ -148,10 +154,11 @@ def _row(name: str, seen: NodeSeen, width: int, now: float) -> Text:
 
 async def shown(engine: Engine, run_id: str, display: Display, verb: Callable[[], Awaitable[T]]) -> T:
     """Do what carries a run on, and tell the display every event of it as it becomes durable."""
-    after, before = 0, None
+    after, before, flow = 0, None, next(iter(engine.flows.values()), None)
     with suppress(RunNotFound):
-        after, before = engine.store.run(run_id).seq, await engine.get(run_id)
-    display.open(before)
+        row, before = engine.store.run(run_id), await engine.get(run_id)
+        after, flow = row.seq, engine.flows.get(row.flow)
+    display.open(flow.definition if flow is not None else None, before)
     going = asyncio.ensure_future(verb())
     watch = _Watch(engine, run_id, after, display)
     watcher = asyncio.ensure_future(watch.follow(going))

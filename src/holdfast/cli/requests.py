@@ -30,7 +30,14 @@ def cancel(
     debug: options.Debug = False,
 ) -> None:
     """Call a run off, for good. Running nodes are stopped."""
-    _ask(run_id, file, store, as_json, "cancelled", lambda engine: engine.cancel(run_id, reason, by=options.who(by)))
+    _ask(
+        run_id,
+        file,
+        store,
+        as_json,
+        "cancelled",
+        lambda engine: engine.cancel(run_id, reason, by=options.who(by)),
+    )
 
 
 @command(OPERATE)
@@ -43,8 +50,18 @@ def pause(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Let running nodes of a run end, and start nothing new until it is resumed."""
-    _ask(run_id, file, store, as_json, "paused", lambda engine: engine.pause(run_id, reason, by=options.who(by)))
+    """Start nothing new in a run until it is resumed.
+
+    Running nodes end.
+    """
+    _ask(
+        run_id,
+        file,
+        store,
+        as_json,
+        "paused",
+        lambda engine: engine.pause(run_id, reason, by=options.who(by)),
+    )
 
 
 def _ask(
@@ -80,10 +97,14 @@ def fork(
     file: options.File = None,
     edit: options.Edit = None,
     run_id: Annotated[
-        str | None, typer.Option("--run-id", metavar="ID", help="The new run's id. Default: the flow's name and a number.")
+        str | None,
+        typer.Option(
+            "--run-id", metavar="ID", help="The new run's id. Default: the flow's name and a number."
+        ),
     ] = None,
     label: Annotated[
-        list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="Instead of the parent's labels; repeatable.")
+        list[str] | None,
+        typer.Option("--label", metavar="NAME=VALUE", help="Instead of the parent's labels; repeatable."),
     ] = None,
     by: options.By = None,
     reason: options.Reason = None,
@@ -91,7 +112,11 @@ def fork(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Make a new run that shares the history of another up to a checkpoint. Prints its id; `resume` carries it on."""
+    """Make a new run from a checkpoint of another.
+
+    It shares the history up to there (default: the latest checkpoint) and is independent from then on. Prints its id;
+    `resume` carries it on. Only --edit needs the flow.
+    """
     fields, labels = options.read_fields(edit, "--edit"), options.read_pairs(label or [], "--label")
 
     async def use(engine: Engine) -> str:

@@ -111,7 +111,8 @@ def say_table(columns: Sequence[str], rows: Sequence[Sequence[Part]], *, flexibl
 
     cells = [[_cell(part) for part in row] for row in rows]
     widths = [
-        max([cell_len(name), *(cell_len(row[number][0]) for row in cells)]) for number, name in enumerate(columns)
+        max([cell_len(name), *(cell_len(row[number][0]) for row in cells)])
+        for number, name in enumerate(columns)
     ]
     screen = console()
     if flexible is not None and screen.is_terminal:
@@ -150,7 +151,11 @@ def duration(seconds: float) -> str:
     minutes = int(seconds) // 60
     if minutes < 60:
         return f"{minutes} min {int(seconds) % 60:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes < 48 * 60 else f"{minutes // 1440} d {minutes // 60 % 24} h"
+    return (
+        f"{minutes // 60} h {minutes % 60:02d} min"
+        if minutes < 48 * 60
+        else f"{minutes // 1440} d {minutes // 60 % 24} h"
+    )
 
 
 def when(at: float) -> str:

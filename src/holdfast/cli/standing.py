@@ -40,10 +40,13 @@ def is_cut(status: RunStatus, *, held: bool, due: bool) -> bool:
 
 
 def is_row_cut(row: RunRow) -> bool:
+    """Whether a run as it is listed was cut."""
     return is_cut(row.status, held=row.held, due=row.due_at is not None)
 
 
-def line(verb: str, run: str, *rest: str, file: str | None = None, store: str | None = None, executes: bool = False) -> str:
+def line(
+    verb: str, run: str, *rest: str, file: str | None = None, store: str | None = None, executes: bool = False
+) -> str:
     """A command as it would be typed. `executes`: it needs the flow's file, unless the project lists it."""
     words = [verb, run]
     if executes and file is not None:
@@ -56,7 +59,9 @@ def line(verb: str, run: str, *rest: str, file: str | None = None, store: str | 
     return "holdfast " + shlex.join(words)
 
 
-async def standing(engine: Engine, run: Run[object], *, file: str | None = None, store: str | None = None) -> Standing:
+async def standing(
+    engine: Engine, run: Run[object], *, file: str | None = None, store: str | None = None
+) -> Standing:
     """How a run stands."""
     kind = _ENDINGS.get(run.status)
     ended = await engine.events(run.id, kind=kind) if kind else []
@@ -98,7 +103,11 @@ def _failure(run: Run[object]) -> str:
     error = run.error
     told = f"{error.type}: {error.message}" if error is not None else "unknown"
     where = f"node {run.failed_node} failed" if run.failed_node else "the run failed"
-    fatal = " (fatal: trying again is pointless unless the cause is gone)" if error is not None and error.kind == "fatal" else ""
+    fatal = (
+        " (fatal: trying again is pointless unless the cause is gone)"
+        if error is not None and error.kind == "fatal"
+        else ""
+    )
     return f"{where}: {told}{fatal}"
 
 
@@ -108,13 +117,20 @@ def _ways(run: Run[object], *, cut: bool, file: str | None, store: str | None) -
 
     carry_on = way("carry it on; what completed does not run again", "resume")
     if run.status in ("completed", "cancelled"):
-        again = Way(line("fork", f"{run.id}@SEQ", store=store), f"go on from a checkpoint (see: holdfast checkpoints {run.id})")
+        again = Way(
+            line("fork", f"{run.id}@SEQ", store=store),
+            f"go on from a checkpoint (see: holdfast checkpoints {run.id})",
+        )
         return [again] if run.status == "cancelled" else []
     if run.held_by is not None:
         return [way("watch it", "events", "--follow", executes=False)]
     if run.status == "failed":
         fatal = run.error is not None and run.error.kind == "fatal"
-        first = way("try again all the same", "resume", "--force") if fatal else way("fix the cause, then carry it on", "resume")
+        first = (
+            way("try again all the same", "resume", "--force")
+            if fatal
+            else way("fix the cause, then carry it on", "resume")
+        )
         if run.failed_node is None:
             return [first]
         return [first, _skip(run.id, run.failed_node, file, store)]

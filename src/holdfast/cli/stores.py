@@ -49,10 +49,14 @@ async def _guided(engine: Engine, use: Use[T]) -> T:
     except RunNotFound as missing:
         if "@" in missing.run_id:
             raise
-        near = did_you_mean(missing.run_id, [row.run_id for row in engine.store.runs(Query(limit=_NEAR_RUNS_MAX))])
+        near = did_you_mean(
+            missing.run_id, [row.run_id for row in engine.store.runs(Query(limit=_NEAR_RUNS_MAX))]
+        )
         where = engine.store.url.removeprefix("sqlite:///")
         hint = f"{near.removeprefix('; ').capitalize()} " if near else ""
-        raise RunNotFound(missing.run_id, where, hint + "`holdfast runs` lists the runs of a store; --store names another.") from None
+        raise RunNotFound(
+            missing.run_id, where, hint + "`holdfast runs` lists the runs of a store; --store names another."
+        ) from None
 
 
 def require(store: str | None) -> None:

@@ -5,13 +5,13 @@ A story only reads events; it is folded on the display's own thread and knows no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from holdfast.cli import screen
 from holdfast.cli.screen import Part
+from holdfast.core.definition import Definition
 from holdfast.core.drawing import MARKS
 from holdfast.runtime.views import EventView, Run
 
@@ -49,8 +49,11 @@ class Line(msgspec.Struct, frozen=True):
 class Story:
     """Folds events into `nodes`, and tells those that matter."""
 
-    def __init__(self, names: Iterable[str] = (), before: Run[Any] | None = None) -> None:
-        self.nodes: dict[str, NodeSeen] = {name: NodeSeen() for name in names}
+    def __init__(self, definition: Definition | None = None, before: Run[Any] | None = None) -> None:
+        self._definition = definition
+        self.nodes: dict[str, NodeSeen] = {
+            name: NodeSeen() for name in (definition.nodes if definition else ())
+        }
         self.status = "pending"
         for name, node in before.nodes.items() if before is not None else ():
             seen = self._node(name)
@@ -61,6 +64,10 @@ class Story:
 
     def _node(self, name: str) -> NodeSeen:
         return self.nodes.setdefault(name, NodeSeen())
+
+    def _fans_out(self, name: str) -> bool:
+        options = self._definition.nodes.get(name) if self._definition else None
+        return options is not None and options.each
 
     def tell(self, event: EventView) -> Line | None:
         """Take an event up. Returns its line, or None where it is not worth one."""
@@ -78,13 +85,25 @@ class Story:
             case "NodeStarted":
                 if event.execution > 1 or seen.iteration != event.iteration:
                     seen.items_done, seen.items_all = 0, None
-                seen.status, seen.iteration, seen.attempt, seen.started_at = "running", event.iteration, event.attempt, event.at
-                return Line("running", name, visit(event))
+                seen.status, seen.iteration, seen.attempt, seen.started_at = (
+                    "running",
+                    event.iteration,
+                    event.attempt,
+                    event.at,
+                )
+                if self._fans_out(name) and seen.items_all is None:
+                    return None  # the list of its items follows at once
+                kept = (
+                    f", {seen.items_done} of {screen.count(seen.items_all, 'item')} done already"
+                    if seen.items_all
+                    else ""
+                )
+                return Line("running", name, visit(event) + kept)
             case "NodeCompleted":
                 self._end(seen, "completed", event.at)
-                routed = event.body.get("routes") or []
-                note = f"{screen.duration(seen.seconds)}{_iteration(event)}"
-                return Line("completed", name, note + (f" → {', '.join(routed)}" if event.iteration > 1 and routed else ""))
+                branches = self._definition is not None and name in self._definition.branches
+                routed = f", goes on to {' and '.join(event.body.get('routes') or [])}" if branches else ""
+                return Line("completed", name, f"{screen.duration(seen.seconds)}{_iteration(event)}{routed}")
             case "NodeFailed":
                 return self._tell_failed(name, seen, event)
             case "NodeInterrupted":
@@ -124,17 +143,27 @@ class Story:
         match event.kind:
             case "ItemsListed":
                 seen.items_done, seen.items_all = 0, len(event.body.get("items", []))
-                return Line("running", name, screen.count(seen.items_all, "item"))
+                return Line("running", name, f"fans out over {screen.count(seen.items_all, 'item')}")
             case "ItemCompleted":
                 seen.items_done += 1
                 count = seen.items_all or 0
-                if count <= _ITEM_LINES_MAX or seen.items_done % max(1, count // 10) == 0 or seen.items_done == count:
-                    return Line("completed", name, f"item {event.body.get('item', 0) + 1}: {seen.items_done} of {count} done")
+                if (
+                    count <= _ITEM_LINES_MAX
+                    or seen.items_done % max(1, count // 10) == 0
+                    or seen.items_done == count
+                ):
+                    return Line(
+                        "completed",
+                        name,
+                        f"item {event.body.get('item', 0) + 1}: {seen.items_done} of {count} done",
+                    )
             case "ItemFailed":
                 retry_at = event.body.get("retry_at")
                 again = "" if retry_at is None else f"; tries again in {screen.duration(retry_at - event.at)}"
                 status = "failed" if retry_at is None else "waiting"
-                return Line(status, name, f"item {event.body.get('item', 0) + 1} failed: {_fault(event)}{again}")
+                return Line(
+                    status, name, f"item {event.body.get('item', 0) + 1} failed: {_fault(event)}{again}"
+                )
         return None
 
     # --- the run --------------------------------------------------------------------------------------
@@ -147,11 +176,15 @@ class Story:
                 for seen in self.nodes.values():
                     if seen.status == "running":
                         seen.status, seen.started_at = "interrupted", 0.0
-                place = f"rewound to event {event.body.get('to')}" if event.kind == "RunRewound" else "resumed"
+                place = (
+                    f"rewound to event {event.body.get('to')}" if event.kind == "RunRewound" else "resumed"
+                )
                 return Line("running", "run", f"{place}{_by(event)}{reason}")
             case "RunPaused":
                 self.status = "paused"
-                return Line("paused", "run", f"paused{_by(event)}{reason}; running nodes end, nothing new starts")
+                return Line(
+                    "paused", "run", f"paused{_by(event)}{reason}; running nodes end, nothing new starts"
+                )
             case "RunInterrupted" | "RunCancelled" | "RunCompleted" | "RunFailed":
                 self.status = event.kind.removeprefix("Run").lower()
                 told = f": {_fault(event)}" if event.kind == "RunFailed" else reason
@@ -160,10 +193,16 @@ class Story:
                 self.status = "running"
             case "StateEdited" | "FlowChanged" | "StateUpgraded" | "ResumeRefused":
                 words = {"StateEdited": "state edited", "FlowChanged": "goes on with a changed flow"}
-                told = words.get(event.kind) or {"StateUpgraded": "state upgraded"}.get(event.kind, "resume refused")
+                told = words.get(event.kind) or {"StateUpgraded": "state upgraded"}.get(
+                    event.kind, "resume refused"
+                )
                 return Line("pending", "run", f"{told}{_by(event)}{reason}")
             case "LayerCompleted":
-                return Line("completed", "layer", f"{event.body.get('layer')}: {', '.join(event.body.get('nodes', []))}")
+                return Line(
+                    "completed",
+                    "layer",
+                    f"{event.body.get('layer')}: {', '.join(event.body.get('nodes', []))}",
+                )
         return None
 
 

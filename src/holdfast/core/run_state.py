@@ -9,7 +9,7 @@ that an input still refers to is copied before it is changed (`shared`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -167,38 +167,52 @@ def stretches(rewinds: Sequence[tuple[Seq, Seq]], upto: Seq, first: Seq = 1) -> 
     return found[::-1]
 
 
+class _Less(msgspec.Struct, omit_defaults=True):
+    """An input, as what differs from the values."""
+
+    set: Values = {}
+    unset: list[str] = []
+
+
+class _Written(msgspec.Struct):
+    """A snapshot as stored."""
+
+    state: RunState
+    inputs: dict[NodeName, _Less]
+
+
 _encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Written).decode
 
 
 def dump(state: RunState) -> bytes:
     """A snapshot. Inputs are written as what differs from the values, so that many open visits cost little."""
-    inputs: dict[str, dict[str, Any]] = {}
+    inputs: dict[NodeName, _Less] = {}
     bare = msgspec.structs.replace(state, nodes=dict(state.nodes))
     for name in state.open:
         node = state.nodes[name]
         if node.input is not None:
             inputs[name] = _less(node.input, state.values)
             bare.nodes[name] = msgspec.structs.replace(node, input=None)
-    return _encode({"state": bare, "inputs": inputs})
+    return _encode(_Written(bare, inputs))
 
 
 def load(snapshot: bytes) -> RunState:
     """The state that a snapshot holds."""
     try:
-        raw = msgspec.json.decode(snapshot)
-        state = msgspec.convert(raw["state"], RunState, str_keys=True)
-    except (msgspec.MsgspecError, KeyError, TypeError, UnicodeDecodeError) as fault:
+        written = _decode(snapshot)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as fault:
         raise StoreCorrupt(f"a snapshot cannot be read: {fault}") from fault
-    for name, given in raw["inputs"].items():
+    state = written.state
+    for name, given in written.inputs.items():
         state.nodes[name].input = _with(given, state.values)
     return state
 
 
-def _less(given: Values, values: Values) -> dict[str, Any]:
+def _less(given: Values, values: Values) -> _Less:
     differing = {field: value for field, value in given.items() if field not in values or values[field] is not value}
-    return {"set": differing, "unset": [field for field in values if field not in given]}
+    return _Less(differing, [field for field in values if field not in given])
 
 
-def _with(less: dict[str, Any], values: Values) -> Values:
-    gone: Iterable[str] = less["unset"]
-    return {**{field: value for field, value in values.items() if field not in gone}, **less["set"]}
+def _with(less: _Less, values: Values) -> Values:
+    return {**{field: value for field, value in values.items() if field not in less.unset}, **less.set}

@@ -398,22 +398,14 @@ def _amount(field: Field, old: Any, new: Any, node: str) -> Any:
         return str(_EXACT.subtract(_decimal(new), _decimal(old)))
     try:
         amount = new - old
-        for candidate in (amount,) if isinstance(amount, int) else _near(amount):
+        # A float difference is rounded; where it does not add up, one of its neighbours does, if any float does.
+        near = () if isinstance(amount, int) else (math.nextafter(amount, math.inf), math.nextafter(amount, -math.inf))
+        for candidate in (amount, *near):
             if old + candidate == new:
                 return candidate
     except OverflowError:
         pass
     raise _ambiguous(field, node, f"no float added to {old!r} gives {new!r}")
-
-
-def _near(amount: float) -> Iterator[float]:
-    """A float and its neighbours: where the difference was rounded, one of them adds up if any does."""
-    yield amount
-    up = down = amount
-    for _ in range(2):
-        up, down = math.nextafter(up, math.inf), math.nextafter(down, -math.inf)
-        yield up
-        yield down
 
 
 def _ambiguous(field: Field, node: str, why: str) -> StateError:

@@ -11,7 +11,7 @@ written is refused here, where it is told. Times are its own: the first event is
 from __future__ import annotations
 
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,13 +19,14 @@ import msgspec
 from holdfast.core import commands, events
 from holdfast.core.commands import AnyCommand
 from holdfast.core.decide import decide
-from holdfast.core.events import Encoded, Event, Failure, Stored
+from holdfast.core.events import Changes, Encoded, Event, Failure, Stored
 from holdfast.core.fold import fold
-from holdfast.core.graph import Flow
+from holdfast.core.graph import END, START, Flow, Graph
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import NodeState, RunState
 from holdfast.core.writers import Writers
 from holdfast.runtime import ends, failures
+from holdfast.runtime.commits import Commits
 from holdfast.runtime.engine import _digest
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
@@ -167,7 +168,7 @@ class History:
         for at, encoded in self.log:
             journal.at = at
             journal.record(events.decode(encoded))
-        _at_once(journal.save())
+        journal.save(_raise)  # the inline writer has committed when this returns
         return self
 
     # --- inside ---------------------------------------------------------------------------------------
@@ -267,6 +268,68 @@ def _started(command: commands.StartNode) -> events.NodeStarted:
     )
 
 
+def outline(
+    *paths: str,
+    branches: Mapping[str, str] | None = None,
+    nodes: Mapping[str, Mapping[str, Any]] | None = None,
+    state: type[Any] = dict,
+    **options: Any,
+) -> Flow[Any]:
+    """A flow by its arrows: `outline("START a b c END", branches={"c": "a END"}, nodes={"b": {"join": "any"}}, schedule="layered")`.
+
+    Nodes are declared in the order they are mentioned, and do nothing; a history says what they returned. A branch takes its last target, unless
+    the history says otherwise (`completed(…, routes=[…])`).
+    """
+    graph: Graph[Any] = Graph("outline", state)
+    mentioned = [name for path in (*paths, *(branches or {}), *(branches or {}).values()) for name in path.split()]
+    for name in dict.fromkeys(name for name in mentioned if name not in (START, END)):
+        graph.node(name=name, **(nodes or {}).get(name, {}))(_nothing)
+    for path in paths:
+        graph.chain(*path.split())
+    for source, targets in (branches or {}).items():
+        graph.branch(source, _last_of(targets.split()), to=targets.split())
+    return graph.compile(**options)
+
+
+def _nothing(given: Any) -> None:
+    """The body of a node that is never called, or does nothing."""
+
+
+def _last_of(targets: list[str]) -> Callable[[Any], str]:
+    return lambda state: targets[-1]
+
+
+def example(kind: type[Event], **fields: Any) -> Any:
+    """An event of this kind, of the first attempt of node `a` where it belongs to a node. Used to show that every kind is treated."""
+    told: dict[type[Event], dict[str, Any]] = {
+        events.RunCreated: {"flow": "f", "fingerprint": "p", "state_version": 1, "input": {"n": 1}, "starts": ["a"]},
+        events.RunForked: {"parent": "r0", "to": 1, "base_digest": "d"},
+        events.RunClaimed: {"holder": "h"},
+        events.RunRewound: {"to": 1, "executions": {"a": {1: 2}}, "crashes": {"a": 1}},
+        events.RunFailed: {"failure": failure(), "node": "a"},
+        events.ResumeRefused: {"reason": "no"},
+        events.StateEdited: {"changes": Changes(set={"n": 2})},
+        events.StateUpgraded: {"state_version": 2, "values": {"n": 3}},
+        events.FlowChanged: {"fingerprint": "q"},
+        events.NodeScheduled: {"why": "no free slot"},
+        events.NodeStarted: {"took": 0},
+        events.NodeCompleted: {"changes": Changes(set={"n": 2}), "routes": ["END"]},
+        events.NodeFailed: {"failure": failure()},
+        events.NodeSkipped: {"routes": ["END"]},
+        events.NodeRouted: {"routes": ["END"]},
+        events.RoutingFailed: {"failure": failure()},
+        events.ItemsListed: {"items": [1, 2]},
+        events.ItemStarted: {"item": 0},
+        events.ItemCompleted: {"item": 0},
+        events.ItemFailed: {"item": 0, "failure": failure()},
+        events.LayerCompleted: {"layer": 1, "nodes": ["b"], "routes": {"b": ["END"]}},
+        events.QuestionAsked: {"key": "a.1.1.1", "text": "again?", "options": ["retry", "skip"]},
+        events.QuestionAnswered: {"key": "a.1.1.1", "answer": "retry"},
+    }
+    header = {"node": "a", "iteration": 1} if issubclass(kind, events.NodeEvent) else {}
+    return kind(**{**header, **told.get(kind, {}), **fields})
+
+
 def failure(message: str = "broken") -> Failure:
     """Some failure."""
     return Failure("partial", "ValueError", message)
@@ -276,7 +339,7 @@ def _services(store: Store, holder: Holder | None) -> Services:
     luck = random.Random(0)
     return Services(
         store=store,
-        writer=InlineWriter(store),
+        commits=Commits(InlineWriter(store), lambda: 1),
         clock=ManualClock(),
         luck=luck,
         salts=luck.randbytes,
@@ -287,11 +350,6 @@ def _services(store: Store, holder: Holder | None) -> Services:
     )
 
 
-def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that has nothing to wait for: the inline writer commits where it is called."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    raise AssertionError("the coroutine waits for something")
+def _raise(error: BaseException | None) -> None:
+    if error is not None:
+        raise error

@@ -20,12 +20,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from holdfast.core.definition import END, START
+from holdfast.core.definition import END, START, Definition, NodeOptions
 from holdfast.core.graph import Flow, Graph
 from holdfast.core.state import add, append, merge
 from holdfast.runtime.context import Context
 
 ITERATIONS_MAX = 10_000
+_ITEMS_AT_ONCE = 3
 
 
 def largest(one: int, other: int) -> int:
@@ -86,12 +87,21 @@ class Sketch:
         chosen = self.plans[node].at(iteration) if node in self.plans else ()
         return list(dict.fromkeys([*plain, *chosen]))
 
+    def definition(self) -> Definition:
+        """The graph without its functions: all that `decide` needs, and quick to make."""
+        nodes = {}
+        for name in self.nodes:
+            join: Literal["all", "any"] = "any" if name in self.any_joins else "all"
+            nodes[name] = NodeOptions(join=join, each=name in self.items, limit=_ITEMS_AT_ONCE)
+        branches = {source: list(plan.targets) for source, plan in self.plans.items()}
+        return Definition(name=self.name, nodes=nodes, edges=list(self.edges), branches=branches, max_iterations=ITERATIONS_MAX)
+
     def graph(self) -> Graph[Journey]:
         graph = Graph(self.name, Journey)
         for name in self.nodes:
             join: Literal["all", "any"] = "any" if name in self.any_joins else "all"
             if name in self.items:
-                graph.node(name=name, join=join, limit=3, each=_each(self.items[name]))(_item_body(name))
+                graph.node(name=name, join=join, limit=_ITEMS_AT_ONCE, each=_each(self.items[name]))(_item_body(name))
             else:
                 graph.node(name=name, join=join)(_body(name, alone=name in self.alone, yields=self.yields.get(name)))
         for source, target in self.edges:
@@ -247,7 +257,7 @@ class _Nest:
         name = self._node("step", alone=alone)
         if self._luck.random() < 0.15:
             self._items[name] = self._luck.randrange(5)
-        return _Part(name, (name,), lambda: void(self._visit(name)))
+        return _Part(name, (name,), lambda: _void(self._visit(name)))
 
     def _sequence(self, depth: int, *, alone: bool) -> _Part:
         parts = [self._part(depth, alone=alone) for _ in range(self._luck.choice((1, 1, 2, 2, 3)))]
@@ -359,7 +369,7 @@ class _Nest:
         return _Part(head, (head,), walk)
 
 
-def void(_: object) -> None:
+def _void(_: object) -> None:
     """For its effect only."""
 
 
