@@ -313,13 +313,6 @@ def test_arrivals_that_a_visit_did_not_take_up_stay():
     assert told.state.nodes["c"].iteration == 2
 
 
-def test_skipping_a_visit_that_never_began_takes_up_one_arrival_of_a_node_that_starts_for_each():
-    flow = outline("START a c END", "START b c", nodes={"c": {"join": "any"}}, max_parallel=1)
-    told = History("r", flow).created().completed("a").completed("b").paused().settled()
-    told.record(events.NodeSkipped(node="c", iteration=1, routes=["END"]))
-    assert told.state.arrivals == {"c": 1}
-
-
 # --- rewinds, forks, other flows ---------------------------------------------------------------------
 
 

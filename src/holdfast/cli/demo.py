@@ -1,7 +1,7 @@
-"""`holdfast demo`: the main job in one command. A flow runs in a process of its own, is killed twice with SIGKILL, and carries on.
+"""`holdfast demo`: the main job in one command. A flow runs in a process of its own, is killed twice, and carries on.
 
-This process never executes the flow. It starts others that do (`holdfast run`, `holdfast resume`), watches the log they write, kills
-them at two chosen places, and counts at the end what ran where: by the log, and by a witness file that the nodes wrote to.
+This process never executes the flow. It starts others that do (`holdfast run`, `holdfast resume`), watches the log they write,
+kills them at two chosen places with SIGKILL, and counts at the end what ran where: by the log, and by a witness file that the nodes wrote to.
 """
 
 from __future__ import annotations
@@ -90,11 +90,7 @@ def demo(
     if not made.quiet:
         from holdfast.cli.demo_flow import flow
 
-        print(
-            drawing.terminal(
-                flow.definition, width=min(screen.console().width, 100), ascii=screen.ascii_only()
-            )
-        )
+        print(drawing.terminal(flow.definition, width=screen.picture_width(), ascii=screen.ascii_only()))
 
     async def use(engine: Engine) -> None:
         await _perform(made, engine)
@@ -158,14 +154,7 @@ async def _process(
     kill_when: Callable[[], str | None],
 ) -> None:
     """Start a process, tell what it does, and kill it when the time has come."""
-    with open(made.output, "ab") as output:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.cli", *arguments, "--store", made.store],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=_environment(made),
-        )
+    child = _spawn(made, arguments)
     made.pids.append(child.pid)
     made.say(("\nprocess ", "bold"), (str(child.pid), "bold cyan"), (f" {does}", "bold"))
     try:
@@ -174,6 +163,17 @@ async def _process(
         if child.poll() is None:
             child.kill()
         child.wait()
+
+
+def _spawn(made: _Demo, arguments: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    with open(made.output, "ab") as output:
+        return subprocess.Popen(  # noqa: S603 - our own command
+            [sys.executable, "-m", "holdfast.cli", *arguments, "--store", made.store],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=_environment(made),
+        )
 
 
 async def _watch(

@@ -1,8 +1,8 @@
 """The flow of `holdfast demo`: a report is planned, researched, outlined, written, checked, written again and published.
 
-It has what makes resuming hard: a fan-out (research, one item a topic), a join (write needs the outline and the style), a branch and
-a loop (check sends the draft back once). The nodes only wait and make up words. Each of them writes a line to a witness file
-when it is called, so that what really ran can be counted without believing the log.
+It has what makes resuming hard: a fan-out (research, one item a topic), a join (write needs the outline and the style), a
+branch and a loop (check sends the draft back once). The nodes only wait and make up words. Each of them writes a line to a
+witness file when it is called, so that what really ran can be counted without believing the log.
 
 This file is yours to change: the demo copied it here.
 """

@@ -18,7 +18,7 @@ from holdfast.cli.exits import OF_STATUSES, Exit
 from holdfast.cli.progress import Display, shown
 from holdfast.cli.standing import Standing, line, say_ways, standing
 from holdfast.core.graph import Flow
-from holdfast.errors import FlowNotFound, RunCancelled, RunFailed, SettingError
+from holdfast.errors import FlowNotFound, RunCancelled, RunFailed, SettingError, StateError
 from holdfast.runtime import blocking
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.settings import Durability
@@ -30,6 +30,7 @@ _STATE_LINES_MAX = 30
 class Errand(msgspec.Struct, kw_only=True):
     """What one of these commands was asked to do, and with what."""
 
+    verb: str
     run_id: str
     flows: list[Flow[Any]]
     file: str | None
@@ -81,9 +82,11 @@ def run(
     flow = flow_files.load_flow(file)
     chosen = run_id if run_id is not None else f"{flow.name[:40]}-{secrets.token_hex(4)}"
     value, labels = options.read_fields(given, "--input"), options.read_pairs(label or [], "--label")
+    _require_fit(flow, value)
     if timeout is not None and not timeout > 0:
         raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
     errand = Errand(
+        verb="run",
         run_id=chosen,
         flows=[flow],
         file=file,
@@ -155,7 +158,7 @@ def resume(
     """
     fields, renamed = options.read_fields(edit, "--edit"), options.read_pairs(rename or [], "--rename")
     check = flow_files.load_function(validate, "--validate") if validate is not None else None
-    errand = _errand(target.partition("@")[0], file, store, as_json, grace)
+    errand = _errand("resume", target.partition("@")[0], file, store, as_json, grace)
     return carry_on(
         errand,
         lambda engine: engine.resume(
@@ -194,7 +197,7 @@ def retry(
     """Try failed, cut or waiting nodes again, and go on."""
     if node is not None and file is None and (".py" in node or "/" in node):
         node, file = None, node  # `holdfast retry r1 flow.py`
-    errand = _errand(run_id, file, store, as_json, grace)
+    errand = _errand("retry", run_id, file, store, as_json, grace)
     return carry_on(
         errand, lambda engine: engine.retry(run_id, node, fresh=fresh, by=options.who(by), reason=reason)
     )
@@ -223,16 +226,30 @@ def skip(
     The update stands in place of what the node would have returned.
     """
     fields = options.read_fields(update, "--update")
-    errand = _errand(run_id, file, store, as_json, grace)
+    errand = _errand("skip", run_id, file, store, as_json, grace)
     return carry_on(
         errand, lambda engine: engine.skip(run_id, node, fields, by=options.who(by), reason=reason)
     )
 
 
-def _errand(run_id: str, file: str | None, store: str | None, as_json: bool, grace: float | None) -> Errand:
+def _errand(
+    verb: str, run_id: str, file: str | None, store: str | None, as_json: bool, grace: float | None
+) -> Errand:
     stores.require(store)
     flows = flow_files.flows_for(file)
-    return Errand(run_id=run_id, flows=flows, file=file, store=store, as_json=as_json, grace=grace)
+    return Errand(verb=verb, run_id=run_id, flows=flows, file=file, store=store, as_json=as_json, grace=grace)
+
+
+def _require_fit(flow: Flow[Any], given: dict[str, Any] | None) -> None:
+    """Refuse an input that does not fit, in the words of this command."""
+    try:
+        flow.state.dump(given or {})
+    except StateError as misfit:
+        fields = ", ".join(flow.definition.state) or "any fields"
+        raise SettingError(
+            f"the input does not fit flow {flow.name!r}: {misfit}. Its state has {fields}; give them as one JSON object: "
+            "--input JSON, or --input @FILE."
+        ) from misfit
 
 
 # --- carrying on -------------------------------------------------------------------------------------
@@ -268,7 +285,7 @@ def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> i
         try:
             stores.execute(errand.store, use, engine_options, create=errand.create)
         except FlowNotFound as missing:
-            raise SettingError(name_the_file(missing)) from missing
+            raise SettingError(name_the_file(missing, errand.verb)) from missing
         except KeyboardInterrupt:
             signalled = Exit.INTERRUPTED
         except SystemExit:
@@ -291,12 +308,12 @@ def _as_plain(engine: Engine, run: Run[Any]) -> Run[Any]:
     return msgspec.structs.replace(run, state=state, held_by=held_by)
 
 
-def name_the_file(missing: FlowNotFound) -> str:
+def name_the_file(missing: FlowNotFound, verb: str) -> str:
     """What to do about a flow that was not named."""
     known = f" The file given defines {', '.join(map(repr, missing.known))}." if missing.known else ""
     return (
         f"run {missing.run_id!r} belongs to flow {missing.flow!r}.{known} Name the file that defines it behind the run id: "
-        f"holdfast resume {missing.run_id} FILE.py; or list it in pyproject.toml: "
+        f"holdfast {verb} {missing.run_id} FILE.py; or list it in pyproject.toml: "
         f'[tool.holdfast] flows = ["FILE.py:{missing.flow}"].'
     )
 

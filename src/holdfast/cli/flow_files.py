@@ -116,7 +116,7 @@ def _module(file: str) -> ModuleType:
     if not path.is_file():
         near = did_you_mean(path.name, [other.name for other in path.parent.glob("*.py")])
         what = "is a folder" if path.is_dir() else "does not exist"
-        raise SettingError(f"the flow file {file} {what}{near}. Name the Python file that defines the flow.")
+        raise SettingError(f"the flow file {file} {what}. Name the Python file that defines the flow{near}")
     name = (
         path.stem
         if path.stem.isidentifier() and path.stem not in sys.modules

@@ -75,7 +75,7 @@ def _known_status(name: str) -> RunStatus:
         if name == known:
             return known
     raise SettingError(
-        f"no run has the status {name!r}{did_you_mean(name, STATUSES)}. Statuses are {', '.join(STATUSES)}."
+        f"no run has the status {name!r}; there are {', '.join(STATUSES)}{did_you_mean(name, STATUSES)}"
     )
 
 
@@ -88,7 +88,7 @@ def _cells(row: RunRow, now: float) -> list[Part]:
         row.run_id,
         row.flow,
         (f"{row.status}, cut" if cut else row.status, "bold yellow" if cut else screen.STYLES[row.status]),
-        f"{screen.duration(now - row.updated_at)} ago",
+        screen.ago(now - row.updated_at),
         str(row.seq),
         ("; ".join(filter(None, about)), "dim"),
     ]
@@ -164,7 +164,7 @@ def show(
     screen.say((run.id, "bold"), f"  flow {run.flow}  ", (status, f"bold {screen.STYLES[run.status]}"))
     facts = [
         f"started {screen.when(run.created_at)}",
-        f"last event {run.seq}, {screen.duration(now - run.updated_at)} ago",
+        f"last event {run.seq}, {screen.ago(now - run.updated_at)}",
     ]
     facts += [f"forked from {run.parent}"] if run.parent else []
     facts += [f"{name}={value}" for name, value in run.labels.items()]
@@ -183,9 +183,8 @@ def _say_graph(run: Run[Any], definition: Definition, *, cut: bool) -> None:
         for name, node in run.nodes.items()
     }
     notes = {name: _note(node, cut=cut) for name, node in run.nodes.items()}
-    screen_width = screen.console().width
     picture = drawing.terminal(
-        definition, statuses, width=min(screen_width, 160), notes=notes, ascii=screen.ascii_only()
+        definition, statuses, width=screen.picture_width(), notes=notes, ascii=screen.ascii_only()
     )
     styles = {
         mark: screen.STYLES[status] for status, mark in drawing.MARKS.items() if status in screen.STYLES
@@ -268,7 +267,7 @@ def graph(
     elif mermaid:
         print(drawing.mermaid(definition, statuses))
     else:
-        width = min(screen.console().width, 160)
+        width = screen.picture_width()
         print(drawing.terminal(definition, statuses, width=width, ascii=screen.ascii_only()))
 
 

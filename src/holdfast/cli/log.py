@@ -23,6 +23,8 @@ from holdfast.runtime.views import EventView
 from holdfast.storage.contract import Query
 
 _PAGE = 500
+_SAID_ELSEWHERE = frozenset({"fingerprint", "node", "took"})
+"""Parts of events that only a program needs; --json has them."""
 
 
 @command(LOOK)
@@ -50,7 +52,7 @@ def events(
     """
     if kind is not None and kind not in KINDS:
         raise SettingError(
-            f"no event has the kind {kind!r}{did_you_mean(kind, KINDS)}. Kinds are {', '.join(sorted(KINDS))}."
+            f"no event has the kind {kind!r}; there are {', '.join(sorted(KINDS))}{did_you_mean(kind, KINDS)}"
         )
 
     async def listed(engine: Engine) -> list[EventView]:
@@ -77,7 +79,11 @@ def events(
 def _say_event(event: EventView) -> None:
     where = f"  {event.node}" if event.node else ""
     which = f" ({visited})" if (visited := visit(event)) else ""
-    body = dict(event.body)
+    body = {
+        name: value
+        for name, value in event.body.items()
+        if name not in _SAID_ELSEWHERE and value is not False
+    }
     if failure := body.get("failure"):
         body["failure"] = f"{failure.get('kind')} {failure.get('type')}: {failure.get('message')}"
     shown = screen.json_text(body, indent=None) if body else ""

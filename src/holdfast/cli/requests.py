@@ -31,6 +31,7 @@ def cancel(
 ) -> None:
     """Call a run off, for good. Running nodes are stopped."""
     _ask(
+        "cancel",
         run_id,
         file,
         store,
@@ -55,6 +56,7 @@ def pause(
     Running nodes end.
     """
     _ask(
+        "pause",
         run_id,
         file,
         store,
@@ -65,19 +67,20 @@ def pause(
 
 
 def _ask(
+    verb: str,
     run_id: str,
     file: str | None,
     store: str | None,
     as_json: bool,
     wanted: str,
-    verb: Callable[[Engine], Awaitable[Run[Any]]],
+    ask: Callable[[Engine], Awaitable[Run[Any]]],
 ) -> None:
     async def use(engine: Engine) -> tuple[Run[Any], str | None]:
-        run = await verb(engine)
+        run = await ask(engine)
         row = engine.store.run(run_id)
         return run, row.holder.describe() if row.held and row.holder is not None else None
 
-    run, holder = _recorded(file, store, use)
+    run, holder = _recorded(verb, file, store, use)
     if as_json:
         screen.say_json({"id": run.id, "status": run.status, "requested": wanted, "held_by": holder})
     elif run.status == wanted:
@@ -124,7 +127,7 @@ def fork(
             target, edit=fields, run_id=run_id, labels=labels or None, by=options.who(by), reason=reason
         )
 
-    made = _recorded(file, store, use, needs_flow=fields is not None)
+    made = _recorded("fork", file, store, use, needs_flow=fields is not None)
     carries_on = line("resume", made, file=file, store=store, executes=True)
     if as_json:
         screen.say_json({"id": made, "parent": target, "carry_on": carries_on})
@@ -133,10 +136,12 @@ def fork(
     screen.say("  carry it on with: ", (carries_on, "bold"))
 
 
-def _recorded(file: str | None, store: str | None, use: stores.Use[Any], *, needs_flow: bool = True) -> Any:
+def _recorded(
+    verb: str, file: str | None, store: str | None, use: stores.Use[Any], *, needs_flow: bool = True
+) -> Any:
     stores.require(store)
     flows = flow_files.flows_for(file) if needs_flow or file is not None else []
     try:
         return stores.execute(store, use, {"flows": flows})
     except FlowNotFound as missing:
-        raise SettingError(name_the_file(missing)) from missing
+        raise SettingError(name_the_file(missing, verb)) from missing

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, cast
+from unicodedata import combining, east_asian_width
 
 import msgspec
 
@@ -88,7 +90,18 @@ def text(*parts: Part) -> Text:
 
 def say(*parts: Part, err: bool = False) -> None:
     """Print one line. It is not wrapped: a command in it can be copied."""
-    console(err=err).print(text(*parts), soft_wrap=True)
+    if _is_coloured(err=err):
+        console(err=err).print(text(*parts), soft_wrap=True)
+        return
+    stream = sys.stderr if err else sys.stdout
+    words = "".join(part[0] if isinstance(part, tuple) else part for part in parts)
+    stream.write(printable(words).rstrip(" ") + "\n")
+
+
+def _is_coloured(*, err: bool) -> bool:
+    """Whether it takes Rich to print here. A pipe or a file gets plain text, and need not wait for the import."""
+    stream = sys.stderr if err else sys.stdout
+    return stream.isatty() or "FORCE_COLOR" in os.environ
 
 
 def say_json(value: Any, *, indent: int | None = 2, err: bool = False) -> None:
@@ -107,31 +120,33 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
 
 def say_table(columns: Sequence[str], rows: Sequence[Sequence[Part]], *, flexible: int | None = None) -> None:
     """Print rows in columns. On a terminal the `flexible` column is cut where a line would be too wide."""
-    from rich.cells import cell_len
-
-    cells = [[_cell(part) for part in row] for row in rows]
-    widths = [
-        max([cell_len(name), *(cell_len(row[number][0]) for row in cells)])
-        for number, name in enumerate(columns)
-    ]
-    screen = console()
-    if flexible is not None and screen.is_terminal:
+    cells = [[(name, "bold") for name in columns], *([_cell(part) for part in row] for row in rows)]
+    widths = [max(_columns(row[number][0]) for row in cells) for number in range(len(columns))]
+    cut = flexible is not None and sys.stdout.isatty()
+    if flexible is not None and cut:
         rest = sum(widths) - widths[flexible] + 2 * (len(columns) - 1)
-        widths[flexible] = max(len(columns[flexible]), 12, min(widths[flexible], screen.width - rest))
-    for row in [[(name, "bold") for name in columns], *cells]:
-        line = text()
+        widths[flexible] = max(12, min(widths[flexible], shutil.get_terminal_size().columns - rest))
+    for row in cells:
+        line: list[Part] = []
         for number, (words, style) in enumerate(row):
-            shown = one_line(words, widths[number]) if number == flexible and screen.is_terminal else words
-            last = number == len(row) - 1
-            line.append(shown, style)
-            line.append("" if last else " " * (widths[number] - cell_len(shown) + 2))
-        line.rstrip()
-        screen.print(line, soft_wrap=True)
+            shown = one_line(words, widths[number]) if cut and number == flexible else words
+            line += [(shown, style), " " * (widths[number] - _columns(shown) + 2)]
+        say(*line[:-1])
+
+
+def _columns(words: str) -> int:
+    """How many columns of a terminal the text takes: two for a wide character, none for what stands above another."""
+    return sum(2 if east_asian_width(char) in "WF" else not combining(char) for char in words)
 
 
 def _cell(part: Part) -> tuple[str, str]:
     words, style = part if isinstance(part, tuple) else (part, "")
     return one_line(words), style
+
+
+def picture_width() -> int:
+    """How wide a picture may be."""
+    return min(shutil.get_terminal_size((120, 40)).columns, 160)
 
 
 def ascii_only(*, err: bool = False) -> bool:
@@ -156,6 +171,11 @@ def duration(seconds: float) -> str:
         if minutes < 48 * 60
         else f"{minutes // 1440} d {minutes // 60 % 24} h"
     )
+
+
+def ago(seconds: float) -> str:
+    """How long ago something was, in whole units."""
+    return f"{int(max(0.0, seconds))} s ago" if seconds < 100 else f"{duration(seconds)} ago"
 
 
 def when(at: float) -> str:

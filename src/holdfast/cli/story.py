@@ -187,7 +187,7 @@ class Story:
                 )
             case "RunInterrupted" | "RunCancelled" | "RunCompleted" | "RunFailed":
                 self.status = event.kind.removeprefix("Run").lower()
-                told = f": {_fault(event)}" if event.kind == "RunFailed" else reason
+                told = f": {_fault(event)}" if event.kind == "RunFailed" and not event.node else reason
                 return Line(self.status, "run", f"{self.status}{_by(event)}{told}")
             case "RunCreated":
                 self.status = "running"

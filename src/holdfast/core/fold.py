@@ -39,7 +39,7 @@ RUN: dict[type[events.Event], frozenset[str]] = {
     events.StateEdited: STOPPED,
     events.StateUpgraded: STOPPED,
     events.FlowChanged: STOPPED,
-    events.NodeScheduled: GOING,
+    events.NodeScheduled: GOING | {"paused"},
     events.NodeStarted: GOING,
     events.NodeCompleted: LIVE,
     events.NodeFailed: LIVE,

@@ -12,7 +12,8 @@ Sets of nodes are bit masks (`int`), so that one `&` answers "can any of these s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import reduce
 
 import msgspec
 
@@ -145,26 +146,33 @@ def _loops(
     tails: dict[int, list[int]] = {}
     for source, target in back:
         tails.setdefault(index[target], []).append(index[source])
-    loops = []
-    for head, ends in sorted(tails.items()):
-        leads_back = 0
-        for tail in ends:
-            leads_back |= ancestors[tail] | 1 << tail
-        loops.append(Loop(head, tuple(sorted(ends)), leads_back & (descendants[head] | 1 << head)))
-    return tuple(loops)
+    leads_back = {head: _or(ancestors[tail] | 1 << tail for tail in ends) for head, ends in tails.items()}
+    return tuple(
+        Loop(head, tuple(sorted(ends)), _body(head, leads_back, descendants[head] | 1 << head))
+        for head, ends in sorted(tails.items())
+    )
+
+
+def _or(masks: Iterable[int]) -> int:
+    return reduce(int.__or__, masks, 0)
+
+
+def _body(head: int, leads_back: dict[int, int], below: int) -> int:
+    """What lies between a head and its tails. The last node of an inner loop may have no edge but the one back to the inner
+    head: it is part of the outer loop through it."""
+    body = leads_back[head] & below
+    inner = {other for other in leads_back if other != head and below >> other & 1}
+    while joined := {other for other in inner if body >> other & 1}:
+        body |= _or(leads_back[other] for other in joined) & below
+        inner -= joined
+    return body
 
 
 def _reach(join: int, loops: tuple[Loop, ...], ancestors: tuple[int, ...]) -> int:
     """Who can still get to a join: by forward edges, or round a loop that the join is not part of."""
     reach = ancestors[join]
-    open_loops = [loop for loop in loops if not loop.body >> join & 1]
-    grew = True
-    while grew:
-        grew = False
-        for loop in list(open_loops):
-            if reach >> loop.head & 1:
-                open_loops.remove(loop)
-                for tail in loop.tails:
-                    reach |= ancestors[tail] | 1 << tail
-                grew = True
+    around = [loop for loop in loops if not loop.body >> join & 1]
+    while entered := [loop for loop in around if reach >> loop.head & 1]:
+        reach |= _or(ancestors[tail] | 1 << tail for loop in entered for tail in loop.tails)
+        around = [loop for loop in around if loop not in entered]
     return reach & ~(1 << join)

@@ -387,11 +387,17 @@ class SqliteStore:
                                 "Choose a path on a local disk.")
 
     def _refuse_foreign(self, connection: apsw.Connection) -> None:
-        """Refuse a database that another program made, before anything of it is changed."""
-        application = connection.pragma("application_id")
-        if application == APPLICATION_ID:
-            return
-        if application or connection.pragma("user_version") or connection.execute(_SQL["any_table"]).get:
+        """Refuse a database that another program made, before anything of it is changed.
+
+        Read as of one moment: half of it from before another process made the store, half from after, would look foreign.
+        """
+        connection.execute(_SQL["begin_reading"])
+        try:
+            application = connection.pragma("application_id")
+            used = connection.pragma("user_version") or connection.execute(_SQL["any_table"]).get
+        finally:
+            connection.execute(_SQL["rollback"])
+        if application != APPLICATION_ID and (application or used):
             raise StoreUnusable(f"{self.path} is a SQLite database of another program. Choose another path for the store.")
 
     def _migrate(self, connection: apsw.Connection) -> None:

@@ -235,21 +235,21 @@ class History:
         self.record(events.ItemsListed(**ends.visit_of(name, visit), items=items))
 
     def _item_header(self, node: str, item: int) -> dict[str, Any]:
-        """The header of an item's end; the item is started first where it has not been."""
+        """The header of an item's end; the item is started first where it has not been, with all that come before it."""
         items = self.state.nodes[node].items
         assert items is not None, f"{node!r} is no fan-out, or has listed no items"
-        if item not in items.running:
-            self.perform(self._wanted(commands.StartItem, node, item))
+        while item not in items.running:
+            self.perform(self._wanted(commands.StartItem, node))
         return ends.visit_of(node, self.state.nodes[node]) | {"attempt": items.running[item]}
 
     def _is_running(self, node: str) -> bool:
         visit = self.state.nodes.get(node)
         return visit is not None and visit.status == "running"
 
-    def _wanted(self, kind: type[T], node: str, item: int | None = None) -> T:
-        """The command of this kind about this node, if that is what comes next."""
+    def _wanted(self, kind: type[T], node: str) -> T:
+        """The first command of this kind about this node, if that is what comes next."""
         for command in self.commands():
-            if isinstance(command, kind) and getattr(command, "node", None) == node and getattr(command, "item", None) == item:
+            if isinstance(command, kind) and getattr(command, "node", None) == node:
                 return command
         raise AssertionError(f"{kind.__name__} of {node!r} is not what comes next: {self._stands()}")
 

@@ -3,6 +3,9 @@
 -- begin: every transaction that writes takes the write lock first, so that it never fails half-way for want of it
 begin immediate
 
+-- begin_reading: what follows sees one moment of the database
+begin deferred
+
 -- commit: everything since the begin, or nothing
 commit
 
