@@ -1,7 +1,8 @@
 """`holdfast demo`: the main job in one command. A flow runs in a process of its own, is killed twice, and carries on.
 
 This process never executes the flow. It starts others that do (`holdfast run`, `holdfast resume`), watches the log they write,
-kills them at two chosen places with SIGKILL, and counts at the end what ran where: by the log, and by a witness file that the nodes wrote to.
+kills them at two chosen places with SIGKILL, and counts at the end what ran where: by the log, and by a witness file that the
+nodes wrote to.
 """
 
 from __future__ import annotations
@@ -293,7 +294,7 @@ def _account(made: _Demo, log: list[EventView]) -> int:
     if ended:
         screen.say(
             ("✓ ", "green"),
-            f"The report is published. {wanted} pieces of work, {before} of them completed before a kill: none of those ran again.",
+            f"The report is published. Of {wanted} pieces of work {before} were completed before a kill: none of them ran again.",
         )
         screen.say(
             f"  Only what a kill cut in the middle was called a second time: {calls - wanted} of {calls} calls."

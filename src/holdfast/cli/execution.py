@@ -245,9 +245,10 @@ def _require_fit(flow: Flow[Any], given: dict[str, Any] | None) -> None:
     try:
         flow.state.dump(given or {})
     except StateError as misfit:
+        told = str(misfit) if str(misfit).endswith("?") else f"{misfit}."
         fields = ", ".join(flow.definition.state) or "any fields"
         raise SettingError(
-            f"the input does not fit flow {flow.name!r}: {misfit}. Its state has {fields}; give them as one JSON object: "
+            f"the input does not fit flow {flow.name!r}: {told} Its state has {fields}; give them as one JSON object: "
             "--input JSON, or --input @FILE."
         ) from misfit
 

@@ -242,6 +242,8 @@ class NodeSkipped(NodeEvent, frozen=True, kw_only=True):
 
     changes: Changes = Changes()
     routes: list[NodeName] | None = None
+    took: int = 0
+    """How many arrivals this takes up, where the visit had not begun."""
     by: str | None = None
     reason: str | None = None
 

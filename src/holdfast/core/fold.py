@@ -255,13 +255,7 @@ def _node_scheduled(state: RunState, event: events.NodeScheduled, stored: Stored
 
 
 def _node_started(state: RunState, event: events.NodeStarted, stored: Stored) -> None:
-    if event.took:
-        left = state.arrivals.get(event.node, 0) - event.took
-        if left < 0:
-            raise IllegalEvent(f"run {state.run_id!r}: node {event.node!r} took {event.took} arrivals, which are not there")
-        del state.arrivals[event.node]
-        if left:
-            state.arrivals[event.node] = left
+    _take_up(state, event)
     node = state.visit(event.node)
     if (event.iteration, event.execution) != (node.iteration, node.execution) or event.attempt == 1:
         if event.iteration != node.iteration or node.input is None:
@@ -287,10 +281,9 @@ def _node_completed(state: RunState, event: events.NodeCompleted, stored: Stored
 
 
 def _node_skipped(state: RunState, event: events.NodeSkipped, stored: Stored) -> None:
+    _take_up(state, event)
     node = state.nodes[event.node]
-    if node.iteration != event.iteration:  # it was due and never began: the skip is this visit
-        node.iteration = event.iteration
-        state.arrivals.pop(event.node, None)
+    node.iteration = event.iteration  # one more, where it was due and never began: the skip is that visit
     node.completed_seq = stored.seq
     _close(state, event.node, "skipped", stored.at)
     _finish(state, event, [], stored.seq)
@@ -337,6 +330,8 @@ def _routing_failed(state: RunState, event: events.RoutingFailed, stored: Stored
 
 
 def _layer_completed(state: RunState, event: events.LayerCompleted, stored: Stored) -> None:
+    if state.held.keys() != set(event.nodes):
+        raise IllegalEvent(f"run {state.run_id!r}: layer {event.layer} is {event.nodes}, but {list(state.held)} have completed")
     for name in event.nodes:
         held = state.held.pop(name)
         for changes in (*held.items, held.changes):
@@ -382,10 +377,10 @@ def _item_failed(state: RunState, event: events.ItemFailed, stored: Stored) -> N
 
 
 def _items(state: RunState, event: NodeEvent) -> Items:
-    items = state.nodes[event.node].items
-    if items is None:
-        raise IllegalEvent(f"run {state.run_id!r}: node {event.node!r} has listed no items")
-    return items
+    node = state.nodes[event.node]
+    if node.items is None or (event.iteration, event.execution) != (node.iteration, node.execution):
+        raise IllegalEvent(f"run {state.run_id!r}: node {event.node!r} has listed no items in visit {event.iteration}.{event.execution}")
+    return node.items
 
 
 def _end_item(state: RunState, items: Items, event: Any, seq: int) -> None:
@@ -423,6 +418,18 @@ def _arrive(state: RunState, routes: list[str]) -> None:
     for name in routes:
         if name != "END":
             state.arrivals[name] = state.arrivals.get(name, 0) + 1
+
+
+def _take_up(state: RunState, event: events.NodeStarted | events.NodeSkipped) -> None:
+    """A visit takes up arrivals."""
+    if not event.took:
+        return
+    left = state.arrivals.get(event.node, 0) - event.took
+    if left < 0:
+        raise IllegalEvent(f"run {state.run_id!r}: node {event.node!r} took {event.took} arrivals, which are not there")
+    del state.arrivals[event.node]
+    if left:
+        state.arrivals[event.node] = left
 
 
 def _set_status(state: RunState, name: str, status: NodeStatus) -> None:

@@ -321,7 +321,7 @@ class Runner:
             case commands.RouteNode():
                 record(self._route(name, header))
             case commands.SkipNode():
-                record(self._skipped(name, header, reason="on_interrupt"))
+                self._skip_cut(name, header)
             case commands.AskAboutNode():
                 record(self._question(name, header))
 
@@ -357,6 +357,15 @@ class Runner:
             self.journal.record(
                 events.LayerCompleted(layer=command.layer, nodes=list(command.nodes), changes=changes, routes=routes)
             )
+
+    def _skip_cut(self, name: str, header: dict[str, Any]) -> None:
+        """`on_interrupt="skip"`: nothing takes the place of the result. A router that cannot decide then fails as any router does."""
+        try:
+            self.journal.record(self._skipped(name, header, reason="on_interrupt"))
+        except ResumeRefused as fault:
+            cause = fault.__cause__ or fault
+            self.journal.record(events.NodeSkipped(**header, reason="on_interrupt"))
+            self.journal.record(events.RoutingFailed(**header, failure=failures.describe(cause, kind="partial")))
 
     def _question(self, name: str, header: dict[str, Any]) -> events.QuestionAsked:
         visit = self.state.nodes[name]
@@ -473,22 +482,25 @@ class Runner:
         (name,) = self._stuck(node, "skip")
         visit = self.state.nodes[name]
         header = ends.visit_of(name, visit)
+        took = 0
         if visit.input is None:  # due, and never begun
             header["iteration"] = visit.iteration + 1
-        self.journal.record(self._skipped(name, header, update=update, by=by, reason=reason))
+            took = self.state.arrivals[name] if name in self.flow.topology.joins else 1
+        self.journal.record(self._skipped(name, header, took=took, update=update, by=by, reason=reason))
 
-    def _skipped(self, name: str, header: dict[str, Any], *, update: Any = None, by: str | None = None, reason: str | None = None) -> events.Event:
+    def _skipped(self, name: str, header: dict[str, Any], *, update: Any = None, **said: Any) -> events.NodeSkipped:
+        """A skip with this update in place of a result. `said`: who, why, and what it takes up."""
         values = self.state.nodes[name].input or self.state.values
         changes = self.flow.state.changes(update, values, node=name)
         if self.state.schedule == "layered":
-            return events.NodeSkipped(**header, changes=changes, by=by, reason=reason)
+            return events.NodeSkipped(**header, changes=changes, **said)
         changes = ends.reduced(self.flow, self.state.values, name, changes)
         try:
             routes = ends.route(self.flow, name, self.state.values, [changes])
         except ends.RouterError as fault:
             raise ResumeRefused(self.state.run_id, f"skipping {name!r} needs a route: {fault}. Give an update with which "
                                 "its router can decide.") from fault
-        return events.NodeSkipped(**header, changes=changes, routes=routes, by=by, reason=reason)
+        return events.NodeSkipped(**header, changes=changes, routes=routes, **said)
 
     def _stuck(self, node: str | None, verb: str) -> list[str]:
         """The visits that somebody can retry or skip: failed, cut, waiting, or due and not begun."""
