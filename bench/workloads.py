@@ -168,9 +168,10 @@ class Grown(NamedTuple):
 def grow(folder: Path, steps: int = 1000, *, loop: bool) -> Grown:
     """Append 1 KB of random text to a list in each step: of a chain, or of a loop over one node. Bytes are those after close."""
     luck = random.Random(steps)
+    texts = ["".join(luck.choices(_LETTERS, k=GROW_BYTES)) for _ in range(steps)]
 
     async def write(state: Letters) -> dict[str, Any]:
-        return {"left": state.left - 1, "letters": ["".join(luck.choices(_LETTERS, k=GROW_BYTES))]}
+        return {"left": state.left - 1, "letters": [texts[state.left - 1]]}
 
     if loop:
         graph = Graph("grow", Letters)

@@ -386,7 +386,7 @@ def ended(process):
 
 def test_many_processes_may_make_a_store_at_once(path, open_store):
     script = """
-for number in range(60):
+for number in range(40):
     sys.stdin.readline()
     store = SqliteStore(f"{sys.argv[1]}{number}")
     store.append([Log(sys.argv[2]).create()])
@@ -394,14 +394,14 @@ for number in range(60):
     say("made")
 """
     makers = [child(script, path, f"r{number}") for number in range(6)]
-    for _ in range(60):
+    for _ in range(40):
         for maker in makers:
             maker.stdin.write("go\n")
             maker.stdin.flush()
         assert [maker.stdout.readline() for maker in makers] == ["made\n"] * 6
     for maker in makers:
         ended(maker)
-    for number in range(60):
+    for number in range(40):
         store = open_store(f"{path}{number}")
         assert len(store.runs(Query())) == 6
         store.close()

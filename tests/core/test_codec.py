@@ -197,6 +197,7 @@ def refusal(codec: Codec[Any], value: Any, path: str = "state.x") -> CodecError:
 # --- exact ----------------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(json_values)
 def test_what_json_holds_comes_back_exactly_and_is_not_shared(value):
     plain = ANY.encode(value, path="state.x")
@@ -208,7 +209,7 @@ def test_what_json_holds_comes_back_exactly_and_is_not_shared(value):
     assert exactly(msgspec.json.decode(msgspec.json.encode(plain)), value)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(everything)
 def test_declared_fields_of_every_kind_come_back_exactly(value):
     codec = Codec.of(Everything)
@@ -222,13 +223,14 @@ def test_declared_fields_of_every_kind_come_back_exactly(value):
     assert codec.matches(value, plain)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(models)
 def test_a_pydantic_model_comes_back_exactly(value):
     codec = Codec.of(Model)
     assert codec.decode(codec.encode(value, path="state.x")) == value
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["list", "dict"]), json_values), max_size=6), hostile)
 def test_a_hostile_value_is_refused_wherever_it_is_buried(layers, bad):
     value, path = bad, "state.x"

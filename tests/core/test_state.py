@@ -10,7 +10,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 import msgspec
 import pydantic
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.codec import same
@@ -115,6 +115,7 @@ before_and_after = st.fixed_dictionaries({
 
 
 @every_kind
+@settings(deadline=None)
 @given(given=before_and_after, touched=st.sets(st.sampled_from(list(Review.__dataclass_fields__))))
 def test_a_whole_state_that_a_node_returned_is_what_the_fold_makes_of_it(kind, given, touched):
     state = StateType.of(kind)
@@ -153,6 +154,7 @@ def test_a_whole_state_that_a_node_returned_is_what_the_fold_makes_of_it(kind, g
 
 
 @every_kind
+@settings(deadline=None)
 @given(given=before_and_after)
 def test_a_loaded_state_equals_the_dumped_one_and_shares_nothing(kind, given):
     state = StateType.of(kind)
@@ -170,6 +172,7 @@ def test_a_loaded_state_equals_the_dumped_one_and_shares_nothing(kind, given):
     assert {"notes", "scores"} <= set(state.untouched(loaded, values)) <= {"notes", "scores", "seen"}
 
 
+@settings(deadline=None)
 @given(st.dictionaries(words, json_values), st.dictionaries(words, json_values), st.sets(words))
 def test_an_open_dict_that_comes_back_itself_is_a_whole_state(values, update, removed):
     state = StateType.of(dict)
@@ -183,6 +186,7 @@ def test_an_open_dict_that_comes_back_itself_is_a_whole_state(values, update, re
     assert set(changes.unset) == values.keys() - given.keys()
 
 
+@settings(deadline=None)
 @given(st.floats(allow_nan=False, allow_infinity=False), st.floats(allow_nan=False, allow_infinity=False))
 @example(-0.03124999999999999, 0.06249999999999999)  # the difference is rounded the wrong way
 def test_a_float_that_a_node_added_to_is_found_again_exactly(old, amount):
@@ -204,6 +208,7 @@ def test_a_float_difference_that_no_float_can_express_is_refused():
         state.changes(Review("T", hours=-1.7e308), state.dump(Review("T", hours=1.7e308)), node="n")
 
 
+@settings(deadline=None)
 @given(st.lists(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**40), max_value=10**40), min_size=1))
 def test_decimals_add_up_exactly_whatever_their_length(parts):
     assume(all(part.as_tuple().exponent >= -900 and len(part.as_tuple().digits) < 900 for part in parts))
@@ -555,6 +560,7 @@ def test_two_items_that_set_one_plain_field_are_found():
     assert item_conflict([]) is None
 
 
+@settings(deadline=None)
 @given(st.dictionaries(words, json_values), st.dictionaries(words, json_values))
 def test_a_difference_applied_gives_what_it_was_taken_from(before, after):
     changes = diff(before, after)

@@ -96,7 +96,7 @@ def demo(
     async def use(engine: Engine) -> None:
         await _perform(made, engine)
 
-    stores.execute(made.store, use, {}, create=True)
+    stores.read(made.store, use, create=True)
 
     async def read(engine: Engine) -> list[EventView]:
         return await engine.events(made.run_id)
@@ -292,12 +292,10 @@ def _account(made: _Demo, log: list[EventView]) -> int:
     before = sum(place < len(made.pids) - 1 for place in _completed_in(log).values())
     screen.say("")
     if ended:
+        screen.say(("✓ ", "green"), f"The report is published. It took {wanted} pieces of work.")
+        screen.say(f"  {before} of them were completed before a kill: none of these ran again.")
         screen.say(
-            ("✓ ", "green"),
-            f"The report is published. Of {wanted} pieces of work {before} were completed before a kill: none of them ran again.",
-        )
-        screen.say(
-            f"  Only what a kill cut in the middle was called a second time: {calls - wanted} of {calls} calls."
+            f"  {calls - wanted} were cut by a kill in the middle: only these were called a second time."
         )
     else:
         screen.say(
@@ -325,9 +323,9 @@ def _say_next(made: _Demo, log: list[EventView]) -> None:
     )
     say_ways([
         Way(line("show", made.run_id, store=made.store), "the run, its graph and timings"),
-        Way(line("events", made.run_id, store=made.store), "its log: the kills are where a RunResumed is"),
+        Way(line("events", made.run_id, store=made.store), "its log; a RunResumed follows each kill"),
         Way(line("state", f"{made.run_id}@{styled}", "--diff", store=made.store), "what changed at a checkpoint"),
         Way(line("checkpoints", made.run_id, store=made.store), "where it can be gone back to"),
-        Way(fork, "another report from the same research; prints how to carry it on"),
-        Way(f"$EDITOR {made.file}", "the flow, 100 lines"),
+        Way(fork, "another report from the same research"),
+        Way(f"$EDITOR {made.file}", "the flow; change it and run it"),
     ])  # fmt: skip

@@ -12,13 +12,16 @@ import holdfast
 from holdfast.cli import flow_files, options, screen, stores
 from holdfast.cli.app import CHECK, LOOK, command
 from holdfast.cli.screen import Part
-from holdfast.cli.standing import Standing, is_row_cut, line, say_ways, standing
+from holdfast.cli.standing import Standing, Way, is_row_cut, line, say_ways, standing
 from holdfast.core import drawing
 from holdfast.core.definition import Definition
 from holdfast.errors import SettingError, StoreCorrupt, did_you_mean
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.views import NodeView, Run
 from holdfast.storage.contract import STATUSES, RunRow, RunStatus
+
+_GOING = frozenset({"running", "waiting", "paused", "interrupted"})
+_WAYS_MAX = 3
 
 
 @command(LOOK)
@@ -81,7 +84,13 @@ def _known_status(name: str) -> RunStatus:
 
 def _cells(row: RunRow, now: float) -> list[Part]:
     cut = is_row_cut(row)
-    about = [row.error] if row.error else [f"in {', '.join(row.active)}"] if row.active else []
+    about = (
+        [row.error]
+        if row.error
+        else [f"in {', '.join(row.active)}"]
+        if row.active and row.status in _GOING
+        else []
+    )
     about += [f"{name}={value}" for name, value in row.labels.items()]
     about += [f"forked from {row.parent}"] if row.parent else []
     return [
@@ -98,20 +107,20 @@ def _say_stopped(rows: list[RunRow], store: str | None) -> None:
     """Which runs go on only when somebody carries them on."""
     cut = [row.run_id for row in rows if is_row_cut(row)]
     interrupted = [row.run_id for row in rows if row.status == "interrupted" and not row.held]
+    begun_by_nobody = [row.run_id for row in rows if row.status == "pending" and not row.held]
     if cut:
         verb = "was cut: its process ended" if len(cut) == 1 else "were cut: their processes ended"
         screen.say(
             f"\n{screen.count(len(cut), 'run')} {verb} without a word. Nothing that completed is lost."
         )
     if interrupted:
-        verb = "was stopped" if len(interrupted) == 1 else "were stopped"
-        screen.say(f"\n{screen.count(len(interrupted), 'run')} {verb} in order.")
-    for run_id in [*cut, *interrupted][:3]:
-        screen.say(
-            ("  $ ", "dim"),
-            (line("resume", run_id, store=store, executes=True), "bold"),
-            ("   # carry it on", "dim"),
-        )
+        screen.say(f"\n{screen.count(len(interrupted), 'run')} stopped in order, with its process.")
+    if begun_by_nobody:
+        screen.say(f"\n{screen.count(len(begun_by_nobody), 'run')} recorded, and executed by nobody.")
+    say_ways([
+        Way(line("resume", run_id, store=store, executes=True), "carry it on")
+        for run_id in [*cut, *interrupted, *begun_by_nobody][:_WAYS_MAX]
+    ])  # fmt: skip
     if any(row.status in ("failed", "waiting", "paused") and not is_row_cut(row) for row in rows):
         screen.say(("\n`holdfast show RUN` says why a run failed or waits, and what carries it on.", "dim"))
 

@@ -155,5 +155,10 @@ def _on_node(verb: str, run_id: str, node: str, file: str | None, store: str | N
 
 def say_ways(ways: list[Way], *, err: bool = False) -> None:
     """Print commands, each with what it does."""
+    width = screen.picture_width()
     for way in ways:
-        screen.say(("  $ ", "dim"), (way.command, "bold"), (f"   # {way.does}", "dim"), err=err)
+        if len(way.command) + len(way.does) + 9 <= width:
+            screen.say(("  $ ", "dim"), (way.command, "bold"), (f"   # {way.does}", "dim"), err=err)
+        else:
+            screen.say((f"  # {way.does}", "dim"), err=err)
+            screen.say(("  $ ", "dim"), (way.command, "bold"), err=err)

@@ -24,9 +24,10 @@ Use = Callable[[Engine], Awaitable[T]]
 _NEAR_RUNS_MAX = 1000
 
 
-def read(store: str | None, use: Use[T]) -> T:
-    """Look at a store that is there."""
-    require(store)
+def read(store: str | None, use: Use[T], *, create: bool = False) -> T:
+    """Look at a store; only `create` makes one that is not there. Ctrl-C leaves at once."""
+    if not create:
+        require(store)
 
     async def main() -> T:
         async with Engine(store) as engine:

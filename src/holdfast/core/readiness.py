@@ -88,7 +88,8 @@ class Readiness:
     def _consider(self, state: RunState, name: str) -> None:
         """Is this node due, blocked by a witness, or neither?"""
         blockers = 0
-        if name not in state.arrivals or (name in state.open and not self._scheduled(state, name)):
+        waits = name in state.held or (name in state.open and not self._scheduled(state, name))
+        if name not in state.arrivals or waits:
             self._not_due(name)
         else:
             blockers = self.live & self.joins.get(name, 0)

@@ -77,9 +77,10 @@ class Field:
         plain = self.codec.accept(value, path=self.path, node=node)
         return _summable(plain, self.path, node) if self.reducer == "add" else plain
 
-    def encode_operand(self, value: Any, node: str | None) -> Any:
-        """What a partial update gives for this field, as plain data."""
-        plain = self.operand.encode(value, path=self.path, node=node)
+    def encode_operand(self, value: Any, node: str | None, *, by_hand: bool = False) -> Any:
+        """What a partial update gives for this field, as plain data; `by_hand`: it may be in its plain form already."""
+        encode = self.operand.accept if by_hand else self.operand.encode
+        plain = encode(value, path=self.path, node=node)
         return _summable(plain, self.path, node) if self.reducer == "add" else plain
 
 
@@ -198,14 +199,20 @@ class StateType(Generic[S]):
         whole = "" if self.is_dict else f", a whole {self.name}"
         raise StateError(f"it returned {_article(returned)}; expected a partial update (dict){whole}, or None", node=node)
 
-    def _partial(self, update: dict[str, Any], node: str) -> Changes:
+    def by_hand(self, update: Mapping[str, Any] | None, *, node: str) -> Changes:
+        """A partial update that somebody gives in place of a node's result. Its values may be in their JSON form."""
+        if update is not None and not isinstance(update, Mapping):
+            raise StateError(f"the update is {_article(update)}; expected fields and their values (a dict)", node=node)
+        return self._partial(dict(update or {}), node, by_hand=True)
+
+    def _partial(self, update: dict[str, Any], node: str, *, by_hand: bool = False) -> Changes:
         if self.open:
             return Changes(set={name: self._encode_open(name, value, node) for name, value in update.items()})
         parts: dict[str, Any] = {}
         for name, value in update.items():
             field = self.fields.get(name) or self._known(name, node)
             part = "reduce" if field.reducer == "custom" else field.reducer
-            parts.setdefault(part, {})[name] = field.encode_operand(value, node)
+            parts.setdefault(part, {})[name] = field.encode_operand(value, node, by_hand=by_hand)
         return Changes(**parts)
 
     def _whole(self, returned: Any, values: Values, node: str) -> Changes:
@@ -249,6 +256,10 @@ class StateType(Generic[S]):
     def encode_field(self, field: str, value: Any, node: str | None = None) -> Any:
         """A whole value of a field as plain data."""
         return self._encode_open(field, value, node) if self.open else self._known(field, node).encode(value, node)
+
+    def accept_field(self, field: str, value: Any) -> Any:
+        """The same, for a value that somebody gives: it may be in its JSON form."""
+        return self._encode_open(field, value, None) if self.open else self._known(field, None).accept(value, None)
 
     # --- inside ---------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ def completed(flow: Flow[Any], state: RunState, writers: Writers, name: str, giv
     """A node returned. Raises `StateError` where what it returned does not fit; nothing is recorded then."""
     node = state.nodes[name]
     values = node.input or {}
-    changes = flow.state.changes(returned, values, node=name)
+    changes = flow.state.changes(returned, values, node=name, given=given)
     if returned is None:
         _refuse_silent_mutation(flow, name, given, values)
     return _finished(flow, state, writers, name, changes, [])

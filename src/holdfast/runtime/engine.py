@@ -314,6 +314,10 @@ class Engine:
         self, run_id: str, node: str, update: Any = None, *, by: str | None = None, reason: str | None = None
     ) -> Run[Any]:
         """Put an update in place of the result of a failed, cut or waiting node, and go on behind it."""
+        flow = self.flows.get(self.store.run(run_id).flow)
+        if flow is not None and update is not None:
+            given = msgspec.structs.asdict(flow.state.by_hand(update, node=node))
+            update = {field: value for part in ("set", "append", "merge", "add", "reduce") for field, value in given[part].items()}
         body = {"node": node, "update": update}
         return await self._operate(run_id, Request(id=self._request_id(), verb="skip", body=body, by=by, reason=reason))
 

@@ -225,7 +225,7 @@ def edited(flow: Flow[Any], state: RunState, edit: Callable[[Any], Any] | Mappin
     if isinstance(result, dict):
         after = dict(state.values)
         for field, value in result.items():
-            after[field] = flow.state.encode_field(field, value)
+            after[field] = flow.state.accept_field(field, value)
         return diff(state.values, flow.state.dump(flow.state.load(after)))
     return diff(state.values, flow.state.dump(result))
 

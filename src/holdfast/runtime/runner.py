@@ -490,8 +490,7 @@ class Runner:
 
     def _skipped(self, name: str, header: dict[str, Any], *, update: Any = None, **said: Any) -> events.NodeSkipped:
         """A skip with this update in place of a result. `said`: who, why, and what it takes up."""
-        values = self.state.nodes[name].input or self.state.values
-        changes = self.flow.state.changes(update, values, node=name)
+        changes = self.flow.state.by_hand(update, node=name)
         if self.state.schedule == "layered":
             return events.NodeSkipped(**header, changes=changes, **said)
         changes = ends.reduced(self.flow, self.state.values, name, changes)

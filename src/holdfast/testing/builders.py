@@ -11,7 +11,7 @@ written is refused here, where it is told. Times are its own: the first event is
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -33,6 +33,7 @@ from holdfast.runtime.services import Services
 from holdfast.storage.contract import Holder, NewRun, Store
 from holdfast.storage.writer import InlineWriter
 from holdfast.testing.clock import STARTS_AT, ManualClock
+from holdfast.testing.flows import Sketch
 
 T = TypeVar("T")
 
@@ -256,6 +257,49 @@ class History:
     def _stands(self) -> str:
         state = self.state
         return f"the run is {state.status}, open are {list(state.open)}, arrived at {list(state.arrivals)}"
+
+
+def play(history: History, sketch: Sketch, luck: random.Random, *, trouble: float = 0.0) -> Iterator[History]:
+    """Carry a history of this sketch on until its run is over; luck chooses what ends next. Yields after every event or few.
+
+    `trouble` is how often something goes wrong instead: the process dies, a node fails and is tried again, or fails for good and is resumed, or
+    somebody pauses the run and resumes it.
+    """
+    while True:
+        for command in history.commands():
+            yield history.perform(command)
+        if history.state.status in ("completed", "failed", "paused"):
+            if history.state.status == "completed":
+                return
+            yield history.taken_up()
+        elif not history.commands():
+            name, item = luck.choice([*_bodies(history)])
+            if luck.random() < trouble:
+                yield _disturb(history, name, item, luck)
+            else:
+                yield _end(history, sketch, name, item)
+
+
+def _end(history: History, sketch: Sketch, name: str, item: int | None) -> History:
+    update = sketch.update(name, history.state.nodes[name].iteration, item)
+    return history.completed(name, update) if item is None else history.item_completed(name, item, update)
+
+
+def _bodies(history: History) -> Iterator[tuple[str, int | None]]:
+    for name in history.running:
+        items = history.state.nodes[name].items
+        yield from [(name, None)] if items is None else [(name, item) for item in items.running]
+
+
+def _disturb(history: History, name: str, item: int | None, luck: random.Random) -> History:
+    error = ValueError("trouble")
+    kind = luck.choice(("crash", "retry", "fail", "pause"))
+    if kind == "crash":
+        return history.taken_up()
+    if kind == "pause":
+        return history.paused() if not history.state.paused else history
+    retry_in = luck.choice((0.0, 50.0)) if kind == "retry" else None
+    return history.failed(name, error, retry_in=retry_in) if item is None else history.item_failed(name, item, error, retry_in=retry_in)
 
 
 def _started(command: commands.StartNode) -> events.NodeStarted:

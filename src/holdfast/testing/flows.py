@@ -87,6 +87,12 @@ class Sketch:
         chosen = self.plans[node].at(iteration) if node in self.plans else ()
         return list(dict.fromkeys([*plain, *chosen]))
 
+    def update(self, node: str, iteration: int, item: int | None = None) -> dict[str, Any]:
+        """What a visit, or one item of it, returns."""
+        mark = f"{node}.{iteration}" if item is None else f"{node}.{iteration}[{item}]"
+        update = {"total": 1, "visits": {node: iteration}, "trail": [mark], "longest": iteration}
+        return {**update, "stage": mark} if item is None and node in self.alone else update
+
     def definition(self) -> Definition:
         """The graph without its functions: all that `decide` needs, and quick to make."""
         nodes = {}
@@ -101,9 +107,9 @@ class Sketch:
         for name in self.nodes:
             join: Literal["all", "any"] = "any" if name in self.any_joins else "all"
             if name in self.items:
-                graph.node(name=name, join=join, limit=_ITEMS_AT_ONCE, each=_each(self.items[name]))(_item_body(name))
+                graph.node(name=name, join=join, limit=_ITEMS_AT_ONCE, each=_each(self.items[name]))(_item_body(self, name))
             else:
-                graph.node(name=name, join=join)(_body(name, alone=name in self.alone, yields=self.yields.get(name)))
+                graph.node(name=name, join=join)(_body(self, name))
         for source, target in self.edges:
             graph.edge(source, target)
         for source, plan in self.plans.items():
@@ -128,26 +134,24 @@ def _tell(ctx: Context) -> None:
         witness(ctx)
 
 
-def _body(name: str, *, alone: bool, yields: int | None) -> Callable[..., Any]:
+def _body(sketch: Sketch, name: str) -> Callable[..., Any]:
     def visit(state: Journey, ctx: Context) -> dict[str, Any]:
         _tell(ctx)
-        mark = f"{name}.{ctx.iteration}"
-        update = {"total": 1, "visits": {name: ctx.iteration}, "trail": [mark], "longest": ctx.iteration}
-        return {**update, "stage": mark} if alone else update
+        return sketch.update(name, ctx.iteration)
 
     async def visit_later(state: Journey, ctx: Context) -> dict[str, Any]:
-        update = visit(state, ctx)
-        for _ in range(yields or 0):
+        _tell(ctx)
+        for _ in range(sketch.yields[name]):
             await asyncio.sleep(0)
-        return update
+        return sketch.update(name, ctx.iteration)
 
-    return visit if yields is None else visit_later
+    return visit_later if name in sketch.yields else visit
 
 
-def _item_body(name: str) -> Callable[..., Any]:
+def _item_body(sketch: Sketch, name: str) -> Callable[..., Any]:
     def visit_item(item: int, ctx: Context) -> dict[str, Any]:
         _tell(ctx)
-        return {"total": item, "visits": {name: ctx.iteration}, "trail": [f"{name}.{ctx.iteration}[{item}]"]}
+        return sketch.update(name, ctx.iteration, item)
 
     return visit_item
 
