@@ -33,7 +33,7 @@ _LETTERS = "".join(sorted(set(string.printable) - set(string.whitespace) - set('
 
 
 class Took(NamedTuple):
-    """What a piece of work took: seconds on the wall, and seconds of CPU in all threads of this process."""
+    """Seconds on the wall, and seconds of CPU in all threads of this process: what a piece of work took, or when it began."""
 
     wall_s: float
     cpu_s: float
@@ -198,7 +198,7 @@ def grow(folder: Path, steps: int = 1000, *, loop: bool) -> Grown:
 class Resumed(NamedTuple):
     """A run that was taken up again by another engine."""
 
-    to_node_s: float
+    to_node: Took
     """From the call of `resume` to the first line of the node it goes on with."""
     open_s: float
     """Opening the engine and its store, before that."""
@@ -206,11 +206,11 @@ class Resumed(NamedTuple):
 
 def resume(folder: Path, stops_at: int, nodes: int = CHAIN_NODES) -> Resumed:
     """A chain fails in one of its nodes; another engine in this process resumes it."""
-    reached: list[float] = []
+    reached: list[Took] = []
 
     async def count(state: Counter) -> dict[str, Any]:
         if state.step == stops_at:
-            reached.append(time.perf_counter())
+            reached.append(Took(time.perf_counter(), time.process_time()))
             if len(reached) == 1:
                 raise RuntimeError("the first visit fails")
         return {"step": state.step + 1}
@@ -229,10 +229,11 @@ def resume(folder: Path, stops_at: int, nodes: int = CHAIN_NODES) -> Resumed:
     async def second() -> Resumed:
         opened_at = time.perf_counter()
         async with Engine(path, flows=[flow]) as engine:
-            began = time.perf_counter()
+            began = Took(time.perf_counter(), time.process_time())
             run = await engine.resume("measured")
             assert (run.status, run.state.step) == ("completed", nodes), run
-        return Resumed(reached[1] - began, began - opened_at)
+        to_node = Took(reached[1].wall_s - began.wall_s, reached[1].cpu_s - began.cpu_s)
+        return Resumed(to_node, began.wall_s - opened_at)
 
     asyncio.run(first())
     with _steady():

@@ -73,6 +73,25 @@ def test_a_join_is_blocked_again_when_somebody_new_can_reach_it():
     assert list(run.ready.due) == ["d"]
 
 
+def test_a_join_that_a_loop_leads_back_to_waits_for_what_the_same_branch_starts_before_it():
+    """`t` leads back to `h` and to `b`, which leads to `h` too: whichever is named first, `h` waits for `b`."""
+    for routes in (["h", "b"], ["b", "h"]):
+        run = told("START a b h t", "a h", branches={"t": "h b END"}).completed("a").completed("b").completed("h")
+        run.completed("t", routes=routes)
+        assert list(run.ready.due) == ["b"]
+        assert_kept(run)
+
+
+def test_a_join_that_is_due_waits_as_soon_as_a_new_round_begins_that_can_reach_it():
+    """`h` is due and has no slot yet when `t` leads back to `b`."""
+    run = told("START a b h t", "a h", "b t", branches={"t": "b END"}, nodes={"t": {"join": "any"}}, max_parallel=1)
+    run.completed("a").completed("b").started("t")
+    assert list(run.ready.due) == ["h"]
+    run.completed("t", routes=["b"])
+    assert list(run.ready.due) == ["b"]
+    assert_kept(run)
+
+
 def test_a_scheduled_node_is_due_and_known_to_the_log():
     run = told("START a END", "START b END", max_parallel=1).settled()
     assert (list(run.ready.due), list(run.ready.unscheduled)) == (["b"], [])

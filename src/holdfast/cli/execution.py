@@ -24,6 +24,11 @@ from holdfast.runtime.engine import Engine
 from holdfast.runtime.settings import Durability
 from holdfast.runtime.views import Run
 
+OnChange = Annotated[
+    Literal["refuse", "compatible"],
+    typer.Option("--on-change", help="Whether to go on with a flow that has changed in a compatible way."),
+]
+
 _STATE_LINES_MAX = 30
 
 
@@ -134,12 +139,7 @@ def resume(
         bool,
         typer.Option("--force", help="Also after a fatal failure, or past a node that is not idempotent."),
     ] = False,
-    on_change: Annotated[
-        Literal["refuse", "compatible"],
-        typer.Option(
-            "--on-change", help="Whether to go on with a flow that has changed in a compatible way."
-        ),
-    ] = "refuse",
+    on_change: OnChange = "refuse",
     rename: Annotated[
         list[str] | None,
         typer.Option("--rename", metavar="OLD=NEW", help="A node that has a new name; repeatable."),

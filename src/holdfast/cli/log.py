@@ -10,7 +10,7 @@ import typer
 from holdfast.cli import options, screen, stores
 from holdfast.cli.app import CHECK, LOOK, command
 from holdfast.cli.exits import Exit
-from holdfast.cli.standing import line
+from holdfast.cli.standing import Way, line, say_ways
 from holdfast.cli.story import visit
 from holdfast.core.events import KINDS
 from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, did_you_mean
@@ -20,7 +20,7 @@ from holdfast.runtime.history import Checkpoint
 from holdfast.runtime.verification import Verdict
 from holdfast.runtime.verification import verify as verify_run
 from holdfast.runtime.views import EventView
-from holdfast.storage.contract import Query
+from holdfast.storage.contract import FINAL, Query
 
 _PAGE = 500
 _SAID_ELSEWHERE = frozenset({"fingerprint", "node", "took"})
@@ -204,10 +204,10 @@ def checkpoints(
 ) -> None:
     """List where a run can be resumed or forked from."""
 
-    async def use(engine: Engine) -> list[Checkpoint]:
-        return await engine.checkpoints(run_id)
+    async def use(engine: Engine) -> tuple[list[Checkpoint], bool]:
+        return await engine.checkpoints(run_id), engine.store.run(run_id).status in FINAL
 
-    found = stores.read(store, use)
+    found, final = stores.read(store, use)
     if as_json:
         screen.say_json(found)
         return
@@ -224,8 +224,11 @@ def checkpoints(
         for point in found
     ])  # fmt: skip
     screen.say("")
-    screen.say((f"go back to one:   {line('resume', f'{run_id}@SEQ', store=store, executes=True)}", "dim"))
-    screen.say((f"or try another way from it:   {line('fork', f'{run_id}@SEQ', store=store)}", "dim"))
+    rewind = Way(
+        line("resume", f"{run_id}@SEQ", store=store, executes=True), "go back to one and go on from there"
+    )
+    fork = Way(line("fork", f"{run_id}@SEQ", store=store), "go on from one in a new run")
+    say_ways([fork] if final else [rewind, fork])
 
 
 @command(CHECK)

@@ -58,9 +58,14 @@ def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = N
     ready = ready or Readiness(flow.topology, state)
     commands: list[AnyCommand] = []
     wakes: list[float] = []
+    room = flow.definition.max_parallel - state.running
     for name in tuple(ready.open):
-        commands.extend(_open_visit(flow.definition, state, name, now, wakes))
-    room = flow.definition.max_parallel - state.running - sum(isinstance(c, StartNode) for c in commands)
+        for command in _open_visit(flow.definition, state, name, now, wakes):
+            if isinstance(command, StartNode):
+                room -= 1
+                if room < 0:
+                    continue  # it is due and stays so; what ends makes room
+            commands.append(command)
     starts, limit = _begin(flow.definition, state, ready, room)
     if state.running or commands or starts:
         return commands + starts + _wake(wakes)

@@ -10,6 +10,8 @@ another one looked for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.core import events
 from holdfast.core.events import Event, NodeEvent
 from holdfast.core.run_state import RunState
@@ -22,11 +24,12 @@ class Readiness:
     """`due`: nodes that may start a new visit now, in order of arrival; `unscheduled`: those of them that the log does not know to be
     due. `open`: open visits that wait for a decision."""
 
-    __slots__ = ("_blocked", "_witnessed", "due", "index", "joins", "live", "open", "unscheduled")
+    __slots__ = ("_back_edges", "_blocked", "_witnessed", "due", "index", "joins", "live", "open", "unscheduled")
 
     def __init__(self, topology: Topology, state: RunState) -> None:
         self.index = topology.index
         self.joins = topology.joins
+        self._back_edges = topology.back_edges
         self.rebuild(state)
 
     def rebuild(self, state: RunState) -> None:
@@ -48,18 +51,36 @@ class Readiness:
 
     def observe(self, state: RunState, event: Event) -> None:
         """Follow one event that has just been folded into the state."""
-        if isinstance(event, NodeEvent):
-            for name in getattr(event, "routes", None) or ():
-                self._touch(state, name)
+        if isinstance(event, events.NodeStarted):  # half of all events: it was live and stays so, and wants nothing more
+            self._not_due(event.node)
+            self._attend(state, event.node)
+        elif isinstance(event, NodeEvent):
+            self._move(state, event.node, getattr(event, "routes", None) or ())
             self._touch(state, event.node)
         elif isinstance(event, _WHOLE):
             self.rebuild(state)
         elif isinstance(event, events.LayerCompleted):
             for routes in event.routes.values():
-                for name in routes:
-                    self._touch(state, name)
+                self._arrive(routes)
+            for source, routes in event.routes.items():
+                self._move(state, source, routes)
             for name in event.nodes:
                 self._touch(state, name)
+
+    def _move(self, state: RunState, source: str, routes: Sequence[str]) -> None:
+        """The run goes from a node to these. All of them are live before one of them is looked at: a branch may lead to a join
+        and to a node before that join."""
+        self._arrive(routes)
+        for name in routes:
+            self._touch(state, name)
+            if (source, name) in self._back_edges:  # a new round: it may reach a join that was due and still waits for a slot
+                for join in [due for due in self.due if due in self.joins]:
+                    self._consider(state, join)
+
+    def _arrive(self, routes: Sequence[str]) -> None:
+        for name in routes:
+            if name in self.index:
+                self.live |= 1 << self.index[name]
 
     def _touch(self, state: RunState, name: str) -> None:
         number = self.index.get(name)

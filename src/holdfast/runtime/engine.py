@@ -633,6 +633,7 @@ class _Shapeless:
 
     class topology:  # noqa: N801
         index: dict[str, int] = {}
+        back_edges: frozenset[tuple[str, str]] = frozenset()
         joins: dict[str, int] = {}
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core import commands, events
+from holdfast.core import commands, events, run_state
 from holdfast.core.commands import AnyCommand
 from holdfast.core.decide import decide
 from holdfast.core.events import Changes, Encoded, Event, Failure, Stored
@@ -25,12 +25,13 @@ from holdfast.core.graph import END, START, Flow, Graph
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import NodeState, RunState
 from holdfast.core.writers import Writers
-from holdfast.runtime import ends, failures
+from holdfast.runtime import ends, failures, history
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.engine import _digest
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
-from holdfast.storage.contract import Holder, NewRun, Store
+from holdfast.storage.contract import Append, Holder, NewRun, Snapshot, Store, View
+from holdfast.storage.rows import open_row, pack
 from holdfast.storage.writer import InlineWriter
 from holdfast.testing.clock import STARTS_AT, ManualClock
 from holdfast.testing.flows import Sketch
@@ -377,6 +378,43 @@ def example(kind: type[Event], **fields: Any) -> Any:
 def failure(message: str = "broken") -> Failure:
     """Some failure."""
     return Failure("partial", "ValueError", message)
+
+
+def crashed_copy(store: Store, run_id: str, seq: int, into: Store, *, snapshot_at: int | None = None) -> None:
+    """The first `seq` events of a run, in another store, as if its process had died there. With `snapshot_at` a snapshot stands beside them.
+
+    The run must not be a fork: the base of one is in its own store.
+    """
+    rows = store.events(run_id, upto=seq)
+    rewinds = tuple((row.seq, open_row(row).event.to) for row in rows if row.kind == "RunRewound")
+    told = store.run(run_id)
+    place = msgspec.structs.replace(told, seq=seq, rewinds=rewinds)
+    state = history.load(store, run_id, seq, row=place, cold=True)
+    assert state.status != "new"
+    snapshots: tuple[Snapshot, ...] = ()
+    if snapshot_at is not None:
+        body = run_state.dump(history.load(store, run_id, snapshot_at, row=place, cold=True))
+        snapshots = (Snapshot(snapshot_at, pack(body)),)
+    (verdict,) = into.append(
+        [
+            Append(
+                run_id=run_id,
+                expected_seq=0,
+                rows=tuple(rows),
+                view=View(
+                    status=state.status,
+                    fingerprint=state.fingerprint,
+                    state_version=state.state_version,
+                    active=tuple(state.open)[:5],
+                    rewinds=rewinds,
+                ),
+                create=NewRun(flow=told.flow, input_digest=told.input_digest, created_at=told.created_at, labels=told.labels),
+                definition=store.definition(state.fingerprint),
+                snapshots=snapshots,
+            )
+        ]
+    )
+    _raise(verdict)
 
 
 def _services(store: Store, holder: Holder | None) -> Services:
