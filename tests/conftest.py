@@ -1,6 +1,7 @@
 """Settings that all tests share.
 
-Hypothesis may take its time (two cores, other processes) and prints the seed of what it found; in CI it draws the same examples every time.
+Hypothesis may take its time (two cores, other processes) and prints the seed of what it found; in CI it draws the
+same examples every time.
 """
 
 import os

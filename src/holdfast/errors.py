@@ -114,10 +114,10 @@ class RunExists(HoldfastError):
 class ResumeRefused(HoldfastError):
     """The run may not go on as asked. Nothing ran; `reason` says why and what would be allowed."""
 
-    def __init__(self, run_id: str, reason: str) -> None:
+    def __init__(self, run_id: str, reason: str, *, asked: str = "resumed") -> None:
         self.run_id = run_id
         self.reason = reason
-        super().__init__(f"run {run_id!r} was not resumed: {reason}")
+        super().__init__(f"run {run_id!r} was not {asked}: {reason}")
 
 
 class AnswerRefused(HoldfastError):

@@ -1,7 +1,17 @@
 import pytest
 
 from holdfast.core import commands, events
-from holdfast.core.commands import CompleteLayer, CompleteRun, FailRun, RouteNode, ScheduleNode, SkipNode, StartItem, StartNode, WakeAt
+from holdfast.core.commands import (
+    CompleteLayer,
+    CompleteRun,
+    FailRun,
+    RouteNode,
+    ScheduleNode,
+    SkipNode,
+    StartItem,
+    StartNode,
+    WakeAt,
+)
 from holdfast.core.decide import decide
 from holdfast.core.run_state import RunState
 from holdfast.errors import IllegalEvent, Recoverable
@@ -104,20 +114,32 @@ def test_a_join_in_a_loop_joins_once_per_iteration():
 
 
 def test_a_join_that_takes_any_starts_once_for_each_arrival():
-    run = told("START s a d END", "s b d", nodes={"d": {"join": "any"}}).completed("s").started("a", "b").completed("a")
+    run = (
+        told("START s a d END", "s b d", nodes={"d": {"join": "any"}})
+        .completed("s")
+        .started("a", "b")
+        .completed("a")
+    )
     assert starts(run) == ["d"]
     run.completed("d").completed("b")
     assert run.commands() == [StartNode("d", 2, 1, 1, 1)]
 
 
 def test_a_join_waits_for_a_node_that_waits_for_its_retry():
-    run = told("START s a d END", "s b d").completed("s").completed("a").failed("b", Recoverable("later"), retry_in=100.0)
+    run = (
+        told("START s a d END", "s b d")
+        .completed("s")
+        .completed("a")
+        .failed("b", Recoverable("later"), retry_in=100.0)
+    )
     assert run.commands() == [WakeAt(run.state.nodes["b"].retry_at)]
 
 
 def test_two_joins_of_nested_loops_do_not_wait_for_each_other():
     """`late` waits until the inner loop is over; `early` is part of it and must not wait for what comes behind."""
-    run = told("START out in", "x early in", "p late", branches={"in": "x early p late END", "late": "out END"})
+    run = told(
+        "START out in", "x early in", "p late", branches={"in": "x early p late END", "late": "out END"}
+    )
     run.completed("out").completed("in", routes=["x", "early", "p", "late"]).completed("x").completed("p")
     assert run.commands() == [first("early", took=2)]
     run.completed("early").completed("in", routes=["END"])
@@ -126,7 +148,9 @@ def test_two_joins_of_nested_loops_do_not_wait_for_each_other():
 
 def test_two_joins_of_loops_with_two_entries_do_not_wait_for_each_other():
     """The smallest graph on which a random trial got stuck: `n4` can be reached past the head of the loop it is part of."""
-    run = told("START n1 n0 n2", "START n4 n0", "n1 n2", branches={"n0": "n3 END", "n2": "n1 END", "n3": "n4"})
+    run = told(
+        "START n1 n0 n2", "START n4 n0", "n1 n2", branches={"n0": "n3 END", "n2": "n1 END", "n3": "n4"}
+    )
     run.completed("n1").completed("n0", routes=["n3"]).completed("n3", routes=["n4"])
     assert starts(run) == ["n4"]
 
@@ -218,14 +242,21 @@ def test_once_a_node_has_failed_for_good_nothing_new_starts_and_what_runs_ends()
 
 
 def test_a_retry_does_not_start_once_another_node_has_failed_for_good():
-    run = told("START a END", "START b END").started("a", "b").failed("a", Recoverable("x"), retry_in=0.0).failed("b", ValueError("y"))
+    run = (
+        told("START a END", "START b END")
+        .started("a", "b")
+        .failed("a", Recoverable("x"), retry_in=0.0)
+        .failed("b", ValueError("y"))
+    )
     assert [type(command) for command in run.commands()] == [FailRun]
 
 
 def test_a_router_that_raised_is_asked_again_after_a_resume_and_the_node_is_not_run():
     run = told("START a", branches={"a": "a END"}).started("a")
     header = {"node": "a", "iteration": 1}
-    run.record(events.NodeCompleted(**header)).record(events.RoutingFailed(**header, failure=failure("router")))
+    run.record(events.NodeCompleted(**header)).record(
+        events.RoutingFailed(**header, failure=failure("router"))
+    )
     assert [type(command) for command in run.commands()] == [FailRun]
     assert run.settled().taken_up().commands() == [RouteNode("a")]
     run.settled()
@@ -273,7 +304,11 @@ def test_a_retry_waits_while_the_run_is_paused():
 
 def test_nodes_without_a_free_slot_are_scheduled_and_start_when_there_is_one():
     run = told("START a END", "START b END", "START c END", max_parallel=1)
-    assert run.commands() == [first("a"), ScheduleNode("b", 1, 1, "no free slot"), ScheduleNode("c", 1, 1, "no free slot")]
+    assert run.commands() == [
+        first("a"),
+        ScheduleNode("b", 1, 1, "no free slot"),
+        ScheduleNode("c", 1, 1, "no free slot"),
+    ]
     assert run.settled().commands() == []
     assert run.completed("a").commands() == [first("b")]
     run.settled().completed("b").settled().completed("c").settled()
@@ -286,7 +321,12 @@ def test_what_was_cut_while_it_was_scheduled_starts_as_a_first_attempt():
 
 
 def test_never_more_nodes_run_at_once_than_may_also_when_a_retry_comes_due():
-    run = told("START a END", "START b END", max_parallel=1).settled().failed("a", Recoverable("x"), retry_in=50.0).settled()
+    run = (
+        told("START a END", "START b END", max_parallel=1)
+        .settled()
+        .failed("a", Recoverable("x"), retry_in=50.0)
+        .settled()
+    )
     assert run.running == ["b"]
     run.at += 50.0
     assert run.settled().running == ["b"]
@@ -297,7 +337,11 @@ def test_never_more_nodes_run_at_once_than_may_also_when_a_retry_comes_due():
 
 
 def test_a_loop_fails_at_its_limit_with_the_way_out():
-    run = told("START a", branches={"a": "a END"}, max_iterations=2).completed("a", routes=["a"]).completed("a", routes=["a"])
+    run = (
+        told("START a", branches={"a": "a END"}, max_iterations=2)
+        .completed("a", routes=["a"])
+        .completed("a", routes=["a"])
+    )
     (end,) = run.commands()
     assert isinstance(end, FailRun)
     assert end.node == "a"
@@ -306,7 +350,11 @@ def test_a_loop_fails_at_its_limit_with_the_way_out():
 
 
 def test_what_runs_beside_a_loop_at_its_limit_ends_first():
-    run = told("START a", "START b END", branches={"a": "a END"}, max_iterations=1).started("a", "b").completed("a", routes=["a"])
+    run = (
+        told("START a", "START b END", branches={"a": "a END"}, max_iterations=1)
+        .started("a", "b")
+        .completed("a", routes=["a"])
+    )
     assert run.commands() == []
     assert [type(command) for command in run.completed("b").commands()] == [FailRun]
 
@@ -346,6 +394,11 @@ def test_a_node_that_arrivals_reach_twice_in_one_layer_is_visited_in_two_layers(
 
 
 def test_a_layer_with_more_nodes_than_room_runs_them_one_after_the_other():
-    run = told("START a c END", "START b c", schedule="layered", max_parallel=1).settled().completed("a").settled()
+    run = (
+        told("START a c END", "START b c", schedule="layered", max_parallel=1)
+        .settled()
+        .completed("a")
+        .settled()
+    )
     assert run.running == ["b"]
     assert run.completed("b").commands() == [CompleteLayer(1, ("a", "b"))]

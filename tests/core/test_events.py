@@ -19,7 +19,11 @@ def test_a_kind_is_stored_by_its_class_name():
 
 
 def test_every_kind_in_the_module_belongs_to_the_closed_union():
-    declared = {name for name, value in vars(events).items() if isinstance(value, type) and issubclass(value, events.Event)}
+    declared = {
+        name
+        for name, value in vars(events).items()
+        if isinstance(value, type) and issubclass(value, events.Event)
+    }
     assert declared - {"Event", "NodeEvent"} == set(KINDS)
 
 
@@ -48,7 +52,7 @@ def test_an_event_cannot_be_changed():
 
 
 def test_an_unknown_kind_is_refused_with_the_way_out():
-    with pytest.raises(SchemaTooNew, match="'NodeTeleported'.*newer"):
+    with pytest.raises(SchemaTooNew, match=r"'NodeTeleported'.*newer"):
         decode(Encoded("NodeTeleported", "a", 1, 1, 1, b""))
 
 
@@ -61,7 +65,9 @@ def test_an_older_version_of_a_kind_is_lifted(monkeypatch):
     monkeypatch.setattr(events.RunPaused, "VERSION", 3)
     monkeypatch.setitem(events.UPCASTERS, ("RunPaused", 1), lambda body: {"why": body["because"]})
     monkeypatch.setitem(events.UPCASTERS, ("RunPaused", 2), lambda body: {"reason": body["why"]})
-    assert decode(Encoded("RunPaused", None, 0, 0, 0, b'{"because":"lunch"}')) == events.RunPaused(reason="lunch")
+    assert decode(Encoded("RunPaused", None, 0, 0, 0, b'{"because":"lunch"}')) == events.RunPaused(
+        reason="lunch"
+    )
     assert msgspec.json.decode(encode(events.RunPaused(reason="lunch")).body) == {"reason": "lunch", "v": 3}
 
 

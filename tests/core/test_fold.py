@@ -93,7 +93,16 @@ def test_only_a_creation_meets_a_new_run():
 
 
 def test_only_what_takes_a_failed_run_up_again_or_changes_it_first_meets_a_failed_run():
-    allowed = {"RunForked", "RunResumed", "RunRewound", "RunCancelled", "ResumeRefused", "StateEdited", "StateUpgraded", "FlowChanged"}
+    allowed = {
+        "RunForked",
+        "RunResumed",
+        "RunRewound",
+        "RunCancelled",
+        "ResumeRefused",
+        "StateEdited",
+        "StateUpgraded",
+        "FlowChanged",
+    }
     assert {kind.__name__ for kind, statuses in RUN.items() if "failed" in statuses} == allowed
 
 
@@ -217,7 +226,9 @@ def test_a_later_attempt_gets_the_same_input():
 
 def test_an_edit_replaces_the_input_of_what_has_not_ended():
     told = two_beside_each_other().completed("a", {"lines": ["from a"]})
-    told.record(events.StateEdited(changes=Changes(set={"n": 9}, append={"lines": ["edited"]}, add={"total": 2})))
+    told.record(
+        events.StateEdited(changes=Changes(set={"n": 9}, append={"lines": ["edited"]}, add={"total": 2}))
+    )
     assert told.state.values == {"n": 9, "total": 2, "lines": ["from a", "edited"]}
     assert told.state.nodes["b"].input == {"n": 9, "total": 2, "lines": ["edited"]}
 
@@ -232,7 +243,10 @@ def test_the_fold_never_grows_a_list_that_a_stored_event_holds():
     told.completed("a", {"lines": ["one"]}).completed("b", {"lines": ["two"]})
     created, *rest = told.events()
     assert created.event.input["lines"] == ["zero"]
-    assert [s.event.changes.append for s in rest if s.kind == "NodeCompleted"] == [{"lines": ["one"]}, {"lines": ["two"]}]
+    assert [s.event.changes.append for s in rest if s.kind == "NodeCompleted"] == [
+        {"lines": ["one"]},
+        {"lines": ["two"]},
+    ]
 
 
 # --- failures and crashes ----------------------------------------------------------------------------
@@ -249,7 +263,11 @@ def test_neither_a_resume_nor_a_crash_gives_new_tries():
     assert (told.state.nodes["a"].failures, told.state.nodes["a"].retry_at) == (1, told.log[2][0] + 5.0)
     told.at += 5.0
     told.started("a").taken_up().started("a")
-    assert (told.state.nodes["a"].failures, told.state.nodes["a"].crashes, told.state.nodes["a"].attempt) == (1, 1, 3)
+    assert (told.state.nodes["a"].failures, told.state.nodes["a"].crashes, told.state.nodes["a"].attempt) == (
+        1,
+        1,
+        3,
+    )
 
 
 def test_crashes_are_counted_in_a_row():
@@ -261,7 +279,11 @@ def test_crashes_are_counted_in_a_row():
 
 def test_a_node_that_failed_for_good_is_due_again_after_a_resume():
     told = chain().failed("a", ValueError("broken")).settled()
-    assert (told.state.status, told.state.failure.message, told.state.failure_node) == ("failed", "broken", "a")
+    assert (told.state.status, told.state.failure.message, told.state.failure_node) == (
+        "failed",
+        "broken",
+        "a",
+    )
     told.taken_up()
     assert (told.state.status, told.state.failure, list(told.state.failed)) == ("running", None, [])
     told.completed("a").completed("b").settled()
@@ -352,7 +374,11 @@ def test_a_renamed_node_keeps_everything_it_has():
 def test_an_upgrade_replaces_the_values_and_the_inputs_of_what_has_not_ended():
     told = chain().crashed_in("a")
     told.record(events.StateUpgraded(state_version=2, values={"new": 1}, inputs={"a": {"new": 0}}))
-    assert (told.state.values, told.state.nodes["a"].input, told.state.state_version) == ({"new": 1}, {"new": 0}, 2)
+    assert (told.state.values, told.state.nodes["a"].input, told.state.state_version) == (
+        {"new": 1},
+        {"new": 0},
+        2,
+    )
 
 
 # --- layers ------------------------------------------------------------------------------------------
@@ -360,7 +386,13 @@ def test_an_upgrade_replaces_the_values_and_the_inputs_of_what_has_not_ended():
 
 def test_what_a_layer_changed_is_applied_in_node_order_when_it_is_complete():
     flow = outline("START a c END", "START b c", state=Notes, schedule="layered")
-    told = History("r", flow).created().started("a", "b").completed("b", {"lines": ["b"]}).completed("a", {"lines": ["a"]})
+    told = (
+        History("r", flow)
+        .created()
+        .started("a", "b")
+        .completed("b", {"lines": ["b"]})
+        .completed("a", {"lines": ["a"]})
+    )
     assert told.state.values["lines"] == []
     assert list(told.state.held) == ["b", "a"]
     told.settled()
@@ -392,6 +424,11 @@ def test_a_resume_tries_only_the_items_that_failed_again():
 
 def test_results_of_items_are_applied_in_item_order():
     flow = outline("START a END", state=Notes, nodes={"a": {"each": lambda state: [10, 20]}})
-    told = History("r", flow).created().item_completed("a", 1, {"lines": ["second"]}).item_completed("a", 0, {"lines": ["first"]})
+    told = (
+        History("r", flow)
+        .created()
+        .item_completed("a", 1, {"lines": ["second"]})
+        .item_completed("a", 0, {"lines": ["first"]})
+    )
     told.settled()
     assert told.state.values["lines"] == ["first", "second"]

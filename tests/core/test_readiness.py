@@ -14,7 +14,12 @@ def told(*paths, **options) -> History:
 
 
 def parts(ready: Readiness) -> dict[str, object]:
-    return {"due": set(ready.due), "unscheduled": set(ready.unscheduled), "open": set(ready.open), "live": ready.live}
+    return {
+        "due": set(ready.due),
+        "unscheduled": set(ready.unscheduled),
+        "open": set(ready.open),
+        "live": ready.live,
+    }
 
 
 def assert_kept(history: History) -> None:
@@ -36,7 +41,13 @@ def test_a_node_is_due_when_the_run_arrives_and_not_while_it_runs():
 
 
 def test_nodes_are_due_in_the_order_of_arrival():
-    run = told("START a d END", "START b e END", "START c f END").started("a", "b", "c").completed("b").completed("a").completed("c")
+    run = (
+        told("START a d END", "START b e END", "START c f END")
+        .started("a", "b", "c")
+        .completed("b")
+        .completed("a")
+        .completed("c")
+    )
     assert list(run.ready.due) == ["e", "d", "f"]
 
 
@@ -59,7 +70,11 @@ def test_a_join_is_blocked_until_its_last_witness_is_gone():
 
 
 def test_a_blocked_join_is_freed_when_the_witness_leads_elsewhere():
-    run = told("START a d END", "START b", branches={"b": "d END"}).completed("a").completed("b", routes=["END"])
+    run = (
+        told("START a d END", "START b", branches={"b": "d END"})
+        .completed("a")
+        .completed("b", routes=["END"])
+    )
     assert list(run.ready.due) == ["d"]
 
 
@@ -76,7 +91,12 @@ def test_a_join_is_blocked_again_when_somebody_new_can_reach_it():
 def test_a_join_that_a_loop_leads_back_to_waits_for_what_the_same_branch_starts_before_it():
     """`t` leads back to `h` and to `b`, which leads to `h` too: whichever is named first, `h` waits for `b`."""
     for routes in (["h", "b"], ["b", "h"]):
-        run = told("START a b h t", "a h", branches={"t": "h b END"}).completed("a").completed("b").completed("h")
+        run = (
+            told("START a b h t", "a h", branches={"t": "h b END"})
+            .completed("a")
+            .completed("b")
+            .completed("h")
+        )
         run.completed("t", routes=routes)
         assert list(run.ready.due) == ["b"]
         assert_kept(run)
@@ -84,7 +104,9 @@ def test_a_join_that_a_loop_leads_back_to_waits_for_what_the_same_branch_starts_
 
 def test_a_join_that_is_due_waits_as_soon_as_a_new_round_begins_that_can_reach_it():
     """`h` is due and has no slot yet when `t` leads back to `b`."""
-    run = told("START a b h t", "a h", "b t", branches={"t": "b END"}, nodes={"t": {"join": "any"}}, max_parallel=1)
+    run = told(
+        "START a b h t", "a h", "b t", branches={"t": "b END"}, nodes={"t": {"join": "any"}}, max_parallel=1
+    )
     run.completed("a").completed("b").started("t")
     assert list(run.ready.due) == ["h"]
     run.completed("t", routes=["b"])
@@ -108,7 +130,12 @@ def test_open_visits_that_want_something_are_kept_apart_from_those_that_simply_r
 
 def test_a_name_that_the_flow_does_not_know_yet_is_left_alone():
     state = RunState("r", status="running", arrivals={"old name": 1})
-    assert parts(Readiness(outline("START a END").topology, state)) == {"due": {"old name"}, "unscheduled": {"old name"}, "open": set(), "live": 0}
+    assert parts(Readiness(outline("START a END").topology, state)) == {
+        "due": {"old name"},
+        "unscheduled": {"old name"},
+        "open": set(),
+        "live": 0,
+    }
 
 
 def test_a_rename_is_followed():

@@ -51,7 +51,9 @@ def test_the_stretches_are_the_places_that_a_walk_through_the_log_stood_at(steps
             rewinds.append((seq, before))
         came_through[seq] = [*came_through[before], seq]
     for seq in range(1, len(steps) + 1):
-        assert [place for first, last in stretches(rewinds, seq) for place in range(first, last + 1)] == came_through[seq]
+        assert [
+            place for first, last in stretches(rewinds, seq) for place in range(first, last + 1)
+        ] == came_through[seq]
 
 
 def test_a_state_knows_the_stretches_it_is_the_fold_of():
@@ -72,7 +74,12 @@ def full() -> RunState:
         "START a b END", "START ask END", "START fan END", "START bad END",
         nodes={"ask": {"idempotent": False}, "fan": {"each": lambda state: [1, 2, 3], "limit": 2}},
     )  # fmt: skip
-    told = History("r", flow).created({"list": [1], "map": {"k": "v"}}, timeout_s=9.0).started("a", "ask", "fan", "bad").settled()
+    told = (
+        History("r", flow)
+        .created({"list": [1], "map": {"k": "v"}}, timeout_s=9.0)
+        .started("a", "ask", "fan", "bad")
+        .settled()
+    )
     told.item_completed("fan", 0, {"item": 0}).item_failed("fan", 1, ValueError("x"))
     told.completed("a", {"list": [1, 2], "new": None}).taken_up().settled()
     told.failed("bad", Recoverable("later"), retry_in=9.0).paused()
@@ -94,12 +101,21 @@ def test_a_snapshot_leaves_the_state_as_it_was():
 
 def test_inputs_share_with_the_values_what_is_equal_after_loading_too():
     """Many open visits cost little, and a container that an input refers to is copied before it is changed."""
-    told = History("r", outline("START a END", "START b END")).created({"big": list(range(1000))}).started("a", "b")
+    told = (
+        History("r", outline("START a END", "START b END"))
+        .created({"big": list(range(1000))})
+        .started("a", "b")
+    )
     loaded = run_state.load(run_state.dump(told.state))
     assert loaded.nodes["a"].input["big"] is loaded.values["big"]
     assert len(run_state.dump(told.state)) < 6_000
     for state in (told.state, loaded):
-        fold(state, events.Stored(4, 99.0, events.NodeCompleted(node="a", iteration=1, changes=Changes(append={"big": [-1]}))))
+        fold(
+            state,
+            events.Stored(
+                4, 99.0, events.NodeCompleted(node="a", iteration=1, changes=Changes(append={"big": [-1]}))
+            ),
+        )
         assert state.values["big"][-1] == -1
         assert state.nodes["b"].input["big"][-1] == 999
 
@@ -113,7 +129,9 @@ def test_an_input_that_differs_from_the_values_is_kept_as_it_was():
     assert loaded.nodes["b"].input == {"x": 1, "gone": 2}
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"state": {}}', b'{"state": {"run_id": 7}, "inputs": {}}', b"\xff"])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"{}", b'{"state": {}}', b'{"state": {"run_id": 7}, "inputs": {}}', b"\xff"]
+)
 def test_a_snapshot_that_cannot_be_read_is_corrupt(body):
     with pytest.raises(StoreCorrupt, match="snapshot"):
         run_state.load(body)
@@ -131,7 +149,11 @@ def test_a_loaded_state_goes_on_like_the_one_it_was_made_of():
 
 def test_the_next_execution_counts_those_that_were_rewound():
     state = RunState("r", executions={"a": {2: 3}})
-    assert [state.next_execution("a", 1), state.next_execution("a", 2), state.next_execution("b", 1)] == [1, 4, 1]
+    assert [state.next_execution("a", 1), state.next_execution("a", 2), state.next_execution("b", 1)] == [
+        1,
+        4,
+        1,
+    ]
 
 
 def test_the_same_history_gives_the_same_snapshot():

@@ -118,7 +118,10 @@ def sketches():
 def test_no_joins_wait_for_each_other_in_any_graph():
     for sketch in sketches():
         topology = Topology.of(sketch.definition())
-        left = {join: {other for other in topology.joins if mask >> topology.index[other] & 1} for join, mask in topology.joins.items()}
+        left = {
+            join: {other for other in topology.joins if mask >> topology.index[other] & 1}
+            for join, mask in topology.joins.items()
+        }
         while free := [join for join, others in left.items() if not others & left.keys()]:
             for join in free:
                 del left[join]
@@ -139,8 +142,16 @@ def test_forward_edges_have_no_cycle_and_lead_everywhere():
 def test_ancestors_and_descendants_are_two_views_of_one_relation():
     for seed in range(100):
         topology = Topology.of(arbitrary(random.Random(seed)).definition())
-        pairs = {(above, below) for below in topology.names for above in topology.members(topology.ancestors[topology.index[below]])}
-        assert pairs == {(above, below) for above in topology.names for below in topology.members(topology.descendants[topology.index[above]])}
+        pairs = {
+            (above, below)
+            for below in topology.names
+            for above in topology.members(topology.ancestors[topology.index[below]])
+        }
+        assert pairs == {
+            (above, below)
+            for above in topology.names
+            for below in topology.members(topology.descendants[topology.index[above]])
+        }
 
 
 def test_parallel_nodes_are_those_that_no_forward_path_orders():

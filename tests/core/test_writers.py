@@ -74,7 +74,12 @@ def test_a_field_with_a_reducer_does_not_clash():
 
 
 def test_the_node_where_two_branches_meet_may_set_what_they_did():
-    run = told("START a c END", "START b c").completed("a", {"title": "a"}).completed("b").completed("c", {"title": "c"})
+    run = (
+        told("START a c END", "START b c")
+        .completed("a", {"title": "a"})
+        .completed("b")
+        .completed("c", {"title": "c"})
+    )
     assert run.state.values["title"] == "c"
 
 
@@ -109,7 +114,11 @@ def test_a_node_may_set_again_what_it_has_set_before():
 def test_what_is_kept_incrementally_is_what_the_state_says():
     run = told("START a c END", "START b c").started("a", "b").completed("a", {"title": "a", "body": "a"})
     rebuilt = Writers(run.flow.topology, run.state)
-    assert run.writers.conflict(run.state, "b", ["body"]) == rebuilt.conflict(run.state, "b", ["body"]) == ("body", "a")
+    assert (
+        run.writers.conflict(run.state, "b", ["body"])
+        == rebuilt.conflict(run.state, "b", ["body"])
+        == ("body", "a")
+    )
     assert run.writers.conflict(run.state, "b", ["lines"]) is None
 
 

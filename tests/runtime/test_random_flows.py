@@ -1,8 +1,9 @@
 """Properties of all flows, on random ones.
 
-Three kinds of evidence. A *trial* drives `decide` and `fold` alone through thousands of graphs, with luck choosing what ends next, and holds every start of
-a join against a slow and simple account of the join rule. The *engine* runs hundreds of flows on one thread and a manual clock, whole,
-cut at any event, rewound and forked. And a nested sketch knows by itself how often each of its nodes is visited.
+Three kinds of evidence. A *trial* drives `decide` and `fold` alone through thousands of graphs, with luck choosing
+what ends next, and holds every start of a join against a slow and simple account of the join rule. The *engine* runs
+hundreds of flows on one thread and a manual clock, whole, cut at any event, rewound and forked. And a nested sketch
+knows by itself how often each of its nodes is visited.
 """
 
 import asyncio
@@ -40,7 +41,9 @@ STEPS_MAX = 20_000
 
 
 class Account:
-    """Who can still reach a node: by forward edges, or round a loop that the node is not part of. Written from the design, with sets."""
+    """Who can still reach a node: by forward edges, or round a loop that the node is not part of. Written from the
+    design, with sets.
+    """
 
     def __init__(self, definition: Definition) -> None:
         self.arrows = [arrow for arrow in definition.arrows() if arrow[1] != END]
@@ -142,12 +145,20 @@ class Trial:
         match command:
             case commands.StartNode(node, iteration, execution, attempt, took):
                 self.assert_nobody_is_on_the_way_to(node)
-                self.record(events.NodeStarted(node=node, iteration=iteration, execution=execution, attempt=attempt, took=took))
+                self.record(
+                    events.NodeStarted(
+                        node=node, iteration=iteration, execution=execution, attempt=attempt, took=took
+                    )
+                )
                 if node in self.sketch.items:
                     items = list(range(self.sketch.items[node]))
                     self.record(events.ItemsListed(node=node, iteration=iteration, items=items))
             case commands.StartItem(node, item, attempt):
-                self.record(events.ItemStarted(node=node, iteration=self.state.nodes[node].iteration, attempt=attempt, item=item))
+                self.record(
+                    events.ItemStarted(
+                        node=node, iteration=self.state.nodes[node].iteration, attempt=attempt, item=item
+                    )
+                )
             case commands.CompleteItems(node):
                 self.complete(node, items=True)
             case commands.CompleteRun():
@@ -162,16 +173,26 @@ class Trial:
             self.conflict = self.conflict or self.writers.conflict(self.state, node, ["field"])
         changes = Changes(set={"field": node}) if writes else Changes()
         routes = self.sketch.routes(node, iteration)
-        self.record(events.NodeCompleted(node=node, iteration=iteration, routes=routes, changes=changes, items=items))
+        self.record(
+            events.NodeCompleted(node=node, iteration=iteration, routes=routes, changes=changes, items=items)
+        )
 
     def end_something(self) -> None:
         running = [name for name in self.state.open if self.state.nodes[name].items is None]
-        items = [(name, item) for name in self.state.open for item in getattr(self.state.nodes[name].items, "running", ())]
+        items = [
+            (name, item)
+            for name in self.state.open
+            for item in getattr(self.state.nodes[name].items, "running", ())
+        ]
         chosen = self.luck.choice([*running, *items])
         if isinstance(chosen, str):
             self.complete(chosen)
         else:
-            self.record(events.ItemCompleted(node=chosen[0], iteration=self.state.nodes[chosen[0]].iteration, item=chosen[1]))
+            self.record(
+                events.ItemCompleted(
+                    node=chosen[0], iteration=self.state.nodes[chosen[0]].iteration, item=chosen[1]
+                )
+            )
 
     # --- the rule --------------------------------------------------------------------------------------
 
@@ -181,11 +202,15 @@ class Trial:
         return self.account.reaching(node) & {*self.state.open, *self.state.arrivals} - {node}
 
     def assert_nobody_is_on_the_way_to(self, node: str) -> None:
-        assert not self.on_the_way_to(node), f"{node} starts, and {self.on_the_way_to(node)} can still reach it"
+        assert not self.on_the_way_to(node), (
+            f"{node} starts, and {self.on_the_way_to(node)} can still reach it"
+        )
 
     def assert_nothing_waits_for_nobody(self) -> None:
         for node in self.state.arrivals:
-            assert node in self.state.open or self.on_the_way_to(node), f"{node} waits, and nobody can reach it"
+            assert node in self.state.open or self.on_the_way_to(node), (
+                f"{node} waits, and nobody can reach it"
+            )
 
 
 def visits(state: RunState, sketch: Sketch) -> dict[str, int]:
@@ -319,11 +344,17 @@ def folded(log: list[Stored]) -> RunState:
 
 def done_in(log: list[Stored]) -> set[tuple[str, int, int | None]]:
     """Visits and items whose end is recorded."""
-    return {(s.event.node, s.event.iteration, getattr(s.event, "item", None)) for s in log if s.kind in ("NodeCompleted", "ItemCompleted")}
+    return {
+        (s.event.node, s.event.iteration, getattr(s.event, "item", None))
+        for s in log
+        if s.kind in ("NodeCompleted", "ItemCompleted")
+    }
 
 
 def kept_by(log: list[Stored]) -> set[tuple[str, int, int | None]]:
-    """What is not done over from here: visits that completed, with their items. An open visit is executed anew, with all its items."""
+    """What is not done over from here: visits that completed, with their items. An open visit is executed anew, with
+    all its items.
+    """
     done = done_in(log)
     return {call for call in done if (call[0], call[1], None) in done}
 

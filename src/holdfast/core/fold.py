@@ -246,7 +246,7 @@ def _renamed(named: dict[str, Any], rename: dict[str, str]) -> dict[str, Any]:
 
 def _node_scheduled(state: RunState, event: events.NodeScheduled, stored: Stored) -> None:
     node = state.visit(event.node)
-    if event.node in state.open and node.input is not None:
+    if event.node in state.open and (node.input is not None or not node.routed):
         _try_again(state, event.node, fresh=event.fresh)
     else:
         _set_status(state, event.node, "pending")

@@ -89,7 +89,7 @@ class Graph(Generic[S]):
         self.upgrades = dict(upgrades or {})
         self.validate_resume = validate_resume
         self._nodes: dict[str, Node] = {}
-        self._edges: list[tuple[str, str]] = []
+        self._edges: dict[tuple[str, str], None] = {}
         self._branches: list[Branch] = []
         self._problems: list[str] = []
 
@@ -164,7 +164,7 @@ class Graph(Generic[S]):
         if edge in self._edges:
             self._problems.append(f"the edge from {edge[0]!r} to {edge[1]!r} was added twice; remove one")
         else:
-            self._edges.append(edge)
+            self._edges[edge] = None
         return self
 
     def chain(self, *nodes: str | NodeFn) -> Graph[S]:

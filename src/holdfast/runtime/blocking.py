@@ -44,11 +44,15 @@ class Options(TypedDict, total=False):
 
 def with_engine(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
     """Open an engine, use it, close it."""
+    return _run_in_thread(use, options) if _inside_a_loop() else _run_here(use, options)
+
+
+def _inside_a_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _run_here(use, options)
-    return _run_in_thread(use, options)
+        return False
+    return True
 
 
 def _run_in_thread(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:

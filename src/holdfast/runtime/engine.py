@@ -22,8 +22,10 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from holdfast.core import events, run_state
+from holdfast.core.definition import Definition
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import RunState
+from holdfast.core.state import StateType
 from holdfast.core.validate import RUN_ID
 from holdfast.errors import (
     FlowNotFound,
@@ -41,6 +43,7 @@ from holdfast.runtime import history, settings
 from holdfast.runtime.bodies import Threads
 from holdfast.runtime.clock import Clock, SystemClock, sleep
 from holdfast.runtime.commits import Commits
+from holdfast.runtime.ends import visit_of
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.resume import Invalid, Wish, edited, prepare, refuse_final, split
 from holdfast.runtime.runner import Halt, Runner
@@ -242,8 +245,6 @@ class Engine:
         journal.create = NewRun(flow=flow.name, input_digest=_digest(flow, values), created_at=at, labels=created.labels)
         journal.definition = msgspec.json.encode(flow.definition)
         journal.record(created)
-        if run_id in self._runners:
-            raise RunHeld(run_id, "this engine")
         with suppress(RunNotFound):
             services.store.run(run_id)
             self._same_or_raise(flow, journal)
@@ -334,7 +335,8 @@ class Engine:
         services = self._open()
         row = services.store.run(run_id)
         if row.status in FINAL:
-            raise ResumeRefused(run_id, f"it is {row.status}, which is final")
+            asked = {"retry": "tried again", "skip": "skipped", "cancel": "cancelled", "pause": "paused"}[request.verb]
+            raise ResumeRefused(run_id, f"it is {row.status}, which is final", asked=asked)
         runner = self._runners.get(run_id)
         if runner is None and not row.held:
             with suppress(RunHeld):
@@ -345,24 +347,46 @@ class Engine:
         return self._view(run_id)
 
     async def _operate_on_idle(self, run_id: str, request: Request) -> Run[Any]:
-        goes_on = request.verb in ("retry", "skip")
-        wish = Wish(nodes=[], by=request.by, reason=request.reason)
-        journal = await self._take_up(run_id, wish, resumes=goes_on)
+        if request.verb in ("cancel", "pause"):
+            return await self._call_off_or_pause(run_id, request)
+        journal = await self._take_up(run_id, Wish(nodes=[], named=True, by=request.by, reason=request.reason))
         runner = Runner(journal)
         try:
-            if request.verb == "cancel":
-                runner.halt(Halt("cancel", request.by, request.reason))
-            else:
-                runner.perform_request(request)
+            runner.perform_request(request)
         except BaseException:
             self._release(journal)
             raise
-        if goes_on or request.verb == "cancel":
-            return await self._drive(journal, runner, raises=goes_on)
-        await journal.saved(release=True)
+        return await self._drive(journal, runner)
+
+    async def _call_off_or_pause(self, run_id: str, request: Request) -> Run[Any]:
+        """Record it, without executing anything: that needs no flow."""
+        services = self._open()
+        self._hold()
+        lease = services.store.claim(run_id, services.holder)
+        row = services.store.run(run_id)
+        state = history.load(services.store, run_id, row=row)
+        journal = Journal(services, self.flows.get(row.flow) or UNKNOWN, state, row=row, fence=lease.fence)
+        journal.tick()
+        try:
+            refuse_final(run_id, state.status)
+            if request.verb == "cancel":
+                for name in [name for name in state.open if state.nodes[name].status == "running"]:
+                    journal.record(events.NodeInterrupted(**visit_of(name, state.nodes[name]), reason="its process died"))
+                journal.record(events.RunCancelled(by=request.by, reason=request.reason))
+            elif state.status in ("failed", "interrupted"):
+                raise ResumeRefused(run_id, f"it is {state.status}, so nothing of it is going on", asked="paused")
+            elif not state.paused:
+                journal.record(events.RunPaused(by=request.by, reason=request.reason))
+        except BaseException:
+            self._release(journal)
+            raise
+        if journal.dirty:
+            await journal.saved(release=True)
+        else:
+            self._release(journal)
         return self._view(run_id)
 
-    async def _take_up(self, run_id: str, wish: Wish, *, resumes: bool = True) -> Journal:
+    async def _take_up(self, run_id: str, wish: Wish) -> Journal:
         """Claim a run and record how it is taken up."""
         services = self._open()
         if run_id in self._runners:
@@ -377,11 +401,6 @@ class Engine:
         lease = services.store.claim(run_id, services.holder)
         try:
             row = services.store.run(run_id)
-            if not resumes:
-                journal = Journal(services, flow, history.load(services.store, run_id, row=row), row=row, fence=lease.fence)
-                journal.tick()
-                refuse_final(run_id, journal.state.status, wish)
-                return journal
             return prepare(services, flow, row, lease.fence, wish)
         except Invalid as refused:
             await self._record_refusal(flow, row, lease.fence, refused, wish)
@@ -413,6 +432,7 @@ class Engine:
             raise
         finally:
             del self._runners[run_id]
+            self._saved(run_id)  # followers look again: nothing more comes from here
             if not runner.done.done():
                 runner.done.set_result(None)
         run = run_view(journal.state, None, journal.flow)
@@ -457,7 +477,7 @@ class Engine:
         if seq is None:
             seq = max(point.seq for point in listed if point.current)
         elif seq not in places:
-            raise ResumeRefused(parent, f"event {seq} is no checkpoint; `holdfast checkpoints {parent}` lists them")
+            raise ResumeRefused(parent, f"event {seq} is no checkpoint; `holdfast checkpoints {parent}` lists them", asked="forked")
         state = history.load(services.store, parent, seq, row=row)
         base = pack(run_state.dump(state))
         flow = self.flows.get(row.flow)
@@ -475,7 +495,7 @@ class Engine:
             reason=reason,
         )
         digest = history.digest_at(services.store, row, seq)
-        journal = Journal(services, flow or _Shapeless, state, row=None, fence=0)  # type: ignore[arg-type]
+        journal = Journal(services, flow or UNKNOWN, state, row=None, fence=0)
         at = journal.tick()
         journal.digest = digest
         journal.bases = (Snapshot(seq, base, base=True, digest=digest),)
@@ -628,13 +648,10 @@ class _Renewal:
                 self._services.store.renew(holder)
 
 
-class _Shapeless:
-    """In place of a flow that this engine does not know: a fork only records."""
-
-    class topology:  # noqa: N801
-        index: dict[str, int] = {}
-        back_edges: frozenset[tuple[str, str]] = frozenset()
-        joins: dict[str, int] = {}
+UNKNOWN: Flow[Any] = Flow(
+    definition=Definition(name="unknown", nodes={}), nodes={}, branches={}, state=StateType.of(dict), upgrades={}, validate_resume=None
+)
+"""In place of a flow that this engine was not given, for what only records."""
 
 
 def _waker(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:

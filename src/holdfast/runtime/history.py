@@ -34,14 +34,12 @@ def load(store: Store, run_id: str, upto: int | None = None, *, row: RunRow | No
     """The state of a run at a place of its log (default: its end). `cold` ignores snapshots that are only there for speed."""
     row = row or store.run(run_id)
     upto = row.seq if upto is None else upto
-    if not 0 < upto <= row.seq:
-        raise RunNotFound(f"{run_id}@{upto}", hint=f"The log of run {run_id!r} goes from 1 to {row.seq}.")
+    base = began_after(store, row)
+    if not max(base, 1) <= upto <= row.seq:
+        before = f"; what came before is in run {row.parent!r}" if upto < base else ""
+        raise RunNotFound(f"{run_id}@{upto}", hint=f"The log of run {run_id!r} goes from {base + 1} to {row.seq}{before}.")
     parts = stretches(row.rewinds, upto)
-    snapshot = store.snapshot(run_id, parts)
-    if cold and snapshot is not None and not snapshot.base:
-        first = store.events(run_id, limit=1)
-        base = first[0].seq - 1 if first else 0
-        snapshot = store.snapshot(run_id, [(base, base)]) if base else None
+    snapshot = store.snapshot(run_id, [(base, base)] if cold else parts)
     state = run_state.load(unpack(snapshot.body)) if snapshot is not None else RunState(run_id)
     state.run_id = run_id
     for first_seq, last_seq in parts:
@@ -52,6 +50,13 @@ def load(store: Store, run_id: str, upto: int | None = None, *, row: RunRow | No
         raise StoreCorrupt(f"run {run_id!r}: the log ends at event {state.seq}, but should reach {upto}. "
                            f"`holdfast verify {run_id}` says more.")
     return state
+
+
+def began_after(store: Store, row: RunRow) -> int:
+    """Where a log begins: 0, or the place of its parent that a fork was made from."""
+    if row.parent is None:
+        return 0
+    return store.events(row.run_id, limit=1)[0].seq - 1
 
 
 def _fold(state: RunState, stored: Stored) -> None:

@@ -4,7 +4,7 @@
 - What was recorded since the last save goes into one append, in one transaction. `saved_seq` and `digest` are where the durable log ends.
 - A failed append is not a log line. While the lease lasts it is tried again, and where its outcome is unknown it is looked up first;
   then `StoreError` is raised and the log stays as it was.
-- A snapshot goes along when the tail since the last one weighs four times what the state would, or has a few thousand events:
+- A snapshot goes along when the tail since the last one weighs four times what the state would, or has many events beside a light state:
   loading stays short, and its cost per step constant.
 """
 
@@ -30,6 +30,8 @@ from holdfast.storage.writer import Done
 
 SNAPSHOT_BYTES_MIN = 64 * 1024
 SNAPSHOT_EVENTS_MAX = 4000
+SNAPSHOT_EVENTS_LIGHT = 500
+"""A tail of this many events takes longer to fold than a light state to load: 10 µs an event beside 1 µs per 200 bytes."""
 _ROW_BYTES = 64
 _RETRY_S = 0.05
 _LATER = StoreBusy("tried again later")
@@ -52,7 +54,7 @@ class Journal:
         self.definition: bytes | None = None
         self.bases: tuple[Snapshot, ...] = ()
         self.taken: list[str] = []
-        self.due_at: float | None = None
+        self.due_at = row.due_at if row is not None else None
         self.at = 0.0
         self._unsaved: list[tuple[float, Encoded]] = []
         self._tail_bytes = 0
@@ -157,7 +159,8 @@ class Journal:
         )
 
     def _snapshots(self) -> tuple[Snapshot, ...]:
-        if self._tail_bytes < 4 * self._state_bytes and self._tail_events < SNAPSHOT_EVENTS_MAX:
+        light = self._tail_events >= SNAPSHOT_EVENTS_LIGHT and self._state_bytes + self._tail_bytes <= 200 * self._tail_events
+        if not light and self._tail_bytes < 4 * self._state_bytes and self._tail_events < SNAPSHOT_EVENTS_MAX:
             return ()
         body = run_state.dump(self.state)
         self._state_bytes = max(len(body), SNAPSHOT_BYTES_MIN // 4)

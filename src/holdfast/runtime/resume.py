@@ -40,6 +40,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     on_change: Literal["refuse", "compatible"] = "refuse"
     rename: Mapping[str, str] = {}
     nodes: list[str] | None = None
+    named: bool = False
+    """Somebody said what to do with what failed: a fatal failure is no obstacle then."""
     fresh: bool = False
     by: str | None = None
     reason: str | None = None
@@ -64,9 +66,11 @@ def split(run: str, checkpoint: str | int | None) -> tuple[str, int | None]:
 def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: Wish) -> Journal:
     """A journal that has taken the run up as wished, with the first events recorded."""
     head = history.load(services.store, row.run_id, row=row)
-    refuse_final(row.run_id, head.status, wish)
+    refuse_final(row.run_id, head.status)
     to = _place(services, row, head, wish)
-    if to is None and head.failure is not None and head.failure.kind == "fatal" and not wish.force:
+    if to is not None:
+        to = _within(row, to, history.began_after(services.store, row))
+    if to is None and not wish.named and head.failure is not None and head.failure.kind == "fatal" and not wish.force:
         raise ResumeRefused(row.run_id, f"it failed with {head.failure.type}: {head.failure.message}, which is fatal: "
                             "trying again is pointless unless the cause is gone. Then use force=True (--force).")
     state = head if to is None else _rewound_to(services, flow, row, head, to, wish)
@@ -90,7 +94,7 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: 
     return journal
 
 
-def refuse_final(run_id: str, status: str, wish: Wish) -> None:
+def refuse_final(run_id: str, status: str) -> None:
     """A run that is over is not touched again."""
     if status in FINAL:
         raise ResumeRefused(run_id, f"it is {status}, which is final. Fork it to go on from one of its checkpoints: "
@@ -123,6 +127,14 @@ def _place(services: Services, row: RunRow, head: RunState, wish: Wish) -> int |
     if wish.after:
         return node.completed_seq
     return row.seq if name in head.open else node.completed_seq - 1
+
+
+def _within(row: RunRow, to: int, began_after: int) -> int:
+    """The same place in a log that a fork may have begun. Where the fork was made is its own first event."""
+    if to < began_after:
+        raise ResumeRefused(row.run_id, f"event {to} is before the fork was made. Fork its parent again, from there: "
+                            f"fork({row.parent!r}, checkpoint={to})")
+    return max(to, began_after + 1) if began_after else to
 
 
 def _checkpoint(services: Services, row: RunRow, seq: int) -> int:
@@ -201,6 +213,8 @@ def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
     def lift(values: Values) -> Values:
         lifted = deepcopy(values)
         for known in range(state.state_version, version):
+            if known not in flow.upgrades:
+                raise LookupError(f"there is no upgrade from version {known}; give Graph(…, upgrades={{{known}: …}})")
             lifted = flow.upgrades[known](lifted)
         return flow.state.dump(flow.state.load(lifted))
 

@@ -503,15 +503,18 @@ class Runner:
 
     def _stuck(self, node: str | None, verb: str) -> list[str]:
         """The visits that somebody can retry or skip: failed, cut, waiting, or due and not begun."""
-        names = [name for name in self.state.open if self.state.nodes[name].status in ("failed", "interrupted", "waiting", "pending")]
+        nodes = self.state.nodes
+        names = [name for name in self.state.open if nodes[name].status in ("failed", "interrupted", "waiting", "pending")]
+        if verb == "retry":
+            names += [name for name in self.state.open if not nodes[name].routed]
         if node is None:
-            names = [name for name in names if self.state.nodes[name].status != "pending"]
+            names = [name for name in names if nodes[name].status != "pending"]
         elif node in names:
             return [node]
         elif node not in self.flow.nodes:
             raise ResumeRefused(self.state.run_id, f"flow {self.flow.name!r} has no node {node!r}")
         else:
-            visit = self.state.nodes.get(node)
+            visit = nodes.get(node)
             is_now = visit.status if visit is not None else "not reached"
             raise ResumeRefused(self.state.run_id, f"node {node!r} is {is_now}; only a failed, cut or waiting node "
                                 f"can be {'tried again' if verb == 'retry' else 'skipped'}")

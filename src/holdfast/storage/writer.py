@@ -95,7 +95,8 @@ class Writer:
         finally:
             with self._changed:
                 self._in_flight = False
-                self._changed.notify_all()
+                if self._queue or self._closing:  # otherwise an idle writer thread would be woken at every step
+                    self._changed.notify_all()
         if verdict is not None:
             raise verdict
         return True

@@ -3,9 +3,10 @@
     History("r1", flow).created({"ticket": "T-1"}).completed("a", {"draft": "…"}).completed("b").crashed_before("c").write(store)
     run = await engine.resume("r1")
 
-A history calls no node. It asks `decide` what would come next, records that and the ends that a test tells it, and folds every event as the
-engine does; `write` sends the log through the engine's own journal into a store. So a history that no engine could have
-written is refused here, where it is told. Times are its own: the first event is of `STARTS_AT`, every other one a second later.
+A history calls no node. It asks `decide` what would come next, records that and the ends that a test tells it, and
+folds every event as the engine does; `write` sends the log through the engine's own journal into a store. So a
+history that no engine could have written is refused here, where it is told. Times are its own: the first event is of
+`STARTS_AT`, every other one a second later.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ class History:
         return self
 
     def completed(self, node: str, update: Any = None, *, routes: list[str] | None = None) -> History:
-        """The node returned `update`; a fan-out has all its items done first (`item_completed`). `routes` in place of its router."""
+        """The node returned `update`; a fan-out has all its items done first (`item_completed`). `routes` in place of
+        its router.
+        """
         if not self._is_running(node):
             self.started(node)
         if self.flow.nodes[node].options.each:
@@ -102,7 +105,9 @@ class History:
         visit = self.state.nodes[node]
         if routes is not None:
             changes = self.flow.state.changes(update, visit.input or {}, node=node)
-            return self.record(events.NodeCompleted(**ends.visit_of(node, visit), changes=changes, routes=routes))
+            return self.record(
+                events.NodeCompleted(**ends.visit_of(node, visit), changes=changes, routes=routes)
+            )
         given = self.flow.state.load(visit.input or {})
         for event in ends.completed(self.flow, self.state, self.writers, node, given, update):
             self.record(event)
@@ -127,7 +132,9 @@ class History:
             )
         )
 
-    def item_failed(self, node: str, item: int, error: BaseException, *, retry_in: float | None = None) -> History:
+    def item_failed(
+        self, node: str, item: int, error: BaseException, *, retry_in: float | None = None
+    ) -> History:
         """One item of a fan-out raised this."""
         header = self._item_header(node, item)
         retry_at = None if retry_in is None else self.at + retry_in
@@ -161,11 +168,19 @@ class History:
         """Append the log to a store, as a run that nobody holds; with a `holder`, as one that this holder had when it died."""
         if holder is not None:
             store.renew(holder)
-        journal = Journal(_services(store, holder), self.flow, RunState(self.run_id), row=None, fence=int(holder is not None))
+        journal = Journal(
+            _services(store, holder),
+            self.flow,
+            RunState(self.run_id),
+            row=None,
+            fence=int(holder is not None),
+        )
         created = events.decode(self.log[0][1])
         assert isinstance(created, events.RunCreated), "a history begins with `created`"
         digest = _digest(self.flow, created.input)
-        journal.create = NewRun(flow=self.flow.name, input_digest=digest, created_at=self.log[0][0], labels=created.labels)
+        journal.create = NewRun(
+            flow=self.flow.name, input_digest=digest, created_at=self.log[0][0], labels=created.labels
+        )
         journal.definition = msgspec.json.encode(self.flow.definition)
         for at, encoded in self.log:
             journal.at = at
@@ -190,19 +205,26 @@ class History:
         match command:
             case commands.StartNode():
                 self.record(_started(command))
-                if self.flow.nodes[command.node].options.each and self.state.nodes[command.node].items is None:
+                if (
+                    self.flow.nodes[command.node].options.each
+                    and self.state.nodes[command.node].items is None
+                ):
                     self._list_items(command.node)
             case commands.ScheduleNode():
-                header = {"node": command.node, "iteration": command.iteration, "execution": command.execution}
-                self.record(events.NodeScheduled(**header, why=command.why))
+                name, iteration, execution = command.node, command.iteration, command.execution
+                self.record(
+                    events.NodeScheduled(node=name, iteration=iteration, execution=execution, why=command.why)
+                )
             case commands.CompleteRun():
                 self.record(events.RunCompleted())
             case commands.FailRun():
                 self.record(events.RunFailed(failure=command.failure, node=command.node))
             case commands.CompleteLayer():
                 changes, routes = ends.layer_merged(self.flow, self.state, command.nodes)
-                layer = {"layer": command.layer, "nodes": list(command.nodes)}
-                self.record(events.LayerCompleted(**layer, changes=changes, routes=routes))
+                nodes = list(command.nodes)
+                self.record(
+                    events.LayerCompleted(layer=command.layer, nodes=nodes, changes=changes, routes=routes)
+                )
             case commands.WakeAt():
                 self.at = max(self.at, command.at)
             case _:
@@ -210,7 +232,9 @@ class History:
         return self
 
     def _perform_on_visit(self, command: AnyCommand, visit: NodeState) -> None:
-        assert not isinstance(command, (commands.WakeAt, commands.CompleteRun, commands.FailRun, commands.CompleteLayer))
+        assert not isinstance(
+            command, (commands.WakeAt, commands.CompleteRun, commands.FailRun, commands.CompleteLayer)
+        )
         name, header = command.node, ends.visit_of(command.node, visit)
         match command:
             case commands.StartItem():
@@ -221,19 +245,30 @@ class History:
             case commands.FailItems():
                 self.record(events.NodeFailed(**header, failure=command.failure))
             case commands.RouteNode():
-                self.record(events.NodeRouted(**header, routes=ends.route(self.flow, name, self.state.values)))
+                self.record(
+                    events.NodeRouted(**header, routes=ends.route(self.flow, name, self.state.values))
+                )
             case commands.SkipNode():
-                routes = None if self.state.schedule == "layered" else ends.route(self.flow, name, self.state.values)
+                routes = (
+                    None
+                    if self.state.schedule == "layered"
+                    else ends.route(self.flow, name, self.state.values)
+                )
                 self.record(events.NodeSkipped(**header, routes=routes))
             case commands.AskAboutNode():
                 key = f"{name}.{visit.iteration}.{visit.execution}.{visit.attempt}"
-                self.record(events.QuestionAsked(**header, key=key, text="?", options=["retry", "skip", "abort"]))
+                self.record(
+                    events.QuestionAsked(**header, key=key, text="?", options=["retry", "skip", "abort"])
+                )
 
     def _list_items(self, name: str) -> None:
         node, visit = self.flow.nodes[name], self.state.nodes[name]
         assert node.each is not None
         codec = self.flow.item_codecs[name]
-        items = [codec.encode(item, path="item", node=name) for item in node.each(self.flow.state.load(visit.input or {}))]
+        items = [
+            codec.encode(item, path="item", node=name)
+            for item in node.each(self.flow.state.load(visit.input or {}))
+        ]
         self.record(events.ItemsListed(**ends.visit_of(name, visit), items=items))
 
     def _item_header(self, node: str, item: int) -> dict[str, Any]:
@@ -263,8 +298,8 @@ class History:
 def play(history: History, sketch: Sketch, luck: random.Random, *, trouble: float = 0.0) -> Iterator[History]:
     """Carry a history of this sketch on until its run is over; luck chooses what ends next. Yields after every event or few.
 
-    `trouble` is how often something goes wrong instead: the process dies, a node fails and is tried again, or fails for good and is resumed, or
-    somebody pauses the run and resumes it.
+    `trouble` is how often something goes wrong instead: the process dies, a node fails and is tried again, or fails
+    for good and is resumed, or somebody pauses the run and resumes it.
     """
     while True:
         for command in history.commands():
@@ -300,7 +335,11 @@ def _disturb(history: History, name: str, item: int | None, luck: random.Random)
     if kind == "pause":
         return history.paused() if not history.state.paused else history
     retry_in = luck.choice((0.0, 50.0)) if kind == "retry" else None
-    return history.failed(name, error, retry_in=retry_in) if item is None else history.item_failed(name, item, error, retry_in=retry_in)
+    return (
+        history.failed(name, error, retry_in=retry_in)
+        if item is None
+        else history.item_failed(name, item, error, retry_in=retry_in)
+    )
 
 
 def _started(command: commands.StartNode) -> events.NodeStarted:
@@ -320,13 +359,16 @@ def outline(
     state: type[Any] = dict,
     **options: Any,
 ) -> Flow[Any]:
-    """A flow by its arrows: `outline("START a b c END", branches={"c": "a END"}, nodes={"b": {"join": "any"}}, schedule="layered")`.
+    """A flow by its arrows: `outline("START a b c END", branches={"c": "a END"}, nodes={"b": {"join": "any"}},
+    schedule="layered")`.
 
-    Nodes are declared in the order they are mentioned, and do nothing; a history says what they returned. A branch takes its last target, unless
-    the history says otherwise (`completed(…, routes=[…])`).
+    Nodes are declared in the order they are mentioned, and do nothing; a history says what they returned. A branch
+    takes its last target, unless the history says otherwise (`completed(…, routes=[…])`).
     """
     graph: Graph[Any] = Graph("outline", state)
-    mentioned = [name for path in (*paths, *(branches or {}), *(branches or {}).values()) for name in path.split()]
+    mentioned = [
+        name for path in (*paths, *(branches or {}), *(branches or {}).values()) for name in path.split()
+    ]
     for name in dict.fromkeys(name for name in mentioned if name not in (START, END)):
         graph.node(name=name, **(nodes or {}).get(name, {}))(_nothing)
     for path in paths:
@@ -345,9 +387,17 @@ def _last_of(targets: list[str]) -> Callable[[Any], str]:
 
 
 def example(kind: type[Event], **fields: Any) -> Any:
-    """An event of this kind, of the first attempt of node `a` where it belongs to a node. Used to show that every kind is treated."""
+    """An event of this kind, of the first attempt of node `a` where it belongs to a node. Used to show that every
+    kind is treated.
+    """
     told: dict[type[Event], dict[str, Any]] = {
-        events.RunCreated: {"flow": "f", "fingerprint": "p", "state_version": 1, "input": {"n": 1}, "starts": ["a"]},
+        events.RunCreated: {
+            "flow": "f",
+            "fingerprint": "p",
+            "state_version": 1,
+            "input": {"n": 1},
+            "starts": ["a"],
+        },
         events.RunForked: {"parent": "r0", "to": 1, "base_digest": "d"},
         events.RunClaimed: {"holder": "h"},
         events.RunRewound: {"to": 1, "executions": {"a": {1: 2}}, "crashes": {"a": 1}},
@@ -381,7 +431,8 @@ def failure(message: str = "broken") -> Failure:
 
 
 def crashed_copy(store: Store, run_id: str, seq: int, into: Store, *, snapshot_at: int | None = None) -> None:
-    """The first `seq` events of a run, in another store, as if its process had died there. With `snapshot_at` a snapshot stands beside them.
+    """The first `seq` events of a run, in another store, as if its process had died there. With `snapshot_at` a
+    snapshot stands beside them.
 
     The run must not be a fork: the base of one is in its own store.
     """
@@ -408,7 +459,12 @@ def crashed_copy(store: Store, run_id: str, seq: int, into: Store, *, snapshot_a
                     active=tuple(state.open)[:5],
                     rewinds=rewinds,
                 ),
-                create=NewRun(flow=told.flow, input_digest=told.input_digest, created_at=told.created_at, labels=told.labels),
+                create=NewRun(
+                    flow=told.flow,
+                    input_digest=told.input_digest,
+                    created_at=told.created_at,
+                    labels=told.labels,
+                ),
                 definition=store.definition(state.fingerprint),
                 snapshots=snapshots,
             )

@@ -1,11 +1,12 @@
-"""Time that a test owns. `ManualClock` stands still until it is moved, so that no test sleeps and every run of it sees the same times.
+"""Time that a test owns. `ManualClock` stands still until it is moved, so that no test sleeps and every run of it
+sees the same times.
 
     clock = ManualClock(auto=True)
     async with Engine("memory://t", clock=clock, luck=random.Random(1), inline=True) as engine: ...
 
 With `inline=True` nothing happens but on the event loop, and with `auto` the clock jumps to the next timer whenever the loop has
-nothing else to do: retries, timeouts and polls happen at once, in order, and at their exact time. Invariant: time never goes back, and no
-timer is called before its time.
+nothing else to do: retries, timeouts and polls happen at once, in order, and at their exact time. Invariant: time
+never goes back, and no timer is called before its time.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class ManualTimer:
 class ManualClock:
     """A clock for `Engine(clock=…)` and, as `clock.now`, for a store. With `auto` it moves by itself when the loop is idle.
 
-    `auto` sees only what goes through this clock and the event loop's queue. A node that waits for something else (a thread, a socket,
-    `asyncio.sleep`) looks idle to it: timers may then be called before that ends.
+    `auto` sees only what goes through this clock and the event loop's queue. A node that waits for something else (a
+    thread, a socket, `asyncio.sleep`) looks idle to it: timers may then be called before that ends.
     """
 
     def __init__(self, at: float = STARTS_AT, *, auto: bool = False) -> None:

@@ -1,13 +1,14 @@
 """Random flows for tests, from one `random.Random`: the same luck draws the same flow, and its runs end in the same state.
 
-A `Sketch` is a drawing: edges, branches, and for every branch a `Plan` that says where the n-th visit of its node leads. All functions of
-a flow made from it are pure and depend on nothing but the node's own name and iteration. So what a run does is known
-before it starts, whatever order its nodes end in:
+A `Sketch` is a drawing: edges, branches, and for every branch a `Plan` that says where the n-th visit of its node
+leads. All functions of a flow made from it are pure and depend on nothing but the node's own name and iteration. So
+what a run does is known before it starts, whatever order its nodes end in:
 
-- `nested(luck)` draws steps, fan-outs, splits with joins, choices and loops, one inside the other. Such a sketch knows how often each
-  of its nodes is visited (`visits`), by a walk that has nothing in common with the engine.
-- `arbitrary(luck)` draws arrows at random: loops that cross, loops with two entries, joins anywhere. Every run of it ends, because from some
-  visit on each branch takes a way to END; how often a join is visited there may depend on the order.
+- `nested(luck)` draws steps, fan-outs, splits with joins, choices and loops, one inside the other. Such a sketch
+  knows how often each of its nodes is visited (`visits`), by a walk that has nothing in common with the engine.
+- `arbitrary(luck)` draws arrows at random: loops that cross, loops with two entries, joins anywhere. Every run of it
+  ends, because from some visit on each branch takes a way to END; how often a join is visited there may depend on the
+  order.
 
 `random_flow(luck)` compiles a nested sketch. An engine that is given `resources={"witness": fn}` calls `fn(ctx)` from every node.
 """
@@ -18,6 +19,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from holdfast.core.definition import END, START, Definition, NodeOptions
@@ -36,7 +38,9 @@ def largest(one: int, other: int) -> int:
 
 @dataclass
 class Journey:
-    """The state of every random flow. All that parallel nodes write is merged, and but for the order of `trail` no order is seen in it."""
+    """The state of every random flow. All that parallel nodes write is merged, and but for the order of `trail` no
+    order is seen in it.
+    """
 
     total: Annotated[int, add] = 0
     visits: Annotated[dict[str, int], merge] = field(default_factory=dict)
@@ -100,14 +104,22 @@ class Sketch:
             join: Literal["all", "any"] = "any" if name in self.any_joins else "all"
             nodes[name] = NodeOptions(join=join, each=name in self.items, limit=_ITEMS_AT_ONCE)
         branches = {source: list(plan.targets) for source, plan in self.plans.items()}
-        return Definition(name=self.name, nodes=nodes, edges=list(self.edges), branches=branches, max_iterations=ITERATIONS_MAX)
+        return Definition(
+            name=self.name,
+            nodes=nodes,
+            edges=list(self.edges),
+            branches=branches,
+            max_iterations=ITERATIONS_MAX,
+        )
 
     def graph(self) -> Graph[Journey]:
         graph = Graph(self.name, Journey)
         for name in self.nodes:
             join: Literal["all", "any"] = "any" if name in self.any_joins else "all"
             if name in self.items:
-                graph.node(name=name, join=join, limit=_ITEMS_AT_ONCE, each=_each(self.items[name]))(_item_body(self, name))
+                graph.node(name=name, join=join, limit=_ITEMS_AT_ONCE, each=_each(self.items[name]))(
+                    _item_body(self, name)
+                )
             else:
                 graph.node(name=name, join=join)(_body(self, name))
         for source, target in self.edges:
@@ -116,8 +128,12 @@ class Sketch:
             graph.branch(source, _router(source, plan), to=plan.targets)
         return graph
 
-    def flow(self, *, schedule: Literal["eager", "layered"] = "eager", max_parallel: int = 64) -> Flow[Journey]:
-        return self.graph().compile(schedule=schedule, max_parallel=max_parallel, max_iterations=ITERATIONS_MAX)
+    def flow(
+        self, *, schedule: Literal["eager", "layered"] = "eager", max_parallel: int = 64
+    ) -> Flow[Journey]:
+        return self.graph().compile(
+            schedule=schedule, max_parallel=max_parallel, max_iterations=ITERATIONS_MAX
+        )
 
 
 def random_flow(luck: random.Random, *, schedule: Literal["eager", "layered"] = "eager") -> Flow[Journey]:
@@ -255,7 +271,11 @@ class _Nest:
             return self._step(alone=alone)
         if draw < 0.65:
             return self._split(depth - 1, alone=alone)
-        return self._until_loop(depth - 1, alone=alone) if draw < 0.85 else self._while_loop(depth - 1, alone=alone)
+        return (
+            self._until_loop(depth - 1, alone=alone)
+            if draw < 0.85
+            else self._while_loop(depth - 1, alone=alone)
+        )
 
     def _step(self, *, alone: bool) -> _Part:
         name = self._node("step", alone=alone)
@@ -265,7 +285,7 @@ class _Nest:
 
     def _sequence(self, depth: int, *, alone: bool) -> _Part:
         parts = [self._part(depth, alone=alone) for _ in range(self._luck.choice((1, 1, 2, 2, 3)))]
-        for part, following in zip(parts, parts[1:], strict=False):
+        for part, following in pairwise(parts):
             self._lead(part, following.entry)
 
         def walk() -> None:
@@ -395,7 +415,10 @@ def arbitrary(luck: random.Random, *, most: int = 9) -> Sketch:
     plans = {}
     for name, targets in branched.items():
         if targets:
-            choices = [tuple(luck.sample(targets, luck.randrange(1, len(targets) + 1))) for _ in range(luck.randrange(4))]
+            choices = [
+                tuple(luck.sample(targets, luck.randrange(1, len(targets) + 1)))
+                for _ in range(luck.randrange(4))
+            ]
             plans[name] = Plan(tuple(targets), tuple(choices), (rest[name],))
     edges = [(source, target) for source, targets in plain.items() for target in targets]
     luck.shuffle(edges)
@@ -451,12 +474,18 @@ def _break_plain_loops(nodes: list[str], plain: dict[str, list[str]], branched: 
             walk(name, {name})
 
 
-def _ways_out(nodes: list[str], plain: dict[str, list[str]], branched: dict[str, list[str]]) -> dict[str, str]:
+def _ways_out(
+    nodes: list[str], plain: dict[str, list[str]], branched: dict[str, list[str]]
+) -> dict[str, str]:
     """For every branch the way to take in the end. Taken together they make no loop, so every run is over some day."""
     out: dict[str, str] = {}
     safe = {END}
     while len(safe) <= len(nodes):
-        found = [n for n in nodes if n not in safe and safe.issuperset(plain[n]) and _has_way(n, plain, branched, safe)]
+        found = [
+            n
+            for n in nodes
+            if n not in safe and safe.issuperset(plain[n]) and _has_way(n, plain, branched, safe)
+        ]
         if not found:  # those whose plain edges are safe lead to END by a choice of its own, or by an edge
             name = next(n for n in nodes if n not in safe and safe.issuperset(plain[n]))
             (branched if branched[name] else plain)[name].append(END)

@@ -19,9 +19,7 @@ select 1 from sqlite_schema limit 1
 pragma integrity_check(100)
 
 -- head: what an append is judged by
-select runs.key, runs.seq, runs.fence, runs.status, holders.id
-from runs left join holders on holders.key = runs.holder
-where runs.run_id = ?1
+select key, seq, fence, status, (select id from holders where holders.key = runs.holder) from runs where run_id = ?1
 
 -- create_run: a new run row
 insert into runs (run_id, flow, parent, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint,
