@@ -116,7 +116,7 @@ class Engine:
             commits=Commits(writer, lambda: len(self._runners)),
             clock=self._clock,
             luck=self._luck,
-            salts=self._luck.randbytes if self._inline else os.urandom,
+            salts=self._luck.randbytes if self._inline else _Salts().take,
             holder=this_process(self.settings.lease_ttl),
             resources=self._resources,
             threads=None if self._inline else Threads(),
@@ -627,6 +627,19 @@ class Engine:
                     runner = self._runners.get(request.run_id)
                     if runner is not None:
                         runner.request(request)
+
+
+class _Salts:
+    """Random bytes, fetched from the system in larger pieces: every call for them gives up the GIL, which others then hold on to."""
+
+    def __init__(self) -> None:
+        self._kept = b""
+
+    def take(self, count: int) -> bytes:
+        if len(self._kept) < count:
+            self._kept = os.urandom(max(count, 4096))
+        taken, self._kept = self._kept[:count], self._kept[count:]
+        return taken
 
 
 class _Renewal:

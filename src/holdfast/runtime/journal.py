@@ -11,8 +11,7 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import groupby, islice
-from operator import itemgetter
+from itertools import islice
 from typing import Any
 
 from holdfast.core import events, run_state
@@ -56,7 +55,8 @@ class Journal:
         self.taken: list[str] = []
         self.due_at = row.due_at if row is not None else None
         self.at = 0.0
-        self._unsaved: list[tuple[float, Encoded]] = []
+        self._unsaved: list[tuple[float, list[Encoded]]] = []
+        """What was recorded and not saved, by the time it happened."""
         self._tail_bytes = 0
         self._tail_events = 0
         self._state_bytes = SNAPSHOT_BYTES_MIN // 4
@@ -77,7 +77,10 @@ class Journal:
         fold(self.state, Stored(seq or self.state.seq + 1, self.at, event))
         self.ready.observe(self.state, event)
         self.writers.observe(self.state, event)
-        self._unsaved.append((self.at, encoded))
+        if self._unsaved and self._unsaved[-1][0] == self.at:
+            self._unsaved[-1][1].append(encoded)
+        else:
+            self._unsaved.append((self.at, [encoded]))
         self._tail_bytes += len(encoded.body) + _ROW_BYTES
         self._tail_events += 1
 
@@ -138,11 +141,10 @@ class Journal:
 
     def _append(self, *, release: bool) -> Append:
         unsaved, self._unsaved = self._unsaved, []
-        salts = self.services.salts(SALT_BYTES * len(unsaved))
         rows: tuple[Row, ...] = ()
-        digest, seq = self.digest, self.state.seq - len(unsaved)
-        for at, group in groupby(unsaved, key=itemgetter(0)):
-            rows += seal(digest, self.state.run_id, seq, at, [event for _, event in group], salts[len(rows) * SALT_BYTES :])
+        digest, seq = self.digest, self.state.seq - sum(len(encoded) for _, encoded in unsaved)
+        for at, encoded in unsaved:
+            rows += seal(digest, self.state.run_id, seq, at, encoded, self.services.salts(SALT_BYTES * len(encoded)))
             digest, seq = rows[-1].digest, rows[-1].seq
         return Append(
             run_id=self.state.run_id,
