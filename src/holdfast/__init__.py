@@ -43,10 +43,11 @@ from holdfast.runtime.views import Run
 __version__ = "0.1.0"
 
 __all__ = [
+    "END",
+    "START",
     "AnswerRefused",
     "CodecError",
     "Context",
-    "END",
     "Engine",
     "Fatal",
     "Flow",
@@ -63,7 +64,6 @@ __all__ = [
     "RunFailed",
     "RunHeld",
     "RunNotFound",
-    "START",
     "SettingError",
     "StateError",
     "StoreError",

@@ -88,9 +88,15 @@ class FlowNotFound(HoldfastError):
         self.run_id = run_id
         self.known = tuple(known)
         whose = f"run {run_id!r} belongs to flow {flow!r}, which" if run_id else f"flow {flow!r}"
-        have = f"this engine knows {', '.join(map(repr, self.known))}" if self.known else "this engine knows no flow"
-        super().__init__(f"{whose} was not given to this engine ({have}){did_you_mean(flow, self.known)}. "
-                         "Pass flows=[…], name the file that defines it, or list it in [tool.holdfast] flows.")
+        have = (
+            f"this engine knows {', '.join(map(repr, self.known))}"
+            if self.known
+            else "this engine knows no flow"
+        )
+        super().__init__(
+            f"{whose} was not given to this engine ({have}){did_you_mean(flow, self.known)}. "
+            "Pass flows=[…], name the file that defines it, or list it in [tool.holdfast] flows."
+        )
 
 
 class RunNotFound(HoldfastError):
@@ -98,8 +104,10 @@ class RunNotFound(HoldfastError):
 
     def __init__(self, run_id: str, where: str = "", hint: str = "") -> None:
         self.run_id = run_id
-        super().__init__(f"no run {run_id!r}{f' in {where}' if where else ''}. "
-                         + (hint or "`holdfast runs` lists the runs of a store; is it the right one?"))
+        super().__init__(
+            f"no run {run_id!r}{f' in {where}' if where else ''}. "
+            + (hint or "`holdfast runs` lists the runs of a store; is it the right one?")
+        )
 
 
 class RunExists(HoldfastError):
@@ -107,8 +115,10 @@ class RunExists(HoldfastError):
 
     def __init__(self, run_id: str, difference: str) -> None:
         self.run_id = run_id
-        super().__init__(f"run {run_id!r} exists already with another {difference}. "
-                         "Choose another run id, or resume the run that is there.")
+        super().__init__(
+            f"run {run_id!r} exists already with another {difference}. "
+            "Choose another run id, or resume the run that is there."
+        )
 
 
 class ResumeRefused(HoldfastError):
@@ -157,8 +167,10 @@ class RunHeld(HoldfastError):
     def __init__(self, run_id: str, holder: str) -> None:
         self.run_id = run_id
         self.holder = holder
-        super().__init__(f"run {run_id!r} is being executed by {holder}. "
-                         "Wait for it, or stop that process; a dead holder is taken over at once.")
+        super().__init__(
+            f"run {run_id!r} is being executed by {holder}. "
+            "Wait for it, or stop that process; a dead holder is taken over at once."
+        )
 
 
 class StoreError(HoldfastError):

@@ -251,7 +251,9 @@ def _typed_children(shape: shapes.Type, plain: Any) -> Iterable[tuple[shapes.Typ
             untagged = plain[1:] if getattr(shape, "tag", None) is not None else plain
             return [(field.type, value) for field, value in zip(shape.fields, untagged, strict=False)]
         case (shapes.StructType() | shapes.DataclassType() | shapes.TypedDictType(), dict()):
-            return [(field.type, plain[field.encode_name]) for field in shape.fields if field.encode_name in plain]
+            return [
+                (field.type, plain[field.encode_name]) for field in shape.fields if field.encode_name in plain
+            ]
     return []
 
 
@@ -273,23 +275,50 @@ def _parts(shape: shapes.Type) -> Iterator[shapes.Type]:
 
 def _refuse_unknown(part: shapes.Type, name: str) -> None:
     if isinstance(part, shapes.CustomType) and part.cls is not object and not is_pydantic(part.cls):
-        raise CodecError(f"{type_name(part.cls)} cannot be kept as JSON; declare a dataclass, TypedDict, msgspec.Struct or "
-                         "pydantic model that holds its data", path=name)
+        raise CodecError(
+            f"{type_name(part.cls)} cannot be kept as JSON; declare a dataclass, TypedDict, msgspec.Struct or "
+            "pydantic model that holds its data",
+            path=name,
+        )
     if isinstance(part, (shapes.RawType, shapes.ExtType)):
         raise CodecError("msgspec's Raw and Ext cannot be kept as JSON; use bytes", path=name)
     if isinstance(part, shapes.DictType) and isinstance(
-        part.key_type, (shapes.BoolType, shapes.CollectionType, shapes.TupleType, shapes.NamedTupleType, shapes.DictType,
-                        shapes.DataclassType, shapes.StructType, shapes.TypedDictType, shapes.CustomType)
+        part.key_type,
+        (
+            shapes.BoolType,
+            shapes.CollectionType,
+            shapes.TupleType,
+            shapes.NamedTupleType,
+            shapes.DictType,
+            shapes.DataclassType,
+            shapes.StructType,
+            shapes.TypedDictType,
+            shapes.CustomType,
+        ),
     ):
-        raise CodecError("JSON's keys are strings: a dict may have str, int, float, Enum, UUID, Decimal or date keys, no others; "
-                         "use a list of pairs", path=name)
+        raise CodecError(
+            "JSON's keys are strings: a dict may have str, int, float, Enum, UUID, Decimal or date keys, no others; "
+            "use a list of pairs",
+            path=name,
+        )
 
 
 def _is_plain(part: shapes.Type) -> bool:
     if isinstance(part, shapes.DictType):
         return isinstance(part.key_type, (shapes.StrType, shapes.AnyType))
-    return isinstance(part, (shapes.AnyType, shapes.NoneType, shapes.BoolType, shapes.IntType, shapes.FloatType, shapes.StrType,
-                             shapes.ListType, shapes.UnionType))
+    return isinstance(
+        part,
+        (
+            shapes.AnyType,
+            shapes.NoneType,
+            shapes.BoolType,
+            shapes.IntType,
+            shapes.FloatType,
+            shapes.StrType,
+            shapes.ListType,
+            shapes.UnionType,
+        ),
+    )
 
 
 def _overlooks(part: shapes.Type) -> bool:
@@ -304,8 +333,13 @@ def _scalars(shape: shapes.Type) -> frozenset[type]:
         return _SCALARS
     if isinstance(shape, shapes.UnionType):
         return frozenset().union(*(_scalars(part) for part in shape.types))
-    for kind, python in ((shapes.StrType, str), (shapes.IntType, int), (shapes.FloatType, float), (shapes.BoolType, bool),
-                         (shapes.NoneType, type(None))):
+    for kind, python in (
+        (shapes.StrType, str),
+        (shapes.IntType, int),
+        (shapes.FloatType, float),
+        (shapes.BoolType, bool),
+        (shapes.NoneType, type(None)),
+    ):
         if isinstance(shape, kind) and shape == kind():
             return frozenset({python})
     return frozenset()
@@ -316,7 +350,11 @@ def _scalars(shape: shapes.Type) -> frozenset[type]:
 
 def is_pydantic(declared: Any) -> bool:
     """Whether this is a pydantic model, told without importing pydantic."""
-    return isinstance(declared, type) and hasattr(declared, "model_validate_json") and hasattr(declared, "model_dump_json")
+    return (
+        isinstance(declared, type)
+        and hasattr(declared, "model_validate_json")
+        and hasattr(declared, "model_dump_json")
+    )
 
 
 def _pydantic_form(annotation: Any, config: Any) -> _Form:
@@ -330,7 +368,9 @@ def _pydantic_form(annotation: Any, config: Any) -> _Form:
     return _Form(
         to_json=functools.partial(adapter.dump_json, by_alias=True, round_trip=True, warnings="error"),
         from_json=adapter.validate_json,
-        scalars=frozenset({annotation}) if not config and annotation in (str, int, float, bool) else frozenset(),
+        scalars=frozenset({annotation})
+        if not config and annotation in (str, int, float, bool)
+        else frozenset(),
         recodes=True,
         walks=True,
         ordered=False,
@@ -420,8 +460,10 @@ def _key_problem(key: Any, *, declared: bool) -> str | None:
         return f"the key {key!r:.40}: {problem}" if problem else None
     if declared and not isinstance(key, bool) and isinstance(key, (int, float, bytes, enum.Enum, *_STR_LIKE)):
         return None
-    return (f"the key {key!r:.40} is a {type_name(type(key))}, and JSON's keys are strings; "
-            f"declare the field as dict[{type_name(type(key))}, …], or use str keys")
+    return (
+        f"the key {key!r:.40} is a {type_name(type(key))}, and JSON's keys are strings; "
+        f"declare the field as dict[{type_name(type(key))}, …], or use str keys"
+    )
 
 
 def _is_declarable(value: Any) -> bool:
@@ -464,18 +506,31 @@ def difference(value: Any, decoded: Any, path: str, *, exact: bool = False) -> P
     elif isinstance(value, dict) and isinstance(decoded, dict) and value.keys() == decoded.keys():
         pairs = ((key_path(path, key), inner, decoded[key]) for key, inner in value.items())
     elif type(value) is type(decoded) and (names := _field_names(value)) is not None:
-        pairs = ((f"{path}.{name}", getattr(value, name, None), getattr(decoded, name, None)) for name in names)
+        pairs = (
+            (f"{path}.{name}", getattr(value, name, None), getattr(decoded, name, None)) for name in names
+        )
     else:
         return None if value is decoded or value == decoded else (path, _changed(value, decoded))
-    return next(filter(None, (difference(inner, other, inner_path, exact=exact) for inner_path, inner, other in pairs)), None)
+    return next(
+        filter(
+            None, (difference(inner, other, inner_path, exact=exact) for inner_path, inner, other in pairs)
+        ),
+        None,
+    )
 
 
 def _changed(value: Any, decoded: Any) -> str:
     if type(value) is not type(decoded):
-        if type(decoded) in (str, list, dict) and type(value) not in _SCALARS and not isinstance(value, (list, dict)):
+        if (
+            type(decoded) in (str, list, dict)
+            and type(value) not in _SCALARS
+            and not isinstance(value, (list, dict))
+        ):
             return _undeclared(value)
-        return (f"a {type_name(type(value))} would come back as a {type_name(type(decoded))}; "
-                f"give a {type_name(type(decoded))}, or declare what the field really holds")
+        return (
+            f"a {type_name(type(value))} would come back as a {type_name(type(decoded))}; "
+            f"give a {type_name(type(decoded))}, or declare what the field really holds"
+        )
     if isinstance(value, dict):
         keys = [key for key in value if key not in decoded]
         if keys and not isinstance(keys[0], str):
@@ -538,7 +593,11 @@ def same(one: Any, other: Any) -> bool:
 
 def key_path(path: str, key: Any) -> str:
     """The path to what stands under a key: `state.pages`, `state['two words']`."""
-    return f"{path}.{key}" if isinstance(key, str) and re.fullmatch(r"[^\W\d]\w*", key) else f"{path}[{key!r:.40}]"
+    return (
+        f"{path}.{key}"
+        if isinstance(key, str) and re.fullmatch(r"[^\W\d]\w*", key)
+        else f"{path}[{key!r:.40}]"
+    )
 
 
 def type_name(declared: Any) -> str:

@@ -2,12 +2,14 @@
 
 It is asked after every append until it has nothing more to say. The order of its thoughts:
 
-1. Open visits that want something: one that was cut is run again, asked about or skipped, as its node says; one whose retry is due
+1. Open visits that want something: one that was cut is run again, asked about or skipped, as its node says; one whose
+retry is due
    is tried again; a fan-out starts, completes or fails its items; a completed node whose router had failed is routed.
 2. Nodes that are due begin a new visit, as long as there is room and the loop limit is not reached.
 3. With nothing running and nothing to start: the layer is complete, the run has failed, or it is completed.
 
-Once a node has failed for good, or while the run is paused, nothing new starts; what runs, ends. (The items of a fan-out that runs
+Once a node has failed for good, or while the run is paused, nothing new starts; what runs, ends. (The items of a fan-
+out that runs
 belong to it and go on.) A run never ends with arrivals that nobody takes up: that would be a defect here, and is raised as one.
 """
 
@@ -72,7 +74,9 @@ def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = N
     return [limit] if limit is not None else _end(state, ready, wakes)
 
 
-def _open_visit(definition: Definition, state: RunState, name: str, now: float, wakes: list[float]) -> Iterator[AnyCommand]:
+def _open_visit(
+    definition: Definition, state: RunState, name: str, now: float, wakes: list[float]
+) -> Iterator[AnyCommand]:
     """What an open visit that is not simply running wants."""
     node = state.nodes[name]
     held_back = bool(state.failed) or state.paused
@@ -179,8 +183,10 @@ def _end(state: RunState, ready: Readiness, wakes: list[float]) -> list[AnyComma
     if state.open:
         return []  # waits for an answer
     if state.arrivals:
-        raise IllegalEvent(f"run {state.run_id!r} is stuck: {list(state.arrivals)} were reached and cannot start. "
-                           "This is a defect in Holdfast; please report it with the graph.")
+        raise IllegalEvent(
+            f"run {state.run_id!r} is stuck: {list(state.arrivals)} were reached and cannot start. "
+            "This is a defect in Holdfast; please report it with the graph."
+        )
     return [CompleteRun()]
 
 

@@ -327,7 +327,16 @@ AnyEvent: TypeAlias = (
 
 KINDS: dict[str, type[Event]] = {cls.__name__: cls for cls in AnyEvent.__args__}
 CHECKPOINTS: frozenset[str] = frozenset(
-    {"RunCreated", "RunForked", "NodeCompleted", "NodeSkipped", "NodeRouted", "LayerCompleted", "StateEdited", "QuestionAnswered"}
+    {
+        "RunCreated",
+        "RunForked",
+        "NodeCompleted",
+        "NodeSkipped",
+        "NodeRouted",
+        "LayerCompleted",
+        "StateEdited",
+        "QuestionAnswered",
+    }
 )
 """The kinds after which a run can be resumed or forked."""
 
@@ -402,7 +411,9 @@ def _current(cls: type[Event], body: bytes) -> bytes:
     fields: dict[str, Any] = msgspec.json.decode(body)
     version = fields.pop("v", 1)
     if version > cls.VERSION:
-        raise SchemaTooNew(f"the log holds version {version} of {cls.__name__!r}; this Holdfast knows {cls.VERSION}.")
+        raise SchemaTooNew(
+            f"the log holds version {version} of {cls.__name__!r}; this Holdfast knows {cls.VERSION}."
+        )
     while version < cls.VERSION:
         fields = UPCASTERS[cls.__name__, version](fields)
         version += 1
@@ -413,12 +424,16 @@ def decode(encoded: Encoded) -> Event:
     """Turn what is stored back into an event."""
     cls = KINDS.get(encoded.kind)
     if cls is None:
-        raise SchemaTooNew(f"the log holds an event of kind {encoded.kind!r}, which this version of Holdfast does not know. "
-                           "Use the version that wrote it, or a newer one.")
+        raise SchemaTooNew(
+            f"the log holds an event of kind {encoded.kind!r}, which this version of Holdfast does not know. "
+            "Use the version that wrote it, or a newer one."
+        )
     try:
         body = _current(cls, encoded.body or b"{}")
         if issubclass(cls, NodeEvent):
-            header = _json_encode(_Header(encoded.node, encoded.iteration, encoded.execution, encoded.attempt))
+            header = _json_encode(
+                _Header(encoded.node, encoded.iteration, encoded.execution, encoded.attempt)
+            )
             body = header[:-1] + (b"}" if body == b"{}" else b"," + body[1:])
         return _DECODERS[cls](body)
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as fault:

@@ -3,8 +3,10 @@
 Rules of this file
 - Everything that changes a `RunState` is here, and nothing here decides: the events say what happened, the fold believes them.
 - It calls no user code and reads no clock: time, routes and the results of reducers are inside the events.
-- An event that the state does not allow is refused with `IllegalEvent`, and the state stays as it was. What is allowed are three tables:
-  the statuses a run may have (`RUN`), the statuses a node may have (`NODE`), and, for what belongs to an attempt, that it is the attempt
+- An event that the state does not allow is refused with `IllegalEvent`, and the state stays as it was. What is
+  allowed are three tables:
+  the statuses a run may have (`RUN`), the statuses a node may have (`NODE`), and, for what belongs to an attempt,
+  that it is the attempt
   that is open: the late result of an abandoned one never counts.
 - It owns the state it is given and changes it in place. Whoever wants to keep an event's JSON encodes it first.
 """
@@ -74,7 +76,9 @@ NODE: dict[type[events.Event], tuple[frozenset[str], NodeStatus | None]] = {
     events.QuestionAsked: (frozenset({"interrupted"}), "waiting"),
     events.QuestionAnswered: (frozenset({"waiting"}), None),
 }
-"""Event -> the statuses its node may have (empty: not reached yet), and the one it has afterwards, where that is always the same."""
+"""Event -> the statuses its node may have (empty: not reached yet), and the one it has afterwards, where that is
+always the same.
+"""
 
 _ENDS = (events.NodeCompleted, events.NodeFailed, events.NodeInterrupted)
 
@@ -87,10 +91,18 @@ def fold(state: RunState, stored: Stored) -> RunState:
     if handler is None:
         raise IllegalEvent(f"run {state.run_id!r}: {cls.__name__} is no event of a run")
     if state.status not in RUN[cls]:
-        raise IllegalEvent(f"run {state.run_id!r} is {state.status}: {cls.__name__} (event {stored.seq}) cannot happen then")
+        raise IllegalEvent(
+            f"run {state.run_id!r} is {state.status}: {cls.__name__} (event {stored.seq}) cannot happen then"
+        )
     after = event.to if cls is events.RunRewound else state.seq
-    if stored.seq <= after or (stored.seq != after + 1 and cls is not events.RunRewound) or after != state.seq:
-        raise IllegalEvent(f"run {state.run_id!r}: event {stored.seq} ({cls.__name__}) cannot follow event {state.seq}")
+    if (
+        stored.seq <= after
+        or (stored.seq != after + 1 and cls is not events.RunRewound)
+        or after != state.seq
+    ):
+        raise IllegalEvent(
+            f"run {state.run_id!r}: event {stored.seq} ({cls.__name__}) cannot follow event {state.seq}"
+        )
     if cls in NODE:
         _check_node(state, event, stored.seq)
     handler(state, event, stored)
@@ -104,14 +116,18 @@ def _check_node(state: RunState, event: NodeEvent, seq: int) -> None:
     node = state.nodes.get(event.node)
     status = node.status if node is not None and (node.iteration or event.node in state.open) else ""
     if status not in NODE[cls][0]:
-        raise IllegalEvent(f"run {state.run_id!r}: node {event.node!r} is {status or 'not reached'}: "
-                           f"{cls.__name__} (event {seq}) cannot happen then")
+        raise IllegalEvent(
+            f"run {state.run_id!r}: node {event.node!r} is {status or 'not reached'}: "
+            f"{cls.__name__} (event {seq}) cannot happen then"
+        )
     if cls in _ENDS and node is not None:
         open_attempt = (node.iteration, node.execution, node.attempt)
         if (event.iteration, event.execution, event.attempt) != open_attempt:
-            raise IllegalEvent(f"run {state.run_id!r}: {cls.__name__} (event {seq}) is of {event.node!r} "
-                               f"{event.iteration}.{event.execution}.{event.attempt}, but "
-                               f"{'.'.join(map(str, open_attempt))} is open")
+            raise IllegalEvent(
+                f"run {state.run_id!r}: {cls.__name__} (event {seq}) is of {event.node!r} "
+                f"{event.iteration}.{event.execution}.{event.attempt}, but "
+                f"{'.'.join(map(str, open_attempt))} is open"
+            )
 
 
 # --- run ---------------------------------------------------------------------------------------------
@@ -183,7 +199,9 @@ def _interrupted(state: RunState, event: events.RunInterrupted, stored: Stored) 
 
 def _completed(state: RunState, event: events.RunCompleted, stored: Stored) -> None:
     if state.open or state.arrivals or state.held:
-        raise IllegalEvent(f"run {state.run_id!r} cannot be completed while {[*state.open, *state.arrivals, *state.held]} is not done")
+        raise IllegalEvent(
+            f"run {state.run_id!r} cannot be completed while {[*state.open, *state.arrivals, *state.held]} is not done"
+        )
     state.status = "completed"
 
 
@@ -331,7 +349,9 @@ def _routing_failed(state: RunState, event: events.RoutingFailed, stored: Stored
 
 def _layer_completed(state: RunState, event: events.LayerCompleted, stored: Stored) -> None:
     if state.held.keys() != set(event.nodes):
-        raise IllegalEvent(f"run {state.run_id!r}: layer {event.layer} is {event.nodes}, but {list(state.held)} have completed")
+        raise IllegalEvent(
+            f"run {state.run_id!r}: layer {event.layer} is {event.nodes}, but {list(state.held)} have completed"
+        )
     for name in event.nodes:
         held = state.held.pop(name)
         for changes in (*held.items, held.changes):
@@ -379,14 +399,18 @@ def _item_failed(state: RunState, event: events.ItemFailed, stored: Stored) -> N
 def _items(state: RunState, event: NodeEvent) -> Items:
     node = state.nodes[event.node]
     if node.items is None or (event.iteration, event.execution) != (node.iteration, node.execution):
-        raise IllegalEvent(f"run {state.run_id!r}: node {event.node!r} has listed no items in visit {event.iteration}.{event.execution}")
+        raise IllegalEvent(
+            f"run {state.run_id!r}: node {event.node!r} has listed no items in visit {event.iteration}.{event.execution}"
+        )
     return node.items
 
 
 def _end_item(state: RunState, items: Items, event: Any, seq: int) -> None:
     if items.running.get(event.item) != event.attempt:
-        raise IllegalEvent(f"run {state.run_id!r}: event {seq} ends item {event.item} of {event.node!r}, attempt {event.attempt}, "
-                           "which is not running")
+        raise IllegalEvent(
+            f"run {state.run_id!r}: event {seq} ends item {event.item} of {event.node!r}, attempt {event.attempt}, "
+            "which is not running"
+        )
     del items.running[event.item]
 
 
@@ -426,7 +450,9 @@ def _take_up(state: RunState, event: events.NodeStarted | events.NodeSkipped) ->
         return
     left = state.arrivals.get(event.node, 0) - event.took
     if left < 0:
-        raise IllegalEvent(f"run {state.run_id!r}: node {event.node!r} took {event.took} arrivals, which are not there")
+        raise IllegalEvent(
+            f"run {state.run_id!r}: node {event.node!r} took {event.took} arrivals, which are not there"
+        )
     del state.arrivals[event.node]
     if left:
         state.arrivals[event.node] = left
@@ -475,7 +501,9 @@ def _close(state: RunState, name: str, status: NodeStatus, at: float) -> None:
     _set_status(state, name, status)
 
 
-def _finish(state: RunState, event: events.NodeCompleted | events.NodeSkipped, items: list[Changes], seq: int) -> None:
+def _finish(
+    state: RunState, event: events.NodeCompleted | events.NodeSkipped, items: list[Changes], seq: int
+) -> None:
     """Apply what a completion changed and go where it leads, or keep both until the layer is complete."""
     if state.schedule == "layered":
         state.held[event.node] = Held(event.changes, items)

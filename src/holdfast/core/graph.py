@@ -8,6 +8,7 @@ here; nothing in this room calls them.
 from __future__ import annotations
 
 import inspect
+import itertools
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
@@ -150,7 +151,8 @@ class Graph(Generic[S]):
                 retry=chosen or (Retry() if idempotent else Retry(attempts=1)),
                 each=each,
                 takes_context=_takes_context(fn),
-                is_async=inspect.iscoroutinefunction(inspect.unwrap(fn)) or inspect.iscoroutinefunction(type(fn).__call__),
+                is_async=inspect.iscoroutinefunction(inspect.unwrap(fn))
+                or inspect.iscoroutinefunction(type(fn).__call__),
             )
             self._problems.extend(validate.node_problems(node.name, options, taken=node.name in self._nodes))
             self._nodes.setdefault(node.name, node)
@@ -169,7 +171,7 @@ class Graph(Generic[S]):
 
     def chain(self, *nodes: str | NodeFn) -> Graph[S]:
         """Add the plain edges `nodes[0] -> nodes[1] -> …`."""
-        for source, target in zip(nodes, nodes[1:], strict=False):
+        for source, target in itertools.pairwise(nodes):
             self.edge(source, target)
         return self
 
@@ -209,7 +211,11 @@ class Graph(Generic[S]):
             state_version=self.version,
             state=self.state.describe(),
         )
-        problems = [*self._problems, *validate.problems(definition), *validate.upgrade_problems(self.version, self.upgrades)]
+        problems = [
+            *self._problems,
+            *validate.problems(definition),
+            *validate.upgrade_problems(self.version, self.upgrades),
+        ]
         if problems:
             raise GraphError(self.name, problems)
         return Flow(
@@ -225,7 +231,18 @@ class Graph(Generic[S]):
 class Flow(Generic[S]):
     """A compiled graph: immutable, thread-safe, reusable by any number of runs."""
 
-    __slots__ = ("branches", "definition", "fingerprint", "item_codecs", "nodes", "plain_routes", "state", "topology", "upgrades", "validate_resume")
+    __slots__ = (
+        "branches",
+        "definition",
+        "fingerprint",
+        "item_codecs",
+        "nodes",
+        "plain_routes",
+        "state",
+        "topology",
+        "upgrades",
+        "validate_resume",
+    )
 
     def __init__(
         self,
@@ -245,8 +262,10 @@ class Flow(Generic[S]):
         self.state = state
         self.upgrades = upgrades
         self.validate_resume = validate_resume
-        self.item_codecs = {name: Codec.of(_item_type(node.fn)) for name, node in nodes.items() if node.each is not None}
-        self.plain_routes: dict[str, tuple[str, ...]] = {name: () for name in (START, *nodes)}
+        self.item_codecs = {
+            name: Codec.of(_item_type(node.fn)) for name, node in nodes.items() if node.each is not None
+        }
+        self.plain_routes: dict[str, tuple[str, ...]] = dict.fromkeys((START, *nodes), ())
         for source, target in definition.edges:
             self.plain_routes[source] += (target,)
 
@@ -263,7 +282,9 @@ def _name(node: str | NodeFn) -> str:
 
 
 def _describe(retry: Retry) -> dict[str, Any]:
-    described = {name: getattr(retry, name) for name in ("attempts", "backoff", "factor", "max_delay", "jitter")}
+    described = {
+        name: getattr(retry, name) for name in ("attempts", "backoff", "factor", "max_delay", "jitter")
+    }
     if retry.on:
         described["on"] = [cls.__qualname__ for cls in retry.on]
     return described
@@ -286,6 +307,6 @@ def _takes_context(fn: NodeFn) -> bool:
     except (TypeError, ValueError):
         return False
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return len(positional) >= 2 and (positional[1].default is inspect.Parameter.empty or positional[1].name == "ctx")
-
-
+    return len(positional) >= 2 and (
+        positional[1].default is inspect.Parameter.empty or positional[1].name == "ctx"
+    )

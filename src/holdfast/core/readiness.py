@@ -1,9 +1,11 @@
 """Which nodes are due: derived from the state, kept up to date event by event.
 
-Nothing here is truth: `Readiness(topology, state)` can be made at any time, and the incremental one equals it (a test holds that).
+Nothing here is truth: `Readiness(topology, state)` can be made at any time, and the incremental one equals it (a test
+holds that).
 It exists so that a step in a graph of ten thousand nodes costs what a step in a graph of ten costs.
 
-A node is *live* while its visit is open, the run has arrived at it, or its completion waits for its layer. A join is blocked as long as a live
+A node is *live* while its visit is open, the run has arrived at it, or its completion waits for its layer. A join is
+blocked as long as a live
 node can still reach it. Each blocked join watches one such node, its witness; only when the witness stops being live is
 another one looked for.
 """
@@ -17,14 +19,33 @@ from holdfast.core.events import Event, NodeEvent
 from holdfast.core.run_state import RunState
 from holdfast.core.topology import Topology
 
-_WHOLE = (events.RunCreated, events.RunForked, events.RunClaimed, events.RunResumed, events.RunRewound, events.FlowChanged)
+_WHOLE = (
+    events.RunCreated,
+    events.RunForked,
+    events.RunClaimed,
+    events.RunResumed,
+    events.RunRewound,
+    events.FlowChanged,
+)
 
 
 class Readiness:
-    """`due`: nodes that may start a new visit now, in order of arrival; `unscheduled`: those of them that the log does not know to be
-    due. `open`: open visits that wait for a decision."""
+    """`due`: nodes that may start a new visit now, in order of arrival; `unscheduled`: those of them that the log
+    does not know to be
+    due. `open`: open visits that wait for a decision.
+    """
 
-    __slots__ = ("_back_edges", "_blocked", "_witnessed", "due", "index", "joins", "live", "open", "unscheduled")
+    __slots__ = (
+        "_back_edges",
+        "_blocked",
+        "_witnessed",
+        "due",
+        "index",
+        "joins",
+        "live",
+        "open",
+        "unscheduled",
+    )
 
     def __init__(self, topology: Topology, state: RunState) -> None:
         self.index = topology.index
@@ -51,7 +72,9 @@ class Readiness:
 
     def observe(self, state: RunState, event: Event) -> None:
         """Follow one event that has just been folded into the state."""
-        if isinstance(event, events.NodeStarted):  # half of all events: it was live and stays so, and wants nothing more
+        if isinstance(
+            event, events.NodeStarted
+        ):  # half of all events: it was live and stays so, and wants nothing more
             self._not_due(event.node)
             self._attend(state, event.node)
         elif isinstance(event, NodeEvent):
@@ -69,11 +92,15 @@ class Readiness:
 
     def _move(self, state: RunState, source: str, routes: Sequence[str]) -> None:
         """The run goes from a node to these. All of them are live before one of them is looked at: a branch may lead to a join
-        and to a node before that join."""
+        and to a node before that join.
+        """
         self._arrive(routes)
         for name in routes:
             self._touch(state, name)
-            if (source, name) in self._back_edges:  # a new round: it may reach a join that was due and still waits for a slot
+            if (
+                source,
+                name,
+            ) in self._back_edges:  # a new round: it may reach a join that was due and still waits for a slot
                 for join in [due for due in self.due if due in self.joins]:
                     self._consider(state, join)
 
@@ -100,7 +127,9 @@ class Readiness:
     def _attend(self, state: RunState, name: str) -> None:
         """Open visits that are not simply running want a decision: cut, waiting, due again, fanning out, unrouted."""
         node = state.nodes.get(name)
-        wants = name in state.open and node is not None and (node.status != "running" or node.items is not None)
+        wants = (
+            name in state.open and node is not None and (node.status != "running" or node.items is not None)
+        )
         if wants:
             self.open[name] = None
         else:

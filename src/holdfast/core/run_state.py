@@ -1,7 +1,8 @@
 """What a log means: the state of a run, as the fold builds it.
 
 It holds everything that `decide` and the engine need to carry the run on, and nothing that is not in the log. It is plain data: a
-snapshot is its JSON. The fold owns it and changes it in place, because a copy per event would make a step cost as much as the run is long.
+snapshot is its JSON. The fold owns it and changes it in place, because a copy per event would make a step cost as
+much as the run is long.
 
 The input of a visit is the state at its first `NodeStarted`. It is kept beside the values, sharing what is equal: a container
 that an input still refers to is copied before it is changed (`shared`).
@@ -17,8 +18,12 @@ import msgspec
 from holdfast.core.events import Changes, Failure, NodeName, Seq, Values
 from holdfast.errors import StoreCorrupt
 
-Status: TypeAlias = Literal["new", "pending", "running", "waiting", "paused", "interrupted", "completed", "failed", "cancelled"]
-NodeStatus: TypeAlias = Literal["pending", "running", "waiting", "interrupted", "completed", "failed", "skipped"]
+Status: TypeAlias = Literal[
+    "new", "pending", "running", "waiting", "paused", "interrupted", "completed", "failed", "cancelled"
+]
+NodeStatus: TypeAlias = Literal[
+    "pending", "running", "waiting", "interrupted", "completed", "failed", "skipped"
+]
 
 
 class Items(msgspec.Struct, omit_defaults=True):
@@ -210,7 +215,9 @@ def load(snapshot: bytes) -> RunState:
 
 
 def _less(given: Values, values: Values) -> _Less:
-    differing = {field: value for field, value in given.items() if field not in values or values[field] is not value}
+    differing = {
+        field: value for field, value in given.items() if field not in values or values[field] is not value
+    }
     return _Less(differing, [field for field in values if field not in given])
 
 

@@ -89,11 +89,15 @@ class StateType(Generic[S]):
 
     __slots__ = ("_codec", "_defaults", "_keys", "_tag", "fields", "is_dict", "open", "type")
 
-    def __init__(self, declared: Any, fields: dict[str, Field], keys: dict[str, str], tag: dict[str, str]) -> None:
+    def __init__(
+        self, declared: Any, fields: dict[str, Field], keys: dict[str, str], tag: dict[str, str]
+    ) -> None:
         self.type = declared
         self.fields = fields
         self.open = declared is dict
-        self.is_dict = self.open or typing.is_typeddict(declared)  # then a dict that a node returns is a partial update
+        self.is_dict = self.open or typing.is_typeddict(
+            declared
+        )  # then a dict that a node returns is a partial update
         self._codec: Codec[S] = Codec.of(declared)
         self._keys = keys  # field -> its key in the type's own JSON, where one is renamed
         self._tag = tag
@@ -131,7 +135,9 @@ class StateType(Generic[S]):
         if value is None:
             value = {}
         if not isinstance(value, Mapping):
-            raise StateError(f"expected a {self.name} or a dict of its fields, not {_article(value)}", node=node)
+            raise StateError(
+                f"expected a {self.name} or a dict of its fields, not {_article(value)}", node=node
+            )
         if self.open:
             return {name: self._encode_open(name, inner, node) for name, inner in value.items()}
         given = {name: self._known(name, node).accept(inner, node) for name, inner in value.items()}
@@ -155,7 +161,11 @@ class StateType(Generic[S]):
                 field=name,
             )
         keys = self._keys
-        plain = values if not keys and not self._tag else self._tag | {keys.get(name, name): values[name] for name in values}
+        plain = (
+            values
+            if not keys and not self._tag
+            else self._tag | {keys.get(name, name): values[name] for name in values}
+        )
         try:
             return self._codec.decode(plain, path="state")
         except CodecError as fault:
@@ -176,7 +186,9 @@ class StateType(Generic[S]):
             old = values.get(name, _MISSING)
             if old is _MISSING:
                 old = self._default(name)
-            if value is not old and (value is _MISSING or old is _MISSING or not field.codec.matches(value, old)):
+            if value is not old and (
+                value is _MISSING or old is _MISSING or not field.codec.matches(value, old)
+            ):
                 changed.append(name)
         return changed
 
@@ -193,16 +205,22 @@ class StateType(Generic[S]):
         if isinstance(returned, dict) and not (self.is_dict and returned is given):
             return self._partial(returned, node)
         if self.open and returned is given:
-            return diff(values, {name: self._encode_open(name, value, node) for name, value in returned.items()})
+            return diff(
+                values, {name: self._encode_open(name, value, node) for name, value in returned.items()}
+            )
         if type(returned) is self.type or returned is given:
             return self._whole(returned, values, node)
         whole = "" if self.is_dict else f", a whole {self.name}"
-        raise StateError(f"it returned {_article(returned)}; expected a partial update (dict){whole}, or None", node=node)
+        raise StateError(
+            f"it returned {_article(returned)}; expected a partial update (dict){whole}, or None", node=node
+        )
 
     def by_hand(self, update: Mapping[str, Any] | None, *, node: str) -> Changes:
         """A partial update that somebody gives in place of a node's result. Its values may be in their JSON form."""
         if update is not None and not isinstance(update, Mapping):
-            raise StateError(f"the update is {_article(update)}; expected fields and their values (a dict)", node=node)
+            raise StateError(
+                f"the update is {_article(update)}; expected fields and their values (a dict)", node=node
+            )
         return self._partial(dict(update or {}), node, by_hand=True)
 
     def _partial(self, update: dict[str, Any], node: str, *, by_hand: bool = False) -> Changes:
@@ -217,7 +235,9 @@ class StateType(Generic[S]):
 
     def _whole(self, returned: Any, values: Values, node: str) -> Changes:
         if not values and self.fields:
-            raise StateError("an item of a fan-out returns a partial update (dict) or None, not a whole state", node=node)
+            raise StateError(
+                "an item of a fan-out returns a partial update (dict) or None, not a whole state", node=node
+            )
         self._refuse_extras(returned, node)
         parts: dict[str, Any] = {}
         unset = []
@@ -230,7 +250,9 @@ class StateType(Generic[S]):
                 continue
             plain = field.encode(value, node)
             base = self._default(name) if old is _MISSING else old
-            reordered = not field.codec.is_ordered and base is not _MISSING and field.codec.matches(value, base)
+            reordered = (
+                not field.codec.is_ordered and base is not _MISSING and field.codec.matches(value, base)
+            )
             if same(plain, base) or reordered:
                 continue
             parts.setdefault(field.reducer, {})[name] = _operand(field, old, plain, node)
@@ -255,11 +277,19 @@ class StateType(Generic[S]):
 
     def encode_field(self, field: str, value: Any, node: str | None = None) -> Any:
         """A whole value of a field as plain data."""
-        return self._encode_open(field, value, node) if self.open else self._known(field, node).encode(value, node)
+        return (
+            self._encode_open(field, value, node)
+            if self.open
+            else self._known(field, node).encode(value, node)
+        )
 
     def accept_field(self, field: str, value: Any) -> Any:
         """The same, for a value that somebody gives: it may be in its JSON form."""
-        return self._encode_open(field, value, None) if self.open else self._known(field, None).accept(value, None)
+        return (
+            self._encode_open(field, value, None)
+            if self.open
+            else self._known(field, None).accept(value, None)
+        )
 
     # --- inside ---------------------------------------------------------------------------------------
 
@@ -276,7 +306,11 @@ class StateType(Generic[S]):
 
     def _encode_open(self, name: Any, value: Any, node: str | None) -> Any:
         if not isinstance(name, str):
-            raise StateError(f"the state's keys are strings, and {name!r:.40} is {_article(name)}", node=node, field=str(name))
+            raise StateError(
+                f"the state's keys are strings, and {name!r:.40} is {_article(name)}",
+                node=node,
+                field=str(name),
+            )
         _ANY.encode(name, path=f"state[{name!r:.40}]", node=node)
         return _ANY.encode(value, path=key_path("state", name), node=node)
 
@@ -286,13 +320,17 @@ class StateType(Generic[S]):
         for name, field in self.fields.items():
             inner = getattr(value, name, _MISSING)
             if inner is _MISSING:
-                raise StateError(f"the {self.name} has no {name!r}; set it before handing it over", node=node, field=name)
+                raise StateError(
+                    f"the {self.name} has no {name!r}; set it before handing it over", node=node, field=name
+                )
             values[name] = field.encode(inner, node)
         return values
 
     def _refuse_extras(self, value: Any, node: str | None) -> None:
         """What is not declared would be lost: extra attributes of a model, unknown keys of a TypedDict."""
-        extras = value.keys() - self.fields.keys() if self.is_dict else getattr(value, "__pydantic_extra__", None)
+        extras = (
+            value.keys() - self.fields.keys() if self.is_dict else getattr(value, "__pydantic_extra__", None)
+        )
         for name in extras or ():
             self._known(name, node)
 
@@ -313,7 +351,14 @@ class StateType(Generic[S]):
 
     def _field_at(self, path: str) -> str | None:
         names = {key: name for name, key in self._keys.items()} or {name: name for name in self.fields}
-        return next((name for key, name in names.items() if f"{path}.".startswith((f"state.{key}.", f"state.{key}["))), None)
+        return next(
+            (
+                name
+                for key, name in names.items()
+                if f"{path}.".startswith((f"state.{key}.", f"state.{key}["))
+            ),
+            None,
+        )
 
     def __repr__(self) -> str:
         return f"<StateType {self.name}>"
@@ -367,7 +412,11 @@ def item_conflict(results: Sequence[Changes]) -> tuple[str, int, int] | None:
 def diff(before: Values, after: Values) -> Changes:
     """What makes `after` of `before`, as new values and removed keys: for edits, which replace."""
     return Changes(
-        set={name: value for name, value in after.items() if name not in before or not same(value, before[name])},
+        set={
+            name: value
+            for name, value in after.items()
+            if name not in before or not same(value, before[name])
+        },
         unset=[name for name in before if name not in after],
     )
 
@@ -392,7 +441,9 @@ def _operand(field: Field, old: Any, new: Any, node: str) -> Any:
 
 def _suffix(field: Field, old: list[Any], new: list[Any], node: str) -> list[Any]:
     if not same(new[: len(old)], old):
-        raise _ambiguous(field, node, f"it is an `append` field, and the {len(old)} items it had are not where they were")
+        raise _ambiguous(
+            field, node, f"it is an `append` field, and the {len(old)} items it had are not where they were"
+        )
     return new[len(old) :]
 
 
@@ -410,7 +461,11 @@ def _amount(field: Field, old: Any, new: Any, node: str) -> Any:
     try:
         amount = new - old
         # A float difference is rounded; where it does not add up, one of its neighbours does, if any float does.
-        near = () if isinstance(amount, int) else (math.nextafter(amount, math.inf), math.nextafter(amount, -math.inf))
+        near = (
+            ()
+            if isinstance(amount, int)
+            else (math.nextafter(amount, math.inf), math.nextafter(amount, -math.inf))
+        )
         for candidate in (amount, *near):
             if old + candidate == new:
                 return candidate
@@ -432,7 +487,9 @@ def _sum(field: str, old: Any, amount: Any) -> Any:
     except OverflowError:
         total = math.inf
     if isinstance(total, float) and not math.isfinite(total):
-        raise StateError(f"the sum in {field!r} is beyond what a float holds; declare the field as Decimal", field=field)
+        raise StateError(
+            f"the sum in {field!r} is beyond what a float holds; declare the field as Decimal", field=field
+        )
     return total
 
 
@@ -446,12 +503,20 @@ def _summable(plain: Any, path: str, node: str | None) -> Any:
         number = decimal.Decimal(plain)
         exponent = number.as_tuple().exponent
         if not isinstance(exponent, int):
-            raise CodecError(f"{plain} cannot be added to anything; use a finite number", path=path, node=node)
-        fits = exponent >= -_DIGITS_MAX and number.adjusted() <= _DIGITS_MAX and len(number.as_tuple().digits) <= _DIGITS_MAX
+            raise CodecError(
+                f"{plain} cannot be added to anything; use a finite number", path=path, node=node
+            )
+        fits = (
+            exponent >= -_DIGITS_MAX
+            and number.adjusted() <= _DIGITS_MAX
+            and len(number.as_tuple().digits) <= _DIGITS_MAX
+        )
     else:
         fits = not isinstance(plain, int) or plain.bit_length() <= 3.3 * _DIGITS_MAX
     if not fits:
-        raise CodecError(f"a number that is added to may have {_DIGITS_MAX} digits at most", path=path, node=node)
+        raise CodecError(
+            f"a number that is added to may have {_DIGITS_MAX} digits at most", path=path, node=node
+        )
     return plain
 
 
@@ -470,7 +535,9 @@ class _Declared(typing.NamedTuple):
 
 
 def _is_open(declared: Any) -> bool:
-    return declared is dict or (typing.get_origin(declared) is dict and typing.get_args(declared) == (str, Any))
+    return declared is dict or (
+        typing.get_origin(declared) is dict and typing.get_args(declared) == (str, Any)
+    )
 
 
 def _declarations(declared: Any) -> Iterator[_Declared]:
@@ -478,7 +545,9 @@ def _declarations(declared: Any) -> Iterator[_Declared]:
         yield from _pydantic_declarations(declared)
         return
     known = isinstance(declared, type) and (
-        dataclasses.is_dataclass(declared) or issubclass(declared, msgspec.Struct) or typing.is_typeddict(declared)
+        dataclasses.is_dataclass(declared)
+        or issubclass(declared, msgspec.Struct)
+        or typing.is_typeddict(declared)
     )
     if not known:
         raise StateError("a state is a dataclass, a pydantic model, a TypedDict, a msgspec.Struct, or dict")
@@ -505,7 +574,9 @@ def _pydantic_declarations(model: Any) -> Iterator[_Declared]:
         alias = field.validation_alias
         key = name if by_name or alias is None else alias
         if not isinstance(key, str):
-            raise StateError(f"field {name!r} has an alias that is no plain name; set populate_by_name=True", field=name)
+            raise StateError(
+                f"field {name!r} has an alias that is no plain name; set populate_by_name=True", field=name
+            )
         hint = typing.Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
         yield _Declared(name, key, hint, tuple(field.metadata), field.is_required(), codec)
 
@@ -517,7 +588,10 @@ def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
         origin = typing.get_origin(hint)
         if origin in (typing.Required, typing.NotRequired, typing.Final):
             hint = typing.get_args(hint)[0]
-        elif origin is typing.Annotated and typing.get_origin(hint.__origin__) in (typing.Required, typing.NotRequired):
+        elif origin is typing.Annotated and typing.get_origin(hint.__origin__) in (
+            typing.Required,
+            typing.NotRequired,
+        ):
             metadata += hint.__metadata__
             hint = typing.get_args(hint.__origin__)[0]
         else:
@@ -536,7 +610,9 @@ def _field(declared: _Declared) -> Field:
         if isinstance(reducer, Reducer):
             kind: Kind = reducer.name
             operand = declared.codec(_operand_type(declared, kind))
-            return Field(declared.name, kind, codec, operand, declared.required, None, f"state.{declared.name}")
+            return Field(
+                declared.name, kind, codec, operand, declared.required, None, f"state.{declared.name}"
+            )
     except CodecError as fault:
         raise StateError(f"field {declared.name!r}: {fault}", field=declared.name) from fault
     kind = "set" if reducer is None else "custom"
@@ -544,7 +620,9 @@ def _field(declared: _Declared) -> Field:
 
 
 def _is_reducer_fn(found: Any) -> bool:
-    return callable(found) and not isinstance(found, type) and not hasattr(found, "__get_pydantic_core_schema__")
+    return (
+        callable(found) and not isinstance(found, type) and not hasattr(found, "__get_pydantic_core_schema__")
+    )
 
 
 def _operand_type(declared: _Declared, kind: Kind) -> Any:
@@ -587,13 +665,21 @@ def _defaults(declared: Any, fields: Mapping[str, Field]) -> Iterator[tuple[str,
         if is_pydantic(declared):
             value = declared.model_fields[name].get_default(call_default_factory=True)
         else:
-            found = next(found for found in cast("Any", msgspec.inspect.type_info(declared)).fields if found.name == name)
+            found = next(
+                found
+                for found in cast("Any", msgspec.inspect.type_info(declared)).fields
+                if found.name == name
+            )
             value = found.default if found.default_factory is msgspec.NODEFAULT else found.default_factory()
         yield name, field.encode(value, None)
 
 
 def _function_name(found: Any) -> str:
-    return repr(found) if isinstance(found, Reducer) else getattr(found, "__qualname__", type(found).__qualname__)
+    return (
+        repr(found)
+        if isinstance(found, Reducer)
+        else getattr(found, "__qualname__", type(found).__qualname__)
+    )
 
 
 def _article(value: Any) -> str:

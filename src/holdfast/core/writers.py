@@ -1,6 +1,7 @@
 """Parallel writers: two nodes that set the same plain field, where the graph does not say who comes last.
 
-It is a conflict when neither node is a forward ancestor of the other and both wrote since their common ancestors last completed. The graph
+It is a conflict when neither node is a forward ancestor of the other and both wrote since their common ancestors last
+completed. The graph
 decides, not the timing: the answer is the same whichever of the two ended first.
 """
 
@@ -45,7 +46,9 @@ class Writers:
             mask = self._masks.get(field, 0)
             for other in self._topology.parallel(name, mask) if mask else ():
                 before = self._topology.common_ancestors(name, other)
-                latest = max((state.nodes[node].completed_seq for node in before if node in state.nodes), default=0)
+                latest = max(
+                    (state.nodes[node].completed_seq for node in before if node in state.nodes), default=0
+                )
                 if state.writers[field].get(other, 0) > latest:
                     return field, other
         return None

@@ -1,8 +1,11 @@
 """The blocking door: the engine's verbs as plain functions. One bridge, no second engine.
 
-`with_engine` opens an engine, uses it and closes it, on an event loop of its own; inside a running loop (a notebook) it does so in a thread.
-In the main thread SIGINT and SIGTERM stop the engine in order: nothing new starts, running nodes get `grace` seconds, what they were cut in is recorded.
-A second signal leaves at once. Afterwards the signal is passed on as `KeyboardInterrupt` or `SystemExit(143)`: a library never swallows one.
+`with_engine` opens an engine, uses it and closes it, on an event loop of its own; inside a running loop (a notebook)
+it does so in a thread.
+In the main thread SIGINT and SIGTERM stop the engine in order: nothing new starts, running nodes get `grace` seconds,
+what they were cut in is recorded.
+A second signal leaves at once. Afterwards the signal is passed on as `KeyboardInterrupt` or `SystemExit(143)`: a
+library never swallows one.
 """
 
 from __future__ import annotations
@@ -148,7 +151,7 @@ class _Signals:
 
 def run(
     flow: Flow[S],
-    input: S | Mapping[str, Any] | None = None,  # noqa: A002 - the word users know
+    input: S | Mapping[str, Any] | None = None,
     *,
     run_id: str | None = None,
     labels: Mapping[str, str] | None = None,
@@ -157,12 +160,14 @@ def run(
     **options: Unpack[Options],
 ) -> Run[S]:
     """Start a run and carry it on: see `Engine.run`."""
-    return with_engine(lambda e: e.run(flow, input, run_id=run_id, labels=labels, timeout=timeout, by=by), options)
+    return with_engine(
+        lambda e: e.run(flow, input, run_id=run_id, labels=labels, timeout=timeout, by=by), options
+    )
 
 
 def start(
     flow: Flow[S],
-    input: S | Mapping[str, Any] | None = None,  # noqa: A002 - the word users know
+    input: S | Mapping[str, Any] | None = None,
     *,
     run_id: str | None = None,
     labels: Mapping[str, str] | None = None,
@@ -171,7 +176,9 @@ def start(
     **options: Unpack[Options],
 ) -> str:
     """Record a run: see `Engine.start`."""
-    return with_engine(lambda e: e.start(flow, input, run_id=run_id, labels=labels, timeout=timeout, by=by), options)
+    return with_engine(
+        lambda e: e.start(flow, input, run_id=run_id, labels=labels, timeout=timeout, by=by), options
+    )
 
 
 def wait(run_id: str, timeout: float | None = None, **options: Unpack[Options]) -> Run[Any]:
@@ -241,12 +248,16 @@ def skip(
     return with_engine(lambda e: e.skip(run_id, node, update, by=by, reason=reason), options)
 
 
-def cancel(run_id: str, reason: str | None = None, *, by: str | None = None, **options: Unpack[Options]) -> Run[Any]:
+def cancel(
+    run_id: str, reason: str | None = None, *, by: str | None = None, **options: Unpack[Options]
+) -> Run[Any]:
     """Call a run off: see `Engine.cancel`."""
     return with_engine(lambda e: e.cancel(run_id, reason, by=by), options)
 
 
-def pause(run_id: str, reason: str | None = None, *, by: str | None = None, **options: Unpack[Options]) -> Run[Any]:
+def pause(
+    run_id: str, reason: str | None = None, *, by: str | None = None, **options: Unpack[Options]
+) -> Run[Any]:
     """Start nothing new until the run is resumed: see `Engine.pause`."""
     return with_engine(lambda e: e.pause(run_id, reason, by=by), options)
 
@@ -264,7 +275,10 @@ def fork(
 ) -> str:
     """Make a new run that shares the history up to a checkpoint: see `Engine.fork`."""
     return with_engine(
-        lambda e: e.fork(run, checkpoint=checkpoint, edit=edit, run_id=run_id, labels=labels, by=by, reason=reason), options
+        lambda e: e.fork(
+            run, checkpoint=checkpoint, edit=edit, run_id=run_id, labels=labels, by=by, reason=reason
+        ),
+        options,
     )
 
 
@@ -285,7 +299,8 @@ def runs(
 ) -> list[RunRow]:
     """The runs that fit, newest first: see `Engine.runs`."""
     return with_engine(
-        lambda e: e.runs(status=status, flow=flow, labels=labels, parent=parent, before=before, limit=limit), options
+        lambda e: e.runs(status=status, flow=flow, labels=labels, parent=parent, before=before, limit=limit),
+        options,
     )
 
 

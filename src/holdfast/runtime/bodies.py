@@ -1,7 +1,9 @@
 """Calls of user code: coroutines on the loop, plain functions in daemon threads, each with its timeout.
 
-A `Body` is one call. It ends exactly once, as far as anybody is told: with what was returned, what was raised, or why it was stopped. A thread
-cannot be killed. One that timed out or was cancelled is abandoned: its body ends at once, its late result goes nowhere, and `gone`
+A `Body` is one call. It ends exactly once, as far as anybody is told: with what was returned, what was raised, or why
+it was stopped. A thread
+cannot be killed. One that timed out or was cancelled is abandoned: its body ends at once, its late result goes
+nowhere, and `gone`
 tells when the thread has really left, because no new attempt may start while the old one lives.
 """
 
@@ -12,6 +14,7 @@ import contextvars
 import queue
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from holdfast.runtime.clock import Clock, Timer
@@ -26,7 +29,9 @@ class Stopped(BaseException):
 
 
 class Threads:
-    """Daemon threads for plain functions, reused while they are idle. (asyncio's own would keep a process alive for a thread given up.)"""
+    """Daemon threads for plain functions, reused while they are idle. (asyncio's own would keep a process alive
+    for a thread given up.)
+    """
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -60,10 +65,27 @@ class Threads:
 class Body:
     """One call of a node's function. `ended(body)` is called on the loop, once; then `value` or `error` is set."""
 
-    __slots__ = ("_ended", "_gone", "_is_over", "_task", "_timer", "context", "error", "given", "has_gone", "key", "timed_out", "value")
+    __slots__ = (
+        "_ended",
+        "_gone",
+        "_is_over",
+        "_task",
+        "_timer",
+        "context",
+        "error",
+        "given",
+        "has_gone",
+        "key",
+        "timed_out",
+        "value",
+    )
 
     def __init__(
-        self, key: tuple[str, int | None], context: Context, ended: Callable[[Body], None], gone: Callable[[Body], None]
+        self,
+        key: tuple[str, int | None],
+        context: Context,
+        ended: Callable[[Body], None],
+        gone: Callable[[Body], None],
     ) -> None:
         self.key = key
         self.context = context
@@ -106,10 +128,8 @@ class Body:
                 reach("node.exit")
             except BaseException as raised:  # noqa: BLE001 - a thread must not die of a node's SystemExit
                 error = raised
-            try:
+            with suppress(RuntimeError):  # the loop is closed: the process has given this thread up
                 loop.call_soon_threadsafe(self._leave, value, error)
-            except RuntimeError:
-                pass  # the loop is closed: the process has given this thread up
 
         threads.submit(work)
 

@@ -1,4 +1,6 @@
-"""Time, as the engine sees it. Everything that waits goes through a clock, so that tests can own it (`holdfast.testing.ManualClock`)."""
+"""Time, as the engine sees it. Everything that waits goes through a clock, so that tests can own it
+(`holdfast.testing.ManualClock`).
+"""
 
 from __future__ import annotations
 

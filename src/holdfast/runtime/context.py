@@ -9,7 +9,17 @@ from typing import Any
 class Context:
     """Who is running: `run_id flow node iteration execution attempt` (and `item`, in a fan-out), and the engine's `resources`."""
 
-    __slots__ = ("_cancelled", "attempt", "execution", "flow", "item", "iteration", "node", "resources", "run_id")
+    __slots__ = (
+        "_cancelled",
+        "attempt",
+        "execution",
+        "flow",
+        "item",
+        "iteration",
+        "node",
+        "resources",
+        "run_id",
+    )
 
     def __init__(
         self,

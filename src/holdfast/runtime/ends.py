@@ -43,7 +43,9 @@ def visit_of(name: str, node: NodeState) -> dict[str, Any]:
 # --- returned ----------------------------------------------------------------------------------------
 
 
-def completed(flow: Flow[Any], state: RunState, writers: Writers, name: str, given: Any, returned: Any) -> list[events.Event]:
+def completed(
+    flow: Flow[Any], state: RunState, writers: Writers, name: str, given: Any, returned: Any
+) -> list[events.Event]:
     """A node returned. Raises `StateError` where what it returned does not fit; nothing is recorded then."""
     node = state.nodes[name]
     values = node.input or {}
@@ -61,8 +63,12 @@ def items_completed(flow: Flow[Any], state: RunState, writers: Writers, name: st
     clash = item_conflict(results)
     if clash is not None:
         field, one, other = clash
-        raise StateError(f"items {one} and {other} both set {field!r}; give the field a reducer "
-                         f"(Annotated[…, append | merge | add]) or let only one item set it", node=name, field=field)
+        raise StateError(
+            f"items {one} and {other} both set {field!r}; give the field a reducer "
+            f"(Annotated[…, append | merge | add]) or let only one item set it",
+            node=name,
+            field=field,
+        )
     return _finished(flow, state, writers, name, Changes(), results)
 
 
@@ -90,7 +96,9 @@ def _finished(
     except RouterError as fault:
         return [
             events.NodeCompleted(**header, changes=changes, items=bool(items)),
-            events.RoutingFailed(**header, failure=failures.describe(fault.__cause__ or fault, kind="partial")),
+            events.RoutingFailed(
+                **header, failure=failures.describe(fault.__cause__ or fault, kind="partial")
+            ),
         ]
     return [events.NodeCompleted(**header, changes=changes, items=bool(items), routes=routes)]
 
@@ -98,9 +106,10 @@ def _finished(
 def _held_conflict(flow: Flow[Any], state: RunState, name: str, fields: list[str]) -> tuple[str, str] | None:
     """A field that another node of the same layer has set; its changes wait for the layer."""
     for other, held in state.held.items():
-        for field in fields:
-            if any(field in part.set or field in part.unset for part in (*held.items, held.changes)):
-                if any(flow.topology.parallel(name, 1 << flow.topology.index[other])):
+        if any(flow.topology.parallel(name, 1 << flow.topology.index[other])):
+            taken = {field for part in (*held.items, held.changes) for field in (*part.set, *part.unset)}
+            for field in fields:
+                if field in taken:
                     return field, other
     return None
 
@@ -109,14 +118,16 @@ def _refuse_silent_mutation(flow: Flow[Any], name: str, given: Any, values: Valu
     changed = flow.state.untouched(given, values)
     if changed:
         raise StateError(
-            f"it changed {', '.join(map(repr, changed))} of the state it was given and returned None, so the change would be lost. "
-            "Return the state, or a dict with the changed fields.",
+            f"it changed {', '.join(map(repr, changed))} of the state it was given and returned None, so the change "
+            "would be lost. Return the state, or a dict with the changed fields.",
             node=name,
             field=changed[0],
         )
 
 
-def item_completed(flow: Flow[Any], name: str, header: dict[str, Any], item: int, returned: Any) -> events.ItemCompleted:
+def item_completed(
+    flow: Flow[Any], name: str, header: dict[str, Any], item: int, returned: Any
+) -> events.ItemCompleted:
     """One item of a fan-out returned."""
     changes = flow.state.changes(returned, {}, node=name)
     return events.ItemCompleted(**header, item=item, changes=changes)
@@ -125,7 +136,9 @@ def item_completed(flow: Flow[Any], name: str, header: dict[str, Any], item: int
 # --- custom reducers ---------------------------------------------------------------------------------
 
 
-def reduced(flow: Flow[Any], values: Values, name: str, changes: Changes, items: Iterable[Changes] = ()) -> Changes:
+def reduced(
+    flow: Flow[Any], values: Values, name: str, changes: Changes, items: Iterable[Changes] = ()
+) -> Changes:
     """The changes with the operands of custom reducers replaced by their results (those of the items first, in order)."""
     operands: dict[str, list[Any]] = {}
     for part in (*items, changes):
@@ -133,7 +146,9 @@ def reduced(flow: Flow[Any], values: Values, name: str, changes: Changes, items:
             operands.setdefault(field, []).append(operand)
     if not operands:
         return changes
-    results = {field: _reduce(flow, name, field, values.get(field), given) for field, given in operands.items()}
+    results = {
+        field: _reduce(flow, name, field, values.get(field), given) for field, given in operands.items()
+    }
     return msgspec.structs.replace(changes, set={**changes.set, **results}, reduce={})
 
 
@@ -163,8 +178,10 @@ def route(flow: Flow[Any], name: str, values: Values, changes: Iterable[Changes]
         raise RouterError(f"the router of {name!r} raised {type(raised).__name__}: {raised}") from raised
     for target in [chosen] if isinstance(chosen, str) else _listed(name, chosen, branch.targets):
         if target not in branch.targets:
-            raise RouterError(f"the router of {name!r} returned {target!r}, which is not one of its targets "
-                              f"({', '.join(branch.targets)}){did_you_mean(str(target), branch.targets)}")
+            raise RouterError(
+                f"the router of {name!r} returned {target!r}, which is not one of its targets "
+                f"({', '.join(branch.targets)}){did_you_mean(str(target), branch.targets)}"
+            )
         if target not in routes:
             routes.append(target)
     return routes
@@ -172,12 +189,16 @@ def route(flow: Flow[Any], name: str, values: Values, changes: Iterable[Changes]
 
 def _listed(name: str, chosen: Any, targets: Sequence[str]) -> list[Any]:
     if not isinstance(chosen, (list, tuple, set, frozenset)) or not chosen:
-        raise RouterError(f"the router of {name!r} returned {chosen!r}; it must name one or several of "
-                          f"{', '.join(targets)}" + ("" if END in targets else f" (declare {END} as a target to end here)"))
+        raise RouterError(
+            f"the router of {name!r} returned {chosen!r}; it must name one or several of "
+            f"{', '.join(targets)}" + ("" if END in targets else f" (declare {END} as a target to end here)")
+        )
     return sorted(chosen, key=list(targets).index) if set(chosen) <= set(targets) else list(chosen)
 
 
-def layer_merged(flow: Flow[Any], state: RunState, nodes: Sequence[str]) -> tuple[Changes, dict[str, list[str]]]:
+def layer_merged(
+    flow: Flow[Any], state: RunState, nodes: Sequence[str]
+) -> tuple[Changes, dict[str, list[str]]]:
     """What a layer changed beyond what its nodes recorded (results of custom reducers), and where each node leads."""
     after = dict(state.values)
     results: dict[str, Any] = {}
@@ -208,20 +229,33 @@ def failed(
 ) -> events.NodeFailed:
     """A node raised, or took too long."""
     failure, delay = _judge(node, error, state.failures + 1, luck, timed_out)
-    return events.NodeFailed(**visit_of(node.name, state), failure=failure, retry_at=None if delay is None else now + delay)
+    return events.NodeFailed(
+        **visit_of(node.name, state), failure=failure, retry_at=None if delay is None else now + delay
+    )
 
 
 def item_failed(
-    node: Node, state: NodeState, header: dict[str, Any], item: int, error: BaseException, *, now: float, luck: random.Random,
+    node: Node,
+    state: NodeState,
+    header: dict[str, Any],
+    item: int,
+    error: BaseException,
+    *,
+    now: float,
+    luck: random.Random,
     timed_out: bool,
 ) -> events.ItemFailed:
     """An item of a fan-out raised, or took too long."""
     before = state.items.failures.get(item, 0) if state.items is not None else 0
     failure, delay = _judge(node, error, before + 1, luck, timed_out)
-    return events.ItemFailed(**header, item=item, failure=failure, retry_at=None if delay is None else now + delay)
+    return events.ItemFailed(
+        **header, item=item, failure=failure, retry_at=None if delay is None else now + delay
+    )
 
 
-def _judge(node: Node, error: BaseException, count: int, luck: random.Random, timed_out: bool) -> tuple[Failure, float | None]:
+def _judge(
+    node: Node, error: BaseException, count: int, luck: random.Random, timed_out: bool
+) -> tuple[Failure, float | None]:
     if timed_out:
         error = TimeoutError(f"node {node.name!r} took longer than {node.options.timeout_s:g} s")
     failure = failures.describe(error)

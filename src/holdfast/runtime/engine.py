@@ -1,9 +1,12 @@
 """The engine: the verbs of Holdfast. It exists once, and it is async; `blocking` is a thin bridge over it.
 
-A verb that *records* (`start cancel pause fork`) returns when that is durable. A verb that *goes on* (`run resume retry skip`) returns when the run has
-ended or cannot go on without somebody; timers and retries are waited for. Reading verbs (`get runs state events checkpoints follow wait`) need no flow.
+A verb that *records* (`start cancel pause fork`) returns when that is durable. A verb that *goes on* (`run resume
+retry skip`) returns when the run has
+ended or cannot go on without somebody; timers and retries are waited for. Reading verbs (`get runs state events
+checkpoints follow wait`) need no flow.
 
-Only the holder of a run's lease appends to it. For a run that nobody holds the engine claims it briefly; for one that is held elsewhere the wish is left in
+Only the holder of a run's lease appends to it. For a run that nobody holds the engine claims it briefly; for one that
+is held elsewhere the wish is left in
 its inbox, where the holder finds it.
 """
 
@@ -17,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from contextlib import suppress
 from hashlib import sha256
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
@@ -78,17 +81,21 @@ class Engine:
         luck: random.Random | None = None,
         inline: bool = False,
     ) -> None:
-        """`inline` calls plain functions and commits on the event loop itself; with `clock` and `luck` of its own, a test then owns everything."""
+        """`inline` calls plain functions and commits on the event loop itself; with `clock` and `luck` of its own,
+        a test then owns everything.
+        """
         given_store = store if not isinstance(store, (str, os.PathLike)) else None
         url = store if given_store is None else None
-        self.settings = settings.resolve({"store": url, "grace": grace, "lease_ttl": lease_ttl, "durability": durability})
+        self.settings = settings.resolve(
+            {"store": url, "grace": grace, "lease_ttl": lease_ttl, "durability": durability}
+        )
         self.flows: dict[str, Flow[Any]] = {}
         for flow in flows:
             self.add(flow)
         self._given_store = given_store
         self._resources = dict(resources or {})
         self._clock = clock or SystemClock()
-        self._luck = luck or random.Random()
+        self._luck = luck or random.Random()  # noqa: S311 - jitter and ids, no secrets
         self._inline = inline
         self._services: Services | None = None
         self._runners: dict[str, Runner] = {}
@@ -105,10 +112,12 @@ class Engine:
             raise SettingError(f"{flow!r} is no flow; compile the graph first: graph.compile()")
         known = self.flows.get(flow.name)
         if known is not None and known is not flow:
-            raise SettingError(f"two flows are named {flow.name!r}; names tell an engine which flow a run belongs to")
+            raise SettingError(
+                f"two flows are named {flow.name!r}; names tell an engine which flow a run belongs to"
+            )
         self.flows[flow.name] = flow
 
-    async def __aenter__(self) -> Engine:
+    async def __aenter__(self) -> Self:
         store = self._given_store or open_store(self.settings.store, clock=self._clock.now)
         writer = InlineWriter(store) if self._inline else Writer(store, _waker(asyncio.get_running_loop()))
         self._services = Services(
@@ -124,7 +133,9 @@ class Engine:
         )
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -147,7 +158,9 @@ class Engine:
             services.store.close()
 
     def stop(self, reason: str = "stopped") -> None:
-        """Start nothing new; running nodes get `grace` seconds, then are cancelled and recorded as interrupted. A second call waits no longer."""
+        """Start nothing new; running nodes get `grace` seconds, then are cancelled and recorded as interrupted. A
+        second call waits no longer.
+        """
         grace = self.settings.grace if self._stopping is None else 0.0
         self._stopping = reason
         for runner in self._runners.values():
@@ -168,14 +181,16 @@ class Engine:
     async def run(
         self,
         flow: Flow[S],
-        input: S | Mapping[str, Any] | None = None,  # noqa: A002 - the word users know
+        input: S | Mapping[str, Any] | None = None,
         *,
         run_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         timeout: float | None = None,
         by: str | None = None,
     ) -> Run[S]:
-        """Start a run and carry it on. The same id with the same flow and input is the same run: it is carried on, or returned if it is completed."""
+        """Start a run and carry it on. The same id with the same flow and input is the same run: it is carried on,
+        or returned if it is completed.
+        """
         self.add(flow)
         journal = await self._new_run(flow, input, run_id, labels, timeout, by, held=True)
         if journal is None:
@@ -190,7 +205,7 @@ class Engine:
     async def start(
         self,
         flow: Flow[S],
-        input: S | Mapping[str, Any] | None = None,  # noqa: A002 - the word users know
+        input: S | Mapping[str, Any] | None = None,
         *,
         run_id: str | None = None,
         labels: Mapping[str, str] | None = None,
@@ -242,7 +257,9 @@ class Engine:
             self._hold()
         journal = Journal(services, flow, RunState(run_id), row=None, fence=1 if held else 0)
         at = journal.tick()
-        journal.create = NewRun(flow=flow.name, input_digest=_digest(flow, values), created_at=at, labels=created.labels)
+        journal.create = NewRun(
+            flow=flow.name, input_digest=_digest(flow, values), created_at=at, labels=created.labels
+        )
         journal.definition = msgspec.json.encode(flow.definition)
         journal.record(created)
         with suppress(RunNotFound):
@@ -284,7 +301,9 @@ class Engine:
         by: str | None = None,
         reason: str | None = None,
     ) -> Run[Any]:
-        """Carry a run on: from its end, or from an earlier place of its log. What completed before that place never runs again."""
+        """Carry a run on: from its end, or from an earlier place of its log. What completed before that place
+        never runs again.
+        """
         run_id, seq = split(run, checkpoint)
         wish = Wish(
             checkpoint=seq,
@@ -305,11 +324,19 @@ class Engine:
         return await self._drive(await self._take_up(run_id, wish))
 
     async def retry(
-        self, run_id: str, node: str | None = None, *, fresh: bool = False, by: str | None = None, reason: str | None = None
+        self,
+        run_id: str,
+        node: str | None = None,
+        *,
+        fresh: bool = False,
+        by: str | None = None,
+        reason: str | None = None,
     ) -> Run[Any]:
         """Try a failed, cut or waiting node again (default: all of them). `fresh` keeps nothing of the execution before."""
         body = {"node": node, "fresh": fresh}
-        return await self._operate(run_id, Request(id=self._request_id(), verb="retry", body=body, by=by, reason=reason))
+        return await self._operate(
+            run_id, Request(id=self._request_id(), verb="retry", body=body, by=by, reason=reason)
+        )
 
     async def skip(
         self, run_id: str, node: str, update: Any = None, *, by: str | None = None, reason: str | None = None
@@ -318,13 +345,21 @@ class Engine:
         flow = self.flows.get(self.store.run(run_id).flow)
         if flow is not None and update is not None:
             given = msgspec.structs.asdict(flow.state.by_hand(update, node=node))
-            update = {field: value for part in ("set", "append", "merge", "add", "reduce") for field, value in given[part].items()}
+            update = {
+                field: value
+                for part in ("set", "append", "merge", "add", "reduce")
+                for field, value in given[part].items()
+            }
         body = {"node": node, "update": update}
-        return await self._operate(run_id, Request(id=self._request_id(), verb="skip", body=body, by=by, reason=reason))
+        return await self._operate(
+            run_id, Request(id=self._request_id(), verb="skip", body=body, by=by, reason=reason)
+        )
 
     async def cancel(self, run_id: str, reason: str | None = None, *, by: str | None = None) -> Run[Any]:
         """Call a run off, for good. Running nodes are stopped."""
-        return await self._operate(run_id, Request(id=self._request_id(), verb="cancel", by=by, reason=reason))
+        return await self._operate(
+            run_id, Request(id=self._request_id(), verb="cancel", by=by, reason=reason)
+        )
 
     async def pause(self, run_id: str, reason: str | None = None, *, by: str | None = None) -> Run[Any]:
         """Let running nodes end and start nothing new, until the run is resumed."""
@@ -335,7 +370,9 @@ class Engine:
         services = self._open()
         row = services.store.run(run_id)
         if row.status in FINAL:
-            asked = {"retry": "tried again", "skip": "skipped", "cancel": "cancelled", "pause": "paused"}[request.verb]
+            asked = {"retry": "tried again", "skip": "skipped", "cancel": "cancelled", "pause": "paused"}[
+                request.verb
+            ]
             raise ResumeRefused(run_id, f"it is {row.status}, which is final", asked=asked)
         runner = self._runners.get(run_id)
         if runner is None and not row.held:
@@ -349,7 +386,9 @@ class Engine:
     async def _operate_on_idle(self, run_id: str, request: Request) -> Run[Any]:
         if request.verb in ("cancel", "pause"):
             return await self._call_off_or_pause(run_id, request)
-        journal = await self._take_up(run_id, Wish(nodes=[], named=True, by=request.by, reason=request.reason))
+        journal = await self._take_up(
+            run_id, Wish(nodes=[], named=True, by=request.by, reason=request.reason)
+        )
         runner = Runner(journal)
         try:
             runner.perform_request(request)
@@ -371,10 +410,14 @@ class Engine:
             refuse_final(run_id, state.status)
             if request.verb == "cancel":
                 for name in [name for name in state.open if state.nodes[name].status == "running"]:
-                    journal.record(events.NodeInterrupted(**visit_of(name, state.nodes[name]), reason="its process died"))
+                    journal.record(
+                        events.NodeInterrupted(**visit_of(name, state.nodes[name]), reason="its process died")
+                    )
                 journal.record(events.RunCancelled(by=request.by, reason=request.reason))
             elif state.status in ("failed", "interrupted"):
-                raise ResumeRefused(run_id, f"it is {state.status}, so nothing of it is going on", asked="paused")
+                raise ResumeRefused(
+                    run_id, f"it is {state.status}, so nothing of it is going on", asked="paused"
+                )
             elif not state.paused:
                 journal.record(events.RunPaused(by=request.by, reason=request.reason))
         except BaseException:
@@ -410,14 +453,20 @@ class Engine:
                 services.store.release(run_id, services.holder.id, lease.fence)
             raise
 
-    async def _record_refusal(self, flow: Flow[Any], row: RunRow, fence: int, refused: Invalid, wish: Wish) -> None:
+    async def _record_refusal(
+        self, flow: Flow[Any], row: RunRow, fence: int, refused: Invalid, wish: Wish
+    ) -> None:
         services = self._open()
-        journal = Journal(services, flow, history.load(services.store, row.run_id, row=row), row=row, fence=fence)
+        journal = Journal(
+            services, flow, history.load(services.store, row.run_id, row=row), row=row, fence=fence
+        )
         journal.tick()
         journal.record(events.ResumeRefused(reason=refused.reason, by=wish.by))
         await journal.saved(release=True)
 
-    async def _drive(self, journal: Journal, runner: Runner | None = None, *, raises: bool = True) -> Run[Any]:
+    async def _drive(
+        self, journal: Journal, runner: Runner | None = None, *, raises: bool = True
+    ) -> Run[Any]:
         """Drive a run in this engine until it stops."""
         run_id = journal.state.run_id
         runner = runner or Runner(journal)
@@ -449,8 +498,11 @@ class Engine:
             error = run.error
             where = f" in node {run.failed_node!r}" if run.failed_node else ""
             what = f"{error.type}: {error.message}" if error is not None else "unknown"
-            raise RunFailed(run, f"run {run.id!r} failed{where}: {what}. Nothing that completed is lost: fix the cause and resume "
-                            f"{run.id!r}, or skip the node.")
+            raise RunFailed(
+                run,
+                f"run {run.id!r} failed{where}: {what}. Nothing that completed is lost: fix the cause and resume "
+                f"{run.id!r}, or skip the node.",
+            )
         if run.status == "cancelled":
             raise RunCancelled(run, f"run {run.id!r} was cancelled")
         return run
@@ -468,7 +520,9 @@ class Engine:
         by: str | None = None,
         reason: str | None = None,
     ) -> str:
-        """Make a new, self-contained run that shares the history up to a checkpoint (default: the latest). Returns its id; `resume` carries it on."""
+        """Make a new, self-contained run that shares the history up to a checkpoint (default: the latest). Returns
+        its id; `resume` carries it on.
+        """
         services = self._open()
         parent, seq = split(run, checkpoint)
         row = services.store.run(parent)
@@ -477,7 +531,11 @@ class Engine:
         if seq is None:
             seq = max(point.seq for point in listed if point.current)
         elif seq not in places:
-            raise ResumeRefused(parent, f"event {seq} is no checkpoint; `holdfast checkpoints {parent}` lists them", asked="forked")
+            raise ResumeRefused(
+                parent,
+                f"event {seq} is no checkpoint; `holdfast checkpoints {parent}` lists them",
+                asked="forked",
+            )
         state = history.load(services.store, parent, seq, row=row)
         base = pack(run_state.dump(state))
         flow = self.flows.get(row.flow)
@@ -530,7 +588,9 @@ class Engine:
     ) -> list[RunRow]:
         """The runs that fit every condition, newest first."""
         wanted: tuple[Any, ...] = (status,) if isinstance(status, str) else tuple(status)
-        query = Query(status=wanted, flow=flow, labels=dict(labels or {}), parent=parent, before=before, limit=limit)
+        query = Query(
+            status=wanted, flow=flow, labels=dict(labels or {}), parent=parent, before=before, limit=limit
+        )
         return self.store.runs(query)
 
     async def state(self, run: str, checkpoint: str | int | None = None) -> Any:
@@ -543,9 +603,14 @@ class Engine:
             return found.values
         return flow.state.load(found.values)
 
-    async def events(self, run_id: str, after: int = 0, node: str | None = None, kind: str | None = None) -> list[EventView]:
+    async def events(
+        self, run_id: str, after: int = 0, node: str | None = None, kind: str | None = None
+    ) -> list[EventView]:
         """Stored events, oldest first."""
-        return [event_view(open_row(row)) for row in self.store.events(run_id, after, kinds=(kind,) if kind else (), node=node)]
+        return [
+            event_view(open_row(row))
+            for row in self.store.events(run_id, after, kinds=(kind,) if kind else (), node=node)
+        ]
 
     async def checkpoints(self, run_id: str) -> list[history.Checkpoint]:
         """Every place the run can be resumed or forked from, oldest first."""
@@ -563,7 +628,9 @@ class Engine:
                 for found in services.store.events(run_id, after, row.seq):
                     after = found.seq
                     yield event_view(open_row(found))
-                if row.status not in (*_GOING, "waiting") or (row.status == "waiting" and not row.held and row.due_at is None):
+                if row.status not in (*_GOING, "waiting") or (
+                    row.status == "waiting" and not row.held and row.due_at is None
+                ):
                     return
                 if run_id not in self._runners:
                     self._clock.call_at(self._clock.now() + POLL_S, news.set)
@@ -630,7 +697,9 @@ class Engine:
 
 
 class _Salts:
-    """Random bytes, fetched from the system in larger pieces: every call for them gives up the GIL, which others then hold on to."""
+    """Random bytes, fetched from the system in larger pieces: every call for them gives up the GIL, which others
+    then hold on to.
+    """
 
     def __init__(self) -> None:
         self._kept = b""
@@ -643,7 +712,9 @@ class _Salts:
 
 
 class _Renewal:
-    """Says to the store that this engine lives, from a thread of its own: a node that blocks the event loop must not lose the lease."""
+    """Says to the store that this engine lives, from a thread of its own: a node that blocks the event loop must
+    not lose the lease.
+    """
 
     def __init__(self, services: Services, *, quiet: bool) -> None:
         self._services = services
@@ -657,12 +728,19 @@ class _Renewal:
     def _renew(self) -> None:
         holder = self._services.holder
         while not self._stop.wait(holder.ttl_s / 3):
-            with suppress(StoreError):  # tried again in a third of the lease; the fence makes a lost one harmless
+            with suppress(
+                StoreError
+            ):  # tried again in a third of the lease; the fence makes a lost one harmless
                 self._services.store.renew(holder)
 
 
 UNKNOWN: Flow[Any] = Flow(
-    definition=Definition(name="unknown", nodes={}), nodes={}, branches={}, state=StateType.of(dict), upgrades={}, validate_resume=None
+    definition=Definition(name="unknown", nodes={}),
+    nodes={},
+    branches={},
+    state=StateType.of(dict),
+    upgrades={},
+    validate_resume=None,
 )
 """In place of a flow that this engine was not given, for what only records."""
 
@@ -680,13 +758,21 @@ def _waker(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], No
 def check_id(run_id: str) -> str:
     """A run id that is safe in files, URLs and shells."""
     if not isinstance(run_id, str) or not RUN_ID.fullmatch(run_id):
-        raise SettingError(f"{run_id!r} is no run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter or digit")
+        raise SettingError(
+            f"{run_id!r} is no run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter or digit"
+        )
     return run_id
 
 
 def _checked_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
     for key, value in (labels or {}).items():
-        if not isinstance(key, str) or not isinstance(value, str) or not key or len(key) > 128 or len(value) > 1024:
+        if (
+            not isinstance(key, str)
+            or not isinstance(value, str)
+            or not key
+            or len(key) > 128
+            or len(value) > 1024
+        ):
             raise SettingError(f"label {key!r}: labels are pairs of short strings, not {value!r}")
     return dict(labels or {})
 
@@ -694,5 +780,3 @@ def _checked_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
 def _digest(flow: Flow[Any], values: dict[str, Any]) -> bytes:
     """What makes two starts of a run id the same: flow and input."""
     return sha256(msgspec.json.encode([flow.name, values], order="sorted")).digest()
-
-

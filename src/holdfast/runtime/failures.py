@@ -48,7 +48,9 @@ def message(error: BaseException) -> str:
     return text[:4000] or type(error).__name__
 
 
-def retry_delay(retry: Retry, error: BaseException, kind: FailureClass, failures: int, luck: random.Random) -> float | None:
+def retry_delay(
+    retry: Retry, error: BaseException, kind: FailureClass, failures: int, luck: random.Random
+) -> float | None:
     """Seconds until the next try after `failures` failures, this one included; None: that was the last."""
     wanted = isinstance(error, retry.on) if retry.on else kind == "recoverable"
     if not wanted or kind == "fatal" or failures >= retry.attempts:

@@ -30,14 +30,18 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the run as it is now came through here; a rewind leaves the others behind."""
 
 
-def load(store: Store, run_id: str, upto: int | None = None, *, row: RunRow | None = None, cold: bool = False) -> RunState:
+def load(
+    store: Store, run_id: str, upto: int | None = None, *, row: RunRow | None = None, cold: bool = False
+) -> RunState:
     """The state of a run at a place of its log (default: its end). `cold` ignores snapshots that are only there for speed."""
     row = row or store.run(run_id)
     upto = row.seq if upto is None else upto
     base = began_after(store, row)
     if not max(base, 1) <= upto <= row.seq:
         before = f"; what came before is in run {row.parent!r}" if upto < base else ""
-        raise RunNotFound(f"{run_id}@{upto}", hint=f"The log of run {run_id!r} goes from {base + 1} to {row.seq}{before}.")
+        raise RunNotFound(
+            f"{run_id}@{upto}", hint=f"The log of run {run_id!r} goes from {base + 1} to {row.seq}{before}."
+        )
     parts = stretches(row.rewinds, upto)
     snapshot = store.snapshot(run_id, [(base, base)] if cold else parts)
     state = run_state.load(unpack(snapshot.body)) if snapshot is not None else RunState(run_id)
@@ -47,8 +51,10 @@ def load(store: Store, run_id: str, upto: int | None = None, *, row: RunRow | No
             for found in store.events(run_id, max(first_seq - 1, state.seq), last_seq):
                 _fold(state, open_row(found))
     if state.seq != upto:
-        raise StoreCorrupt(f"run {run_id!r}: the log ends at event {state.seq}, but should reach {upto}. "
-                           f"`holdfast verify {run_id}` says more.")
+        raise StoreCorrupt(
+            f"run {run_id!r}: the log ends at event {state.seq}, but should reach {upto}. "
+            f"`holdfast verify {run_id}` says more."
+        )
     return state
 
 
@@ -63,7 +69,9 @@ def _fold(state: RunState, stored: Stored) -> None:
     try:
         fold(state, stored)
     except IllegalEvent as fault:
-        raise StoreCorrupt(f"the stored log cannot be folded: {fault}. `holdfast verify {state.run_id}` says more.") from fault
+        raise StoreCorrupt(
+            f"the stored log cannot be folded: {fault}. `holdfast verify {state.run_id}` says more."
+        ) from fault
 
 
 def digest_at(store: Store, row: RunRow, seq: int) -> bytes:

@@ -1,10 +1,13 @@
 """The log of one run, while this engine holds it: encode, fold, save. The only place that appends.
 
 - An event is encoded before it is folded: the fold may grow a list that the event still holds.
-- What was recorded since the last save goes into one append, in one transaction. `saved_seq` and `digest` are where the durable log ends.
-- A failed append is not a log line. While the lease lasts it is tried again, and where its outcome is unknown it is looked up first;
+- What was recorded since the last save goes into one append, in one transaction. `saved_seq` and `digest` are where
+  the durable log ends.
+- A failed append is not a log line. While the lease lasts it is tried again, and where its outcome is unknown it is
+  looked up first;
   then `StoreError` is raised and the log stays as it was.
-- A snapshot goes along when the tail since the last one weighs four times what the state would, or has many events beside a light state:
+- A snapshot goes along when the tail since the last one weighs four times what the state would, or has many events
+  beside a light state:
   loading stays short, and its cost per step constant.
 """
 
@@ -39,7 +42,9 @@ _LATER = StoreBusy("tried again later")
 class Journal:
     """State and log of a run that this engine may append to."""
 
-    def __init__(self, services: Services, flow: Flow[Any], state: RunState, *, row: RunRow | None, fence: int) -> None:
+    def __init__(
+        self, services: Services, flow: Flow[Any], state: RunState, *, row: RunRow | None, fence: int
+    ) -> None:
         self.services = services
         self.flow = flow
         self.state = state
@@ -85,8 +90,10 @@ class Journal:
         self._tail_events += 1
 
     def save(self, done: Done, *, release: bool = False) -> None:
-        """Make everything recorded durable in one append, then call `done(None)`, perhaps before this returns; `done(error)` if it
-        could not be done."""
+        """Make everything recorded durable in one append, then call `done(None)`, perhaps before this
+        returns; `done(error)` if it
+        could not be done.
+        """
         self._commit(self._append(release=release), done, 0.0)
 
     async def saved(self, *, release: bool = False) -> None:
@@ -116,7 +123,9 @@ class Journal:
         self.services.commits.commit(append, told)
 
     def _again(self, append: Append, done: Done, waited: float, fault: StoreError) -> BaseException | None:
-        """An append whose outcome is unknown or that may pass later: None if it is there, `_LATER` if it is tried again, or an error."""
+        """An append whose outcome is unknown or that may pass later: None if it is there, `_LATER` if it is tried
+        again, or an error.
+        """
         services = self.services
         try:
             if services.store.appended(append.run_id, append.rows[0].seq, append.rows[0].salt):
@@ -124,10 +133,14 @@ class Journal:
         except StoreError as lost:
             return lost
         if waited >= services.holder.ttl_s:
-            return type(fault)(f"run {append.run_id!r}: what happened could not be recorded for {waited:.0f} s, so nothing more is started "
-                               f"({fault}). What was acknowledged is safe; resume when the store works again.")
+            return type(fault)(
+                f"run {append.run_id!r}: what happened could not be recorded for {waited:.0f} s, so nothing more is started "
+                f"({fault}). What was acknowledged is safe; resume when the store works again."
+            )
         pause = min(_RETRY_S * (1 + waited), 1.0)
-        services.clock.call_at(services.clock.now() + pause, lambda: self._commit(append, done, waited + pause))
+        services.clock.call_at(
+            services.clock.now() + pause, lambda: self._commit(append, done, waited + pause)
+        )
         return _LATER
 
     def _moved(self, append: Append) -> None:
@@ -144,7 +157,9 @@ class Journal:
         rows: tuple[Row, ...] = ()
         digest, seq = self.digest, self.state.seq - sum(len(encoded) for _, encoded in unsaved)
         for at, encoded in unsaved:
-            rows += seal(digest, self.state.run_id, seq, at, encoded, self.services.salts(SALT_BYTES * len(encoded)))
+            rows += seal(
+                digest, self.state.run_id, seq, at, encoded, self.services.salts(SALT_BYTES * len(encoded))
+            )
             digest, seq = rows[-1].digest, rows[-1].seq
         return Append(
             run_id=self.state.run_id,
@@ -161,7 +176,10 @@ class Journal:
         )
 
     def _snapshots(self) -> tuple[Snapshot, ...]:
-        light = self._tail_events >= SNAPSHOT_EVENTS_LIGHT and self._state_bytes + self._tail_bytes <= 200 * self._tail_events
+        light = (
+            self._tail_events >= SNAPSHOT_EVENTS_LIGHT
+            and self._state_bytes + self._tail_bytes <= 200 * self._tail_events
+        )
         if not light and self._tail_bytes < 4 * self._state_bytes and self._tail_events < SNAPSHOT_EVENTS_MAX:
             return ()
         body = run_state.dump(self.state)

@@ -1,7 +1,9 @@
 """Taking a run up again: from where, with which state, with which flow, and whether at all.
 
-`prepare` turns what was asked into a journal whose first events are recorded and not saved yet: `RunResumed` or `RunRewound`, then `FlowChanged`,
-`StateUpgraded`, `StateEdited`. It raises `ResumeRefused` before anything is recorded. A validation is asked last, of the state the run would go on
+`prepare` turns what was asked into a journal whose first events are recorded and not saved yet: `RunResumed` or
+`RunRewound`, then `FlowChanged`,
+`StateUpgraded`, `StateEdited`. It raises `ResumeRefused` before anything is recorded. A validation is asked last, of
+the state the run would go on
 with; its refusal is the one thing that is recorded instead (`Invalid`).
 """
 
@@ -54,7 +56,7 @@ class Invalid(ResumeRefused):
 def split(run: str, checkpoint: str | int | None) -> tuple[str, int | None]:
     """`"r1@17"`, or `"r1"` and a checkpoint given beside it, as run id and seq."""
     run_id, _, at = run.partition("@")
-    given = at if at else checkpoint
+    given = at or checkpoint
     if given is None or given == "":
         return run_id, None
     text = str(given).rpartition("@")[2]
@@ -70,16 +72,34 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: 
     to = _place(services, row, head, wish)
     if to is not None:
         to = _within(row, to, history.began_after(services.store, row))
-    if to is None and not wish.named and head.failure is not None and head.failure.kind == "fatal" and not wish.force:
-        raise ResumeRefused(row.run_id, f"it failed with {head.failure.type}: {head.failure.message}, which is fatal: "
-                            "trying again is pointless unless the cause is gone. Then use force=True (--force).")
+    if (
+        to is None
+        and not wish.named
+        and head.failure is not None
+        and head.failure.kind == "fatal"
+        and not wish.force
+    ):
+        raise ResumeRefused(
+            row.run_id,
+            f"it failed with {head.failure.type}: {head.failure.message}, which is fatal: "
+            "trying again is pointless unless the cause is gone. Then use force=True (--force).",
+        )
     state = head if to is None else _rewound_to(services, flow, row, head, to, wish)
     journal = Journal(services, flow, state, row=row, fence=fence)
     journal.tick()
     changed = flow_events(services, flow, state, wish)
     if to is None:
         holder = services.holder.describe()
-        journal.record(events.RunResumed(holder=holder, nodes=wish.nodes, fresh=wish.fresh, force=wish.force, by=wish.by, reason=wish.reason))
+        journal.record(
+            events.RunResumed(
+                holder=holder,
+                nodes=wish.nodes,
+                fresh=wish.fresh,
+                force=wish.force,
+                by=wish.by,
+                reason=wish.reason,
+            )
+        )
     else:
         seq = row.seq + 1
         journal.rewinds = (*row.rewinds, (seq, to))
@@ -89,7 +109,9 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: 
         journal.definition = msgspec.json.encode(flow.definition)
     _upgrade(journal, flow)
     if wish.edit is not None:
-        journal.record(events.StateEdited(changes=edited(flow, journal.state, wish.edit), by=wish.by, reason=wish.reason))
+        journal.record(
+            events.StateEdited(changes=edited(flow, journal.state, wish.edit), by=wish.by, reason=wish.reason)
+        )
     _validate(flow, journal.state, wish)
     return journal
 
@@ -97,8 +119,11 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: 
 def refuse_final(run_id: str, status: str) -> None:
     """A run that is over is not touched again."""
     if status in FINAL:
-        raise ResumeRefused(run_id, f"it is {status}, which is final. Fork it to go on from one of its checkpoints: "
-                            f"fork({run_id!r}, checkpoint=…), `holdfast fork {run_id}@SEQ`.")
+        raise ResumeRefused(
+            run_id,
+            f"it is {status}, which is final. Fork it to go on from one of its checkpoints: "
+            f"fork({run_id!r}, checkpoint=…), `holdfast fork {run_id}@SEQ`.",
+        )
 
 
 # --- from where --------------------------------------------------------------------------------------
@@ -106,15 +131,21 @@ def refuse_final(run_id: str, status: str) -> None:
 
 def _place(services: Services, row: RunRow, head: RunState, wish: Wish) -> int | None:
     """The seq to rewind to, or None to go on from the end."""
-    chosen = [name for name in ("checkpoint", "after", "restart_at") if getattr(wish, name) is not None] + ["replay"] * wish.replay
+    chosen = [name for name in ("checkpoint", "after", "restart_at") if getattr(wish, name) is not None] + [
+        "replay"
+    ] * wish.replay
     if len(chosen) > 1:
-        raise ResumeRefused(row.run_id, f"choose one of {' and '.join(chosen)}: each names another place to go on from")
+        raise ResumeRefused(
+            row.run_id, f"choose one of {' and '.join(chosen)}: each names another place to go on from"
+        )
     if wish.checkpoint is not None:
         return _checkpoint(services, row, wish.checkpoint)
     if wish.replay:
         done = {node.completed_seq: name for name, node in head.nodes.items() if node.completed_seq}
         if not done:
-            raise ResumeRefused(row.run_id, "no node has completed yet, so there is none to replay. Resume it without replay.")
+            raise ResumeRefused(
+                row.run_id, "no node has completed yet, so there is none to replay. Resume it without replay."
+            )
         return max(done) - 1
     name = wish.after or wish.restart_at
     if name is None:
@@ -132,20 +163,29 @@ def _place(services: Services, row: RunRow, head: RunState, wish: Wish) -> int |
 def _within(row: RunRow, to: int, began_after: int) -> int:
     """The same place in a log that a fork may have begun. Where the fork was made is its own first event."""
     if to < began_after:
-        raise ResumeRefused(row.run_id, f"event {to} is before the fork was made. Fork its parent again, from there: "
-                            f"fork({row.parent!r}, checkpoint={to})")
+        raise ResumeRefused(
+            row.run_id,
+            f"event {to} is before the fork was made. Fork its parent again, from there: "
+            f"fork({row.parent!r}, checkpoint={to})",
+        )
     return max(to, began_after + 1) if began_after else to
 
 
 def _checkpoint(services: Services, row: RunRow, seq: int) -> int:
     found = services.store.events(row.run_id, seq - 1, seq)
     if not found or found[0].kind not in CHECKPOINTS:
-        what = f"event {seq} is {found[0].kind}, which is no checkpoint" if found else f"its log has no event {seq}"
+        what = (
+            f"event {seq} is {found[0].kind}, which is no checkpoint"
+            if found
+            else f"its log has no event {seq}"
+        )
         raise ResumeRefused(row.run_id, f"{what}; `holdfast checkpoints {row.run_id}` lists them")
     return seq
 
 
-def _rewound_to(services: Services, flow: Flow[Any], row: RunRow, head: RunState, to: int, wish: Wish) -> RunState:
+def _rewound_to(
+    services: Services, flow: Flow[Any], row: RunRow, head: RunState, to: int, wish: Wish
+) -> RunState:
     """The state at that place, unless going back there would run a node again that must not be."""
     state = history.load(services.store, row.run_id, to, row=row)
     if not wish.force:
@@ -154,8 +194,11 @@ def _rewound_to(services: Services, flow: Flow[Any], row: RunRow, head: RunState
             then = state.nodes.get(name)
             again = then is None or then.tries != node.tries or name in state.open
             if known is not None and not known.options.idempotent and node.tries and again:
-                raise ResumeRefused(row.run_id, f"going back to event {to} would run {name!r} again, which is not idempotent. "
-                                    "If that is right, use force=True (--force); or resume from a later checkpoint.")
+                raise ResumeRefused(
+                    row.run_id,
+                    f"going back to event {to} would run {name!r} again, which is not idempotent. "
+                    "If that is right, use force=True (--force); or resume from a later checkpoint.",
+                )
     return state
 
 
@@ -170,7 +213,9 @@ def _rewind(head: RunState, state: RunState, to: int, wish: Wish) -> events.RunR
             last = node.execution if iteration == node.iteration else done.get(iteration, 0) + 1
             executions.setdefault(name, {})[iteration] = last
     crashes = {name: head.nodes[name].crashes for name in head.open if head.nodes[name].crashes}
-    return events.RunRewound(to=to, executions=executions, crashes=crashes, active_s=head.active_s, by=wish.by, reason=wish.reason)
+    return events.RunRewound(
+        to=to, executions=executions, crashes=crashes, active_s=head.active_s, by=wish.by, reason=wish.reason
+    )
 
 
 # --- with which flow and state -----------------------------------------------------------------------
@@ -182,19 +227,36 @@ def flow_events(services: Services, flow: Flow[Any], state: RunState, wish: Wish
         return []
     stored = services.store.definition(state.fingerprint)
     if stored is None:
-        raise ResumeRefused(state.run_id, f"the definition of its flow ({state.fingerprint[:12]}) is not in the store")
+        raise ResumeRefused(
+            state.run_id, f"the definition of its flow ({state.fingerprint[:12]}) is not in the store"
+        )
     old = msgspec.json.decode(stored, type=Definition)
     found = difference(old, flow.definition, rename=wish.rename)
     if not found.only_options:
-        way_out = ('Use on_change="compatible" (--on-change compatible) if the run may go on with it, rename={"old": "new"}, '
-                   "a fork, or the old code.")
+        way_out = (
+            'Use on_change="compatible" (--on-change compatible) if the run may go on with it, rename={"old": "new"}, '
+            "a fork, or the old code."
+        )
         if wish.on_change != "compatible":
-            raise ResumeRefused(state.run_id, "the flow has changed:\n" + _indented(found.lines()) + f"\n{way_out}")
+            raise ResumeRefused(
+                state.run_id, "the flow has changed:\n" + _indented(found.lines()) + f"\n{way_out}"
+            )
         completed = {name for name, node in state.nodes.items() if node.completed_seq}
-        reasons = compatible(old, flow.definition, completed=completed, pending={*state.open, *state.arrivals, *state.held}, rename=wish.rename)
+        reasons = compatible(
+            old,
+            flow.definition,
+            completed=completed,
+            pending={*state.open, *state.arrivals, *state.held},
+            rename=wish.rename,
+        )
         if reasons:
-            raise ResumeRefused(state.run_id, "the flow has changed in a way this run cannot follow:\n" + _indented(reasons)
-                                + "\nThe difference:\n" + _indented(found.lines()))
+            raise ResumeRefused(
+                state.run_id,
+                "the flow has changed in a way this run cannot follow:\n"
+                + _indented(reasons)
+                + "\nThe difference:\n"
+                + _indented(found.lines()),
+            )
     return [events.FlowChanged(fingerprint=flow.fingerprint, rename=dict(wish.rename), by=wish.by)]
 
 
@@ -208,13 +270,18 @@ def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
     if state.state_version == version:
         return
     if state.state_version > version:
-        raise ResumeRefused(state.run_id, f"its state has version {state.state_version}, the flow knows {version}: use the newer code")
+        raise ResumeRefused(
+            state.run_id,
+            f"its state has version {state.state_version}, the flow knows {version}: use the newer code",
+        )
 
     def lift(values: Values) -> Values:
         lifted = deepcopy(values)
         for known in range(state.state_version, version):
             if known not in flow.upgrades:
-                raise LookupError(f"there is no upgrade from version {known}; give Graph(…, upgrades={{{known}: …}})")
+                raise LookupError(
+                    f"there is no upgrade from version {known}; give Graph(…, upgrades={{{known}: …}})"
+                )
             lifted = flow.upgrades[known](lifted)
         return flow.state.dump(flow.state.load(lifted))
 
@@ -222,12 +289,17 @@ def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
         inputs = {name: lift(given) for name in state.open if (given := state.nodes[name].input) is not None}
         upgraded = events.StateUpgraded(state_version=version, values=lift(state.values), inputs=inputs)
     except Exception as fault:
-        raise ResumeRefused(state.run_id, f"its state could not be upgraded from version {state.state_version} to {version}: "
-                            f"{type(fault).__name__}: {fault}") from fault
+        raise ResumeRefused(
+            state.run_id,
+            f"its state could not be upgraded from version {state.state_version} to {version}: "
+            f"{type(fault).__name__}: {fault}",
+        ) from fault
     journal.record(upgraded)
 
 
-def edited(flow: Flow[Any], state: RunState, edit: Callable[[Any], Any] | Mapping[str, Any]) -> events.Changes:
+def edited(
+    flow: Flow[Any], state: RunState, edit: Callable[[Any], Any] | Mapping[str, Any]
+) -> events.Changes:
     """What an edit changes: given as fields, or as a function that returns fields, a whole state, or changes its argument."""
     if isinstance(edit, Mapping):
         result: Any = dict(edit)

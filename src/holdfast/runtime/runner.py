@@ -1,10 +1,12 @@
 """Drive one run: ask `decide`, record what it says, save, call the nodes, take up how they ended, and again.
 
 Order is the promise. What ended and what starts because of it are recorded together and saved in one append; only when that is
-durable are the nodes called (`durability="sync"`, the default). `"async"` calls them while the append is under way and waits for it before the
+durable are the nodes called (`durability="sync"`, the default). `"async"` calls them while the append is under way
+and waits for it before the
 next one; `"exit"` saves when the run stops. A node that is not idempotent is always called after its start is durable.
 
-The runner stops when the run is over, or cannot go on without somebody: then it gives the lease back. A `Halt` (shutdown, cancel, timeout)
+The runner stops when the run is over, or cannot go on without somebody: then it gives the lease back. A `Halt`
+(shutdown, cancel, timeout)
 stops the bodies first, and records what they were cut in.
 """
 
@@ -147,7 +149,9 @@ class Runner:
         return any(not self.flow.nodes[start.node].options.idempotent for start in starts)
 
     def _save(self, starts: list[events.NodeEvent], *, idle: bool) -> None:
-        """Save, and call the nodes when that is durable; with `durability="async"` right away. The last save gives the lease back."""
+        """Save, and call the nodes when that is durable; with `durability="async"` right away. The last save gives
+        the lease back.
+        """
         self._saving = True
         ahead = not idle and self.state.options.get("durability") == "async" and not self._careful(starts)
 
@@ -176,7 +180,9 @@ class Runner:
             self.done.set_result(None)
 
     def _fail(self, error: BaseException) -> None:
-        """The lease or the store is lost, or something here is wrong: whoever drives the run is told, and nothing more is recorded."""
+        """The lease or the store is lost, or something here is wrong: whoever drives the run is told, and nothing
+        more is recorded.
+        """
         if not self.done.done():
             self.done.set_exception(error)
 
@@ -234,15 +240,23 @@ class Runner:
         if error is None:
             try:
                 if item is None:
-                    return ends.completed(self.flow, self.state, self.journal.writers, name, body.given, body.value)
-                return [ends.item_completed(self.flow, name, header | {"attempt": body.context.attempt}, item, body.value)]
+                    return ends.completed(
+                        self.flow, self.state, self.journal.writers, name, body.given, body.value
+                    )
+                return [
+                    ends.item_completed(
+                        self.flow, name, header | {"attempt": body.context.attempt}, item, body.value
+                    )
+                ]
             except Exception as raised:  # noqa: BLE001 - what it returned does not fit, or a reducer raised
                 error = raised
         now, luck = self.journal.at, self.services.luck
         if item is None:
             return [ends.failed(node, visit, error, now=now, luck=luck, timed_out=body.timed_out)]
         header["attempt"] = body.context.attempt
-        return [ends.item_failed(node, visit, header, item, error, now=now, luck=luck, timed_out=body.timed_out)]
+        return [
+            ends.item_failed(node, visit, header, item, error, now=now, luck=luck, timed_out=body.timed_out)
+        ]
 
     # --- what is next ---------------------------------------------------------------------------------
 
@@ -271,12 +285,16 @@ class Runner:
         return isinstance(command, commands.StartItem) and (command.node, command.item) in self._haunted
 
     def _perform(self, command: commands.AnyCommand, starts: list[events.NodeEvent]) -> bool:
-        """Record the events that a command stands for; those whose body is to be called once they are durable are added to `starts`.
-        True: there may be more to decide now."""
+        """Record the events that a command stands for; those whose body is to be called once they are durable
+        are added to `starts`.
+        True: there may be more to decide now.
+        """
         record = self.journal.record
         match command:
             case commands.StartNode(node, iteration, execution, attempt, took):
-                started = events.NodeStarted(node=node, iteration=iteration, execution=execution, attempt=attempt, took=took)
+                started = events.NodeStarted(
+                    node=node, iteration=iteration, execution=execution, attempt=attempt, took=took
+                )
                 record(started)
                 if self.flow.nodes[node].options.each:
                     if self.state.nodes[node].items is None:
@@ -304,7 +322,9 @@ class Runner:
 
     def _perform_on_visit(self, command: commands.AnyCommand) -> None:
         """Commands about one open visit."""
-        assert not isinstance(command, (commands.WakeAt, commands.CompleteRun, commands.FailRun, commands.CompleteLayer))
+        assert not isinstance(
+            command, (commands.WakeAt, commands.CompleteRun, commands.FailRun, commands.CompleteLayer)
+        )
         record, name = self.journal.record, command.node
         header = ends.visit_of(name, self.state.nodes[name])
         match command:
@@ -312,12 +332,18 @@ class Runner:
                 try:
                     produced = ends.items_completed(self.flow, self.state, self.journal.writers, name)
                 except Exception as raised:  # noqa: BLE001 - two items set one field, or a reducer raised
-                    produced = [events.NodeFailed(**header, failure=failures.describe(raised, kind="partial"))]
+                    produced = [
+                        events.NodeFailed(**header, failure=failures.describe(raised, kind="partial"))
+                    ]
                 for event in produced:
                     record(event)
             case commands.FailItems():
                 told = f"item {command.item}: {command.failure.message}"
-                record(events.NodeFailed(**header, failure=msgspec.structs.replace(command.failure, message=told)))
+                record(
+                    events.NodeFailed(
+                        **header, failure=msgspec.structs.replace(command.failure, message=told)
+                    )
+                )
             case commands.RouteNode():
                 record(self._route(name, header))
             case commands.SkipNode():
@@ -333,7 +359,9 @@ class Runner:
         try:
             listed = list(node.each(self.flow.state.load(visit.input or {})))
             codec = self.flow.item_codecs[name]
-            items = [codec.encode(item, path=f"item {number}", node=name) for number, item in enumerate(listed)]
+            items = [
+                codec.encode(item, path=f"item {number}", node=name) for number, item in enumerate(listed)
+            ]
         except Exception as raised:  # noqa: BLE001 - user code
             now, luck = self.journal.at, self.services.luck
             self.journal.record(ends.failed(node, visit, raised, now=now, luck=luck, timed_out=False))
@@ -344,7 +372,9 @@ class Runner:
         try:
             return events.NodeRouted(**header, routes=ends.route(self.flow, name, self.state.values))
         except ends.RouterError as fault:
-            return events.RoutingFailed(**header, failure=failures.describe(fault.__cause__ or fault, kind="partial"))
+            return events.RoutingFailed(
+                **header, failure=failures.describe(fault.__cause__ or fault, kind="partial")
+            )
 
     def _complete_layer(self, command: commands.CompleteLayer) -> None:
         try:
@@ -352,20 +382,28 @@ class Runner:
         except ends.LayerError as fault:
             header = ends.visit_of(fault.node, self.state.nodes[fault.node])
             cause = fault.__cause__ or fault
-            self.journal.record(events.RoutingFailed(**header, failure=failures.describe(cause, kind="partial")))
+            self.journal.record(
+                events.RoutingFailed(**header, failure=failures.describe(cause, kind="partial"))
+            )
         else:
             self.journal.record(
-                events.LayerCompleted(layer=command.layer, nodes=list(command.nodes), changes=changes, routes=routes)
+                events.LayerCompleted(
+                    layer=command.layer, nodes=list(command.nodes), changes=changes, routes=routes
+                )
             )
 
     def _skip_cut(self, name: str, header: dict[str, Any]) -> None:
-        """`on_interrupt="skip"`: nothing takes the place of the result. A router that cannot decide then fails as any router does."""
+        """`on_interrupt="skip"`: nothing takes the place of the result. A router that cannot decide then fails as
+        any router does.
+        """
         try:
             self.journal.record(self._skipped(name, header, reason="on_interrupt"))
         except ResumeRefused as fault:
             cause = fault.__cause__ or fault
             self.journal.record(events.NodeSkipped(**header, reason="on_interrupt"))
-            self.journal.record(events.RoutingFailed(**header, failure=failures.describe(cause, kind="partial")))
+            self.journal.record(
+                events.RoutingFailed(**header, failure=failures.describe(cause, kind="partial"))
+            )
 
     def _question(self, name: str, header: dict[str, Any]) -> events.QuestionAsked:
         visit = self.state.nodes[name]
@@ -417,7 +455,9 @@ class Runner:
         if item is None:
             return self.flow.state.load(visit.input or {})
         assert visit.items is not None
-        return self.flow.item_codecs[start.node].decode(visit.items.values[item], path=f"item {item}", node=start.node)
+        return self.flow.item_codecs[start.node].decode(
+            visit.items.values[item], path=f"item {item}", node=start.node
+        )
 
     # --- halts and requests ---------------------------------------------------------------------------
 
@@ -465,17 +505,28 @@ class Runner:
                 if not self.state.paused:
                     self.journal.record(events.RunPaused(by=request.by, reason=request.reason))
             case "retry":
-                self.retry(request.body.get("node"), fresh=bool(request.body.get("fresh")), by=request.by, reason=request.reason)
+                self.retry(
+                    request.body.get("node"),
+                    fresh=bool(request.body.get("fresh")),
+                    by=request.by,
+                    reason=request.reason,
+                )
             case "skip":
-                self.skip(request.body["node"], request.body.get("update"), by=request.by, reason=request.reason)
+                self.skip(
+                    request.body["node"], request.body.get("update"), by=request.by, reason=request.reason
+                )
             case _:
-                raise ResumeRefused(self.state.run_id, f"this version does not know the request {request.verb!r}")
+                raise ResumeRefused(
+                    self.state.run_id, f"this version does not know the request {request.verb!r}"
+                )
 
     def retry(self, node: str | None, *, fresh: bool, by: str | None, reason: str | None) -> None:
         """Try a visit that has not ended again, now."""
         for name in self._stuck(node, "retry"):
             header = ends.visit_of(name, self.state.nodes[name])
-            self.journal.record(events.NodeScheduled(**header, why="retry", fresh=fresh, by=by, reason=reason))
+            self.journal.record(
+                events.NodeScheduled(**header, why="retry", fresh=fresh, by=by, reason=reason)
+            )
 
     def skip(self, node: str, update: Any, *, by: str | None, reason: str | None) -> None:
         """Put this update in place of the result of a visit that has not ended, and go on."""
@@ -488,7 +539,9 @@ class Runner:
             took = self.state.arrivals[name] if name in self.flow.topology.joins else 1
         self.journal.record(self._skipped(name, header, took=took, update=update, by=by, reason=reason))
 
-    def _skipped(self, name: str, header: dict[str, Any], *, update: Any = None, **said: Any) -> events.NodeSkipped:
+    def _skipped(
+        self, name: str, header: dict[str, Any], *, update: Any = None, **said: Any
+    ) -> events.NodeSkipped:
         """A skip with this update in place of a result. `said`: who, why, and what it takes up."""
         changes = self.flow.state.by_hand(update, node=name)
         if self.state.schedule == "layered":
@@ -497,14 +550,20 @@ class Runner:
         try:
             routes = ends.route(self.flow, name, self.state.values, [changes])
         except ends.RouterError as fault:
-            raise ResumeRefused(self.state.run_id, f"skipping {name!r} needs a route: {fault}. Give an update with which "
-                                "its router can decide.") from fault
+            raise ResumeRefused(
+                self.state.run_id,
+                f"skipping {name!r} needs a route: {fault}. Give an update with which its router can decide.",
+            ) from fault
         return events.NodeSkipped(**header, changes=changes, routes=routes, **said)
 
     def _stuck(self, node: str | None, verb: str) -> list[str]:
         """The visits that somebody can retry or skip: failed, cut, waiting, or due and not begun."""
         nodes = self.state.nodes
-        names = [name for name in self.state.open if nodes[name].status in ("failed", "interrupted", "waiting", "pending")]
+        names = [
+            name
+            for name in self.state.open
+            if nodes[name].status in ("failed", "interrupted", "waiting", "pending")
+        ]
         if verb == "retry":
             names += [name for name in self.state.open if not nodes[name].routed]
         if node is None:
@@ -516,8 +575,14 @@ class Runner:
         else:
             visit = nodes.get(node)
             is_now = visit.status if visit is not None else "not reached"
-            raise ResumeRefused(self.state.run_id, f"node {node!r} is {is_now}; only a failed, cut or waiting node "
-                                f"can be {'tried again' if verb == 'retry' else 'skipped'}")
+            raise ResumeRefused(
+                self.state.run_id,
+                f"node {node!r} is {is_now}; only a failed, cut or waiting node "
+                f"can be {'tried again' if verb == 'retry' else 'skipped'}",
+            )
         if not names:
-            raise ResumeRefused(self.state.run_id, f"no node of it has failed, was cut or waits, so there is nothing to {verb}")
+            raise ResumeRefused(
+                self.state.run_id,
+                f"no node of it has failed, was cut or waits, so there is nothing to {verb}",
+            )
         return names

@@ -1,4 +1,6 @@
-"""What the runs of one engine share. Time, luck and threads come from here, so that a test can drive everything from one thread."""
+"""What the runs of one engine share. Time, luck and threads come from here, so that a test can drive everything
+from one thread.
+"""
 
 from __future__ import annotations
 

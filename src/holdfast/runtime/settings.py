@@ -1,4 +1,6 @@
-"""Options of an engine, from the nearest place that has them: the call, the environment, `[tool.holdfast]` in pyproject.toml, the default."""
+"""Options of an engine, from the nearest place that has them: the call, the environment, `[tool.holdfast]` in
+pyproject.toml, the default.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """When a step is durable: before the next node starts (sync), while it runs (async), when the run stops (exit)."""
 
 
-def resolve(given: Mapping[str, Any], *, environment: Mapping[str, str] | None = None, folder: Path | None = None) -> Settings:
+def resolve(
+    given: Mapping[str, Any], *, environment: Mapping[str, str] | None = None, folder: Path | None = None
+) -> Settings:
     """The settings in force. Options that are None were not given."""
     environment = os.environ if environment is None else environment
     chosen: dict[str, Any] = {}
@@ -51,13 +55,17 @@ def project_table(folder: Path | None = None) -> dict[str, Any]:
         file = place / "pyproject.toml"
         if file.is_file():
             try:
-                table: dict[str, Any] = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("holdfast", {})
+                table: dict[str, Any] = (
+                    tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("holdfast", {})
+                )
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
                 raise SettingError(f"{file} cannot be read: {fault}") from fault
             known = (*Settings.__annotations__, "flows")
             for name in table:
                 if name not in known:
-                    raise SettingError(f"{file}: [tool.holdfast] has no option {name!r}{did_you_mean(name, known)}")
+                    raise SettingError(
+                        f"{file}: [tool.holdfast] has no option {name!r}{did_you_mean(name, known)}"
+                    )
             return table
     return {}
 
@@ -69,7 +77,9 @@ def _fit(value: Any, name: str, kind: Any, where: str) -> Any:
         except (TypeError, ValueError):
             raise SettingError(f"{where} must be a number of seconds, not {value!r}") from None
         if not seconds >= 0 or (name == "lease_ttl" and seconds < 1):
-            raise SettingError(f"{where} must be {'at least 1 second' if name == 'lease_ttl' else 'positive'}, not {value!r}")
+            raise SettingError(
+                f"{where} must be {'at least 1 second' if name == 'lease_ttl' else 'positive'}, not {value!r}"
+            )
         return seconds
     if name == "durability" and value not in get_args(Durability):
         raise SettingError(f"{where} must be one of {', '.join(get_args(Durability))}, not {value!r}")

@@ -33,7 +33,9 @@ def verify(store: Store, run_id: str) -> Verdict:
 def _chain_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
     """A missing, altered or added event."""
     after, digest = 0, b""
-    base = store.snapshot(row.run_id, [(rows[0].seq - 1, rows[0].seq - 1)]) if rows and rows[0].seq > 1 else None
+    base = (
+        store.snapshot(row.run_id, [(rows[0].seq - 1, rows[0].seq - 1)]) if rows and rows[0].seq > 1 else None
+    )
     if base is not None and base.base:
         after, digest = base.seq, base.digest
         forked = open_row(rows[0]).event
@@ -52,7 +54,9 @@ def _chain_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
 
 def _fold_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
     """The run row and the snapshot must be what folding all events gives."""
-    rewinds = tuple((stored.seq, stored.event.to) for stored in map(open_row, rows) if stored.kind == "RunRewound")
+    rewinds = tuple(
+        (stored.seq, stored.event.to) for stored in map(open_row, rows) if stored.kind == "RunRewound"
+    )
     problems = []
     if rewinds != row.rewinds:
         problems.append(f"the run row knows the rewinds {list(row.rewinds)}, the log {list(rewinds)}")
@@ -63,9 +67,11 @@ def _fold_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
         return [*problems, str(fault)]
     if cold != warm:
         problems.append("the stored snapshot is not the fold of the events before it")
-    for name, folded in (("status", cold.status), ("fingerprint", cold.fingerprint), ("state_version", cold.state_version)):
+    for name, folded in (
+        ("status", cold.status),
+        ("fingerprint", cold.fingerprint),
+        ("state_version", cold.state_version),
+    ):
         if getattr(row, name) != folded:
             problems.append(f"the run row says {name} {getattr(row, name)!r}, the log {folded!r}")
     return problems
-
-

@@ -76,7 +76,9 @@ def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S
         id=state.run_id,
         flow=state.flow,
         status=state.status if state.status != "new" else "pending",
-        state=flow.state.load(state.values) if flow is not None else msgspec.json.decode(msgspec.json.encode(state.values)),
+        state=flow.state.load(state.values)
+        if flow is not None
+        else msgspec.json.decode(msgspec.json.encode(state.values)),
         nodes={name: _node_view(node) for name, node in state.nodes.items()},
         error=state.failure,
         failed_node=state.failure_node,
@@ -114,7 +116,11 @@ def event_view(stored: Stored) -> EventView:
     """The view of an event."""
     event = stored.event
     body: dict[str, Any] = msgspec.to_builtins(event, str_keys=True)
-    header = {name: body.pop(name, 0) for name in ("iteration", "execution", "attempt")} if isinstance(event, NodeEvent) else {}
+    header = (
+        {name: body.pop(name, 0) for name in ("iteration", "execution", "attempt")}
+        if isinstance(event, NodeEvent)
+        else {}
+    )
     node = body.pop("node", None) if isinstance(event, NodeEvent) else body.get("node")
     return EventView(
         seq=stored.seq,

@@ -21,8 +21,19 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 
-RunStatus: TypeAlias = Literal["pending", "running", "waiting", "paused", "interrupted", "completed", "failed", "cancelled"]
-STATUSES: tuple[RunStatus, ...] = ("pending", "running", "waiting", "paused", "interrupted", "completed", "failed", "cancelled")
+RunStatus: TypeAlias = Literal[
+    "pending", "running", "waiting", "paused", "interrupted", "completed", "failed", "cancelled"
+]
+STATUSES: tuple[RunStatus, ...] = (
+    "pending",
+    "running",
+    "waiting",
+    "paused",
+    "interrupted",
+    "completed",
+    "failed",
+    "cancelled",
+)
 FINAL: frozenset[str] = frozenset({"completed", "cancelled"})
 
 

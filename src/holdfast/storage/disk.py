@@ -35,12 +35,16 @@ def prepare(path: str | os.PathLike[str]) -> str:
         _make_folder(folder)
         _refuse_network(folder, real)
         if real.is_dir():
-            raise StoreUnusable(f"{real} is a folder. Give the store the path of a file in it, e.g. {real}/runs.db.")
+            raise StoreUnusable(
+                f"{real} is a folder. Give the store the path of a file in it, e.g. {real}/runs.db."
+            )
         _create(real, folder)
         _refuse_emptied(real)
     except OSError as fault:
-        raise StoreUnusable(f"no store can be kept at {real}: {fault.strerror or fault}. "
-                            "Choose a path that this user may write to.") from fault
+        raise StoreUnusable(
+            f"no store can be kept at {real}: {fault.strerror or fault}. "
+            "Choose a path that this user may write to."
+        ) from fault
     return str(real)
 
 
@@ -61,7 +65,13 @@ def file_system(path: str, mountinfo: str) -> str:
         fields = mount.split(" ")
         if not found or len(fields) < 5:
             continue
-        point = fields[4].replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+        point = (
+            fields[4]
+            .replace("\\040", " ")
+            .replace("\\011", "\t")
+            .replace("\\012", "\n")
+            .replace("\\134", "\\")
+        )
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= longest:  # a later mount on the same point hides the earlier one
             kind, longest = after.split(" ")[0], len(point)
@@ -85,8 +95,10 @@ def _refuse_network(folder: Path, path: Path) -> None:
         return  # not Linux: nothing to go by
     kind = file_system(str(folder), mountinfo)
     if kind in NETWORK_FILE_SYSTEMS:
-        raise StoreUnusable(f"{path} is on a network file system ({kind}), where SQLite loses data. "
-                            f"Choose a path on a local disk, or set {ALLOW_NETWORK}=1 if exactly one host ever uses it.")
+        raise StoreUnusable(
+            f"{path} is on a network file system ({kind}), where SQLite loses data. "
+            f"Choose a path on a local disk, or set {ALLOW_NETWORK}=1 if exactly one host ever uses it."
+        )
 
 
 def _create(path: Path, folder: Path) -> None:
@@ -108,8 +120,10 @@ def _refuse_emptied(path: Path) -> None:
     except FileNotFoundError:
         return
     if log_bytes and path.stat().st_size == 0:
-        raise StoreCorrupt(f"{path} was cut to nothing while its log ({path}-wal) still holds data. "
-                           "Put the database file back from a copy, or move both files away to begin anew.")
+        raise StoreCorrupt(
+            f"{path} was cut to nothing while its log ({path}-wal) still holds data. "
+            "Put the database file back from a copy, or move both files away to begin anew."
+        )
 
 
 def _sync_folder(folder: Path) -> None:

@@ -46,7 +46,9 @@ def this_process(ttl_s: float = 30.0, engine_id: str | None = None) -> Holder:
 def alive(holder: Holder) -> bool | None:
     """Whether the holder's process lives; None where that cannot be told from here."""
     boot, namespace = _boot(), _pid_namespace()
-    if not (holder.boot and holder.pid_namespace and holder.pid and holder.process_started and boot and namespace):
+    if not (
+        holder.boot and holder.pid_namespace and holder.pid and holder.process_started and boot and namespace
+    ):
         return None
     if holder.host in _NAMES_OF_MANY_HOSTS and holder.boot != boot:
         return None

@@ -158,7 +158,11 @@ class MemoryStore:
         with self._use():
             found = _between(self._run(run_id), after, upto)
         if kinds or node is not None:
-            found = [row for row in found if (not kinds or row.kind in kinds) and (node is None or row.node == node)]
+            found = [
+                row
+                for row in found
+                if (not kinds or row.kind in kinds) and (node is None or row.node == node)
+            ]
         return found if limit is None else found[: max(limit, 0)]
 
     def snapshot(self, run_id: str, within: Sequence[tuple[int, int]]) -> Snapshot | None:
@@ -179,7 +183,9 @@ class MemoryStore:
 
     def runs(self, query: Query) -> list[RunRow]:
         with self._use() as data:
-            newest = sorted(data.runs, key=lambda run_id: (data.runs[run_id].new.created_at, run_id), reverse=True)
+            newest = sorted(
+                data.runs, key=lambda run_id: (data.runs[run_id].new.created_at, run_id), reverse=True
+            )
             if query.before is not None:
                 self._run(query.before)
                 newest = newest[newest.index(query.before) + 1 :]
@@ -210,11 +216,20 @@ class MemoryStore:
             failpoints.reach("claim.before")
             run = self._run(run_id)
             old, expires_at = data.holders.get(run.head.holder or "", (None, 0.0))
-            if old is not None and old.id != holder.id and holders.is_held(old, expires_at, self.now(), self._alive):
+            if (
+                old is not None
+                and old.id != holder.id
+                and holders.is_held(old, expires_at, self.now(), self._alive)
+            ):
                 raise RunHeld(run_id, old.describe())
             self._renew(data, holder)
             run.head = msgspec.structs.replace(run.head, fence=run.head.fence + 1, holder=holder.id)
-            if old is not None and old.id != holder.id and self._alive(old) is False and old.id not in _holding(data):
+            if (
+                old is not None
+                and old.id != holder.id
+                and self._alive(old) is False
+                and old.id not in _holding(data)
+            ):
                 del data.holders[old.id]
             failpoints.reach("claim.committed")
             return Lease(run_id, run.head.fence, run.head.seq)
@@ -242,7 +257,10 @@ class MemoryStore:
 
     def _renew(self, data: _Data, holder: Holder) -> None:
         known, _ = data.holders.get(holder.id, (holder, 0.0))
-        data.holders[holder.id] = msgspec.structs.replace(known, ttl_s=holder.ttl_s), self.now() + holder.ttl_s
+        data.holders[holder.id] = (
+            msgspec.structs.replace(known, ttl_s=holder.ttl_s),
+            self.now() + holder.ttl_s,
+        )
 
     def release(self, run_id: str, holder: str, fence: int) -> None:
         with self._use() as data:
@@ -274,7 +292,9 @@ class MemoryStore:
     def inbox(self, holder: str) -> list[Request]:
         with self._use() as data:
             found = [r for r in data.waiting.values() if data.runs[r.run_id].head.holder == holder]
-            return [msgspec.structs.replace(request, body=_copied(_encode(request.body))) for request in found]
+            return [
+                msgspec.structs.replace(request, body=_copied(_encode(request.body))) for request in found
+            ]
 
     # --- the store as a whole ------------------------------------------------------------------------
 
@@ -299,8 +319,10 @@ class MemoryStore:
         if self._closed:
             raise StoreUnusable(f"the store {self.url} was closed. Open it again.")
         if self._pid != os.getpid():
-            raise StoreUnusable(f"the store {self.url} was opened before this process was forked, and nothing it writes here "
-                                "would be seen there. Use a SQLite file to share runs between processes.")
+            raise StoreUnusable(
+                f"the store {self.url} was opened before this process was forked, and nothing it writes here "
+                "would be seen there. Use a SQLite file to share runs between processes."
+            )
 
 
 def _unfit(append: Append) -> CodecError | None:

@@ -48,7 +48,15 @@ def unpack(body: bytes) -> bytes:
 
 
 def _digest(
-    previous: bytes, run_id: str, seq: int, at: float, kind: str, node: str | None, visit: str, salt: bytes, body: bytes
+    previous: bytes,
+    run_id: str,
+    seq: int,
+    at: float,
+    kind: str,
+    node: str | None,
+    visit: str,
+    salt: bytes,
+    body: bytes,
 ) -> bytes:
     header = f"{run_id}\n{seq}\n{at!r}\n{kind}\n{node or ''}\n{visit}\n".encode()
     return sha256(previous + header + sha256(salt + body).digest()).digest()
@@ -60,14 +68,18 @@ def chain(previous: bytes, run_id: str, row: Row) -> bytes:
     return _digest(previous, run_id, row.seq, row.at, row.kind, row.node, visit, row.salt, row.body)
 
 
-def seal(previous: bytes, run_id: str, seq: int, at: float, encoded: Iterable[Encoded], salts: bytes) -> tuple[Row, ...]:
+def seal(
+    previous: bytes, run_id: str, seq: int, at: float, encoded: Iterable[Encoded], salts: bytes
+) -> tuple[Row, ...]:
     """Rows for the events that follow `seq`, all of time `at`, chained behind `previous`. `salts`: 16 random bytes each."""
     rows: list[Row] = []
     for offset, (kind, node, iteration, execution, attempt, written) in enumerate(encoded):
         salt = salts[offset * SALT_BYTES : (offset + 1) * SALT_BYTES]
         body = pack(written) if len(written) > COMPRESS_OVER_BYTES else written
         seq += 1
-        previous = _digest(previous, run_id, seq, at, kind, node, f"{iteration}\n{execution}\n{attempt}", salt, body)
+        previous = _digest(
+            previous, run_id, seq, at, kind, node, f"{iteration}\n{execution}\n{attempt}", salt, body
+        )
         rows.append(Row(seq, at, kind, node, iteration, execution, attempt, salt, body, previous))
     return tuple(rows)
 
@@ -86,5 +98,8 @@ def broken_at(run_id: str, rows: Sequence[Row], *, after: int, digest: bytes) ->
             return after, f"event {after} is missing (the next one is {row.seq})"
         digest = chain(digest, run_id, row)
         if digest != row.digest:
-            return after, f"event {after} ({row.kind}) is not what was written, or what stands before it is not"
+            return (
+                after,
+                f"event {after} ({row.kind}) is not what was written, or what stands before it is not",
+            )
     return None

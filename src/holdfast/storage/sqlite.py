@@ -121,11 +121,17 @@ class SqliteStore:
             try:
                 judged.append(self._write(append))
             except (UnicodeEncodeError, OverflowError, apsw.TooBigError) as fault:
-                raise _Unfit(index, CodecError(f"cannot be stored: {fault}", path=f"run {append.run_id!r}")) from fault
+                raise _Unfit(
+                    index, CodecError(f"cannot be stored: {fault}", path=f"run {append.run_id!r}")
+                ) from fault
             except apsw.ConstraintError as fault:
-                raise _Unfit(index, StoreCorrupt(
-                    f"{self.path}: run {append.run_id!r} and its log disagree ({fault}). `holdfast verify` tells where; "
-                    "nothing was written to it.")) from fault
+                raise _Unfit(
+                    index,
+                    StoreCorrupt(
+                        f"{self.path}: run {append.run_id!r} and its log disagree ({fault}). `holdfast verify` tells where; "
+                        "nothing was written to it."
+                    ),
+                ) from fault
         failpoints.reach("append.written")
         return judged
 
@@ -186,7 +192,9 @@ class SqliteStore:
             self._cursor.execute(_SQL["take_request"], (run, request, append.rows[-1].seq))
 
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
-        if self._poison is not None:  # what a failed sync left behind is only seen by a process that starts anew
+        if (
+            self._poison is not None
+        ):  # what a failed sync left behind is only seen by a process that starts anew
             raise StorePoisoned(self._poison)
         return bool(self._read("appended", (run_id, seq, append_id)))
 
@@ -200,7 +208,12 @@ class SqliteStore:
         node: str | None = None,
         limit: int | None = None,
     ) -> list[Row]:
-        piece = (run_id, after, _LAST_SEQ if upto is None else upto, _LAST_SEQ if limit is None else max(limit, 0))
+        piece = (
+            run_id,
+            after,
+            _LAST_SEQ if upto is None else upto,
+            _LAST_SEQ if limit is None else max(limit, 0),
+        )
         if kinds or node is not None:
             cells = self._read("events_of", (*piece, _encode(list(kinds)).decode() if kinds else None, node))
         else:
@@ -383,8 +396,10 @@ class SqliteStore:
                 connection.execute(_SQL["begin"])  # waits its turn, up to the busy timeout
                 connection.execute(_SQL["rollback"])
         if mode != "wal":
-            raise StoreUnusable(f"{self.path}: this file system cannot keep a write-ahead log (SQLite stays in mode {mode!r}). "
-                                "Choose a path on a local disk.")
+            raise StoreUnusable(
+                f"{self.path}: this file system cannot keep a write-ahead log (SQLite stays in mode {mode!r}). "
+                "Choose a path on a local disk."
+            )
 
     def _refuse_foreign(self, connection: apsw.Connection) -> None:
         """Refuse a database that another program made, before anything of it is changed.
@@ -398,7 +413,9 @@ class SqliteStore:
         finally:
             connection.execute(_SQL["rollback"])
         if application != APPLICATION_ID and (application or used):
-            raise StoreUnusable(f"{self.path} is a SQLite database of another program. Choose another path for the store.")
+            raise StoreUnusable(
+                f"{self.path} is a SQLite database of another program. Choose another path for the store."
+            )
 
     def _migrate(self, connection: apsw.Connection) -> None:
         """Lift the store to the version this code knows. Refuses one that is newer."""
@@ -421,8 +438,10 @@ class SqliteStore:
     def _version(self, connection: apsw.Connection, known: int) -> int:
         version = int(connection.pragma("user_version"))
         if version > known:
-            raise SchemaTooNew(f"{self.path} has schema version {version}; this Holdfast knows versions up to {known}. "
-                               "Use the version that wrote it, or a newer one. Nothing was changed.")
+            raise SchemaTooNew(
+                f"{self.path} has schema version {version}; this Holdfast knows versions up to {known}. "
+                "Use the version that wrote it, or a newer one. Nothing was changed."
+            )
         return version
 
     def _require_usable(self) -> None:
@@ -433,9 +452,13 @@ class SqliteStore:
     def _require_own(self) -> None:
         """Asked before a lock is taken: one that was held at the fork stays held in the child for ever."""
         if self._pid != os.getpid():
-            raise StoreUnusable(f"the store {self.path} was opened before this process was forked. Open it in the child.")
+            raise StoreUnusable(
+                f"the store {self.path} was opened before this process was forked. Open it in the child."
+            )
 
-    def _commit(self, verb: Literal["append", "claim", "post", "release", "renew"], write: Callable[[], T]) -> T:
+    def _commit(
+        self, verb: Literal["append", "claim", "post", "release", "renew"], write: Callable[[], T]
+    ) -> T:
         """One transaction: everything that `write` does, or nothing."""
         self._require_own()
         with self._writing:
@@ -443,8 +466,10 @@ class SqliteStore:
             if self._poison is not None:
                 raise StorePoisoned(self._poison)
             if disk.identity(self.path) != self._file:
-                raise StoreUnusable(f"{self.path} was removed or replaced while it was in use; what is written now would be "
-                                    "lost. Put the file back and start this process again.")
+                raise StoreUnusable(
+                    f"{self.path} was removed or replaced while it was in use; what is written now would be "
+                    "lost. Put the file back and start this process again."
+                )
             failpoints.reach(verb + ".before")
             committing = False
             try:
@@ -478,7 +503,9 @@ class SqliteStore:
             if self._writer.in_transaction:
                 self._cursor.execute(_SQL["rollback"])
         except apsw.Error as fault:
-            self._poison = f"{self.path}: a transaction could not be rolled back ({fault}). Start this process again."
+            self._poison = (
+                f"{self.path}: a transaction could not be rolled back ({fault}). Start this process again."
+            )
 
     def _read(self, query: str, values: Cells) -> list[Cells]:
         return self._select(_SQL[query], values)
@@ -500,18 +527,26 @@ class SqliteStore:
 
     def _fault(self, fault: apsw.Error, *, committing: bool = False) -> StoreError:
         """Our own error for one of SQLite's: the fault, the path and the way out."""
-        full = getattr(fault, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE or isinstance(fault, apsw.FullError)
+        full = getattr(fault, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE or isinstance(
+            fault, apsw.FullError
+        )
         if committing and isinstance(fault, apsw.IOError) and not full:
-            self._poison = (f"{self.path}: writing to disk failed ({fault}). Whether the last step was kept is unknown, so this "
-                            "process writes nothing more. Check the disk, start again and resume.")
+            self._poison = (
+                f"{self.path}: writing to disk failed ({fault}). Whether the last step was kept is unknown, so this "
+                "process writes nothing more. Check the disk, start again and resume."
+            )
             return StorePoisoned(self._poison)
         if full:
-            return StoreFull(f"no space left for {self.path}. Nothing of this step was written, what was acknowledged is kept; "
-                             "free some space and resume.")
+            return StoreFull(
+                f"no space left for {self.path}. Nothing of this step was written, what was acknowledged is kept; "
+                "free some space and resume."
+            )
         for kinds, error, message in _FAULTS:
             if isinstance(fault, kinds):
                 return error(message.format(path=self.path, fault=fault, wait=self._busy_timeout_s))
-        return StoreError(f"{self.path}: {type(fault).__name__}: {fault}. This is a defect in Holdfast; please report it.")
+        return StoreError(
+            f"{self.path}: {type(fault).__name__}: {fault}. This is a defect in Holdfast; please report it."
+        )
 
 
 _FAULTS: tuple[tuple[tuple[type[apsw.Error], ...], type[StoreError], str], ...] = (

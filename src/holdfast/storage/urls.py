@@ -21,7 +21,9 @@ def open_store(url: str | os.PathLike[str], *, clock: Callable[[], float] = time
     """Open `memory://[name]`, `sqlite:///path` (`sqlite:////path` from the root) or a bare path, which means SQLite."""
     text = os.fspath(url)
     if not text:
-        raise SettingError("the store URL is empty. Give a path, e.g. runs.db, or memory:// for a store that nothing survives.")
+        raise SettingError(
+            "the store URL is empty. Give a path, e.g. runs.db, or memory:// for a store that nothing survives."
+        )
     match = _SCHEME.match(text)
     if match is None:
         return SqliteStore(text, clock=clock)
@@ -31,22 +33,30 @@ def open_store(url: str | os.PathLike[str], *, clock: Callable[[], float] = time
     if scheme == "sqlite":
         return SqliteStore(_sqlite_path(rest), clock=clock)
     if scheme in ("postgresql", "postgres"):
-        raise SettingError("PostgreSQL stores are not available in this version of Holdfast yet. "
-                           "Use a SQLite store: a path, or sqlite:///path.")
-    raise SettingError(f"no store has the scheme {scheme!r}{did_you_mean(scheme, SCHEMES)}. "
-                       "A store URL is memory://[name], sqlite:///path or a bare path, which means SQLite.")
+        raise SettingError(
+            "PostgreSQL stores are not available in this version of Holdfast yet. "
+            "Use a SQLite store: a path, or sqlite:///path."
+        )
+    raise SettingError(
+        f"no store has the scheme {scheme!r}{did_you_mean(scheme, SCHEMES)}. "
+        "A store URL is memory://[name], sqlite:///path or a bare path, which means SQLite."
+    )
 
 
 def _memory_name(rest: str) -> str:
     name = rest.removeprefix("/")
     if not rest.startswith("/") or not _NAME.fullmatch(name):
-        raise SettingError("a memory store is memory://name, where the name has letters, digits, '.', '_' and '-' only.")
+        raise SettingError(
+            "a memory store is memory://name, where the name has letters, digits, '.', '_' and '-' only."
+        )
     return name
 
 
 def _sqlite_path(rest: str) -> str:
     path = rest.removeprefix("//")
     if not rest.startswith("//") or not path:
-        raise SettingError("a SQLite store is sqlite:///path, with three slashes before a relative path and four before "
-                           "an absolute one: sqlite:///runs.db, sqlite:////var/lib/runs.db.")
+        raise SettingError(
+            "a SQLite store is sqlite:///path, with three slashes before a relative path and four before "
+            "an absolute one: sqlite:///runs.db, sqlite:////var/lib/runs.db."
+        )
     return path

@@ -95,7 +95,9 @@ class Writer:
         finally:
             with self._changed:
                 self._in_flight = False
-                if self._queue or self._closing:  # otherwise an idle writer thread would be woken at every step
+                if (
+                    self._queue or self._closing
+                ):  # otherwise an idle writer thread would be woken at every step
                     self._changed.notify_all()
         if verdict is not None:
             raise verdict
@@ -142,7 +144,9 @@ class Writer:
 
     def _require_own(self) -> None:
         if self._pid != os.getpid():
-            raise StoreUnusable("this writer was made before the process was forked. Open the store in the child.")
+            raise StoreUnusable(
+                "this writer was made before the process was forked. Open the store in the child."
+            )
 
     def _require_open(self) -> None:
         if self._closing:
@@ -189,7 +193,9 @@ def _commit(store: Store, appends: Sequence[Append]) -> list[BaseException | Non
         return [fault] * len(appends)
 
 
-def _tell(batch: Sequence[tuple[Append, Done]], outcomes: Sequence[BaseException | None], wake: Wake | None) -> None:
+def _tell(
+    batch: Sequence[tuple[Append, Done]], outcomes: Sequence[BaseException | None], wake: Wake | None
+) -> None:
     def tell_all() -> None:
         for (_, done), outcome in zip(batch, outcomes, strict=True):
             _call(done, outcome)
@@ -210,4 +216,6 @@ def _call(callback: Callable[[T], None], what: T) -> None:
 
 
 def _weight(append: Append) -> int:
-    return sum(len(row.body) for row in append.rows) + sum(len(snapshot.body) for snapshot in append.snapshots)
+    return sum(len(row.body) for row in append.rows) + sum(
+        len(snapshot.body) for snapshot in append.snapshots
+    )
