@@ -335,6 +335,13 @@ def test_arrivals_that_a_visit_did_not_take_up_stay():
     assert told.state.nodes["c"].iteration == 2
 
 
+def test_skipping_a_visit_that_never_began_takes_up_the_arrivals_it_names():
+    flow = outline("START a c END", "START b c", nodes={"c": {"join": "any"}})
+    run = History("r", flow).created().started("a", "b").paused().completed("a").completed("b").settled()
+    skipped = events.NodeSkipped(node="c", iteration=1, took=1, routes=["END"])
+    assert run.record(skipped).state.arrivals == {"c": 1}
+
+
 # --- rewinds, forks, other flows ---------------------------------------------------------------------
 
 

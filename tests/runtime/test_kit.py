@@ -283,3 +283,17 @@ def test_a_history_that_no_engine_could_have_written_is_refused_where_it_is_told
     run.completed("a").completed("b").settled()
     with pytest.raises(IllegalEvent, match="is completed"):
         run.paused()
+
+
+def test_a_visit_that_an_operator_skips_before_it_began_leaves_the_other_arrivals_alone(store):
+    """Twice the run came to `c`, which starts for each: one visit is skipped, the other one runs."""
+    flow = outline("START a c END", "START b c", nodes={"c": {"join": "any"}})
+    told = History("r1", flow).created().started("a", "b").paused().completed("a").completed("b").settled()
+    told.write(store)
+
+    async def main():
+        async with engine(ManualClock(auto=True), store, flows=[flow]) as it:
+            return await it.skip("r1", "c")
+
+    run = asyncio.run(main())
+    assert (run.status, run.nodes["c"].iteration, run.nodes["c"].tries) == ("completed", 2, 1)

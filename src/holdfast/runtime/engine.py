@@ -15,21 +15,15 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from hashlib import sha256
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
-from holdfast.core import events, run_state
-from holdfast.core.definition import Definition
+from holdfast.core import events
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import RunState
-from holdfast.core.state import StateType
-from holdfast.core.validate import RUN_ID
 from holdfast.errors import (
     FlowNotFound,
     HoldfastError,
@@ -46,15 +40,24 @@ from holdfast.runtime import history, settings
 from holdfast.runtime.bodies import Threads
 from holdfast.runtime.clock import Clock, SystemClock, sleep
 from holdfast.runtime.commits import Commits
+from holdfast.runtime.creation import (
+    UNKNOWN,
+    checked_id,
+    checkpoint_zero,
+    created,
+    fork_place,
+    forked,
+    refuse_another,
+)
 from holdfast.runtime.ends import visit_of
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.resume import Invalid, Wish, edited, prepare, refuse_final, split
 from holdfast.runtime.runner import Halt, Runner
-from holdfast.runtime.services import Services
+from holdfast.runtime.services import Renewal, Salts, Services
 from holdfast.runtime.views import EventView, Run, event_view, run_view
-from holdfast.storage.contract import FINAL, NewRun, Query, Request, RunRow, RunStatus, Snapshot, Store
+from holdfast.storage.contract import FINAL, Query, Request, RunRow, RunStatus, Store
 from holdfast.storage.holder import this_process
-from holdfast.storage.rows import open_row, pack
+from holdfast.storage.rows import open_row
 from holdfast.storage.urls import open_store
 from holdfast.storage.writer import InlineWriter, Writer
 
@@ -101,7 +104,7 @@ class Engine:
         self._runners: dict[str, Runner] = {}
         self._followers: dict[str, set[asyncio.Event]] = {}
         self._poller: asyncio.Task[None] | None = None
-        self._renewal: _Renewal | None = None
+        self._renewal: Renewal | None = None
         self._stopping: str | None = None
 
     # --- life -----------------------------------------------------------------------------------------
@@ -125,7 +128,7 @@ class Engine:
             commits=Commits(writer, lambda: len(self._runners)),
             clock=self._clock,
             luck=self._luck,
-            salts=self._luck.randbytes if self._inline else _Salts().take,
+            salts=self._luck.randbytes if self._inline else Salts().take,
             holder=this_process(self.settings.lease_ttl),
             resources=self._resources,
             threads=None if self._inline else Threads(),
@@ -192,14 +195,14 @@ class Engine:
         or returned if it is completed.
         """
         self.add(flow)
-        journal = await self._new_run(flow, input, run_id, labels, timeout, by, held=True)
+        journal = await self._new_run(flow, input, run_id, held=True, timeout=timeout, labels=labels, by=by)
         if journal is None:
             assert run_id is not None
             return await self._run_again(flow, run_id)
         try:
             return await self._drive(journal)
         except RunExists:
-            self._same_or_raise(flow, journal)
+            self._exists_already(journal)
             return await self._run_again(flow, journal.state.run_id)
 
     async def start(
@@ -214,14 +217,14 @@ class Engine:
     ) -> str:
         """Record a run and return its id. It is executed by a worker, or by `resume`."""
         self.add(flow)
-        journal = await self._new_run(flow, input, run_id, labels, timeout, by, held=False)
+        journal = await self._new_run(flow, input, run_id, held=False, timeout=timeout, labels=labels, by=by)
         if journal is None:
             assert run_id is not None
             return run_id
         try:
             await journal.saved()
         except RunExists:
-            self._same_or_raise(flow, journal)
+            self._exists_already(journal)
         return journal.state.run_id
 
     async def _new_run(
@@ -229,53 +232,32 @@ class Engine:
         flow: Flow[Any],
         given: Any,
         run_id: str | None,
-        labels: Mapping[str, str] | None,
-        timeout: float | None,
-        by: str | None,
         *,
         held: bool,
+        timeout: float | None,
+        **said: Any,
     ) -> Journal | None:
         """A journal with `RunCreated` recorded, or None where the same run exists already."""
         services = self._open()
-        run_id = check_id(run_id) if run_id is not None else self._new_id(flow.name)
-        values = flow.state.dump({} if given is None else given)
+        run_id = checked_id(run_id) if run_id is not None else self._new_id(flow.name)
         options: dict[str, Any] = {"durability": self.settings.durability}
         if timeout is not None:
             options["timeout_s"] = float(timeout)
-        created = events.RunCreated(
-            flow=flow.name,
-            fingerprint=flow.fingerprint,
-            state_version=flow.definition.state_version,
-            input=values,
-            starts=list(flow.plain_routes["START"]),
-            schedule=flow.definition.schedule,
-            options=options,
-            labels=_checked_labels(labels),
-            by=by,
-        )
+        zero = checkpoint_zero(flow, given, options=options, **said)
         if held:
             self._hold()
-        journal = Journal(services, flow, RunState(run_id), row=None, fence=1 if held else 0)
-        at = journal.tick()
-        journal.create = NewRun(
-            flow=flow.name, input_digest=_digest(flow, values), created_at=at, labels=created.labels
-        )
-        journal.definition = msgspec.json.encode(flow.definition)
-        journal.record(created)
-        with suppress(RunNotFound):
-            services.store.run(run_id)
-            self._same_or_raise(flow, journal)
-            return None
-        return journal
+        journal = created(services, flow, run_id, zero, held=held)
+        return None if self._exists_already(journal) else journal
 
-    def _same_or_raise(self, flow: Flow[Any], journal: Journal) -> None:
-        """The id is taken: by the same flow and input, or by another run."""
-        row = self.store.run(journal.state.run_id)
+    def _exists_already(self, journal: Journal) -> bool:
+        """Whether the same run is there; raises `RunExists` where another one has its id."""
+        try:
+            row = self.store.run(journal.state.run_id)
+        except RunNotFound:
+            return False
         assert journal.create is not None
-        if row.flow != flow.name:
-            raise RunExists(row.run_id, f"flow ({row.flow!r})")
-        if row.input_digest != journal.create.input_digest:
-            raise RunExists(row.run_id, "input")
+        refuse_another(row, journal.create)
+        return True
 
     async def _run_again(self, flow: Flow[S], run_id: str) -> Run[S]:
         row = self.store.run(run_id)
@@ -526,47 +508,16 @@ class Engine:
         services = self._open()
         parent, seq = split(run, checkpoint)
         row = services.store.run(parent)
-        listed = history.checkpoints(services.store, parent)
-        places = {point.seq: point for point in listed}
-        if seq is None:
-            seq = max(point.seq for point in listed if point.current)
-        elif seq not in places:
-            raise ResumeRefused(
-                parent,
-                f"event {seq} is no checkpoint; `holdfast checkpoints {parent}` lists them",
-                asked="forked",
-            )
-        state = history.load(services.store, parent, seq, row=row)
-        base = pack(run_state.dump(state))
         flow = self.flows.get(row.flow)
-        fork_id = check_id(run_id) if run_id is not None else self._new_id(row.flow)
-        state.run_id = fork_id
-        if edit is not None and flow is None:
-            raise FlowNotFound(row.flow, self.flows, run_id=parent)
-        changes = edited(flow, state, edit) if edit is not None and flow is not None else None
-        forked = events.RunForked(
-            parent=parent,
-            to=seq,
-            base_digest=sha256(base).hexdigest(),
-            labels=_checked_labels(labels) if labels is not None else None,
-            by=by,
-            reason=reason,
-        )
-        digest = history.digest_at(services.store, row, seq)
-        journal = Journal(services, flow or UNKNOWN, state, row=None, fence=0)
-        at = journal.tick()
-        journal.digest = digest
-        journal.bases = (Snapshot(seq, base, base=True, digest=digest),)
-        journal.create = NewRun(
-            flow=row.flow,
-            input_digest=sha256(digest + base).digest(),
-            created_at=at,
-            labels=dict(labels) if labels is not None else row.labels,
-            parent=f"{parent}@{seq}",
-        )
-        journal.record(forked)
-        if changes is not None:
-            journal.record(events.StateEdited(changes=changes, by=by, reason=reason))
+        fork_id = checked_id(run_id) if run_id is not None else self._new_id(row.flow)
+        place = fork_place(services, parent, seq)
+        journal = forked(services, flow, row, place, fork_id=fork_id, labels=labels, by=by, reason=reason)
+        if edit is not None:
+            if flow is None:
+                raise FlowNotFound(row.flow, self.flows, run_id=parent)
+            journal.record(
+                events.StateEdited(changes=edited(flow, journal.state, edit), by=by, reason=reason)
+            )
         await journal.saved()
         return fork_id
 
@@ -674,7 +625,7 @@ class Engine:
         if self._renewal is None:
             services = self._open()
             services.store.renew(services.holder)
-            self._renewal = _Renewal(services, quiet=self._inline)
+            self._renewal = Renewal(services, quiet=self._inline)
 
     def _saved(self, run_id: str) -> None:
         for news in self._followers.get(run_id, ()):
@@ -696,55 +647,6 @@ class Engine:
                         runner.request(request)
 
 
-class _Salts:
-    """Random bytes, fetched from the system in larger pieces: every call for them gives up the GIL, which others
-    then hold on to.
-    """
-
-    def __init__(self) -> None:
-        self._kept = b""
-
-    def take(self, count: int) -> bytes:
-        if len(self._kept) < count:
-            self._kept = os.urandom(max(count, 4096))
-        taken, self._kept = self._kept[:count], self._kept[count:]
-        return taken
-
-
-class _Renewal:
-    """Says to the store that this engine lives, from a thread of its own: a node that blocks the event loop must
-    not lose the lease.
-    """
-
-    def __init__(self, services: Services, *, quiet: bool) -> None:
-        self._services = services
-        self._stop = threading.Event()
-        if not quiet:
-            threading.Thread(target=self._renew, name="holdfast-lease", daemon=True).start()
-
-    def stop(self) -> None:
-        self._stop.set()
-
-    def _renew(self) -> None:
-        holder = self._services.holder
-        while not self._stop.wait(holder.ttl_s / 3):
-            with suppress(
-                StoreError
-            ):  # tried again in a third of the lease; the fence makes a lost one harmless
-                self._services.store.renew(holder)
-
-
-UNKNOWN: Flow[Any] = Flow(
-    definition=Definition(name="unknown", nodes={}),
-    nodes={},
-    branches={},
-    state=StateType.of(dict),
-    upgrades={},
-    validate_resume=None,
-)
-"""In place of a flow that this engine was not given, for what only records."""
-
-
 def _waker(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
     """How another thread has something called on the event loop."""
 
@@ -753,30 +655,3 @@ def _waker(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], No
             loop.call_soon_threadsafe(call)
 
     return wake
-
-
-def check_id(run_id: str) -> str:
-    """A run id that is safe in files, URLs and shells."""
-    if not isinstance(run_id, str) or not RUN_ID.fullmatch(run_id):
-        raise SettingError(
-            f"{run_id!r} is no run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter or digit"
-        )
-    return run_id
-
-
-def _checked_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
-    for key, value in (labels or {}).items():
-        if (
-            not isinstance(key, str)
-            or not isinstance(value, str)
-            or not key
-            or len(key) > 128
-            or len(value) > 1024
-        ):
-            raise SettingError(f"label {key!r}: labels are pairs of short strings, not {value!r}")
-    return dict(labels or {})
-
-
-def _digest(flow: Flow[Any], values: dict[str, Any]) -> bytes:
-    """What makes two starts of a run id the same: flow and input."""
-    return sha256(msgspec.json.encode([flow.name, values], order="sorted")).digest()

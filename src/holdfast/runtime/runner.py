@@ -22,11 +22,12 @@ from holdfast.core.decide import decide
 from holdfast.core.events import Failure
 from holdfast.core.graph import Flow
 from holdfast.errors import ResumeRefused
-from holdfast.runtime import ends, failures
+from holdfast.runtime import ends, operator
 from holdfast.runtime.bodies import Body, Stopped
 from holdfast.runtime.clock import Timer
 from holdfast.runtime.context import Context
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.perform import perform
 from holdfast.storage.contract import Request
 
 ENDED = frozenset({"completed", "failed", "cancelled", "interrupted"})
@@ -274,7 +275,7 @@ class Runner:
                 if isinstance(command, commands.WakeAt):
                     wake_at = command.at
                 elif not self._haunted or not self._is_haunted(command):
-                    again = self._perform(command, starts) or again
+                    again = perform(self.journal, command, starts) or again
             if not again:
                 return starts, wake_at
 
@@ -283,137 +284,6 @@ class Runner:
         if isinstance(command, commands.StartNode):
             return any(name == command.node for name, _ in self._haunted)
         return isinstance(command, commands.StartItem) and (command.node, command.item) in self._haunted
-
-    def _perform(self, command: commands.AnyCommand, starts: list[events.NodeEvent]) -> bool:
-        """Record the events that a command stands for; those whose body is to be called once they are durable
-        are added to `starts`.
-        True: there may be more to decide now.
-        """
-        record = self.journal.record
-        match command:
-            case commands.StartNode(node, iteration, execution, attempt, took):
-                started = events.NodeStarted(
-                    node=node, iteration=iteration, execution=execution, attempt=attempt, took=took
-                )
-                record(started)
-                if self.flow.nodes[node].options.each:
-                    if self.state.nodes[node].items is None:
-                        self._list_items(node)
-                    return True  # a fan-out is not called itself, only its items
-                starts.append(started)
-            case commands.StartItem(node, item, attempt):
-                header = ends.visit_of(node, self.state.nodes[node]) | {"attempt": attempt}
-                begun = events.ItemStarted(**header, item=item)
-                record(begun)
-                starts.append(begun)
-            case commands.ScheduleNode(node, iteration, execution, why):
-                record(events.NodeScheduled(node=node, iteration=iteration, execution=execution, why=why))
-            case commands.CompleteRun():
-                record(events.RunCompleted())
-            case commands.FailRun(failure, failed):
-                record(events.RunFailed(failure=msgspec.structs.replace(failure, traceback=""), node=failed))
-            case commands.CompleteLayer():
-                self._complete_layer(command)
-                return True
-            case _:
-                self._perform_on_visit(command)
-                return True
-        return False
-
-    def _perform_on_visit(self, command: commands.AnyCommand) -> None:
-        """Commands about one open visit."""
-        assert not isinstance(
-            command, (commands.WakeAt, commands.CompleteRun, commands.FailRun, commands.CompleteLayer)
-        )
-        record, name = self.journal.record, command.node
-        header = ends.visit_of(name, self.state.nodes[name])
-        match command:
-            case commands.CompleteItems():
-                try:
-                    produced = ends.items_completed(self.flow, self.state, self.journal.writers, name)
-                except Exception as raised:  # noqa: BLE001 - two items set one field, or a reducer raised
-                    produced = [
-                        events.NodeFailed(**header, failure=failures.describe(raised, kind="partial"))
-                    ]
-                for event in produced:
-                    record(event)
-            case commands.FailItems():
-                told = f"item {command.item}: {command.failure.message}"
-                record(
-                    events.NodeFailed(
-                        **header, failure=msgspec.structs.replace(command.failure, message=told)
-                    )
-                )
-            case commands.RouteNode():
-                record(self._route(name, header))
-            case commands.SkipNode():
-                self._skip_cut(name, header)
-            case commands.AskAboutNode():
-                record(self._question(name, header))
-
-    def _list_items(self, name: str) -> None:
-        """Ask `each` what a fan-out goes over. The list is part of the same append as the start."""
-        node, visit = self.flow.nodes[name], self.state.nodes[name]
-        header = ends.visit_of(name, visit)
-        assert node.each is not None
-        try:
-            listed = list(node.each(self.flow.state.load(visit.input or {})))
-            codec = self.flow.item_codecs[name]
-            items = [
-                codec.encode(item, path=f"item {number}", node=name) for number, item in enumerate(listed)
-            ]
-        except Exception as raised:  # noqa: BLE001 - user code
-            now, luck = self.journal.at, self.services.luck
-            self.journal.record(ends.failed(node, visit, raised, now=now, luck=luck, timed_out=False))
-        else:
-            self.journal.record(events.ItemsListed(**header, items=items))
-
-    def _route(self, name: str, header: dict[str, Any]) -> events.Event:
-        try:
-            return events.NodeRouted(**header, routes=ends.route(self.flow, name, self.state.values))
-        except ends.RouterError as fault:
-            return events.RoutingFailed(
-                **header, failure=failures.describe(fault.__cause__ or fault, kind="partial")
-            )
-
-    def _complete_layer(self, command: commands.CompleteLayer) -> None:
-        try:
-            changes, routes = ends.layer_merged(self.flow, self.state, command.nodes)
-        except ends.LayerError as fault:
-            header = ends.visit_of(fault.node, self.state.nodes[fault.node])
-            cause = fault.__cause__ or fault
-            self.journal.record(
-                events.RoutingFailed(**header, failure=failures.describe(cause, kind="partial"))
-            )
-        else:
-            self.journal.record(
-                events.LayerCompleted(
-                    layer=command.layer, nodes=list(command.nodes), changes=changes, routes=routes
-                )
-            )
-
-    def _skip_cut(self, name: str, header: dict[str, Any]) -> None:
-        """`on_interrupt="skip"`: nothing takes the place of the result. A router that cannot decide then fails as
-        any router does.
-        """
-        try:
-            self.journal.record(self._skipped(name, header, reason="on_interrupt"))
-        except ResumeRefused as fault:
-            cause = fault.__cause__ or fault
-            self.journal.record(events.NodeSkipped(**header, reason="on_interrupt"))
-            self.journal.record(
-                events.RoutingFailed(**header, failure=failures.describe(cause, kind="partial"))
-            )
-
-    def _question(self, name: str, header: dict[str, Any]) -> events.QuestionAsked:
-        visit = self.state.nodes[name]
-        return events.QuestionAsked(
-            **header,
-            key=f"{name}.{visit.iteration}.{visit.execution}.{visit.attempt}",
-            text=f"{name!r} was cut in the middle and is not idempotent: its effect may or may not have happened. "
-            "Retry it, skip it, or abort the run?",
-            options=["retry", "skip", "abort"],
-        )
 
     # --- calling --------------------------------------------------------------------------------------
 
@@ -480,7 +350,7 @@ class Runner:
         """A run whose last node ended in time is over; any other is interrupted."""
         for command in decide(self.flow, self.state, self.journal.at, self.journal.ready):
             if isinstance(command, (commands.CompleteRun, commands.FailRun)):
-                self._perform(command, [])
+                perform(self.journal, command, [])
                 return
         if self.state.status != "paused":
             self.journal.record(events.RunInterrupted(reason=halt.reason))
@@ -505,84 +375,22 @@ class Runner:
                 if not self.state.paused:
                     self.journal.record(events.RunPaused(by=request.by, reason=request.reason))
             case "retry":
-                self.retry(
+                operator.retry(
+                    self.journal,
                     request.body.get("node"),
                     fresh=bool(request.body.get("fresh")),
                     by=request.by,
                     reason=request.reason,
                 )
             case "skip":
-                self.skip(
-                    request.body["node"], request.body.get("update"), by=request.by, reason=request.reason
+                operator.skip(
+                    self.journal,
+                    request.body["node"],
+                    request.body.get("update"),
+                    by=request.by,
+                    reason=request.reason,
                 )
             case _:
                 raise ResumeRefused(
                     self.state.run_id, f"this version does not know the request {request.verb!r}"
                 )
-
-    def retry(self, node: str | None, *, fresh: bool, by: str | None, reason: str | None) -> None:
-        """Try a visit that has not ended again, now."""
-        for name in self._stuck(node, "retry"):
-            header = ends.visit_of(name, self.state.nodes[name])
-            self.journal.record(
-                events.NodeScheduled(**header, why="retry", fresh=fresh, by=by, reason=reason)
-            )
-
-    def skip(self, node: str, update: Any, *, by: str | None, reason: str | None) -> None:
-        """Put this update in place of the result of a visit that has not ended, and go on."""
-        (name,) = self._stuck(node, "skip")
-        visit = self.state.nodes[name]
-        header = ends.visit_of(name, visit)
-        took = 0
-        if visit.input is None:  # due, and never begun
-            header["iteration"] = visit.iteration + 1
-            took = self.state.arrivals[name] if name in self.flow.topology.joins else 1
-        self.journal.record(self._skipped(name, header, took=took, update=update, by=by, reason=reason))
-
-    def _skipped(
-        self, name: str, header: dict[str, Any], *, update: Any = None, **said: Any
-    ) -> events.NodeSkipped:
-        """A skip with this update in place of a result. `said`: who, why, and what it takes up."""
-        changes = self.flow.state.by_hand(update, node=name)
-        if self.state.schedule == "layered":
-            return events.NodeSkipped(**header, changes=changes, **said)
-        changes = ends.reduced(self.flow, self.state.values, name, changes)
-        try:
-            routes = ends.route(self.flow, name, self.state.values, [changes])
-        except ends.RouterError as fault:
-            raise ResumeRefused(
-                self.state.run_id,
-                f"skipping {name!r} needs a route: {fault}. Give an update with which its router can decide.",
-            ) from fault
-        return events.NodeSkipped(**header, changes=changes, routes=routes, **said)
-
-    def _stuck(self, node: str | None, verb: str) -> list[str]:
-        """The visits that somebody can retry or skip: failed, cut, waiting, or due and not begun."""
-        nodes = self.state.nodes
-        names = [
-            name
-            for name in self.state.open
-            if nodes[name].status in ("failed", "interrupted", "waiting", "pending")
-        ]
-        if verb == "retry":
-            names += [name for name in self.state.open if not nodes[name].routed]
-        if node is None:
-            names = [name for name in names if nodes[name].status != "pending"]
-        elif node in names:
-            return [node]
-        elif node not in self.flow.nodes:
-            raise ResumeRefused(self.state.run_id, f"flow {self.flow.name!r} has no node {node!r}")
-        else:
-            visit = nodes.get(node)
-            is_now = visit.status if visit is not None else "not reached"
-            raise ResumeRefused(
-                self.state.run_id,
-                f"node {node!r} is {is_now}; only a failed, cut or waiting node "
-                f"can be {'tried again' if verb == 'retry' else 'skipped'}",
-            )
-        if not names:
-            raise ResumeRefused(
-                self.state.run_id,
-                f"no node of it has failed, was cut or waits, so there is nothing to {verb}",
-            )
-        return names

@@ -4,12 +4,16 @@ from one thread.
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from holdfast.errors import StoreError
 from holdfast.runtime.bodies import Threads
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.commits import Commits
@@ -31,3 +35,39 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """None: plain functions are called on the event loop."""
     saved: Callable[[str], None]
     """Called with a run id when something new is durable in its log."""
+
+
+class Salts:
+    """Random bytes, fetched from the system in larger pieces: every call for them gives up the GIL, which others
+    then hold on to.
+    """
+
+    def __init__(self) -> None:
+        self._kept = b""
+
+    def take(self, count: int) -> bytes:
+        if len(self._kept) < count:
+            self._kept = os.urandom(max(count, 4096))
+        taken, self._kept = self._kept[:count], self._kept[count:]
+        return taken
+
+
+class Renewal:
+    """Says to the store that this engine lives, from a thread of its own: a node that blocks the event loop must
+    not lose the lease.
+    """
+
+    def __init__(self, services: Services, *, quiet: bool) -> None:
+        self._services = services
+        self._stop = threading.Event()
+        if not quiet:
+            threading.Thread(target=self._renew, name="holdfast-lease", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _renew(self) -> None:
+        holder = self._services.holder
+        while not self._stop.wait(holder.ttl_s / 3):
+            with suppress(StoreError):  # asked again soon; the fence makes a lost lease harmless
+                self._services.store.renew(holder)

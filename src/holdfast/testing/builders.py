@@ -28,7 +28,7 @@ from holdfast.core.run_state import NodeState, RunState
 from holdfast.core.writers import Writers
 from holdfast.runtime import ends, failures, history
 from holdfast.runtime.commits import Commits
-from holdfast.runtime.engine import _digest
+from holdfast.runtime.creation import input_digest
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Append, Holder, NewRun, Snapshot, Store, View
@@ -177,7 +177,7 @@ class History:
         )
         created = events.decode(self.log[0][1])
         assert isinstance(created, events.RunCreated), "a history begins with `created`"
-        digest = _digest(self.flow, created.input)
+        digest = input_digest(self.flow, created.input)
         journal.create = NewRun(
             flow=self.flow.name, input_digest=digest, created_at=self.log[0][0], labels=created.labels
         )

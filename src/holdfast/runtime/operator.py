@@ -1,0 +1,79 @@
+"""What a person does with a visit that has not ended: try it again, or put something in place of its result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.core import events
+from holdfast.errors import ResumeRefused
+from holdfast.runtime import ends
+from holdfast.runtime.journal import Journal
+
+
+def retry(journal: Journal, node: str | None, *, fresh: bool, by: str | None, reason: str | None) -> None:
+    """Try a visit that has not ended again, now."""
+    for name in _stuck(journal, node, "retry"):
+        header = ends.visit_of(name, journal.state.nodes[name])
+        journal.record(events.NodeScheduled(**header, why="retry", fresh=fresh, by=by, reason=reason))
+
+
+def skip(journal: Journal, node: str, update: Any, *, by: str | None, reason: str | None) -> None:
+    """Put this update in place of the result of a visit that has not ended, and go on."""
+    (name,) = _stuck(journal, node, "skip")
+    visit = journal.state.nodes[name]
+    header = ends.visit_of(name, visit)
+    took = 0
+    if visit.input is None:  # due, and never begun
+        header["iteration"] = visit.iteration + 1
+        took = journal.state.arrivals[name] if name in journal.flow.topology.joins else 1
+    journal.record(skipped(journal, name, header, took=took, update=update, by=by, reason=reason))
+
+
+def skipped(
+    journal: Journal, name: str, header: dict[str, Any], *, update: Any = None, **said: Any
+) -> events.NodeSkipped:
+    """A skip with this update in place of a result. `said`: who, why, and what it takes up."""
+    changes = journal.flow.state.by_hand(update, node=name)
+    if journal.state.schedule == "layered":
+        return events.NodeSkipped(**header, changes=changes, **said)
+    changes = ends.reduced(journal.flow, journal.state.values, name, changes)
+    try:
+        routes = ends.route(journal.flow, name, journal.state.values, [changes])
+    except ends.RouterError as fault:
+        raise ResumeRefused(
+            journal.state.run_id,
+            f"skipping {name!r} needs a route: {fault}. Give an update with which its router can decide.",
+        ) from fault
+    return events.NodeSkipped(**header, changes=changes, routes=routes, **said)
+
+
+def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:
+    """The visits that somebody can retry or skip: failed, cut, waiting, or due and not begun."""
+    nodes = journal.state.nodes
+    names = [
+        name
+        for name in journal.state.open
+        if nodes[name].status in ("failed", "interrupted", "waiting", "pending")
+    ]
+    if verb == "retry":
+        names += [name for name in journal.state.open if not nodes[name].routed]
+    if node is None:
+        names = [name for name in names if nodes[name].status != "pending"]
+    elif node in names:
+        return [node]
+    elif node not in journal.flow.nodes:
+        raise ResumeRefused(journal.state.run_id, f"flow {journal.flow.name!r} has no node {node!r}")
+    else:
+        visit = nodes.get(node)
+        is_now = visit.status if visit is not None else "not reached"
+        raise ResumeRefused(
+            journal.state.run_id,
+            f"node {node!r} is {is_now}; only a failed, cut or waiting node "
+            f"can be {'tried again' if verb == 'retry' else 'skipped'}",
+        )
+    if not names:
+        raise ResumeRefused(
+            journal.state.run_id,
+            f"no node of it has failed, was cut or waits, so there is nothing to {verb}",
+        )
+    return names

@@ -1,0 +1,140 @@
+"""Performing a command: the events it stands for are recorded. Calling the nodes is left to the runner, once those are durable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.core import commands, events
+from holdfast.errors import ResumeRefused
+from holdfast.runtime import ends, failures, operator
+from holdfast.runtime.journal import Journal
+
+
+def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.NodeEvent]) -> bool:
+    """Record the events that a command stands for; those whose body is to be called once they are durable
+    are added to `starts`.
+    True: there may be more to decide now.
+    """
+    record = journal.record
+    match command:
+        case commands.StartNode(node, iteration, execution, attempt, took):
+            started = events.NodeStarted(
+                node=node, iteration=iteration, execution=execution, attempt=attempt, took=took
+            )
+            record(started)
+            if journal.flow.nodes[node].options.each:
+                if journal.state.nodes[node].items is None:
+                    _list_items(journal, node)
+                return True  # a fan-out is not called itself, only its items
+            starts.append(started)
+        case commands.StartItem(node, item, attempt):
+            header = ends.visit_of(node, journal.state.nodes[node]) | {"attempt": attempt}
+            begun = events.ItemStarted(**header, item=item)
+            record(begun)
+            starts.append(begun)
+        case commands.ScheduleNode(node, iteration, execution, why):
+            record(events.NodeScheduled(node=node, iteration=iteration, execution=execution, why=why))
+        case commands.CompleteRun():
+            record(events.RunCompleted())
+        case commands.FailRun(failure, failed):
+            record(events.RunFailed(failure=msgspec.structs.replace(failure, traceback=""), node=failed))
+        case commands.CompleteLayer():
+            _complete_layer(journal, command)
+            return True
+        case _:
+            _perform_on_visit(journal, command)
+            return True
+    return False
+
+
+def _perform_on_visit(journal: Journal, command: commands.AnyCommand) -> None:
+    """Commands about one open visit."""
+    assert not isinstance(
+        command, (commands.WakeAt, commands.CompleteRun, commands.FailRun, commands.CompleteLayer)
+    )
+    record, name = journal.record, command.node
+    header = ends.visit_of(name, journal.state.nodes[name])
+    match command:
+        case commands.CompleteItems():
+            try:
+                produced = ends.items_completed(journal.flow, journal.state, journal.writers, name)
+            except Exception as raised:  # noqa: BLE001 - two items set one field, or a reducer raised
+                produced = [events.NodeFailed(**header, failure=failures.describe(raised, kind="partial"))]
+            for event in produced:
+                record(event)
+        case commands.FailItems():
+            told = f"item {command.item}: {command.failure.message}"
+            record(
+                events.NodeFailed(**header, failure=msgspec.structs.replace(command.failure, message=told))
+            )
+        case commands.RouteNode():
+            record(_route(journal, name, header))
+        case commands.SkipNode():
+            _skip_cut(journal, name, header)
+        case commands.AskAboutNode():
+            record(_question(journal, name, header))
+
+
+def _list_items(journal: Journal, name: str) -> None:
+    """Ask `each` what a fan-out goes over. The list is part of the same append as the start."""
+    node, visit = journal.flow.nodes[name], journal.state.nodes[name]
+    header = ends.visit_of(name, visit)
+    assert node.each is not None
+    try:
+        listed = list(node.each(journal.flow.state.load(visit.input or {})))
+        codec = journal.flow.item_codecs[name]
+        items = [codec.encode(item, path=f"item {number}", node=name) for number, item in enumerate(listed)]
+    except Exception as raised:  # noqa: BLE001 - user code
+        now, luck = journal.at, journal.services.luck
+        journal.record(ends.failed(node, visit, raised, now=now, luck=luck, timed_out=False))
+    else:
+        journal.record(events.ItemsListed(**header, items=items))
+
+
+def _route(journal: Journal, name: str, header: dict[str, Any]) -> events.Event:
+    try:
+        return events.NodeRouted(**header, routes=ends.route(journal.flow, name, journal.state.values))
+    except ends.RouterError as fault:
+        return events.RoutingFailed(
+            **header, failure=failures.describe(fault.__cause__ or fault, kind="partial")
+        )
+
+
+def _complete_layer(journal: Journal, command: commands.CompleteLayer) -> None:
+    try:
+        changes, routes = ends.layer_merged(journal.flow, journal.state, command.nodes)
+    except ends.LayerError as fault:
+        header = ends.visit_of(fault.node, journal.state.nodes[fault.node])
+        cause = fault.__cause__ or fault
+        journal.record(events.RoutingFailed(**header, failure=failures.describe(cause, kind="partial")))
+    else:
+        journal.record(
+            events.LayerCompleted(
+                layer=command.layer, nodes=list(command.nodes), changes=changes, routes=routes
+            )
+        )
+
+
+def _skip_cut(journal: Journal, name: str, header: dict[str, Any]) -> None:
+    """`on_interrupt="skip"`: nothing takes the place of the result. A router that cannot decide then fails as
+    any router does.
+    """
+    try:
+        journal.record(operator.skipped(journal, name, header, reason="on_interrupt"))
+    except ResumeRefused as fault:
+        cause = fault.__cause__ or fault
+        journal.record(events.NodeSkipped(**header, reason="on_interrupt"))
+        journal.record(events.RoutingFailed(**header, failure=failures.describe(cause, kind="partial")))
+
+
+def _question(journal: Journal, name: str, header: dict[str, Any]) -> events.QuestionAsked:
+    visit = journal.state.nodes[name]
+    return events.QuestionAsked(
+        **header,
+        key=f"{name}.{visit.iteration}.{visit.execution}.{visit.attempt}",
+        text=f"{name!r} was cut in the middle and is not idempotent: its effect may or may not have happened. "
+        "Retry it, skip it, or abort the run?",
+        options=["retry", "skip", "abort"],
+    )
