@@ -102,14 +102,20 @@ class Body:
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Call a coroutine function on the loop."""
-        self._task = asyncio.get_running_loop().create_task(self._await(fn(*args)))
+        self._task = asyncio.get_running_loop().create_task(self._await(fn, args))
+        self._task.add_done_callback(self._unbegun)
 
-    async def _await(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def _unbegun(self, call: asyncio.Task[None]) -> None:
+        """A call that was cancelled before its first step never came to tell its end."""
+        if call.cancelled():
+            self._leave(None, asyncio.CancelledError())
+
+    async def _await(self, fn: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> None:
         # Every exception is caught here: SystemExit and KeyboardInterrupt in a task would tear the event loop down.
         value, error = None, None
         try:
             reach("node.enter")
-            value = await coroutine
+            value = await fn(*args)
             reach("node.exit")
         except BaseException as raised:  # noqa: BLE001
             error = raised

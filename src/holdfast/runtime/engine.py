@@ -132,6 +132,8 @@ class Engine:
             holder=this_process(self.settings.lease_ttl),
             resources=self._resources,
             threads=None if self._inline else Threads(),
+            haunted={},
+            wake=self._wake,
             saved=self._saved,
         )
         return self
@@ -626,6 +628,11 @@ class Engine:
             services = self._open()
             services.store.renew(services.holder)
             self._renewal = Renewal(services, quiet=self._inline)
+
+    def _wake(self, run_id: str) -> None:
+        runner = self._runners.get(run_id)
+        if runner is not None:
+            runner.wake()
 
     def _saved(self, run_id: str) -> None:
         for news in self._followers.get(run_id, ()):

@@ -52,10 +52,13 @@ class Runner:
         self.state = journal.state
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._bodies: dict[tuple[str, int | None], Body] = {}
-        self._haunted: dict[tuple[str, int | None], Body] = {}
+        self._haunted = self.services.haunted.setdefault(self.state.run_id, {})
         """Threads that were given up and still live."""
         self._ended: list[Body] = []
         self._requests: list[Request] = []
+        self._known_requests: set[str] = set()
+        self._owes = False
+        """A node that is not idempotent has ended since the last save: that must be durable before anything else starts."""
         self._halt: Halt | None = None
         self._grace: Timer | None = None
         self._advancing = False
@@ -67,9 +70,14 @@ class Runner:
 
     def request(self, request: Request) -> None:
         """Take up what somebody wants of this run."""
-        if all(request.id != known.id for known in self._requests):
+        if request.id not in self._known_requests:
+            self._known_requests.add(request.id)
             self._requests.append(request)
             self._advance()
+
+    def wake(self) -> None:
+        """Look again: something that the run waited for has changed."""
+        self._advance()
 
     def halt(self, halt: Halt, *, grace_s: float = 0.0) -> None:
         """Start nothing new; stop what runs after `grace_s` seconds, at once if asked a second time."""
@@ -147,14 +155,16 @@ class Runner:
         return self._careful(starts) or self.state.seq - self.journal.saved_seq >= _EXIT_EVENTS_MAX
 
     def _careful(self, starts: list[events.NodeEvent]) -> bool:
-        return any(not self.flow.nodes[start.node].options.idempotent for start in starts)
+        return self._owes or any(not self.flow.nodes[start.node].options.idempotent for start in starts)
 
     def _save(self, starts: list[events.NodeEvent], *, idle: bool) -> None:
         """Save, and call the nodes when that is durable; with `durability="async"` right away. The last save gives
         the lease back.
         """
         self._saving = True
-        ahead = not idle and self.state.options.get("durability") == "async" and not self._careful(starts)
+        careful = self._careful(starts)
+        self._owes = False
+        ahead = not idle and self.state.options.get("durability") == "async" and not careful
 
         def done(error: BaseException | None) -> None:
             self._saving = False
@@ -222,13 +232,16 @@ class Runner:
     def _body_gone(self, body: Body) -> None:
         if self._haunted.get(body.key) is body:
             del self._haunted[body.key]
-            self._advance()
+            if not self._haunted:
+                self.services.haunted.pop(self.state.run_id, None)
+            self.services.wake(self.state.run_id)
 
     def _take_ends(self) -> None:
         ended, self._ended = self._ended, []
         for body in ended:
             if isinstance(body.error, Stopped) and not body.timed_out:
                 continue  # the halt records it
+            self._owes = self._owes or not self.flow.nodes[body.key[0]].options.idempotent
             for event in self._events_of(body):
                 self.journal.record(event)
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import StoreError
-from holdfast.runtime.bodies import Threads
+from holdfast.runtime.bodies import Body, Threads
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.commits import Commits
 from holdfast.storage.contract import Holder, Store
@@ -33,6 +33,10 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     resources: Mapping[str, Any]
     threads: Threads | None
     """None: plain functions are called on the event loop."""
+    haunted: dict[str, dict[tuple[str, int | None], Body]]
+    """Run -> the threads that were given up and still live: no new attempt starts beside one, also after a resume."""
+    wake: Callable[[str], None]
+    """Have the runner of this run, if there is one, look again."""
     saved: Callable[[str], None]
     """Called with a run id when something new is durable in its log."""
 

@@ -484,6 +484,8 @@ def _services(store: Store, holder: Holder | None) -> Services:
         holder=holder or Holder(id=""),
         resources={},
         threads=None,
+        haunted={},
+        wake=lambda run_id: None,
         saved=lambda run_id: None,
     )
 

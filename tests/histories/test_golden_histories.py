@@ -1,0 +1,158 @@
+"""Logs that earlier versions of Holdfast wrote, replayed for ever: they verify, fold to what they meant then, and can be carried on.
+
+`record.py` wrote them, each version into a folder of its own. A test that fails here says that stored runs of users would be read differently, or
+not at all: change the code, or give the event a new version and an upcaster; never the files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import importlib.util
+import json
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+import holdfast as hf
+from holdfast.core import events
+from holdfast.core.events import KINDS
+from holdfast.runtime import history, verification
+from holdfast.runtime.views import run_view
+from holdfast.storage.contract import Append, NewRun, Row, Snapshot, View
+from holdfast.storage.memory import MemoryStore
+from holdfast.storage.rows import open_row, unpack
+from holdfast.storage.sqlite import SqliteStore
+
+FOLDER = Path(__file__).parent
+HISTORIES = sorted(FOLDER.glob("v*/*.jsonl"))
+NOT_WRITTEN_YET = {"RunClaimed", "QuestionAnswered"}
+"""Workers and answers come later; the fold knows what they will record."""
+
+
+def ids(path: Path) -> str:
+    return f"{path.parent.name}-{path.stem}"
+
+
+class Kept:
+    """A log as it was stored."""
+
+    def __init__(self, path: Path) -> None:
+        head, *lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        self.run_id: str = head["run_id"]
+        self.rows = tuple(_row(line) for line in lines)
+        self.meant: dict[str, Any] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        self._head = head
+
+    def put_into(self, store: Any) -> None:
+        """Store it as it was, as a run that nobody holds."""
+        head, base = self._head, self._head.get("base")
+        create = {**head["create"], "input_digest": bytes.fromhex(head["create"]["input_digest"])}
+        snapshots = (Snapshot(base["seq"], _body(base), base=True, digest=bytes.fromhex(base["digest"])),) if base else ()
+        append = Append(
+            run_id=self.run_id,
+            expected_seq=self.rows[0].seq - 1,
+            rows=self.rows,
+            view=msgspec.convert(head["view"], View),
+            create=NewRun(**create),
+            snapshots=snapshots,
+            definition=json.dumps(head["definition"]).encode(),
+        )
+        (verdict,) = store.append([append])
+        assert verdict is None, verdict
+
+
+def _row(line: dict[str, Any]) -> Row:
+    header = [line[name] for name in ("seq", "at", "kind", "node", "iteration", "execution", "attempt")]
+    return Row(*header, bytes.fromhex(line["salt"]), _body(line), bytes.fromhex(line["digest"]))
+
+
+def _body(line: dict[str, Any]) -> bytes:
+    return base64.b64decode(line["packed"]) if "packed" in line else line["body"].encode()
+
+
+@cache
+def stories() -> ModuleType:
+    """The module that told them, for the flows that carry them on."""
+    spec = importlib.util.spec_from_file_location("holdfast_histories", FOLDER / "record.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_there_are_histories_of_every_kind_of_event() -> None:
+    found = {row.kind for path in HISTORIES for row in Kept(path).rows}
+    assert found == set(KINDS) - NOT_WRITTEN_YET
+
+
+@pytest.mark.parametrize("path", HISTORIES, ids=ids)
+def test_a_history_verifies(path: Path, tmp_path: Path) -> None:
+    kept = Kept(path)
+    for store in (MemoryStore(), SqliteStore(tmp_path / "runs.db")):
+        kept.put_into(store)
+        assert verification.verify(store, kept.run_id).problems == []
+        store.close()
+
+
+@pytest.mark.parametrize("path", HISTORIES, ids=ids)
+def test_a_history_folds_to_what_it_meant(path: Path) -> None:
+    kept, store = Kept(path), MemoryStore()
+    kept.put_into(store)
+    view = run_view(history.load(store, kept.run_id), None, None)
+    assert said_before(json.loads(msgspec.json.encode(view)), kept.meant) == kept.meant
+
+
+def said_before(view: Any, meant: Any) -> Any:
+    """A later version may say more of a run; what it said before must be the same."""
+    if isinstance(view, dict) and isinstance(meant, dict):
+        return {name: said_before(view[name], meant[name]) for name in meant if name in view}
+    return view
+
+
+@pytest.mark.parametrize("path", HISTORIES, ids=ids)
+def test_every_checkpoint_of_a_history_can_be_loaded(path: Path) -> None:
+    kept, store = Kept(path), MemoryStore()
+    kept.put_into(store)
+    for point in history.checkpoints(store, kept.run_id):
+        assert history.load(store, kept.run_id, point.seq).seq == point.seq
+
+
+@pytest.mark.parametrize("path", HISTORIES, ids=ids)
+def test_every_body_of_a_history_says_what_it_said(path: Path) -> None:
+    """What is read and written again is what was written: nothing was dropped, and no default has changed."""
+    for row in Kept(path).rows:
+        assert json.loads(events.encode(open_row(row).event).body or b"{}") == json.loads(unpack(row.body) or b"{}"), row.seq
+
+
+def resume(store: MemoryStore, flow: Any, verb: str = "resume", *args: Any) -> hf.Run[Any]:
+    async def use() -> Any:
+        async with hf.Engine(store, flows=[flow]) as engine:
+            return await getattr(engine, verb)(*args)
+
+    return asyncio.run(use())
+
+
+@pytest.mark.parametrize("version", sorted({path.parent.name for path in HISTORIES}))
+def test_a_run_that_an_old_version_left_waiting_is_carried_on(version: str) -> None:
+    kept, store = Kept(FOLDER / version / "cut.jsonl"), MemoryStore()
+    kept.put_into(store)
+    run = resume(store, stories().report_flow(set()), "retry", kept.run_id)
+    assert (run.status, run.state.draft) == ("completed", "published 2")
+    again = [row.node for row in store.events(kept.run_id, kept.rows[-1].seq, kinds=("NodeStarted",))]
+    assert again == ["publish"]
+
+
+@pytest.mark.parametrize("version", sorted({path.parent.name for path in HISTORIES}))
+def test_a_fork_that_an_old_version_left_paused_is_carried_on(version: str) -> None:
+    kept, store = Kept(FOLDER / version / "paused.jsonl"), MemoryStore()
+    kept.put_into(store)
+    run = resume(store, stories().report_flow(set()), "resume", kept.run_id)
+    assert (run.status, run.state.draft) == ("completed", "published 2")
+    assert verification.verify(store, kept.run_id).problems == []
