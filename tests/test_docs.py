@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -46,3 +47,8 @@ def test_every_make_target_and_command_that_is_named_exists() -> None:
             assert target in targets, f"{document.name}: make {target}"
         for command in re.findall(r"^holdfast ([a-z-]+)", shell, re.MULTILINE):
             assert re.search(rf"\b{command}\b", listed), f"{document.name}: holdfast {command}"
+
+
+def test_the_schema_of_the_events_is_what_the_code_says() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "schema.py"))
+    assert made["FILE"].read_text("utf-8") == made["schema"](), "run `python docs/schema.py`"

@@ -406,21 +406,16 @@ def test_a_run_that_a_process_executes_is_held_and_takes_requests(cli: Cli) -> N
     assert child.returncode == Exit.CANCELLED
 
 
-@pytest.mark.xfail(reason="Engine.pause records RunPaused on a failed run: IllegalEvent instead of a refusal")
 def test_pausing_a_run_that_failed_is_refused(cli: Cli) -> None:
     cli("run", "work.py", "--input", given("fail"), "--run-id", "r1")
     assert cli("pause", "r1", "work.py").code == Exit.REFUSED
 
 
-@pytest.mark.xfail(reason="Engine.cancel of a run that nobody holds wants its flow, which it does not need")
 def test_a_run_whose_code_is_gone_can_be_cancelled(cli: Cli) -> None:
     cut("r1")
     assert cli("cancel", "r1").code == Exit.OK
 
 
-@pytest.mark.xfail(
-    reason="blocking.with_engine runs inside `except RuntimeError`, which every traceback then begins with"
-)
 def test_the_traceback_of_a_failure_begins_in_the_users_code(cli: Cli) -> None:
     ended = cli("run", "work.py", "--input", given("fail"), "--run-id", "r1", "--json")
     assert "no running event loop" not in ended.json["error"]["traceback"]

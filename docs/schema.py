@@ -1,0 +1,28 @@
+"""Writes docs/events.schema.json: the JSON Schema of every kind of event, made from the code. `python docs/schema.py`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+
+from holdfast.core.events import KINDS
+
+FILE = Path(__file__).with_name("events.schema.json")
+
+
+def schema() -> str:
+    """Every kind by its name. Header fields (node, iteration, execution, attempt) are columns of the store, the others its body."""
+    kinds, definitions = msgspec.json.schema_components(list(KINDS.values()), ref_template="#/$defs/{name}")
+    document = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Events of a Holdfast run",
+        "oneOf": list(kinds),
+        "$defs": definitions,
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(schema(), "utf-8")
