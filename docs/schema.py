@@ -13,7 +13,7 @@ FILE = Path(__file__).with_name("events.schema.json")
 
 
 def schema() -> str:
-    """Every kind by its name. Header fields (node, iteration, execution, attempt) are columns of the store, the others its body."""
+    """Every kind by its name. Node, iteration, execution and attempt are columns of the store, the others its body."""
     kinds, definitions = msgspec.json.schema_components(list(KINDS.values()), ref_template="#/$defs/{name}")
     document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -25,7 +25,9 @@ def test_every_python_snippet_runs(document: Path, tmp_path: Path) -> None:
         return
     program = tmp_path / "snippets.py"
     program.write_text("\n".join(snippets), "utf-8")
-    done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     if document.name == "README.md":
         assert "completed ['try 1', 'try 2']" in done.stdout
@@ -39,7 +41,9 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 
 
 def test_every_make_target_and_command_that_is_named_exists() -> None:
-    listed = subprocess.run([sys.executable, "-m", "holdfast.cli", "--help"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", "--help"], capture_output=True, text=True, check=True
+    ).stdout
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     for document in DOCUMENTS:
         shell = "\n".join(blocks(document, "sh"))

@@ -1,4 +1,6 @@
-"""Disks that are full, files that are damaged, folders that are not ours, logs that somebody changed: one clear message, and no run lost or half-written."""
+"""Disks that are full, files that are damaged, folders that are not ours, logs that somebody changed: one clear
+message, and no run lost or half-written.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ ENVIRONMENT = {
 def counting() -> Flow[dict[str, Any]]:
     graph = Graph("counting")
     graph.node(name="count")(lambda state: {"n": state.get("n", 0) + 1, "text": "x" * 3000})
-    graph.edge(START, "count").branch("count", lambda state: "count" if state["n"] < 5 else END, to=["count", END])
+    graph.edge(START, "count").branch(
+        "count", lambda state: "count" if state["n"] < 5 else END, to=["count", END]
+    )
     return graph.compile()
 
 
@@ -60,7 +64,15 @@ def problems(path: Path, run_id: str = "r") -> list[str]:
 
 def write_pages(store: Path, witness: Path, *limit: int) -> tuple[int, str]:
     command = [sys.executable, str(PROGRAM), str(store), str(witness), *map(str, limit)]
-    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=ENVIRONMENT, timeout=60, check=False)
+    done = subprocess.run(
+        command,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=ENVIRONMENT,
+        timeout=60,
+        check=False,
+    )
     return done.returncode, done.stdout
 
 
@@ -69,16 +81,23 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of one megabyte."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = shutil.which("mount") and not subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, check=False
-    ).returncode
+    mounted = (
+        shutil.which("mount")
+        and not subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, check=False
+        ).returncode
+    )
     if not mounted:
-        pytest.skip("only root may mount a small file system; the limit on a file's size is tried in its place")
+        pytest.skip(
+            "only root may mount a small file system; the limit on a file's size is tried in its place"
+        )
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_run_on_a_full_disk_stops_with_a_word_and_goes_on_when_there_is_room(small_disk: Path, tmp_path: Path) -> None:
+def test_a_run_on_a_full_disk_stops_with_a_word_and_goes_on_when_there_is_room(
+    small_disk: Path, tmp_path: Path
+) -> None:
     path, witness = small_disk / "runs.db", tmp_path / "witness"
     code, said = write_pages(path, witness)
     assert (code, said.count("\n")) == (3, 1), said
@@ -112,14 +131,18 @@ def test_a_file_that_may_not_grow_stops_the_run_and_loses_nothing(tmp_path: Path
     assert problems(path, "book") == []
 
 
+def fill_up(handle: int) -> None:
+    while True:
+        os.write(handle, b"x" * 1024)
+
+
 def test_a_disk_too_full_for_a_first_event_leaves_no_run(small_disk: Path, tmp_path: Path) -> None:
     path = small_disk / "runs.db"
     SqliteStore(path).close()
     fill = small_disk / "fill"
     handle = os.open(fill, os.O_WRONLY | os.O_CREAT)
     with pytest.raises(OSError, match="No space left"):
-        while True:
-            os.write(handle, b"x" * 1024)
+        fill_up(handle)
     os.close(handle)
     code, said = write_pages(path, tmp_path / "witness")
     assert (code, said.count("\n")) == (3, 1), said
@@ -143,14 +166,19 @@ def every_verb(path: Path) -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize(
     ("content", "kind"),
-    [(b"This is not a database, and it is long enough to be one." * 100, StoreCorrupt), (b"SQLite format 3\0" + b"\xff" * 5000, StoreCorrupt)],
+    [
+        (b"This is not a database, and it is long enough to be one." * 100, StoreCorrupt),
+        (b"SQLite format 3\0" + b"\xff" * 5000, StoreCorrupt),
+    ],
     ids=["text", "a torn header"],
 )
-def test_a_file_that_is_no_store_is_refused_by_every_verb_and_left_alone(tmp_path: Path, content: bytes, kind: type[Exception]) -> None:
+def test_a_file_that_is_no_store_is_refused_by_every_verb_and_left_alone(
+    tmp_path: Path, content: bytes, kind: type[Exception]
+) -> None:
     path = tmp_path / "runs.db"
     path.write_bytes(content)
     for verb, call in every_verb(path):
-        with pytest.raises(kind, match="runs.db") as refused:
+        with pytest.raises(kind, match=r"runs\.db") as refused:
             call()
         assert str(refused.value).count("\n") == 0, verb
     assert path.read_bytes() == content
@@ -159,12 +187,9 @@ def test_a_file_that_is_no_store_is_refused_by_every_verb_and_left_alone(tmp_pat
 def test_a_store_cut_in_half_is_found_damaged(store: Path) -> None:
     whole = store.read_bytes()
     store.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(StoreCorrupt, match=r"runs\.db is damaged"):
-        for run_id in ("r", "f"):
+    for run_id in ("r", "f"):
+        with pytest.raises(StoreCorrupt, match=r"runs\.db is damaged"):
             hf.get(run_id, store=store)
-    opened = SqliteStore(store)
-    assert opened.check()
-    opened.close()
 
 
 def test_a_store_of_a_newer_holdfast_is_refused_and_left_alone(store: Path) -> None:
@@ -265,7 +290,18 @@ def test_what_nobody_touched_verifies(store: Path) -> None:
         "delete from events where run = {key} and seq = (select min(seq) from events where run = {key})",
         "delete from events where run = {key}",
     ],
-    ids=["a byte", "a packed byte", "a time", "a node", "an attempt", "a kind", "one gone", "the last gone", "the first gone", "all gone"],
+    ids=[
+        "a byte",
+        "a packed byte",
+        "a time",
+        "a node",
+        "an attempt",
+        "a kind",
+        "one gone",
+        "the last gone",
+        "the first gone",
+        "all gone",
+    ],
 )
 def test_a_changed_or_missing_event_is_found(store: Path, run: str, change: str) -> None:
     tamper(store, change.format(key=KEY.format(run=run)))
@@ -284,7 +320,7 @@ def test_a_changed_or_missing_event_is_found(store: Path, run: str, change: str)
         "rewinds = '[[3,1]]'",
         "flow = 'other'",
         "error = 'ValueError: never happened'",
-        "labels = '{\"team\":\"blue\"}'",
+        'labels = \'{"team":"blue"}\'',
         "created_at = created_at - 1000",
         "updated_at = updated_at + 1000",
         "active = '[\"ghost\"]'",
@@ -316,7 +352,9 @@ def test_a_damaged_run_leaves_its_neighbours_alone(store: Path) -> None:
 
 
 def test_an_event_of_a_newer_holdfast_leaves_the_run_untouched(store: Path) -> None:
-    tamper(store, f"update events set kind = 'QuantumEntangled' where run = {KEY.format(run='r')} and seq = 2")
+    tamper(
+        store, f"update events set kind = 'QuantumEntangled' where run = {KEY.format(run='r')} and seq = 2"
+    )
     before = SqliteStore(store)
     fence = before.run("r").fence
     before.close()

@@ -1,7 +1,7 @@
 """Processes that die, stop, are stopped and compete: each story once, with real processes, signals and files.
 
-A node waits at a gate, which is a FIFO: to open it for writing waits until the node is there, and to close it lets the node go on. So the tests and their
-children meet at places, and nobody sleeps.
+A node waits at a gate, which is a FIFO: to open it for writing waits until the node is there, and to close it lets
+the node go on. So the tests and their children meet at places, and nobody sleeps.
 """
 
 from __future__ import annotations
@@ -46,8 +46,19 @@ class Stage:
         self.processes: list[subprocess.Popen[str]] = []
 
     def begin(self, verb: str, *options: str) -> subprocess.Popen[str]:
-        command = [sys.executable, str(PROGRAM), verb, str(self.store), str(self.witness), "--fifo", str(self.fifo), *options]
-        process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT)
+        command = [
+            sys.executable,
+            str(PROGRAM),
+            verb,
+            str(self.store),
+            str(self.witness),
+            "--fifo",
+            str(self.fifo),
+            *options,
+        ]
+        process = subprocess.Popen(
+            command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
+        )
         self.processes.append(process)
         return process
 
@@ -61,7 +72,10 @@ class Stage:
 
     def seen(self) -> list[tuple[str, int]]:
         """Node and iteration of every body that began, in order."""
-        return [(node, iteration) for node, iteration, _, _ in map(json.loads, self.witness.read_text().splitlines())]
+        return [
+            (node, iteration)
+            for node, iteration, _, _ in map(json.loads, self.witness.read_text().splitlines())
+        ]
 
     def kinds(self) -> list[str]:
         store = SqliteStore(self.store)
@@ -112,7 +126,9 @@ def completed(**more: Any) -> tuple[int, Any]:
 
 @pytest.mark.parametrize("how", ["kill", "exit"])
 @pytest.mark.parametrize("place", ["first:1", "turn:2", "last:1"])
-def test_a_node_that_takes_its_process_with_it_runs_again_and_nothing_else_does(stage: Stage, place: str, how: str) -> None:
+def test_a_node_that_takes_its_process_with_it_runs_again_and_nothing_else_does(
+    stage: Stage, place: str, how: str
+) -> None:
     code, _ = stage.call("run", "--die", place, "--how", how)
     assert code == (-signal.SIGKILL if how == "kill" else 5)
     assert stage.call("resume") == completed()
@@ -160,10 +176,15 @@ def test_a_run_of_less_durability_is_carried_on_from_what_was_kept(stage: Stage,
         ("cancel", 0, ["first 1", "turn 1"]),
     ],
 )
-def test_a_process_that_dies_in_a_node_that_is_not_idempotent_leaves_a_question(stage: Stage, verb: str, code: int, log: list[str]) -> None:
+def test_a_process_that_dies_in_a_node_that_is_not_idempotent_leaves_a_question(
+    stage: Stage, verb: str, code: int, log: list[str]
+) -> None:
     stage.call("run", "--once", "--die", "turn:2")
     for _ in range(2):
-        assert stage.call("resume", "--once") == (0, {"status": "waiting", "log": ["first 1", "turn 1"], "questions": 1})
+        assert stage.call("resume", "--once") == (
+            0,
+            {"status": "waiting", "log": ["first 1", "turn 1"], "questions": 1},
+        )
     assert Counter(stage.seen())["turn", 2] == 1, "not silently run twice"
     ended, told = stage.call(verb, "--once")
     assert (ended, told["log"]) == (code, log)
@@ -181,7 +202,9 @@ def test_a_dead_holder_is_taken_over_at_once(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("many", [2, 8])
-def test_of_many_processes_that_resume_a_run_one_executes_it_and_the_others_are_told(stage: Stage, many: int) -> None:
+def test_of_many_processes_that_resume_a_run_one_executes_it_and_the_others_are_told(
+    stage: Stage, many: int
+) -> None:
     stage.call("run", "--die", "turn:2")
     rivals = [stage.begin("resume", "--gate", "turn:2") for _ in range(many)]
     with stage.at_the_gate():
@@ -189,7 +212,9 @@ def test_of_many_processes_that_resume_a_run_one_executes_it_and_the_others_are_
             assert one_that_ended(rivals).returncode == HELD
     (winner,) = rivals
     assert end(winner) == completed()
-    assert Counter(stage.seen()) == Counter({("first", 1): 1, ("turn", 1): 1, ("turn", 2): 2, ("turn", 3): 1, ("last", 1): 1})
+    assert Counter(stage.seen()) == Counter(
+        {("first", 1): 1, ("turn", 1): 1, ("turn", 2): 2, ("turn", 3): 1, ("last", 1): 1}
+    )
     stage.assert_sound()
 
 
@@ -294,14 +319,13 @@ def test_a_node_that_outlives_its_grace_is_cut_and_recorded(stage: Stage, colour
 @pytest.mark.parametrize("colour", ["thread", "loop", "stubborn", "hog"])
 def test_a_second_signal_leaves_at_once(stage: Stage, colour: str) -> None:
     process = stage.begin("run", "--gate", "turn:2", "--grace", "3600", "--colour", colour)
-    gate = stage.at_the_gate()
-    process.send_signal(signal.SIGTERM)
-    until = time.monotonic() + 5
-    while process.poll() is None and time.monotonic() < until:  # two signals at once may arrive as one
+    with stage.at_the_gate():
         process.send_signal(signal.SIGTERM)
-        os.sched_yield()
-    assert process.poll() is not None, "it did not leave"
-    gate.close()
+        until = time.monotonic() + 5
+        while process.poll() is None and time.monotonic() < until:  # two signals at once may arrive as one
+            process.send_signal(signal.SIGTERM)
+            os.sched_yield()
+        assert process.poll() is not None, "it did not leave"
     assert stage.call("resume") == completed()
     stage.assert_sound()
 

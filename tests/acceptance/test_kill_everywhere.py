@@ -1,7 +1,8 @@
 """SIGKILL at every failpoint of a run, and of a resume, with real processes on a real SQLite file.
 
-For each point there is a process that dies there and one that carries the run on. Then the state is that of an uninterrupted run, the log verifies, and
-nothing that the dead process had recorded ran again: by the witness file, to which node bodies write beside Holdfast.
+For each point there is a process that dies there and one that carries the run on. Then the state is that of an
+uninterrupted run, the log verifies, and nothing that the dead process had recorded ran again: by the witness file, to
+which node bodies write beside Holdfast.
 """
 
 from __future__ import annotations
@@ -124,11 +125,11 @@ class Place:
 
     def recorded(self) -> list[tuple[str, int, int | None]]:
         """What the log says was completed: nodes, and items of fan-outs."""
-        done = []
-        for stored in self.log():
-            if stored.kind in ("NodeCompleted", "ItemCompleted"):
-                done.append((stored.event.node, stored.event.iteration, getattr(stored.event, "item", None)))
-        return done
+        return [
+            (stored.event.node, stored.event.iteration, getattr(stored.event, "item", None))
+            for stored in self.log()
+            if stored.kind in ("NodeCompleted", "ItemCompleted")
+        ]
 
     def final(self) -> tuple[str, dict[str, Any]]:
         """Status and state, after the stored run was found to be what was written."""
@@ -189,7 +190,12 @@ def test_a_run_reaches_its_failpoints_in_the_same_order_every_time(places) -> No
     assert reached == other.count("run")
     count = Counter(reached)
     assert count["node.enter"] == count["node.exit"] == VISITS == len(one.seen())
-    assert count["append.before"] == count["append.written"] == count["append.committed"] == APPENDS[one.schedule]
+    assert (
+        count["append.before"]
+        == count["append.written"]
+        == count["append.committed"]
+        == APPENDS[one.schedule]
+    )
     assert count["renew.before"] == count["renew.committed"] == 2  # it comes, and it leaves
     assert len(reached) == 2 * VISITS + 3 * APPENDS[one.schedule] + 4
 
@@ -251,7 +257,9 @@ def test_a_process_killed_while_it_gives_a_lease_back_keeps_nobody_out(places) -
 
 
 @pytest.mark.parametrize(("point", "left"), [("post.before", 0), ("post.committed", 1)])
-def test_a_request_is_in_the_inbox_or_not_at_all_when_its_sender_is_killed(places, point: str, left: int) -> None:
+def test_a_request_is_in_the_inbox_or_not_at_all_when_its_sender_is_killed(
+    places, point: str, left: int
+) -> None:
     place = places("posted")
     assert place.call("run", "--die", middle_of_second_loop(places("whole").count("run"))) == KILLED
     number = ["post.before", "post.committed"].index(point) + 1

@@ -12,7 +12,9 @@ from holdfast.storage.holder import alive, is_held, this_process
 from holdfast.testing.appends import dead_process
 
 replace = msgspec.structs.replace
-pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="only Linux tells about processes in /proc")
+pytestmark = pytest.mark.skipif(
+    not os.path.exists("/proc/self/stat"), reason="only Linux tells about processes in /proc"
+)
 
 
 def test_this_process_lives():

@@ -119,7 +119,9 @@ def test_the_schema_is_the_sum_of_the_migrations():
         for script in scripts:
             connection.execute(script)
         found = connection.execute("select type, name, sql from sqlite_schema order by type, name").fetchall()
-        return {(kind, name): re.sub(r"\s+", " ", re.sub(r"--.*", "", sql or "")) for kind, name, sql in found}
+        return {
+            (kind, name): re.sub(r"\s+", " ", re.sub(r"--.*", "", sql or "")) for kind, name, sql in found
+        }
 
     written_down = (Path(schema.__file__).parent / "sql" / "schema.sql").read_text()
     assert made_by(*schema.migrations()) == made_by(written_down)
@@ -130,7 +132,13 @@ def test_every_query_is_used_and_sound(open_store):
     connection = open_store()._writer
     for name, sql in schema.queries().items():
         assert f'"{name}"' in source, f"{name} is used nowhere"
-        if not sql.startswith("and ") and name not in ("begin", "begin_reading", "commit", "rollback", "runs_newest"):
+        if not sql.startswith("and ") and name not in (
+            "begin",
+            "begin_reading",
+            "commit",
+            "rollback",
+            "runs_newest",
+        ):
             connection.execute(f"explain {sql}", (None,) * len(set(re.findall(r"\?\d+", sql))))
 
 
@@ -439,7 +447,9 @@ while True:
 
 
 @pytest.mark.parametrize("after", [1, 20, 300])
-def test_what_was_acknowledged_survives_sigkill_and_the_dead_holder_is_taken_over_at_once(path, open_store, after):
+def test_what_was_acknowledged_survives_sigkill_and_the_dead_holder_is_taken_over_at_once(
+    path, open_store, after
+):
     writer = child(WRITE_FOR_EVER, path)
     said = [writer.stdout.readline() for _ in range(after)]
     writer.kill()
@@ -460,7 +470,8 @@ def test_what_was_acknowledged_survives_sigkill_and_the_dead_holder_is_taken_ove
 
 
 def test_a_live_process_keeps_its_run_and_a_stopped_one_is_fenced_off(path, open_store):
-    holding = child("""
+    holding = child(
+        """
 store, me = SqliteStore(sys.argv[1]), this_process(30.0)
 store.renew(me)
 log = Log("r1", holder=me.id, fence=1)
@@ -471,11 +482,15 @@ say(os.getpid())
 sys.stdin.readline()
 say(type(store.append([log.next()])[0]).__name__)
 store.close()
-""", path)
+""",
+        path,
+    )
     pid = int(holding.stdout.readline())
     now = [0.0]
     store = open_store(clock=lambda: now[0])
-    now[0] = store.run("r1").created_at  # the child's time is the machine's: come near it, then pass it by far
+    now[0] = store.run(
+        "r1"
+    ).created_at  # the child's time is the machine's: come near it, then pass it by far
     with pytest.raises(RunHeld, match=str(pid)):
         store.claim("r1", this_process(30.0))
     os.kill(pid, signal.SIGSTOP)
@@ -488,7 +503,8 @@ store.close()
 def test_a_database_that_is_locked_for_too_long_is_busy_and_reads_go_on(path, open_store):
     store = open_store(busy_timeout_s=0.05)
     log = written(store)
-    locking = child("""
+    locking = child(
+        """
 import apsw
 other = apsw.Connection(sys.argv[1])
 other.execute("begin immediate")
@@ -496,7 +512,9 @@ say("locked")
 sys.stdin.readline()
 other.execute("rollback")
 other.close()
-""", path)
+""",
+        path,
+    )
     assert locking.stdout.readline() == "locked\n"
     with pytest.raises(StoreBusy, match=r"runs\.db was locked by another process.*Try again"):
         store.append([log.next()])
@@ -507,7 +525,9 @@ other.close()
 
 def test_the_live_database_is_never_opened_by_python(path):
     """Closing such a handle would drop SQLite's locks. The one exception creates the file, exclusively."""
-    opened = ended(child("""
+    opened = ended(
+        child(
+            """
 flags = []
 sys.addaudithook(lambda event, args: flags.append(args[2]) if event == "open" and "runs.db" in str(args[0]) else None)
 for _ in range(2):
@@ -517,7 +537,10 @@ for _ in range(2):
     store.claim("r0", me), store.runs(Query()), store.events("r0"), store.check()
     store.close()
 say(*[bool(flag & os.O_EXCL) for flag in flags])
-""", path))
+""",
+            path,
+        )
+    )
     assert set(opened) == {"True"}
 
 

@@ -315,7 +315,10 @@ def test_a_forked_child_is_refused(store, outcomes, writer_of):
     child = os.fork()
     if child == 0:
         refused = 0
-        for use in (lambda: writer.submit(Log("r").create(), print), lambda: writer.try_commit(Log("r").create())):
+        for use in (
+            lambda: writer.submit(Log("r").create(), print),
+            lambda: writer.try_commit(Log("r").create()),
+        ):
             try:
                 use()
             except StoreUnusable:

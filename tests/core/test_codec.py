@@ -130,7 +130,9 @@ json_values = st.recursive(
     max_leaves=20,
 )
 minutes = st.integers(-1439, 1439).map(lambda m: dt.timezone(dt.timedelta(minutes=m)))
-datetimes = st.datetimes(timezones=st.none() | minutes, allow_imaginary=False).map(lambda at: at.replace(fold=0))
+datetimes = st.datetimes(timezones=st.none() | minutes, allow_imaginary=False).map(
+    lambda at: at.replace(fold=0)
+)
 decimals = st.decimals(allow_nan=False)
 leaves = st.builds(Leaf, text, st.none() | datetimes)
 models = st.builds(Model, title=text, price=st.decimals(allow_nan=False, allow_infinity=False), seen=st.sets(st.integers()),
@@ -183,7 +185,11 @@ def exactly(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(exactly, one, other))
     if dataclasses.is_dataclass(one):
         return all(exactly(getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(one))
-    return one == other and repr(one) == repr(other) if isinstance(one, (float, decimal.Decimal)) else one == other
+    return (
+        one == other and repr(one) == repr(other)
+        if isinstance(one, (float, decimal.Decimal))
+        else one == other
+    )
 
 
 def refusal(codec: Codec[Any], value: Any, path: str = "state.x") -> CodecError:
@@ -281,7 +287,8 @@ def test_true_and_one_and_one_point_zero_stay_what_they_are(declared, value):
 
 
 @pytest.mark.parametrize(
-    ("declared", "value"), [(int, True), (int, 1.0), (bool, 1), (float, True), (Literal[1], True), (str, 1), (list[int], [True])]
+    ("declared", "value"),
+    [(int, True), (int, 1.0), (bool, 1), (float, True), (Literal[1], True), (str, 1), (list[int], [True])],
 )
 def test_a_bool_is_no_int_and_an_int_is_no_bool(declared, value):
     refusal(Codec.of(declared), value)
@@ -532,4 +539,9 @@ def test_a_codec_is_made_once_a_type():
 
 def test_pydantic_is_not_imported_for_those_who_do_not_use_it():
     code = "import sys, holdfast.core.codec as c; c.Codec.of(list[int]).encode([1]); sys.exit('pydantic' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, env={"PYTHONPATH": ":".join(sys.path)}).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], check=False, env={"PYTHONPATH": ":".join(sys.path)}
+        ).returncode
+        == 0
+    )

@@ -201,7 +201,9 @@ def test_a_float_that_a_node_added_to_is_found_again_exactly(old, amount):
 def test_a_float_difference_that_no_float_can_express_is_refused():
     state = StateType.of(Review)
     values = state.dump(Review("T", hours=1e16))
-    with pytest.raises(StateError, match=r"no float added to 1e\+16 gives 0.1; return a partial update") as caught:
+    with pytest.raises(
+        StateError, match=r"no float added to 1e\+16 gives 0.1; return a partial update"
+    ) as caught:
         state.changes(Review("T", hours=0.1), values, node="n")
     assert (caught.value.node, caught.value.field) == ("n", "hours")
     with pytest.raises(StateError, match="hours"):
@@ -209,7 +211,11 @@ def test_a_float_difference_that_no_float_can_express_is_refused():
 
 
 @settings(deadline=None)
-@given(st.lists(st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**40), max_value=10**40), min_size=1))
+@given(
+    st.lists(
+        st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**40), max_value=10**40), min_size=1
+    )
+)
 def test_decimals_add_up_exactly_whatever_their_length(parts):
     assume(all(part.as_tuple().exponent >= -900 and len(part.as_tuple().digits) < 900 for part in parts))
     state = StateType.of(Review)
@@ -228,7 +234,15 @@ def test_a_partial_update_becomes_changes_by_reducer(kind):
     state = StateType.of(kind)
     values = state.dump(make(kind))
     changes = state.changes(
-        {"draft": "", "notes": ["a"], "scores": {"x": 1}, "rounds": 2, "cost": D("1.10"), "title": "long", "seen": {2, 1}},
+        {
+            "draft": "",
+            "notes": ["a"],
+            "scores": {"x": 1},
+            "rounds": 2,
+            "cost": D("1.10"),
+            "title": "long",
+            "seen": {2, 1},
+        },
         values,
         node="write",
     )
@@ -237,7 +251,13 @@ def test_a_partial_update_becomes_changes_by_reducer(kind):
         add={"rounds": 2, "cost": "1.10"}, reduce={"title": "long"},
     )  # fmt: skip
     after = applied(values, changes)
-    assert (after["notes"], after["scores"], after["rounds"], after["cost"], after["title"]) == (["a"], {"x": 1.0}, 2, "1.10", "")
+    assert (after["notes"], after["scores"], after["rounds"], after["cost"], after["title"]) == (
+        ["a"],
+        {"x": 1.0},
+        2,
+        "1.10",
+        "",
+    )
 
 
 def test_a_custom_reducer_is_left_to_the_runtime():
@@ -296,7 +316,10 @@ def test_an_update_of_the_wrong_type_is_refused_with_its_path(kind, update, path
 @pytest.mark.parametrize("returned", ["abc", 3, ["draft"], ReviewStruct("T"), Review, object()])
 def test_a_node_that_returns_something_else_is_told_what_is_expected(returned):
     state = StateType.of(Review)
-    with pytest.raises(StateError, match=r"node 'write': it returned a .*; expected a partial update \(dict\), a whole Review"):
+    with pytest.raises(
+        StateError,
+        match=r"node 'write': it returned a .*; expected a partial update \(dict\), a whole Review",
+    ):
         state.changes(returned, state.dump(Review("T")), node="write")
 
 
@@ -483,7 +506,10 @@ def declare(hint: Any) -> Any:
 @pytest.mark.parametrize(
     ("declared", "words"),
     [
-        (declare(Annotated[int, append]), "field 'x' is declared as int, and its reducer 'append' needs a list"),
+        (
+            declare(Annotated[int, append]),
+            "field 'x' is declared as int, and its reducer 'append' needs a list",
+        ),
         (declare(Annotated[tuple[int, ...], append]), "needs a list"),
         (declare(Annotated[list[int] | None, append]), "needs a list"),
         (declare(Annotated[list[int], merge]), "needs a dict"),
@@ -516,7 +542,9 @@ def test_constraints_hold_for_the_whole_not_for_an_update():
 
     state = StateType.of(Bounded)
     values = state.dump(Bounded([1, 2]))
-    assert state.changes({"last": [3], "rounds": -1}, values, node="n") == Changes(append={"last": [3]}, add={"rounds": -1})
+    assert state.changes({"last": [3], "rounds": -1}, values, node="n") == Changes(
+        append={"last": [3]}, add={"rounds": -1}
+    )
     with pytest.raises(CodecError):
         state.dump({"last": [1]})
 
@@ -538,7 +566,9 @@ def test_a_shared_container_is_copied_before_it_is_changed():
 
 
 def test_a_field_that_is_not_there_yet_starts_from_nothing_and_leaves_the_event_alone():
-    changes = Changes(append={"a": [1]}, merge={"m": {"k": 1}}, add={"n": 2, "d": "0.10"}, reduce={"r": 1}, unset=["u"])
+    changes = Changes(
+        append={"a": [1]}, merge={"m": {"k": 1}}, add={"n": 2, "d": "0.10"}, reduce={"r": 1}, unset=["u"]
+    )
     values: dict[str, Any] = {}
     apply(values, changes)
     apply(values, changes)
@@ -554,7 +584,12 @@ def test_a_sum_beyond_a_float_is_refused_and_never_becomes_null():
 
 
 def test_two_items_that_set_one_plain_field_are_found():
-    parts = [Changes(set={"a": 1}), Changes(append={"l": [1]}), Changes(append={"l": [2]}), Changes(set={"b": 1, "a": 1})]
+    parts = [
+        Changes(set={"a": 1}),
+        Changes(append={"l": [1]}),
+        Changes(append={"l": [2]}),
+        Changes(set={"b": 1, "a": 1}),
+    ]
     assert item_conflict(parts) == ("a", 0, 3)
     assert item_conflict(parts[:3]) is None
     assert item_conflict([]) is None
@@ -566,8 +601,12 @@ def test_a_difference_applied_gives_what_it_was_taken_from(before, after):
     changes = diff(before, after)
     assert same(applied(before, changes), after)
     assert diff(after, after) == Changes()
-    assert set(changes.set).isdisjoint(name for name in before if name in after and same(before[name], after[name]))
+    assert set(changes.set).isdisjoint(
+        name for name in before if name in after and same(before[name], after[name])
+    )
 
 
 def test_a_difference_sees_true_and_one_as_two_things():
-    assert diff({"a": 1, "b": [0], "c": 1}, {"a": True, "b": [False], "c": 1}) == Changes(set={"a": True, "b": [False]})
+    assert diff({"a": 1, "b": [0], "c": 1}, {"a": True, "b": [False], "c": 1}) == Changes(
+        set={"a": True, "b": [False]}
+    )

@@ -1,8 +1,10 @@
-"""Stories whose logs are kept for ever: `python tests/histories/record.py FOLDER` runs them with the Holdfast that is installed and writes what it stored.
+"""Stories whose logs are kept for ever: `python tests/histories/record.py FOLDER` runs them with the Holdfast that is
+installed and writes what it stored.
 
-Two files a story. NAME.jsonl: the run row's parts and the base of a fork on the first line, then a row a line, exactly as stored (a body that was packed
-is kept as base64). NAME.json: what the fold made of it, as a user sees it. A file that is there is never written again: later
-versions of Holdfast read what this one wrote, they do not write it anew.
+Two files a story. NAME.jsonl: the run row's parts and the base of a fork on the first line, then a row a line,
+exactly as stored (a body that was packed is kept as base64). NAME.json: what the fold made of it, as a user sees it.
+A file that is there is never written again: later versions of Holdfast read what this one wrote, they do not write it
+anew.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import json
 import random
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,7 +80,9 @@ def report_flow(broken: set[str], **options: Any) -> Flow[Report]:
             raise LookupError("no way")
         return "write" if state.drafts < 2 else "publish"
 
-    graph.chain(START, "plan", "read", "write", "check").branch("check", route, to=["write", "publish"]).edge("publish", END)
+    graph.chain(START, "plan", "read", "write", "check").branch("check", route, to=["write", "publish"]).edge(
+        "publish", END
+    )
     return graph.compile(**options)
 
 
@@ -114,10 +119,8 @@ class Recorder:
         async def main() -> None:
             options: dict[str, Any] = {"clock": self.clock, "luck": random.Random(1), "inline": True}
             async with hf.Engine(self.store, flows=flows, **options) as engine:
-                try:
+                with suppress(hf.RunFailed, hf.RunCancelled, hf.ResumeRefused):
                     await use(engine)
-                except (hf.RunFailed, hf.RunCancelled, hf.ResumeRefused):
-                    pass
 
         asyncio.run(main())
 
@@ -128,7 +131,9 @@ def failed_and_resumed(recorder: Recorder) -> str:
     flow = report_flow(broken)
     recorder.call(lambda e: e.run(flow, Report("otters"), run_id="r", labels={"team": "red"}, by="ann"))
     broken.discard("read")
-    recorder.call(lambda e: e.resume("r", edit={"topic": "sea otters"}, by="ann", reason="a better word"), flow)
+    recorder.call(
+        lambda e: e.resume("r", edit={"topic": "sea otters"}, by="ann", reason="a better word"), flow
+    )
     return "r"
 
 
@@ -148,7 +153,10 @@ def forked(recorder: Recorder) -> str:
     flow = report_flow(set())
     recorder.call(lambda e: e.run(flow, Report("otters"), run_id="r"))
     place = next(row.seq for row in recorder.store.events("r", kinds=("NodeCompleted",), node="write"))
-    recorder.call(lambda e: e.fork("r", checkpoint=place, run_id="f", edit={"topic": "minks"}, labels={"copy": "1"}), flow)
+    recorder.call(
+        lambda e: e.fork("r", checkpoint=place, run_id="f", edit={"topic": "minks"}, labels={"copy": "1"}),
+        flow,
+    )
     recorder.call(lambda e: e.resume("f"), flow)
     return "f"
 
@@ -222,7 +230,12 @@ def interrupted(recorder: Recorder) -> str:
 
     async def main() -> None:
         engines: list[hf.Engine] = []
-        options: dict[str, Any] = {"clock": recorder.clock, "luck": random.Random(1), "inline": True, "resources": {"engine": engines}}
+        options: dict[str, Any] = {
+            "clock": recorder.clock,
+            "luck": random.Random(1),
+            "inline": True,
+            "resources": {"engine": engines},
+        }
         async with hf.Engine(recorder.store, grace=0.0, **options) as engine:
             engines.append(engine)
             await engine.run(flow, {}, run_id="r")
@@ -240,11 +253,27 @@ def copy_of(store: MemoryStore, parent: str, run_id: str, upto: int) -> None:
     store.renew(holder)
     rows: list[Row] = []
     for found in store.events(parent, 0, upto):
-        encoded = Encoded(found.kind, found.node, found.iteration, found.execution, found.attempt, unpack(found.body))
+        encoded = Encoded(
+            found.kind, found.node, found.iteration, found.execution, found.attempt, unpack(found.body)
+        )
         rows += seal(rows[-1].digest if rows else b"", run_id, found.seq - 1, found.at, [encoded], found.salt)
-    view = View(status="running", fingerprint=row.fingerprint, state_version=row.state_version, active=("publish",))
+    view = View(
+        status="running", fingerprint=row.fingerprint, state_version=row.state_version, active=("publish",)
+    )
     create = NewRun(flow=row.flow, input_digest=row.input_digest, created_at=row.created_at)
-    (verdict,) = store.append([Append(run_id=run_id, expected_seq=0, rows=tuple(rows), view=view, holder=holder.id, fence=1, create=create)])
+    (verdict,) = store.append(
+        [
+            Append(
+                run_id=run_id,
+                expected_seq=0,
+                rows=tuple(rows),
+                view=view,
+                holder=holder.id,
+                fence=1,
+                create=create,
+            )
+        ]
+    )
     assert verdict is None, verdict
 
 
@@ -254,7 +283,9 @@ def copy_of(store: MemoryStore, parent: str, run_id: str, upto: int) -> None:
 def told(store: MemoryStore, run_id: str) -> dict[str, Any]:
     """The run as a user sees it, without the flow."""
     row = store.run(run_id)
-    view: dict[str, Any] = msgspec.to_builtins(run_view(history.load(store, run_id, row=row), None, None), str_keys=True)
+    view: dict[str, Any] = msgspec.to_builtins(
+        run_view(history.load(store, run_id, row=row), None, None), str_keys=True
+    )
     return view
 
 
@@ -275,11 +306,17 @@ def lines_of(store: MemoryStore, run_id: str) -> list[dict[str, Any]]:
 
 def _part(row: RunRow, kind: type[Any]) -> dict[str, Any]:
     found = {name: getattr(row, name) for name in kind.__struct_fields__}
-    return {name: value.hex() if isinstance(value, bytes) else msgspec.to_builtins(value) for name, value in found.items()}
+    return {
+        name: value.hex() if isinstance(value, bytes) else msgspec.to_builtins(value)
+        for name, value in found.items()
+    }
 
 
 def _line(row: Row) -> dict[str, Any]:
-    header = {name: getattr(row, name) for name in ("seq", "at", "kind", "node", "iteration", "execution", "attempt")}
+    header = {
+        name: getattr(row, name)
+        for name in ("seq", "at", "kind", "node", "iteration", "execution", "attempt")
+    }
     return {**header, "salt": row.salt.hex(), "digest": row.digest.hex(), **_body(row.body)}
 
 
@@ -297,7 +334,9 @@ def main(folder: Path) -> None:
         run_id = story(recorder)
         lines = (json.dumps(line, ensure_ascii=False) for line in lines_of(recorder.store, run_id))
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        (folder / f"{name}.json").write_text(json.dumps(told(recorder.store, run_id), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        (folder / f"{name}.json").write_text(
+            json.dumps(told(recorder.store, run_id), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
         print(f"{name}: {recorder.store.run(run_id).seq} events, {recorder.store.run(run_id).status}")
 
 

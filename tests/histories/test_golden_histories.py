@@ -1,7 +1,9 @@
-"""Logs that earlier versions of Holdfast wrote, replayed for ever: they verify, fold to what they meant then, and can be carried on.
+"""Logs that earlier versions of Holdfast wrote, replayed for ever: they verify, fold to what they meant then, and can
+be carried on.
 
-`record.py` wrote them, each version into a folder of its own. A test that fails here says that stored runs of users would be read differently, or
-not at all: change the code, or give the event a new version and an upcaster; never the files.
+`record.py` wrote them, each version into a folder of its own. A test that fails here says that stored runs of users
+would be read differently, or not at all: change the code, or give the event a new version and an upcaster; never the
+files.
 """
 
 from __future__ import annotations
@@ -53,7 +55,11 @@ class Kept:
         """Store it as it was, as a run that nobody holds."""
         head, base = self._head, self._head.get("base")
         create = {**head["create"], "input_digest": bytes.fromhex(head["create"]["input_digest"])}
-        snapshots = (Snapshot(base["seq"], _body(base), base=True, digest=bytes.fromhex(base["digest"])),) if base else ()
+        snapshots = (
+            (Snapshot(base["seq"], _body(base), base=True, digest=bytes.fromhex(base["digest"])),)
+            if base
+            else ()
+        )
         append = Append(
             run_id=self.run_id,
             expected_seq=self.rows[0].seq - 1,
@@ -82,7 +88,9 @@ def stories() -> ModuleType:
     spec = importlib.util.spec_from_file_location("holdfast_histories", FOLDER / "record.py")
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(
+        spec
+    )  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
@@ -128,7 +136,9 @@ def test_every_checkpoint_of_a_history_can_be_loaded(path: Path) -> None:
 def test_every_body_of_a_history_says_what_it_said(path: Path) -> None:
     """What is read and written again is what was written: nothing was dropped, and no default has changed."""
     for row in Kept(path).rows:
-        assert json.loads(events.encode(open_row(row).event).body or b"{}") == json.loads(unpack(row.body) or b"{}"), row.seq
+        assert json.loads(events.encode(open_row(row).event).body or b"{}") == json.loads(
+            unpack(row.body) or b"{}"
+        ), row.seq
 
 
 def resume(store: MemoryStore, flow: Any, verb: str = "resume", *args: Any) -> hf.Run[Any]:

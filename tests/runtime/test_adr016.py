@@ -1,7 +1,8 @@
-"""The tests of ADR-016 by their names, with what we resolved where that record contradicts itself (research/seeds.md, seed 000):
+"""The tests of ADR-016 by their names, with what we resolved where that record contradicts itself (research/seeds.md,
+seed 000):
 
-replay runs the last completed node again with the input it had, so it never applies anything twice; a validation that says no leaves one trace in the
-log, its refusal, and runs nothing.
+replay runs the last completed node again with the input it had, so it never applies anything twice; a validation that
+says no leaves one trace in the log, its refusal, and runs nothing.
 """
 
 # ruff: noqa: N802 - the names are the record's own
@@ -41,7 +42,9 @@ def three_nodes(executed: list[str]) -> Flow[Counted]:
 
 
 def crashed_before_c(flow: Flow[Counted], store: MemoryStore) -> None:
-    History("r", flow).created(Counted()).completed("a", Counted(1)).completed("b", Counted(2)).crashed_before("c").write(store)
+    History("r", flow).created(Counted()).completed("a", Counted(1)).completed(
+        "b", Counted(2)
+    ).crashed_before("c").write(store)
 
 
 def resume(flow: Flow[Counted], store: MemoryStore, **wishes: object) -> hf.Run[Counted]:
@@ -73,10 +76,12 @@ def test_Resume_ReplayNode() -> None:
 
 
 def test_Resume_ReplayNode_of_a_node_that_died_after_it_runs_the_node_before() -> None:
-    """Scenario 2 of the record: the crash came inside c. Replay means b, the last one completed, and c follows as it always does."""
+    """Scenario 2 of the record: the crash came inside c. Replay means b, the last one completed; c follows as ever."""
     executed: list[str] = []
     flow, store = three_nodes(executed), MemoryStore()
-    History("r", flow).created(Counted()).completed("a", Counted(1)).completed("b", Counted(2)).crashed_in("c").write(store)
+    History("r", flow).created(Counted()).completed("a", Counted(1)).completed("b", Counted(2)).crashed_in(
+        "c"
+    ).write(store)
     assert resume(flow, store, replay=True).state == Counted(3)
     assert executed == ["b", "c"]
 

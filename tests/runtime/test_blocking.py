@@ -17,7 +17,22 @@ from holdfast import END, START, Flow, Graph
 from holdfast.runtime import blocking
 from holdfast.storage.memory import MemoryStore
 
-VERBS = ["run", "start", "wait", "resume", "retry", "skip", "cancel", "pause", "fork", "get", "runs", "state", "events", "checkpoints"]
+VERBS = [
+    "run",
+    "start",
+    "wait",
+    "resume",
+    "retry",
+    "skip",
+    "cancel",
+    "pause",
+    "fork",
+    "get",
+    "runs",
+    "state",
+    "events",
+    "checkpoints",
+]
 
 
 def adding(broken: list[bool] | None = None) -> Flow[dict[str, Any]]:
@@ -72,7 +87,11 @@ def test_retry_and_skip_carry_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_takes_what_the_engines_verb_takes(verb: str) -> None:
     ours = inspect.signature(getattr(hf, verb)).parameters
-    theirs = {name: found for name, found in inspect.signature(getattr(hf.Engine, verb)).parameters.items() if name != "self"}
+    theirs = {
+        name: found
+        for name, found in inspect.signature(getattr(hf.Engine, verb)).parameters.items()
+        if name != "self"
+    }
     assert [name for name in ours if name != "options"] == list(theirs)
     for name, found in theirs.items():
         assert (ours[name].kind, ours[name].default) == (found.kind, found.default), name
@@ -89,7 +108,9 @@ def test_the_store_comes_from_the_environment(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "from-environment.db").exists()
 
 
-def test_the_store_is_beside_the_caller_where_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_is_beside_the_caller_where_nothing_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("HOLDFAST_STORE", raising=False)
     monkeypatch.chdir(tmp_path)
     hf.run(adding(), {"n": 1}, run_id="r")
@@ -138,8 +159,12 @@ def test_afterwards_the_signals_are_as_they_were() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-@pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
-def test_a_signal_is_passed_on_when_the_run_is_in_order(number: signal.Signals, raised: type[BaseException]) -> None:
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_a_signal_is_passed_on_when_the_run_is_in_order(
+    number: signal.Signals, raised: type[BaseException]
+) -> None:
     graph = Graph("signalled")
 
     @graph.node
@@ -174,7 +199,9 @@ def test_an_input_that_does_not_fit_is_refused_and_leaves_no_run(given: Any) -> 
     assert hf.runs(store=store) == []
 
 
-@pytest.mark.parametrize("verb", ["get", "state", "events", "checkpoints", "wait", "resume", "retry", "cancel", "pause", "fork"])
+@pytest.mark.parametrize(
+    "verb", ["get", "state", "events", "checkpoints", "wait", "resume", "retry", "cancel", "pause", "fork"]
+)
 def test_an_unknown_run_is_said_to_be_unknown(verb: str) -> None:
     with pytest.raises(hf.RunNotFound, match="no run 'nobody'"):
         getattr(hf, verb)("nobody", store=MemoryStore())

@@ -1,7 +1,8 @@
-"""What the engine does with nodes that return, raise, hang and are cut: retries, timeouts, cancellation, pauses, fan-outs, layers, durability.
+"""What the engine does with nodes that return, raise, hang and are cut: retries, timeouts, cancellation, pauses,
+fan-outs, layers, durability.
 
-Time belongs to the tests: a manual clock that jumps to the next timer when nothing else is to do, or that stands still. Where threads take part,
-they meet the test at events, and nothing sleeps.
+Time belongs to the tests: a manual clock that jumps to the next timer when nothing else is to do, or that stands
+still. Where threads take part, they meet the test at events, and nothing sleeps.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -20,12 +22,13 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry, add, append, merge
+from holdfast.errors import StoreBusy
 from holdfast.runtime import verification
 from holdfast.storage.memory import MemoryStore
 from holdfast.storage.sqlite import SqliteStore
-from holdfast.testing.appends import dead_process
+from holdfast.testing.appends import dead_process, hooked
 from holdfast.testing.builders import History
-from holdfast.testing.clock import ManualClock
+from holdfast.testing.clock import STARTS_AT, ManualClock
 
 PATIENCE_S = 10
 
@@ -56,7 +59,9 @@ def in_engine(use: Callable[[hf.Engine], Awaitable[Any]], store: Any = None, **o
     return asyncio.run(main())
 
 
-def quickly(flow: Flow[Any], given: Any = None, *, store: Any = None, clock: ManualClock | None = None, **options: Any) -> Any:
+def quickly(
+    flow: Flow[Any], given: Any = None, *, store: Any = None, clock: ManualClock | None = None, **options: Any
+) -> Any:
     """Run `r` on one thread, with a clock that jumps over every wait."""
     clock = clock or ManualClock(auto=True)
     store = store or MemoryStore(clock=clock.now)
@@ -75,22 +80,38 @@ def kinds(store: Any, after: int = 0) -> list[str]:
     return [row.kind for row in store.events("r", after)]
 
 
+async def until(condition: Callable[[], Any]) -> None:
+    """Let the event loop go round until this holds; `in_engine` bounds how long."""
+    for _ in iter(int, 1):  # for ever
+        if condition():
+            return
+        await asyncio.sleep(0)
+
+
+async def turns(count: int) -> None:
+    """Let the event loop go round so many times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def has(store: Any, kind: str, node: str | None = None) -> bool:
+    """Whether the run `r` has recorded this."""
+    try:
+        return bool(store.events("r", kinds=(kind,), node=node))
+    except hf.RunNotFound:
+        return False
+
+
 async def started(engine: hf.Engine, node: str) -> None:
     """Wait until the start of a node is durable and its body has had its first step."""
-    while True:
-        try:
-            found = await engine.events("r", node=node, kind="NodeStarted")
-        except hf.RunNotFound:
-            found = []
-        if found:
-            break
-        await asyncio.sleep(0)
-    for _ in range(3):
-        await asyncio.sleep(0)
+    await until(lambda: has(engine.store, "NodeStarted", node))
+    await turns(3)
 
 
 @asynccontextmanager
-async def running(engine: hf.Engine, flow: Flow[Any], given: Any = None, **options: Any) -> AsyncIterator[asyncio.Task[hf.Run[Any]]]:
+async def running(
+    engine: hf.Engine, flow: Flow[Any], given: Any = None, **options: Any
+) -> AsyncIterator[asyncio.Task[hf.Run[Any]]]:
     """The run `r`, on its way."""
     run = asyncio.create_task(engine.run(flow, given, run_id="r", **options))
     try:
@@ -178,7 +199,19 @@ def test_a_node_is_told_who_it_is() -> None:
     seen = []
 
     def body(state: Work, ctx: hf.Context) -> None:
-        seen.append((ctx.run_id, ctx.flow, ctx.node, ctx.iteration, ctx.execution, ctx.attempt, ctx.item, ctx.resources["db"], ctx.cancelled))
+        seen.append(
+            (
+                ctx.run_id,
+                ctx.flow,
+                ctx.node,
+                ctx.iteration,
+                ctx.execution,
+                ctx.attempt,
+                ctx.item,
+                ctx.resources["db"],
+                ctx.cancelled,
+            )
+        )
 
     quickly(one_node(body), resources={"db": "pool"})
     assert seen == [("r", "one", "only", 1, 1, 1, None, "pool", False)]
@@ -211,7 +244,9 @@ class Http(Exception):
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
 )
 @pytest.mark.parametrize("colour", ["def", "async"])
-def test_the_class_of_a_failure_decides_how_often_it_is_tried(error: BaseException, tries: int, kind: str, colour: str) -> None:
+def test_the_class_of_a_failure_decides_how_often_it_is_tried(
+    error: BaseException, tries: int, kind: str, colour: str
+) -> None:
     def plain(state: Work) -> None:
         raise error
 
@@ -253,8 +288,11 @@ def test_waits_between_tries_grow_and_are_exact_without_jitter() -> None:
         times.append(clock.now())
         raise hf.Recoverable("busy")
 
-    failure_of(one_node(body, retry=Retry(attempts=5, backoff=2.0, factor=3.0, max_delay=20.0, jitter=0.0)), clock=clock)
-    waits = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    failure_of(
+        one_node(body, retry=Retry(attempts=5, backoff=2.0, factor=3.0, max_delay=20.0, jitter=0.0)),
+        clock=clock,
+    )
+    waits = [later - earlier for earlier, later in pairwise(times)]
     assert waits == [2.0, 6.0, 18.0, 20.0]
 
 
@@ -329,8 +367,7 @@ def test_a_resume_waits_out_the_wait_of_the_failure_before() -> None:
 
     async def use(engine: hf.Engine) -> None:
         run = asyncio.create_task(engine.resume("r"))
-        for _ in range(50):
-            await asyncio.sleep(0)
+        await turns(50)
         assert not run.done()
         clock.advance(98.0)
         assert (await engine.get("r")).status == "waiting"
@@ -364,8 +401,7 @@ def test_when_a_node_fails_for_good_what_runs_ends_and_is_recorded_and_nothing_n
 
     @graph.node
     async def good(state: Work) -> dict[str, Any]:
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns(20)
         return {"log": ["good"]}
 
     @graph.node
@@ -423,10 +459,8 @@ def test_a_thread_that_takes_too_long_is_abandoned_and_no_new_attempt_starts_whi
             await started(engine, "only")
             await asyncio.to_thread(entered.wait)
             clock.advance(6.0)
-            while not await engine.events("r", kind="NodeFailed"):
-                await asyncio.sleep(0)
-            for _ in range(20):
-                await asyncio.sleep(0)
+            await until(lambda: has(engine.store, "NodeFailed"))
+            await turns(20)
             assert attempts == [1], "the old thread lives"
             leave.set()
             return await run
@@ -459,8 +493,7 @@ def test_no_new_attempt_starts_on_resume_either_while_the_old_thread_lives() -> 
             with pytest.raises(hf.RunFailed, match="took longer"):
                 await run
         again = asyncio.create_task(engine.resume("r"))
-        for _ in range(200):
-            await asyncio.sleep(0)
+        await turns(200)
         leave.set()
         await again
 
@@ -485,7 +518,12 @@ def test_a_run_that_takes_too_long_fails_and_gets_as_long_again_on_resume() -> N
     with pytest.raises(hf.RunFailed, match="longer than 60 s"):
         in_engine(lambda engine: engine.resume("r"), store, flows=[flow], clock=clock, inline=True)
     slow.clear()
-    assert in_engine(lambda engine: engine.resume("r"), store, flows=[flow], clock=clock, inline=True).state.total == 1
+    assert (
+        in_engine(
+            lambda engine: engine.resume("r"), store, flows=[flow], clock=clock, inline=True
+        ).state.total
+        == 1
+    )
 
 
 # --- cancel, pause and other requests to a run that moves ------------------------------------------------
@@ -518,8 +556,7 @@ def test_a_run_cancelled_before_its_node_had_its_first_step_ends_all_the_same() 
 
     async def use(engine: hf.Engine) -> None:
         async with running(engine, one_node(body)) as run:
-            while "r" not in engine._runners:
-                await asyncio.sleep(0)
+            await until(lambda: "r" in engine._runners)
             await engine.cancel("r")
             with pytest.raises(hf.RunCancelled):
                 await asyncio.wait_for(run, 5)
@@ -543,10 +580,8 @@ def test_a_cancelled_thread_is_told_and_its_late_result_is_refused() -> None:
             with pytest.raises(hf.RunCancelled):
                 await run
             leave.set()
-            while not told:
-                await asyncio.sleep(0)
-            for _ in range(10):
-                await asyncio.sleep(0)
+            await until(lambda: told)
+            await turns(10)
             assert (await engine.get("r")).state.log == []
 
     in_engine(use, store)
@@ -623,46 +658,40 @@ def test_a_request_that_was_answered_is_not_answered_again() -> None:
     async def use(engine: hf.Engine) -> None:
         await engine.start(flow, run_id="r")
         async with running(engine, flow):
-            while not tried:
-                await asyncio.sleep(0)
+            await until(lambda: tried)
             async with hf.Engine(store, flows=[flow], clock=clock) as other:
                 await other.retry("r")
             for _ in range(20):  # the inbox is looked at every 0.2 s
                 clock.advance(0.25)
-                for _ in range(20):
-                    await asyncio.sleep(0)
+                await turns(20)
 
     in_engine(use, store, clock=clock, inline=True, durability="exit")
     assert len(tried) == 2, "once by itself, once because it was asked"
 
 
-def test_a_waiting_retry_can_be_tried_at_once_or_skipped() -> None:
+@pytest.mark.parametrize(
+    ("verb", "args", "total"),
+    [("retry", ("r",), 2), ("skip", ("r", "only", {"total": 7}), 7)],
+    ids=["retry", "skip"],
+)
+def test_a_waiting_retry_can_be_tried_at_once_or_skipped(verb: str, args: Any, total: int) -> None:
     clock = ManualClock()
-    for verb, args, total in (("retry", ("r",), 2), ("skip", ("r", "only", {"total": 7}), 7)):
-        store = MemoryStore(clock=clock.now)
+    store = MemoryStore(clock=clock.now)
 
-        def body(state: Work, ctx: hf.Context) -> dict[str, Any]:
-            if ctx.attempt == 1:
-                raise hf.Recoverable("busy")
-            return {"total": ctx.attempt}
+    def body(state: Work, ctx: hf.Context) -> dict[str, Any]:
+        if ctx.attempt == 1:
+            raise hf.Recoverable("busy")
+        return {"total": ctx.attempt}
 
-        flow = one_node(body, retry=Retry(attempts=3, backoff=1000.0))
+    flow = one_node(body, retry=Retry(attempts=3, backoff=1000.0))
 
-        async def use(engine: hf.Engine, flow: Flow[Any] = flow, verb: str = verb, args: Any = args) -> hf.Run[Any]:
-            async with running(engine, flow) as run:
-                while not await_failed(store):
-                    await asyncio.sleep(0)
-                await getattr(engine, verb)(*args)
-                return await run
+    async def use(engine: hf.Engine) -> hf.Run[Any]:
+        async with running(engine, flow) as run:
+            await until(lambda: has(store, "NodeFailed"))
+            await getattr(engine, verb)(*args)
+            return await run
 
-        assert in_engine(use, store, clock=clock, inline=True).state.total == total
-
-
-def await_failed(store: Any) -> bool:
-    try:
-        return bool(store.events("r", kinds=("NodeFailed",)))
-    except hf.RunNotFound:
-        return False
+    assert in_engine(use, store, clock=clock, inline=True).state.total == total
 
 
 def test_a_paused_run_that_waits_for_a_retry_waits_for_somebody() -> None:
@@ -677,8 +706,7 @@ def test_a_paused_run_that_waits_for_a_retry_waits_for_somebody() -> None:
 
     async def use(engine: hf.Engine) -> None:
         async with running(engine, flow) as run:
-            while not await_failed(store):
-                await asyncio.sleep(0)
+            await until(lambda: has(store, "NodeFailed"))
             await engine.pause("r")
             assert (await run).status == "paused"
         clock.advance(60.0)
@@ -876,8 +904,7 @@ def test_no_more_items_run_at_once_than_the_limit_says(limit: int) -> None:
     async def body(page: str) -> None:
         now[0] += 1
         most[0] = max(most[0], now[0])
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns(5)
         now[0] -= 1
 
     quickly(fanned(body, limit=limit), Work(pages=list("abcdefg")))
@@ -944,7 +971,9 @@ def test_two_items_that_set_one_plain_field_are_refused_by_number() -> None:
 
 def test_one_item_alone_may_set_a_plain_field() -> None:
     graph = Graph("fan", Work)
-    graph.node(name="read", each=lambda state: state.pages)(lambda page: {"number": 1.0} if page == "two" else None)
+    graph.node(name="read", each=lambda state: state.pages)(
+        lambda page: {"number": 1.0} if page == "two" else None
+    )
     flow = graph.chain(START, "read", END).compile()
     assert quickly(flow, Work(pages=["one", "two"])).state.number == 1.0
 
@@ -1087,7 +1116,9 @@ def test_the_next_node_starts_when_the_completion_before_it_is_as_durable_as_ask
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-def test_a_node_that_is_not_idempotent_is_always_durable_before_the_next(tmp_path: Path, durability: str) -> None:
+def test_a_node_that_is_not_idempotent_is_always_durable_before_the_next(
+    tmp_path: Path, durability: str
+) -> None:
     assert chain_that_looks(tmp_path, durability, idempotent=False) == [True]
 
 
@@ -1123,6 +1154,54 @@ def test_a_run_of_less_durability_ends_in_the_same_log(tmp_path: Path, durabilit
     assert len(store.events("r", kinds=("NodeCompleted",))) == 10
     assert not store.run("r").held
     store.close()
+
+
+class Busy:
+    """A hook for failpoints: these appends (by number, from 1) find the store busy, so often."""
+
+    def __init__(self, numbers: range, times: int) -> None:
+        self.left = dict.fromkeys(numbers, times)
+        self.number = 1
+
+    def __call__(self, name: str) -> None:
+        if name == "append.before" and self.left.get(self.number, 0) > 0:
+            self.left[self.number] -= 1
+            raise StoreBusy("somebody else is at it")
+        if name == "append.committed":
+            self.number += 1
+
+
+def looking(store: Any, seen: list[bool]) -> Flow[Work]:
+    """a -> b; b notes whether the store knows that a is completed."""
+    graph = Graph("two", Work)
+    graph.node(name="a")(lambda state: {"total": 1})
+    graph.node(name="b")(lambda state: seen.append(has(store, "NodeCompleted", "a")) or {"total": 1})
+    return graph.chain(START, "a", "b", END).compile()
+
+
+@pytest.mark.parametrize(("durability", "durable"), [("sync", True), ("async", False)])
+def test_a_busy_store_is_asked_again_and_the_next_node_waits_for_it(durability: str, durable: bool) -> None:
+    clock, seen = ManualClock(auto=True), []
+    store = MemoryStore(clock=clock.now)
+    with hooked(Busy(range(2, 3), times=4)):
+        run = quickly(looking(store, seen), store=store, clock=clock, durability=durability)
+    assert (run.status, run.state.total, seen) == ("completed", 2, [durable])
+    assert verification.verify(store, "r").problems == []
+
+
+def test_an_append_that_cannot_be_made_stops_the_run_and_calls_nothing_failed() -> None:
+    clock, seen = ManualClock(auto=True), []
+    store = MemoryStore(clock=clock.now)
+    flow = looking(store, seen)
+    with (
+        hooked(Busy(range(2, 3), times=10_000)),
+        pytest.raises(StoreBusy, match=r"could not be recorded.*resume"),
+    ):
+        quickly(flow, store=store, clock=clock)
+    assert clock.now() - STARTS_AT >= 30, "as long as the lease lasts"
+    assert (kinds(store), seen) == (["RunCreated", "NodeStarted"], [])
+    run = in_engine(lambda engine: engine.resume("r"), store, flows=[flow])
+    assert (run.status, run.state.total, run.nodes["a"].attempt) == ("completed", 2, 2)
 
 
 # --- nodes that must not run twice ----------------------------------------------------------------------
@@ -1238,7 +1317,9 @@ def test_events_can_be_chosen_by_place_node_and_kind() -> None:
     in_engine(use)
 
 
-@pytest.mark.parametrize("verb", ["get", "state", "events", "checkpoints", "wait", "resume", "retry", "cancel", "pause", "fork"])
+@pytest.mark.parametrize(
+    "verb", ["get", "state", "events", "checkpoints", "wait", "resume", "retry", "cancel", "pause", "fork"]
+)
 def test_an_unknown_run_is_said_to_be_unknown(verb: str) -> None:
     with pytest.raises(hf.RunNotFound, match="no run 'nobody'"):
         in_engine(lambda engine: getattr(engine, verb)("nobody"))

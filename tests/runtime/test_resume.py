@@ -1,4 +1,5 @@
-"""Every row of the table "Resuming": from where a run goes on, with which state and flow, whether at all, and what an operator may do with it.
+"""Every row of the table "Resuming": from where a run goes on, with which state and flow, whether at all, and what an
+operator may do with it.
 
 Each verb is called on an engine of its own, as another process would: nothing but the store connects two calls.
 """
@@ -15,6 +16,7 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, append
 from holdfast.runtime import verification
+from holdfast.storage.contract import Request
 from holdfast.storage.memory import MemoryStore
 from holdfast.testing.appends import dead_process
 from holdfast.testing.builders import History
@@ -40,11 +42,20 @@ class Scene:
             self.ran.append(name)
             if name in self.broken:
                 raise self.broken[name]
-            return {"told": [f"{name} {ctx.iteration}.{ctx.execution} {state.mood}"], "count": state.count + 1}
+            return {
+                "told": [f"{name} {ctx.iteration}.{ctx.execution} {state.mood}"],
+                "count": state.count + 1,
+            }
 
         return tell
 
-    def flow(self, *names: str, graph: Graph[Tale] | None = None, nodes: dict[str, dict[str, Any]] | None = None, **options: Any) -> Flow[Tale]:
+    def flow(
+        self,
+        *names: str,
+        graph: Graph[Tale] | None = None,
+        nodes: dict[str, dict[str, Any]] | None = None,
+        **options: Any,
+    ) -> Flow[Tale]:
         """A chain of these nodes."""
         graph = graph or Graph("tale", Tale)
         for name in names:
@@ -275,7 +286,9 @@ def test_an_edit_replaces_also_what_a_reducer_would_add_to(scene: Scene, edit: A
 
 
 @pytest.mark.parametrize("edit", [{"mod": "bright"}, {"count": "many"}, lambda s: {"count": float("nan")}])
-def test_an_edit_that_does_not_fit_the_state_is_refused_and_nothing_is_recorded(scene: Scene, edit: Any) -> None:
+def test_an_edit_that_does_not_fit_the_state_is_refused_and_nothing_is_recorded(
+    scene: Scene, edit: Any
+) -> None:
     flow = scene.flow("a", "b")
     scene.fail_at("b", flow)
     before = scene.store.run("r").seq
@@ -305,7 +318,9 @@ def test_an_edit_comes_before_the_validation_and_a_refusal_records_neither(scene
     scene.assert_sound()
 
 
-@pytest.mark.parametrize(("answer", "goes_on"), [(None, True), (True, True), (False, False), ("", False), ("no", False)])
+@pytest.mark.parametrize(
+    ("answer", "goes_on"), [(None, True), (True, True), (False, False), ("", False), ("no", False)]
+)
 def test_what_a_validation_returns_decides(scene: Scene, answer: Any, goes_on: bool) -> None:
     flow = scene.flow("a", "b")
     scene.fail_at("b", flow)
@@ -339,8 +354,12 @@ def test_a_completed_run_is_returned_and_nothing_runs(scene: Scene) -> None:
     assert (run.status, scene.ran, scene.kinds(before)) == ("completed", ["a"], [])
 
 
-@pytest.mark.parametrize("how", [{"checkpoint": 1}, {"after": "a"}, {"restart_at": "a"}, {"replay": True}, {"edit": {"mood": "x"}}])
-def test_rewinding_or_editing_a_completed_run_is_refused_with_the_way_out(scene: Scene, how: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "how", [{"checkpoint": 1}, {"after": "a"}, {"restart_at": "a"}, {"replay": True}, {"edit": {"mood": "x"}}]
+)
+def test_rewinding_or_editing_a_completed_run_is_refused_with_the_way_out(
+    scene: Scene, how: dict[str, Any]
+) -> None:
     flow = scene.flow("a")
     scene.call("run", flow, Tale(), run_id="r", flows=[flow])
     with pytest.raises(hf.ResumeRefused, match=r"completed, which is final.*fork"):
@@ -378,7 +397,13 @@ def test_a_fatal_failure_can_be_skipped(scene: Scene) -> None:
 def test_rewinding_past_a_node_that_is_not_idempotent_needs_force(scene: Scene) -> None:
     flow = scene.flow("a", "pay", "c", nodes={"pay": {"idempotent": False}})
     scene.fail_at("c", flow)
-    for how in ({"checkpoint": 1}, {"after": "a"}, {"restart_at": "a"}, {"restart_at": "pay"}, {"replay": True}):
+    for how in (
+        {"checkpoint": 1},
+        {"after": "a"},
+        {"restart_at": "a"},
+        {"restart_at": "pay"},
+        {"replay": True},
+    ):
         with pytest.raises(hf.ResumeRefused, match=r"'pay' again, which is not idempotent.*force=True"):
             scene.call("resume", "r", flows=[flow], **how)
     assert scene.ran == []
@@ -449,7 +474,9 @@ def test_a_run_of_this_very_engine_is_refused_as_held_too(scene: Scene) -> None:
 
 def test_a_dead_holder_keeps_nobody_out(scene: Scene) -> None:
     flow = scene.flow("a", "b")
-    History("r", flow).created(Tale()).completed("a").crashed_in("b").write(scene.store, holder=dead_process())
+    History("r", flow).created(Tale()).completed("a").crashed_in("b").write(
+        scene.store, holder=dead_process()
+    )
     run = scene.call("resume", "r", flows=[flow])
     assert (run.status, scene.ran, run.nodes["b"].attempt) == ("completed", ["b"], 2)
     scene.assert_sound()
@@ -552,7 +579,9 @@ def test_a_seq_means_the_same_place_in_a_fork(scene: Scene) -> None:
     scene.call("fork", f"r@{place}", run_id="f", flows=[flow])
     first = scene.store.events("f")[0]
     assert (first.kind, first.seq) == ("RunForked", place + 1)
-    assert scene.call("state", f"f@{place + 1}", flows=[flow]) == scene.call("state", f"r@{place}", flows=[flow])
+    assert scene.call("state", f"f@{place + 1}", flows=[flow]) == scene.call(
+        "state", f"r@{place}", flows=[flow]
+    )
     assert scene.call("resume", "f", flows=[flow]).status == "completed"
 
 
@@ -597,19 +626,32 @@ def test_a_fork_of_a_rewound_run_verifies(scene: Scene) -> None:
 def test_a_fork_can_be_rewound_to_its_own_beginning(scene: Scene) -> None:
     flow = scene.flow("a", "b", "c")
     scene.fail_at("c", flow)
-    scene.call("fork", "r", checkpoint=scene.seq("NodeCompleted", "a"), run_id="f", labels={"who": "fork"}, flows=[flow])
+    scene.call(
+        "fork",
+        "r",
+        checkpoint=scene.seq("NodeCompleted", "a"),
+        run_id="f",
+        labels={"who": "fork"},
+        flows=[flow],
+    )
     first = scene.store.events("f")[0].seq
     scene.broken["c"] = ValueError("again")
     with pytest.raises(hf.RunFailed):
         scene.call("resume", "f", flows=[flow])
     del scene.broken["c"]
     run = scene.call("resume", f"f@{first}", flows=[flow])
-    assert (run.state.told, run.parent, run.labels) == (["a 1.1 calm", "b 1.2 calm", "c 1.2 calm"], "r", {"who": "fork"})
+    assert (run.state.told, run.parent, run.labels) == (
+        ["a 1.1 calm", "b 1.2 calm", "c 1.2 calm"],
+        "r",
+        {"who": "fork"},
+    )
     scene.assert_sound("f")
 
 
 @pytest.mark.parametrize("how", [{"replay": True}, {"restart_at": "a"}, {"restart_at": "b"}, {"after": "a"}])
-def test_a_place_before_a_fork_began_is_done_over_or_refused_with_the_way_out(scene: Scene, how: dict[str, Any]) -> None:
+def test_a_place_before_a_fork_began_is_done_over_or_refused_with_the_way_out(
+    scene: Scene, how: dict[str, Any]
+) -> None:
     flow = scene.flow("a", "b", "c")
     scene.fail_at("c", flow)
     scene.call("fork", "r", run_id="f", flows=[flow])
@@ -734,11 +776,11 @@ def test_cancel_ends_a_failed_run_for_good(scene: Scene) -> None:
 
 
 def test_cancel_ends_an_interrupted_run_for_good(scene: Scene) -> None:
-    graph, entered = Graph("tale", Tale), []
+    graph, entered = Graph("tale", Tale), asyncio.Event()
 
     @graph.node
     async def a(state: Tale) -> None:
-        entered.append(True)
+        entered.set()
         await asyncio.Event().wait()
 
     flow = graph.chain(START, "a", END).compile()
@@ -746,8 +788,7 @@ def test_cancel_ends_an_interrupted_run_for_good(scene: Scene) -> None:
     async def stopped() -> None:
         async with hf.Engine(scene.store, grace=0.0) as engine:
             running = asyncio.create_task(engine.run(flow, Tale(), run_id="r"))
-            while not entered:
-                await asyncio.sleep(0)
+            await entered.wait()
             engine.stop()
             assert (await asyncio.wait_for(running, 5)).status == "interrupted"
 
@@ -770,11 +811,51 @@ async def engine_follow(engine: hf.Engine) -> Any:
 
 def test_cancel_ends_a_run_whose_process_died(scene: Scene) -> None:
     flow = scene.flow("a", "b")
-    History("r", flow).created(Tale()).completed("a").crashed_in("b").write(scene.store, holder=dead_process())
+    History("r", flow).created(Tale()).completed("a").crashed_in("b").write(
+        scene.store, holder=dead_process()
+    )
     assert scene.call("cancel", "r", flows=[flow]).status == "cancelled"
     assert scene.kinds()[-1] == "RunCancelled"
     with pytest.raises(hf.RunCancelled):
         scene.call("run", flow, Tale(), run_id="r", flows=[flow])
+    scene.assert_sound()
+
+
+def test_a_cancel_that_a_dead_holder_never_took_up_is_obeyed_by_the_next(scene: Scene) -> None:
+    flow = scene.flow("a", "b")
+    History("r", flow).created(Tale()).completed("a").crashed_in("b").write(
+        scene.store, holder=dead_process()
+    )
+    scene.store.post("r", Request(id="please", verb="cancel", by="ann"))
+    with pytest.raises(hf.RunCancelled):
+        scene.call("resume", "r", flows=[flow])
+    assert (scene.ran, scene.store.run("r").status) == ([], "cancelled")
+
+
+def test_a_run_whose_caller_gave_up_waiting_is_free_and_can_be_resumed(scene: Scene) -> None:
+    graph, entered, gone = Graph("tale", Tale), asyncio.Event(), []
+
+    @graph.node
+    async def a(state: Tale) -> dict[str, Any]:
+        entered.set()
+        if not gone:
+            await asyncio.Event().wait()
+        return {"told": ["a"]}
+
+    flow = graph.chain(START, "a", END).compile()
+
+    async def give_up() -> None:
+        async with hf.Engine(scene.store) as engine:
+            run = asyncio.create_task(engine.run(flow, Tale(), run_id="r"))
+            await entered.wait()
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+            assert not scene.store.run("r").held
+            gone.append(True)
+            assert (await engine.resume("r")).state.told == ["a"]
+
+    asyncio.run(give_up())
     scene.assert_sound()
 
 
@@ -844,7 +925,9 @@ def test_an_unchanged_flow_made_anew_goes_on_without_a_word(scene: Scene) -> Non
 
 def test_changed_options_go_on_and_are_recorded(scene: Scene) -> None:
     scene.fail_at("b", scene.flow("a", "b"))
-    run = scene.call("resume", "r", flows=[scene.flow("a", "b", nodes={"b": {"timeout": 60}}, max_iterations=5)])
+    run = scene.call(
+        "resume", "r", flows=[scene.flow("a", "b", nodes={"b": {"timeout": 60}}, max_iterations=5)]
+    )
     assert (run.status, "FlowChanged" in scene.kinds()) == ("completed", True)
     scene.assert_sound()
 
@@ -876,7 +959,9 @@ def test_an_incompatible_change_is_refused_with_the_difference(scene: Scene) -> 
 def test_a_renamed_node_keeps_what_it_has_done(scene: Scene) -> None:
     scene.fail_at("b", scene.flow("a", "b"))
     renamed = scene.flow("first", "second")
-    run = scene.call("resume", "r", on_change="compatible", rename={"a": "first", "b": "second"}, flows=[renamed])
+    run = scene.call(
+        "resume", "r", on_change="compatible", rename={"a": "first", "b": "second"}, flows=[renamed]
+    )
     assert (run.status, scene.ran) == ("completed", ["second"])
     assert run.nodes["first"].status == run.nodes["second"].status == "completed"
     assert "a" not in run.nodes
@@ -952,6 +1037,41 @@ def test_a_state_of_a_newer_version_is_refused(scene: Scene) -> None:
     scene.fail_at("b", scene.flow("a", "b", graph=graph))
     with pytest.raises(hf.ResumeRefused, match=r"version 2.*newer code"):
         scene.call("resume", "r", on_change="compatible", flows=[scene.flow("a", "b")])
+
+
+def test_what_a_cut_layer_holds_is_upgraded_too(scene: Scene) -> None:
+    def two(state: type[Any], **given: Any) -> Flow[Any]:
+        graph = Graph("tale", state, **given)
+        for name in ("left", "right"):
+            graph.node(name=name)(lambda state, ctx: scene.ran.append(ctx.node))
+            graph.chain(START, name, END)
+        return graph.compile(schedule="layered")
+
+    old = two(Tale)
+    history = History("r", old).created(Tale()).started("left", "right").completed("left", {"mood": "bright"})
+    history.write(scene.store, holder=dead_process())
+    new = two(NewTale, version=2, upgrades={1: feeling_for_mood})
+    run = scene.call("resume", "r", on_change="compatible", flows=[new])
+    assert (scene.ran, run.status) == (["right"], "completed")
+    assert run.state.feeling == "rather bright"
+    scene.assert_sound()
+
+
+def test_the_items_of_a_cut_fan_out_are_upgraded_too(scene: Scene) -> None:
+    def fan(state: type[Any], **given: Any) -> Flow[Any]:
+        graph = Graph("tale", state, **given)
+        graph.node(name="fan", each=lambda state: [1, 2])(lambda item: scene.ran.append(str(item)))
+        return graph.chain(START, "fan", END).compile()
+
+    history = (
+        History("r", fan(Tale)).created(Tale()).started("fan").item_completed("fan", 0, {"mood": "bright"})
+    )
+    history.write(scene.store, holder=dead_process())
+    new = fan(NewTale, version=2, upgrades={1: feeling_for_mood})
+    run = scene.call("resume", "r", on_change="compatible", flows=[new])
+    assert (scene.ran, run.status) == (["2"], "completed")
+    assert run.state.feeling == "rather bright"
+    scene.assert_sound()
 
 
 # --- routing ------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Performing a command: the events it stands for are recorded. Calling the nodes is left to the runner, once those are durable."""
+"""Performing a command: the events it stands for are recorded. The runner calls the nodes, once those are durable."""
 
 from __future__ import annotations
 

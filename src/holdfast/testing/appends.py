@@ -37,7 +37,9 @@ class Time:
 class Log:
     """Writes the appends of one run: it knows where the log ends and what the chain is there."""
 
-    def __init__(self, run_id: str, *, holder: str | None = None, fence: int = 0, seq: int = 0, digest: bytes = b"") -> None:
+    def __init__(
+        self, run_id: str, *, holder: str | None = None, fence: int = 0, seq: int = 0, digest: bytes = b""
+    ) -> None:
         self.run_id = run_id
         self.holder = holder
         self.fence = fence
@@ -51,7 +53,9 @@ class Log:
         new = NewRun(**{"flow": "flow", "input_digest": b"input", "created_at": self.at, **given})
         return self.next(*(bodies or (b"{}",)), create=new, **changes)
 
-    def next(self, *bodies: bytes, kind: str = "NodeCompleted", node: str | None = "node", **changes: Any) -> Append:
+    def next(
+        self, *bodies: bytes, kind: str = "NodeCompleted", node: str | None = "node", **changes: Any
+    ) -> Append:
         """An append behind the end of the log, which stays where it is until the append is `wrote`."""
         given = {name: changes.pop(name) for name in View.__struct_fields__ if name in changes}
         view = View(**{"status": "running", "fingerprint": "print", "state_version": 1, **given})
@@ -59,7 +63,9 @@ class Log:
         return Append(
             run_id=self.run_id,
             expected_seq=self.seq,
-            rows=rows.seal(self.digest, self.run_id, self.seq, self.at, encoded, self._fresh_salts(len(encoded))),
+            rows=rows.seal(
+                self.digest, self.run_id, self.seq, self.at, encoded, self._fresh_salts(len(encoded))
+            ),
             view=view,
             holder=changes.pop("holder", self.holder),
             fence=changes.pop("fence", self.fence),
@@ -117,7 +123,9 @@ def dead_process() -> Holder:
     """A holder whose process has ended."""
     ask = "import holdfast.storage.holder as h, msgspec; print(msgspec.json.encode(h.this_process(30.0, 'dead')).decode())"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    said = subprocess.run([sys.executable, "-c", ask], stdout=subprocess.PIPE, check=True, env=environment).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", ask], stdout=subprocess.PIPE, check=True, env=environment
+    ).stdout
     return msgspec.json.decode(said, type=Holder)
 
 
@@ -131,7 +139,9 @@ def in_threads(count: int, *calls: Callable[[], None]) -> None:
         except BaseException as error:  # noqa: BLE001 - raised below, in the test's own thread
             errors.append(error)
 
-    threads = [threading.Thread(target=guard, args=(call,), daemon=True) for call in calls for _ in range(count)]
+    threads = [
+        threading.Thread(target=guard, args=(call,), daemon=True) for call in calls for _ in range(count)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -101,7 +101,12 @@ class StoreConformance:
     def contents(self, run_id: str) -> object:
         try:
             snapshot = self.store.snapshot(run_id, [(0, 10**9)])
-            return self.store.run(run_id), self.store.events(run_id), snapshot, self.store.inbox(self.holder.id)
+            return (
+                self.store.run(run_id),
+                self.store.events(run_id),
+                snapshot,
+                self.store.inbox(self.holder.id),
+            )
         except RunNotFound:
             return None
 
@@ -115,7 +120,9 @@ class StoreConformance:
         assert self.another().events("r1") == [*first, *second.rows]
 
     def test_the_run_row_holds_what_was_written_once_and_the_view_of_the_last_append(self) -> None:
-        log = self.started(flow="review", input_digest=b"\x00\xff", created_at=12.5, labels={"team": "a"}, parent="r0")
+        log = self.started(
+            flow="review", input_digest=b"\x00\xff", created_at=12.5, labels={"team": "a"}, parent="r0"
+        )
         last = self.write(
             log, status="waiting", fingerprint="new", state_version=3, active=("a", "b"), error="no", rewinds=((5, 2),),
             due_at=9.5,
@@ -125,7 +132,11 @@ class StoreConformance:
             "r1", "review", b"\x00\xff", 12.5, {"team": "a"}, "r0")  # fmt: skip
         assert (run.status, run.fingerprint, run.state_version) == ("waiting", "new", 3)
         assert (run.active, run.error, run.rewinds, run.due_at) == (("a", "b"), "no", ((5, 2),), 9.5)
-        assert (run.seq, run.digest, run.updated_at) == (last.rows[-1].seq, last.rows[-1].digest, last.rows[-1].at)
+        assert (run.seq, run.digest, run.updated_at) == (
+            last.rows[-1].seq,
+            last.rows[-1].digest,
+            last.rows[-1].at,
+        )
         self.write(log)
         run = self.store.run("r1")
         assert (run.status, run.active, run.error, run.rewinds, run.due_at) == ("running", (), None, (), None)
@@ -161,9 +172,14 @@ class StoreConformance:
         found = self.store.events
         assert [row.seq for row in found("r1", after=1, node="a")] == [2, 3]
         assert [row.seq for row in found("r1", after=1, kinds=["NodeStarted"])] == [2, 4]
-        assert [row.seq for row in found("r1", after=1, kinds={"NodeStarted", "RunPaused"}, limit=2)] == [2, 4]
+        assert [row.seq for row in found("r1", after=1, kinds={"NodeStarted", "RunPaused"}, limit=2)] == [
+            2,
+            4,
+        ]
         assert [row.seq for row in found("r1", kinds=("NodeStarted",), node="b")] == [4]
-        assert all(found("r1", node=hostile) == [] and found("r1", kinds=[hostile]) == [] for hostile in HOSTILE)
+        assert all(
+            found("r1", node=hostile) == [] and found("r1", kinds=[hostile]) == [] for hostile in HOSTILE
+        )
 
     def test_the_chain_holds_over_many_appends(self) -> None:
         log = self.started()
@@ -255,8 +271,14 @@ class StoreConformance:
         self.refused(Log("r1", holder="nobody").create(), FenceLost, "Renew the holder")
 
     def test_text_that_no_store_can_keep_is_refused_and_its_neighbours_are_written(self) -> None:
-        for name, change in (("a", {"labels": {"x": "\ud800"}}), ("b", {"error": "\udfff"}), ("c", {"flow": "\ud800"})):
-            verdicts = self.store.append([Log(f"{name}1").create(), Log(name).create(**change), Log(f"{name}2").create()])
+        for name, change in (
+            ("a", {"labels": {"x": "\ud800"}}),
+            ("b", {"error": "\udfff"}),
+            ("c", {"flow": "\ud800"}),
+        ):
+            verdicts = self.store.append(
+                [Log(f"{name}1").create(), Log(name).create(**change), Log(f"{name}2").create()]
+            )
             assert [type(verdict) for verdict in verdicts] == [type(None), CodecError, type(None)]
             assert self.contents(name) is None
             assert self.store.run(f"{name}1").seq == self.store.run(f"{name}2").seq == 1
@@ -294,7 +316,13 @@ class StoreConformance:
         log.wrote(batch[2])
         batch += [late, log.next(b"3")]
         verdicts = self.store.append(batch)
-        assert [type(v).__name__ for v in verdicts] == ["NoneType", "NoneType", "NoneType", "FenceLost", "FenceLost"]
+        assert [type(v).__name__ for v in verdicts] == [
+            "NoneType",
+            "NoneType",
+            "NoneType",
+            "FenceLost",
+            "FenceLost",
+        ]
         assert [row.body for row in self.store.events("r1")] == [b"{}", b"1", b"2"]
 
     def test_of_two_creations_in_one_batch_the_first_stands(self) -> None:
@@ -315,7 +343,11 @@ class StoreConformance:
             self.store.post("r1", Request(id="q", verb="cancel"))
             self.store.release("r1", self.holder.id, 2)
             self.store.renew(self.holder)
-        pairs = [f"{verb}.{place}" for verb in ("claim", "post", "release", "renew") for place in ("before", "committed")]
+        pairs = [
+            f"{verb}.{place}"
+            for verb in ("claim", "post", "release", "renew")
+            for place in ("before", "committed")
+        ]
         assert reached == ["append.before", "append.written", "append.committed", *pairs]
         assert set(reached) == {name for name in failpoints.FAILPOINTS if not name.startswith("node.")}
 
@@ -505,7 +537,10 @@ class StoreConformance:
         assert self.store.post("r1", Request(id="q", verb="cancel", at=5.0))
         assert not self.store.post("r1", Request(id="q", verb="pause"))
         assert self.store.post("r2", Request(id="q", verb="cancel"))
-        assert [(r.run_id, r.verb) for r in self.store.inbox(self.holder.id)] == [("r1", "cancel"), ("r2", "cancel")]
+        assert [(r.run_id, r.verb) for r in self.store.inbox(self.holder.id)] == [
+            ("r1", "cancel"),
+            ("r2", "cancel"),
+        ]
         assert self.store.inbox(self.holder.id)[0].at == 5.0
 
     def test_a_request_leaves_the_inbox_with_the_append_that_answers_it(self) -> None:
@@ -526,7 +561,10 @@ class StoreConformance:
 
     def test_a_request_that_no_store_can_keep_is_refused(self) -> None:
         self.started()
-        for request in (Request(id="\ud800", verb="signal"), Request(id="q", verb="signal", body={"x": ["\ud800"]})):
+        for request in (
+            Request(id="\ud800", verb="signal"),
+            Request(id="q", verb="signal", body={"x": ["\ud800"]}),
+        ):
             with raises(CodecError):
                 self.store.post("r1", request)
         assert self.store.inbox(self.holder.id) == []

@@ -1,4 +1,6 @@
-"""Writes a page a step, forty times, in a process whose files may not grow beyond what it is told: pages.py STORE WITNESS [BYTES_MAX]"""
+"""Writes a page a step, forty times, in a process whose files may not grow beyond what it is told: pages.py STORE
+WITNESS [BYTES_MAX]
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,13 @@ def book_flow(witness: str) -> hf.Flow[Book]:
     def write(state: Book, ctx: hf.Context) -> dict[str, Any]:
         with open(witness, "a", encoding="utf-8") as file:
             file.write(f"{ctx.iteration}\n")
-        return {"pages": [random.Random(ctx.iteration).randbytes(20_000).hex()]}  # which no compression makes small
+        return {
+            "pages": [random.Random(ctx.iteration).randbytes(20_000).hex()]
+        }  # which no compression makes small
 
-    graph.edge(START, "write").branch("write", lambda state: "write" if len(state.pages) < PAGES else END, to=["write", END])
+    graph.edge(START, "write").branch(
+        "write", lambda state: "write" if len(state.pages) < PAGES else END, to=["write", END]
+    )
     return graph.compile()
 
 

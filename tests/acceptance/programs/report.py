@@ -1,13 +1,15 @@
 """A flow with a fan-out, a join, a branch and a loop, in a process that dies at the failpoint it is told to.
 
     report.py run|resume|refuse|post  STORE WITNESS SCHEDULE [--die N] [--count FILE]
-    report.py serve          the same, many times: a JSON list of arguments a line on stdin, the wait status of the child on stdout
+    report.py serve          the same, many times: a JSON list of arguments a line on stdin, exit codes on stdout
 
-Every node body leaves a line in the witness file (node, iteration, item, attempt, pid) before it does anything else: an account of what ran that does
-not come from Holdfast. `serve` forks a process for each line; so a death costs no new interpreter, and is a death of a whole process all the same.
+Every node body leaves a line in the witness file (node, iteration, item, attempt, pid) before it does anything else:
+an account of what ran that does not come from Holdfast. `serve` forks a process for each line; so a death costs no
+new interpreter, and is a death of a whole process all the same.
 
-SCHEDULE is `threads` (plain functions in threads, one node at a time) or `inline` (everything on the event loop, nodes side by side). Both
-reach the same failpoints in the same order every time, so that the n-th of them can be counted.
+SCHEDULE is `threads` (plain functions in threads, one node at a time) or `inline` (everything on the event loop,
+nodes side by side). Both reach the same failpoints in the same order every time, so that the n-th of them can be
+counted.
 """
 
 from __future__ import annotations
@@ -93,7 +95,9 @@ def report_graph() -> Graph[Report]:
         leave_witness(ctx)
         return {"verdicts": [f"{ctx.iteration}: {state.style} / {state.spelling}"]}
 
-    graph.chain(START, "plan", "read", "write", "style", "judge").edge("write", "spell").edge("spell", "judge")
+    graph.chain(START, "plan", "read", "write", "style", "judge").edge("write", "spell").edge(
+        "spell", "judge"
+    )
     graph.branch("judge", lambda state: "write" if state.drafts < 2 else END, to=["write", END])
     return graph
 
@@ -146,7 +150,11 @@ def main(arguments: list[str]) -> int:
     witness_file = given.witness
     reached: list[str] = []
     failpoints.install(points(reached, given.die))
-    code = post(given.store) if given.verb == "post" else asyncio.run(perform(given.verb, given.store, given.schedule))
+    code = (
+        post(given.store)
+        if given.verb == "post"
+        else asyncio.run(perform(given.verb, given.store, given.schedule))
+    )
     if given.count:
         Path(given.count).write_text(json.dumps(reached), encoding="utf-8")
     return code

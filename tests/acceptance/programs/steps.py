@@ -1,9 +1,11 @@
-"""first -> turn (three times round) -> last, in a process that can be made to die, hang or wait at a gate in any of its nodes.
+"""first -> turn (three times round) -> last, in a process that can be made to die, hang or wait at a gate in any of
+its nodes.
 
     steps.py run|resume|cancel|pause|retry|skip  STORE WITNESS [options]
 
-`--die turn:2` kills the process in the second iteration of `turn`, in the way that `--how` says. `--gate turn:2` makes that node wait until somebody
-opens the FIFO at `--fifo` for writing and closes it again; `--colour` says how it waits. Prints status and log of the run as JSON.
+`--die turn:2` kills the process in the second iteration of `turn`, in the way that `--how` says. `--gate turn:2`
+makes that node wait until somebody opens the FIFO at `--fifo` for writing and closes it again; `--colour` says how it
+waits. Prints status and log of the run as JSON.
 """
 
 from __future__ import annotations
@@ -106,7 +108,12 @@ def steps_flow(given: argparse.Namespace) -> hf.Flow[Steps]:
 
 def perform(given: argparse.Namespace) -> hf.Run[Steps]:
     flow = steps_flow(given)
-    options: dict[str, Any] = {"store": given.store, "grace": given.grace, "lease_ttl": given.lease_ttl, "durability": given.durability}
+    options: dict[str, Any] = {
+        "store": given.store,
+        "grace": given.grace,
+        "lease_ttl": given.lease_ttl,
+        "durability": given.durability,
+    }
     if given.verb == "run":
         return hf.run(flow, Steps(), run_id=RUN_ID, **options)
     verb = getattr(hf, given.verb)
