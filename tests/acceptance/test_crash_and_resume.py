@@ -316,12 +316,7 @@ def test_a_node_that_outlives_its_grace_is_cut_and_recorded(stage: Stage, colour
     assert Counter(stage.seen())["turn", 2] == 2
 
 
-HOG = pytest.param(
-    "hog", marks=pytest.mark.xfail(reason="signals only reach the engine through its event loop")
-)
-
-
-@pytest.mark.parametrize("colour", ["thread", "loop", "stubborn", HOG])
+@pytest.mark.parametrize("colour", ["thread", "loop", "stubborn", "hog"])
 def test_a_second_signal_leaves_at_once(stage: Stage, colour: str) -> None:
     process = stage.begin("run", "--gate", "turn:2", "--grace", "3600", "--colour", colour)
     with stage.at_the_gate():

@@ -126,6 +126,8 @@ class _Signals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         assert self._loop is not None
         again = self.received is not None
+        if again:  # a node that blocks the event loop keeps it from hearing this: the next signal is not ours any more
+            signal.signal(number, self._before[number])
         self.received = self.received or number
         self._loop.call_soon_threadsafe(self._leave if again else self._stop, number)
 

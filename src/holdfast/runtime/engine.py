@@ -36,7 +36,7 @@ from holdfast.errors import (
     SettingError,
     StoreError,
 )
-from holdfast.runtime import history, settings
+from holdfast.runtime import history, operator, settings
 from holdfast.runtime.bodies import Threads
 from holdfast.runtime.clock import Clock, SystemClock, sleep
 from holdfast.runtime.commits import Commits
@@ -49,7 +49,6 @@ from holdfast.runtime.creation import (
     forked,
     refuse_another,
 )
-from holdfast.runtime.ends import visit_of
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.resume import Invalid, Wish, edited, prepare, refuse_final, split
 from holdfast.runtime.runner import Halt, Runner
@@ -386,31 +385,23 @@ class Engine:
         services = self._open()
         self._hold()
         lease = services.store.claim(run_id, services.holder)
-        row = services.store.run(run_id)
-        state = history.load(services.store, run_id, row=row)
-        journal = Journal(services, self.flows.get(row.flow) or UNKNOWN, state, row=row, fence=lease.fence)
-        journal.tick()
         try:
+            row = services.store.run(run_id)
+            state = history.load(services.store, run_id, row=row)
             refuse_final(run_id, state.status)
+            journal = Journal(
+                services, self.flows.get(row.flow) or UNKNOWN, state, row=row, fence=lease.fence
+            )
+            journal.tick()
             if request.verb == "cancel":
-                for name in [name for name in state.open if state.nodes[name].status == "running"]:
-                    journal.record(
-                        events.NodeInterrupted(**visit_of(name, state.nodes[name]), reason="its process died")
-                    )
-                journal.record(events.RunCancelled(by=request.by, reason=request.reason))
-            elif state.status in ("failed", "interrupted"):
-                raise ResumeRefused(
-                    run_id, f"it is {state.status}, so nothing of it is going on", asked="paused"
-                )
-            elif not state.paused:
-                journal.record(events.RunPaused(by=request.by, reason=request.reason))
-        except BaseException:
-            self._release(journal)
-            raise
-        if journal.dirty:
-            await journal.saved(release=True)
-        else:
-            self._release(journal)
+                operator.cancel(journal, by=request.by, reason=request.reason)
+            else:
+                operator.pause(journal, by=request.by, reason=request.reason)
+            if journal.dirty:
+                await journal.saved()
+        finally:
+            with suppress(StoreError):
+                services.store.release(run_id, services.holder.id, lease.fence)
         return self._view(run_id)
 
     async def _take_up(self, run_id: str, wish: Wish) -> Journal:
@@ -459,7 +450,7 @@ class Engine:
             runner.halt(Halt("interrupt", reason=self._stopping))
         self._poll()
         try:
-            await runner.drive()
+            await runner.drive(self._waiting_requests(journal))
         except BaseException:
             self._release(journal)
             raise
@@ -470,6 +461,15 @@ class Engine:
                 runner.done.set_result(None)
         run = run_view(journal.state, None, journal.flow)
         return self._result(run) if raises else run
+
+    def _waiting_requests(self, journal: Journal) -> list[Request]:
+        """What was left for a run that is taken up again, before anything of it runs."""
+        if not journal.saved_seq:
+            return []
+        services = self._open()
+        return [
+            wish for wish in services.store.inbox(services.holder.id) if wish.run_id == journal.state.run_id
+        ]
 
     def _release(self, journal: Journal) -> None:
         with suppress(StoreError, HoldfastError):

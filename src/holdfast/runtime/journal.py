@@ -189,14 +189,18 @@ class Journal:
 
     def view(self) -> View:
         """The run row as it follows from the state."""
-        state = self.state
-        failure = state.failure
-        return View(
-            status=state.status if state.status != "new" else "pending",
-            fingerprint=state.fingerprint,
-            state_version=state.state_version,
-            active=tuple(islice(state.open, 5)),
-            error=f"{failure.type}: {failure.message}"[:500] if failure is not None else None,
-            rewinds=self.rewinds,
-            due_at=self.due_at,
-        )
+        return view_of(self.state, self.rewinds, self.due_at)
+
+
+def view_of(state: RunState, rewinds: tuple[tuple[int, int], ...], due_at: float | None) -> View:
+    """The part of a run row that every append rewrites."""
+    failure = state.failure
+    return View(
+        status=state.status if state.status != "new" else "pending",
+        fingerprint=state.fingerprint,
+        state_version=state.state_version,
+        active=tuple(islice(state.open, 5)),
+        error=f"{failure.type}: {failure.message}"[:500] if failure is not None else None,
+        rewinds=rewinds,
+        due_at=due_at,
+    )

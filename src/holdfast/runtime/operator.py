@@ -1,4 +1,4 @@
-"""What a person does with a visit that has not ended: try it again, or put something in place of its result."""
+"""What a person does with a run: call it off, pause it; try a visit that has not ended again, or put something in place of its result."""
 
 from __future__ import annotations
 
@@ -8,6 +8,25 @@ from holdfast.core import events
 from holdfast.errors import ResumeRefused
 from holdfast.runtime import ends
 from holdfast.runtime.journal import Journal
+
+
+def cancel(journal: Journal, *, by: str | None, reason: str | None) -> None:
+    """Call off a run that nobody executes. What still counted as running was cut with its process."""
+    state = journal.state
+    for name in [name for name in state.open if state.nodes[name].status == "running"]:
+        header = ends.visit_of(name, state.nodes[name])
+        journal.record(events.NodeInterrupted(**header, reason="its process died"))
+    journal.record(events.RunCancelled(by=by, reason=reason))
+
+
+def pause(journal: Journal, *, by: str | None, reason: str | None) -> None:
+    """Start nothing new. Twice is once; a run of which nothing is going on cannot be paused."""
+    status = journal.state.status
+    if status in ("failed", "interrupted"):
+        told = f"it is {status}, so nothing of it is going on"
+        raise ResumeRefused(journal.state.run_id, told, asked="paused")
+    if not journal.state.paused:
+        journal.record(events.RunPaused(by=by, reason=reason))
 
 
 def retry(journal: Journal, node: str | None, *, fresh: bool, by: str | None, reason: str | None) -> None:

@@ -275,6 +275,17 @@ def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
             f"its state has version {state.state_version}, the flow knows {version}: use the newer code",
         )
 
+    kept = [
+        *state.held,
+        *(name for name in state.open if (items := state.nodes[name].items) is not None and items.done),
+    ]
+    if kept:
+        raise ResumeRefused(
+            state.run_id,
+            f"its state has version {state.state_version}, and results of that version wait to be merged in {kept[0]!r}. "
+            "Let the old code finish that layer or fan-out, then resume with the new one.",
+        )
+
     def lift(values: Values) -> Values:
         lifted = deepcopy(values)
         for known in range(state.state_version, version):

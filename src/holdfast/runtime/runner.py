@@ -13,6 +13,7 @@ stops the bodies first, and records what they were cut in.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -98,9 +99,11 @@ class Runner:
 
     # --- the loop -------------------------------------------------------------------------------------
 
-    async def drive(self) -> None:
-        """Carry the run on until it is over or needs somebody."""
+    async def drive(self, requests: Iterable[Request] = ()) -> None:
+        """Carry the run on until it is over or needs somebody. `requests` were left before it was taken up."""
         deadline = self._arm_timeout()
+        self._requests.extend(requests)
+        self._known_requests.update(request.id for request in self._requests)
         try:
             self._advance()
             await self.done
@@ -150,7 +153,10 @@ class Runner:
 
     def _must_save(self, starts: list[events.NodeEvent], *, idle: bool) -> bool:
         """Not now only if the run saves when it stops, and nothing that starts wants its start to be durable."""
-        if idle or self.state.options.get("durability") != "exit":
+        first = (
+            not self.journal.saved_seq
+        )  # checkpoint 0 is durable before anything runs, whatever the durability
+        if first or idle or self.state.options.get("durability") != "exit":
             return True
         return self._careful(starts) or self.state.seq - self.journal.saved_seq >= _EXIT_EVENTS_MAX
 
@@ -385,8 +391,7 @@ class Runner:
             case "cancel":
                 self.halt(Halt("cancel", request.by, request.reason))
             case "pause":
-                if not self.state.paused:
-                    self.journal.record(events.RunPaused(by=request.by, reason=request.reason))
+                operator.pause(self.journal, by=request.by, reason=request.reason)
             case "retry":
                 operator.retry(
                     self.journal,
