@@ -3,7 +3,6 @@
 from holdfast.core.graph import END, START, Flow, Graph, Retry
 from holdfast.core.state import add, append, merge
 from holdfast.errors import (
-    AnswerRefused,
     CodecError,
     Fatal,
     FlowNotFound,
@@ -45,7 +44,6 @@ __version__ = "0.1.0"
 __all__ = [
     "END",
     "START",
-    "AnswerRefused",
     "CodecError",
     "Context",
     "Engine",

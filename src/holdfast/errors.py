@@ -9,8 +9,7 @@
     │   ├── FlowNotFound        this engine was not given the flow that a run belongs to
     │   ├── RunNotFound         no run (or checkpoint) of that id in this store
     │   ├── RunExists           the run id is taken by another input or flow
-    │   ├── ResumeRefused       the run may not go on as asked; the reason says why
-    │   └── AnswerRefused       the answer does not fit an open question
+    │   └── ResumeRefused       the run may not go on as asked; the reason says why
     ├── the workflow's: it ran, and ended badly
     │   ├── RunFailed           carries the run
     │   └── RunCancelled        carries the run
@@ -31,8 +30,8 @@
         ├── Recoverable         try again by the node's `Retry`
         └── Fatal               never try again unless forced
 
-Signals of the engine are `BaseException`s, so that `except Exception` in a node cannot eat them:
-`Abandoned` tells a thread that was given up that nobody waits for it.
+The signal with which the engine stops a body (`runtime.bodies.Stopped`) is a `BaseException`, so that `except Exception`
+in a node cannot eat it.
 """
 
 from __future__ import annotations
@@ -130,15 +129,6 @@ class ResumeRefused(HoldfastError):
         super().__init__(f"run {run_id!r} was not {asked}: {reason}")
 
 
-class AnswerRefused(HoldfastError):
-    """The answer does not fit an open question of the run."""
-
-    def __init__(self, run_id: str, reason: str) -> None:
-        self.run_id = run_id
-        self.reason = reason
-        super().__init__(f"run {run_id!r}: {reason}")
-
-
 # --- the workflow's ----------------------------------------------------------------------------------
 
 
@@ -225,13 +215,6 @@ class Recoverable(HoldfastError):
 
 class Fatal(HoldfastError):
     """Raise it in a node: trying again is pointless; the run fails and resumes only with `force`."""
-
-
-# --- signals of the engine ---------------------------------------------------------------------------
-
-
-class Abandoned(BaseException):
-    """Raised in a thread whose attempt was given up, when it calls its context."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -211,7 +211,7 @@ def test_items_of_a_fan_out_that_runs_go_on_while_the_run_is_paused():
     run = fan(2, limit=1).settled().paused().item_completed("a", 0)
     assert run.commands() == [StartItem("a", 1, 1)]
     run.settled().item_completed("a", 1).settled()
-    assert (run.state.status, list(run.state.open)) == ("paused", ["b"])
+    assert (run.state.status, list(run.state.arrivals)) == ("paused", ["b"])
 
 
 # --- failures ----------------------------------------------------------------------------------------

@@ -267,6 +267,14 @@ def test_a_new_node_is_upstream_also_through_other_nodes_and_round_a_loop():
     assert compatible(REVIEW, looped, completed=[], pending=["write"]) == []
 
 
+def test_a_new_node_that_the_run_would_pass_by_is_refused():
+    reason = refusal(with_node_before("outline", "write"), pending="write")
+    assert (
+        "'outline' is new and comes before 'write', which the run has reached already, so it would not run"
+        in reason
+    )
+
+
 @pytest.mark.parametrize("option", ["join", "each"])
 def test_the_join_and_the_items_of_a_pending_node_must_not_change(option):
     new = RESHAPED[option]

@@ -318,7 +318,7 @@ def test_a_node_that_returns_something_else_is_told_what_is_expected(returned):
     state = StateType.of(Review)
     with pytest.raises(
         StateError,
-        match=r"node 'write': it returned a .*; expected a partial update \(dict\), a whole Review",
+        match=r"node 'write': it returned an? .*; expected a partial update \(dict\), a whole Review",
     ):
         state.changes(returned, state.dump(Review("T")), node="write")
 

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import errors
-from holdfast.cli import screen
+from holdfast.cli import program, screen
 from holdfast.cli.exits import Exit, code_of
 
 Command = TypeVar("Command", bound=Callable[..., int | None])
@@ -27,7 +27,20 @@ FAMILIES: dict[str, list[str]] = {EXECUTE: [], OPERATE: [], LOOK: [], CHECK: []}
 
 
 class _ByFamily(TyperGroup):
-    """Lists the commands under the heads of their families."""
+    """Lists the commands under the heads of their families, and tells a program of a wrong option in JSON."""
+
+    def main(self, args: Any = None, prog_name: str | None = None, **extra: Any) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        if "--json" not in words:
+            return super().main(words, prog_name, **extra)
+        try:
+            ended = super().main(words, prog_name, **(extra | {"standalone_mode": False}))
+        except Exception as error:
+            if not _is_wrong_option(error):
+                raise
+            tell(error, Exit.USAGE, debug=False, as_json=True)
+            ended = Exit.USAGE
+        sys.exit(ended if isinstance(ended, int) else Exit.OK)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for family, names in FAMILIES.items():
@@ -91,12 +104,13 @@ def _reported(function: Callable[..., int | None]) -> Callable[..., None]:
 def _ended(call: Callable[[], int | None], options: dict[str, Any]) -> int:
     """The exit code of a call; what it raised has been told."""
     debug, as_json = bool(options.get("debug")), bool(options.get("as_json"))
+    code: int | None = Exit.OK
     try:
         code = call()
         sys.stdout.flush()
     except BrokenPipeError:
         screen.mute(sys.stdout)
-        return Exit.OK  # nobody reads on: there is nobody to tell
+        return int(code or Exit.OK)  # nobody reads on; whoever asks for the exit code still gets it
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except errors.HoldfastError as error:
@@ -105,16 +119,27 @@ def _ended(call: Callable[[], int | None], options: dict[str, Any]) -> int:
     except typer.Exit:
         raise
     except Exception as error:
-        if type(error).__module__.startswith(("click", "typer")):
+        if _is_wrong_option(error):
             raise  # a wrong option: typer says which, and leaves with 2
         tell(error, Exit.DEFECT, debug=debug, as_json=as_json)
         return Exit.DEFECT
     return int(code or Exit.OK)
 
 
+def _is_wrong_option(error: Exception) -> bool:
+    """Whether an error is typer's own, about what was typed."""
+    return type(error).__module__.startswith(("click", "typer"))
+
+
 def tell(error: Exception, code: Exit, *, debug: bool, as_json: bool) -> None:
-    """Say on stderr what went wrong and what to do."""
-    message = str(error)
+    """Say on stderr what went wrong and what to do. That nobody reads it changes nothing."""
+    with screen.unread(err=True):
+        _say_error(error, code, debug=debug, as_json=as_json)
+
+
+def _say_error(error: Exception, code: Exit, *, debug: bool, as_json: bool) -> None:
+    wrong_option = getattr(error, "format_message", None)
+    message = program.spelled(str(error) if wrong_option is None else wrong_option())
     if code is Exit.DEFECT:
         message = f"{type(error).__name__}: {message}. This is a defect in Holdfast; please report it with the output of --debug."
     if debug:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 
-from holdfast.cli import flow_files, options, screen, stores
+from holdfast.cli import flow_files, options, program, screen, stores
 from holdfast.cli.app import EXECUTE, command
 from holdfast.cli.exits import OF_STATUSES, Exit
 from holdfast.cli.progress import Display, shown
@@ -314,7 +314,7 @@ def name_the_file(missing: FlowNotFound, verb: str) -> str:
     known = f" The file given defines {', '.join(map(repr, missing.known))}." if missing.known else ""
     return (
         f"run {missing.run_id!r} belongs to flow {missing.flow!r}.{known} Name the file that defines it behind the run id: "
-        f"holdfast {verb} {missing.run_id} FILE.py; or list it in pyproject.toml: "
+        f"{program.name()} {verb} {missing.run_id} FILE.py; or list it in pyproject.toml: "
         f'[tool.holdfast] flows = ["FILE.py:{missing.flow}"].'
     )
 

@@ -113,6 +113,10 @@ def _module(file: str) -> ModuleType:
     path = Path(file).resolve()
     if path in _loaded:
         return _loaded[path]
+    if not file:
+        raise SettingError(
+            "no flow file was named. Name the Python file that defines the flow, as in report.py"
+        )
     if not path.is_file():
         near = did_you_mean(path.name, [other.name for other in path.parent.glob("*.py")])
         what = "is a folder" if path.is_dir() else "does not exist"

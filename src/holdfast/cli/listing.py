@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 import holdfast
-from holdfast.cli import flow_files, options, screen, stores
+from holdfast.cli import flow_files, options, program, screen, stores
 from holdfast.cli.app import CHECK, LOOK, command
 from holdfast.cli.screen import Part
 from holdfast.cli.standing import Standing, Way, is_row_cut, line, say_ways, standing
@@ -62,7 +62,7 @@ def runs(
         screen.say(
             "No run fits. Leave a filter out to see more."
             if chosen
-            else "No runs yet. `holdfast run FILE.py` starts one."
+            else f"No runs yet. `{program.name()} run FILE.py` starts one."
         )
         return
     screen.say_table(
@@ -122,7 +122,8 @@ def _say_stopped(rows: list[RunRow], store: str | None) -> None:
         for run_id in [*cut, *interrupted, *begun_by_nobody][:_WAYS_MAX]
     ])  # fmt: skip
     if any(row.status in ("failed", "waiting", "paused") and not is_row_cut(row) for row in rows):
-        screen.say(("\n`holdfast show RUN` says why a run failed or waits, and what carries it on.", "dim"))
+        show_it = line("show", "RUN", store=store)
+        screen.say((f"\n`{show_it}` says why a run failed or waits, and what carries it on.", "dim"))
 
 
 def _row_as_json(row: RunRow) -> dict[str, Any]:
@@ -205,7 +206,10 @@ def _say_graph(run: Run[Any], definition: Definition, *, cut: bool) -> None:
 
 
 def _note(node: NodeView, *, cut: bool) -> str:
-    words = [] if node.status == "pending" else [screen.duration(node.seconds)]
+    is_cut = (
+        cut and node.status == "running"
+    )  # when it was cut nobody wrote down, so nobody knows how long it took
+    words = [] if node.status == "pending" else ["—" if is_cut else screen.duration(node.seconds)]
     if node.items is not None:
         words.append(f"{node.items[0]} of {node.items[1]} items")
     if node.iteration > 1:
@@ -213,7 +217,7 @@ def _note(node: NodeView, *, cut: bool) -> str:
     if node.tries > node.iteration:
         words.append(screen.count(node.tries, "attempt"))
     if node.status not in ("completed", "pending"):
-        words.append("cut" if cut and node.status == "running" else node.status)
+        words.append("cut" if is_cut else node.status)
     return ", ".join(words)
 
 
@@ -229,11 +233,13 @@ def _say_more(run: Run[Any], store: str | None) -> None:
         )
         if code:
             screen.say((f"Where: {code.strip()}", "dim"))
-    verbs = ", ".join(
-        line(verb, run.id, store=store).removeprefix("holdfast ")
-        for verb in ("events", "state", "checkpoints")
-    )
-    screen.say((f"More: holdfast {verbs}", "dim"))
+    screen.say("")
+    screen.say("More:")
+    say_ways([
+        Way(line("events", run.id, store=store), "its log"),
+        Way(line("state", run.id, store=store), "its state"),
+        Way(line("checkpoints", run.id, store=store), "where it can be gone back to"),
+    ])  # fmt: skip
 
 
 def definition_of(engine: Engine, run_id: str) -> Definition:

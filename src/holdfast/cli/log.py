@@ -86,6 +86,8 @@ def _say_event(event: EventView) -> None:
     }
     if failure := body.get("failure"):
         body["failure"] = f"{failure.get('kind')} {failure.get('type')}: {failure.get('message')}"
+    if retry_at := body.get("retry_at"):
+        body["retry_at"] = screen.when(retry_at)
     shown = screen.json_text(body, indent=None) if body else ""
     screen.say(
         (f"{event.seq:>6}  {screen.time_of_day(event.at)}  ", "dim"),
@@ -252,26 +254,32 @@ def verify(
         return [_verdict(engine, found) for found in _all_runs(engine)], damage
 
     verdicts, damage = stores.read(store, use)
+    found = damage or any(verdict.problems for verdict in verdicts)
+    with screen.unread():
+        _say_verdicts(verdicts, damage, as_json=as_json)
+    return Exit.DAMAGED if found else Exit.OK
+
+
+def _say_verdicts(verdicts: list[Verdict], damage: list[str], *, as_json: bool) -> None:
     broken = [verdict for verdict in verdicts if verdict.problems]
-    ended = Exit.DAMAGED if broken or damage else Exit.OK
+    well = not (broken or damage)
     if as_json:
-        screen.say_json({"ok": ended is Exit.OK, "store": damage, "runs": verdicts})
-        return ended
+        screen.say_json({"ok": well, "store": damage, "runs": verdicts})
+        return
     for problem in damage:
         screen.say(("✗ store  ", "red"), problem)
     for verdict in broken:
         screen.say((f"✗ {verdict.run_id}  ", "red"), "; ".join(verdict.problems))
     read = sum(verdict.events for verdict in verdicts)
-    if ended is Exit.OK:
+    if well:
         screen.say(
             ("✓ ", "green"),
             f"{screen.count(len(verdicts), 'run')}, {screen.count(read, 'event')}: all as written",
         )
     else:
         screen.say(
-            "Put a copy of the store back, or go on with the runs that are whole; the damaged ones are not resumed."
+            "Put a copy of the store back, or go on with the runs that are whole; a run is not resumed from damaged events."
         )
-    return ended
 
 
 def _verdict(engine: Engine, run_id: str) -> Verdict:

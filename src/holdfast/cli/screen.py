@@ -243,13 +243,14 @@ def shielded(*, json_only: bool = False) -> Iterator[TextIO]:
 
 
 @contextmanager
-def unread() -> Iterator[None]:
+def unread(*, err: bool = False) -> Iterator[None]:
     """What is printed inside may find nobody who reads it; that changes nothing."""
+    stream = sys.stderr if err else sys.stdout
     try:
         yield
-        sys.stdout.flush()
+        stream.flush()
     except BrokenPipeError:
-        mute(sys.stdout)
+        mute(stream)
 
 
 def mute(stream: TextIO) -> None:

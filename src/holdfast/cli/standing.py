@@ -10,7 +10,7 @@ import shlex
 
 import msgspec
 
-from holdfast.cli import flow_files, screen
+from holdfast.cli import flow_files, program, screen
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.views import EventView, Run
 from holdfast.storage.contract import RunRow, RunStatus
@@ -56,7 +56,7 @@ def line(
     words.extend(rest)
     if store is not None:
         words += ["--store", store]
-    return "holdfast " + shlex.join(words)
+    return f"{program.name()} {shlex.join(words)}"
 
 
 async def standing(
@@ -119,7 +119,7 @@ def _ways(run: Run[object], *, cut: bool, file: str | None, store: str | None) -
     if run.status in ("completed", "cancelled"):
         again = Way(
             line("fork", f"{run.id}@SEQ", store=store),
-            f"go on from a checkpoint (see: holdfast checkpoints {run.id})",
+            f"go on from a checkpoint (see: {line('checkpoints', run.id, store=store)})",
         )
         return [again] if run.status == "cancelled" else []
     if run.held_by is not None:
@@ -135,11 +135,9 @@ def _ways(run: Run[object], *, cut: bool, file: str | None, store: str | None) -
             return [first]
         return [first, _skip(run.id, run.failed_node, file, store)]
     if run.questions and not cut:
-        node = run.questions[0].node
         return [
-            Way(_on_node("retry", run.id, node, file, store), f"run {node} again"),
-            _skip(run.id, node, file, store),
-            way("call the run off", "cancel"),
+            *(found for question in run.questions for found in _answers(run.id, question.node, file, store)),
+            way("abort: call the run off", "cancel", executes=False),
         ]
     return [carry_on]
 
@@ -148,9 +146,24 @@ def _skip(run_id: str, node: str, file: str | None, store: str | None) -> Way:
     return Way(_on_node("skip", run_id, node, file, store), f"go on without {node}")
 
 
-def _on_node(verb: str, run_id: str, node: str, file: str | None, store: str | None) -> str:
+def _answers(run_id: str, node: str, file: str | None, store: str | None) -> list[Way]:
+    """What somebody can do who found out whether the effect of a cut node happened."""
+    update = ("--update", '{"FIELD": "VALUE"}')
+    return [
+        Way(
+            _on_node("retry", run_id, node, file, store),
+            f"retry: its effect did not happen; run {node} again",
+        ),
+        Way(
+            _on_node("skip", run_id, node, file, store, *update),
+            f"skip: its effect did happen (a payment went through); the fields stand for what {node} would have returned",
+        ),
+    ]
+
+
+def _on_node(verb: str, run_id: str, node: str, file: str | None, store: str | None, *rest: str) -> str:
     where = () if file is None and flow_files.has_project_flows() else (file or "FILE.py",)
-    return line(verb, run_id, node, *where, store=store)
+    return line(verb, run_id, node, *where, *rest, store=store)
 
 
 def say_ways(ways: list[Way], *, err: bool = False) -> None:

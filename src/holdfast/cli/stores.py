@@ -49,7 +49,7 @@ async def _guided(engine: Engine, use: Use[T]) -> T:
         return await use(engine)
     except RunNotFound as missing:
         if "@" in missing.run_id:
-            raise
+            raise _no_place(missing) from None
         near = did_you_mean(
             missing.run_id, [row.run_id for row in engine.store.runs(Query(limit=_NEAR_RUNS_MAX))]
         )
@@ -58,6 +58,17 @@ async def _guided(engine: Engine, use: Use[T]) -> T:
         raise RunNotFound(
             missing.run_id, where, hint + "`holdfast runs` lists the runs of a store; --store names another."
         ) from None
+
+
+def _no_place(missing: RunNotFound) -> RunNotFound:
+    """The run is there, and the place in its log is not: say that, instead of doubting the run."""
+    run_id, _, seq = missing.run_id.partition("@")
+    hint = str(missing).partition(". ")[2].replace(f"The log of run {run_id!r}", "Its log")
+    told = RunNotFound(missing.run_id)
+    told.args = (
+        f"run {run_id!r} has no event {seq}. {hint} `holdfast checkpoints {run_id}` lists its checkpoints.",
+    )
+    return told
 
 
 def require(store: str | None) -> None:
@@ -69,8 +80,10 @@ def require(store: str | None) -> None:
             return
         path = url[match.end() :].removeprefix("//")
     path = os.path.expanduser(path)
-    if path and not os.path.exists(path):
+    empty = os.path.isfile(path) and not os.path.getsize(path)
+    if path and (empty or not os.path.exists(path)):
+        told = ": the file is empty" if empty else ""
         raise StoreUnusable(
-            f"there is no store at {os.path.abspath(path)}. `holdfast run` makes one; if there is one elsewhere, name it with "
-            "--store or HOLDFAST_STORE, or go to the folder that has it."
+            f"there is no store at {os.path.abspath(path)}{told}. `holdfast run` makes one; if there is one elsewhere, name "
+            "it with --store or HOLDFAST_STORE, or go to the folder that has it."
         )

@@ -155,15 +155,13 @@ class Story:
                     return Line(
                         "completed",
                         name,
-                        f"item {event.body.get('item', 0) + 1}: {seen.items_done} of {count} done",
+                        f"item {event.body.get('item', 0)}: {seen.items_done} of {count} done",
                     )
             case "ItemFailed":
                 retry_at = event.body.get("retry_at")
                 again = "" if retry_at is None else f"; tries again in {screen.duration(retry_at - event.at)}"
                 status = "failed" if retry_at is None else "waiting"
-                return Line(
-                    status, name, f"item {event.body.get('item', 0) + 1} failed: {_fault(event)}{again}"
-                )
+                return Line(status, name, f"item {event.body.get('item', 0)} failed: {_fault(event)}{again}")
         return None
 
     # --- the run --------------------------------------------------------------------------------------

@@ -175,9 +175,10 @@ def compatible(
         )
     gone = {name for name in (*completed, *pending) if rename.get(name, name) not in new.nodes}
     refusals += _gone_refusals(old, new, completed, pending, gone, rename)
-    refusals += _upstream_refusals(
-        old, new, [rename.get(name, name) for name in completed if name not in gone], rename
-    )
+    done = [rename.get(name, name) for name in completed if name not in gone]
+    refusals += _upstream_refusals(old, new, done, rename)
+    if not refusals:
+        refusals += _overtaken_refusals(old, new, [rename.get(name, name) for name in pending], rename)
     refusals += _option_refusals(old, new, [name for name in pending if name not in gone], rename)
     return refusals
 
@@ -220,20 +221,43 @@ def _upstream_refusals(
 ) -> Iterator[str]:
     """New nodes from which a completed one can be reached: the run is past a place where it has never been."""
     known = {rename.get(name, name) for name in old.nodes}
-    sources = _by_source((target, source) for source, target in new.arrows())
-    leads_to = {name: name for name in completed}
-    waiting = list(leads_to)
-    for name in waiting:  # grows while it is walked
-        for source in sources.get(name, ()):
-            if source not in leads_to:
-                leads_to[source] = leads_to[name]
-                waiting.append(source)
+    leads_to = _reached(new, completed, backwards=True)
     for name in new.nodes:
         if name not in known and name in leads_to:
             yield (
                 f"node {name!r} is new and comes before {leads_to[name]!r}, which the run completed; put it behind that "
                 f"node, fork the run from before {leads_to[name]!r}, or resume with the old code"
             )
+
+
+def _overtaken_refusals(
+    old: Definition, new: Definition, pending: Iterable[str], rename: Mapping[str, str]
+) -> Iterator[str]:
+    """New nodes that come before one the run has reached and not behind it as well: they would never run."""
+    known = {rename.get(name, name) for name in old.nodes}
+    for reached in pending:
+        before, behind = _reached(new, [reached], backwards=True), _reached(new, [reached], backwards=False)
+        for name in new.nodes:
+            if name not in known and name in before and name not in behind:
+                yield (
+                    f"node {name!r} is new and comes before {reached!r}, which the run has reached already, so it would not "
+                    f"run; put it behind that node, fork the run from before {reached!r}, or resume with the old code"
+                )
+
+
+def _reached(definition: Definition, names: Iterable[str], *, backwards: bool) -> dict[str, str]:
+    """What can be reached from these nodes along the arrows, or against them -> the one it was reached from."""
+    steps = _by_source(
+        (target, source) if backwards else (source, target) for source, target in definition.arrows()
+    )
+    found = {name: name for name in names}
+    waiting = list(found)
+    for name in waiting:  # grows while it is walked
+        for step in steps.get(name, ()):
+            if step not in found:
+                found[step] = found[name]
+                waiting.append(step)
+    return found
 
 
 def _option_refusals(

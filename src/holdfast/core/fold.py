@@ -19,7 +19,7 @@ from typing import Any
 from holdfast.core import events
 from holdfast.core.events import Changes, NodeEvent, Stored
 from holdfast.core.run_state import Held, Items, NodeState, NodeStatus, Question, RunState
-from holdfast.core.state import apply
+from holdfast.core.state import always, apply
 from holdfast.errors import IllegalEvent
 
 LIVE = frozenset({"running", "waiting", "paused"})
@@ -114,7 +114,7 @@ def fold(state: RunState, stored: Stored) -> RunState:
 def _check_node(state: RunState, event: NodeEvent, seq: int) -> None:
     cls = type(event)
     node = state.nodes.get(event.node)
-    status = node.status if node is not None and (node.iteration or event.node in state.open) else ""
+    status = node.status if node is not None else ""
     if status not in NODE[cls][0]:
         raise IllegalEvent(
             f"run {state.run_id!r}: node {event.node!r} is {status or 'not reached'}: "
@@ -229,7 +229,7 @@ def _edited(state: RunState, event: events.StateEdited, stored: Stored) -> None:
     for name in state.open:
         given = state.nodes[name].input
         if given is not None:
-            apply(given, event.changes, _always)
+            apply(given, event.changes, always)
 
 
 def _upgraded(state: RunState, event: events.StateUpgraded, stored: Stored) -> None:
@@ -266,9 +266,8 @@ def _node_scheduled(state: RunState, event: events.NodeScheduled, stored: Stored
     node = state.visit(event.node)
     if event.node in state.open and (node.input is not None or not node.routed):
         _try_again(state, event.node, fresh=event.fresh)
-    else:
+    else:  # it has arrived and not begun: that is all there is to know
         _set_status(state, event.node, "pending")
-        state.open[event.node] = None
     _settle(state)
 
 
@@ -432,10 +431,6 @@ def _question_answered(state: RunState, event: events.QuestionAnswered, stored: 
 
 
 # --- what several of them do -------------------------------------------------------------------------
-
-
-def _always(field: str, value: Any) -> bool:
-    return True
 
 
 def _arrive(state: RunState, routes: list[str]) -> None:

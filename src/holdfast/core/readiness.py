@@ -138,8 +138,7 @@ class Readiness:
     def _consider(self, state: RunState, name: str) -> None:
         """Is this node due, blocked by a witness, or neither?"""
         blockers = 0
-        waits = name in state.held or (name in state.open and not self._scheduled(state, name))
-        if name not in state.arrivals or waits:
+        if name not in state.arrivals or name in state.open or name in state.held:
             self._not_due(name)
         else:
             blockers = self.live & self.joins.get(name, 0)
@@ -147,7 +146,8 @@ class Readiness:
                 self._not_due(name)
             else:
                 self.due.setdefault(name)
-                if name in state.open:
+                node = state.nodes.get(name)
+                if node is not None and node.status == "pending":
                     self.unscheduled.pop(name, None)
                 else:
                     self.unscheduled[name] = None
@@ -164,9 +164,3 @@ class Readiness:
     def _not_due(self, name: str) -> None:
         self.due.pop(name, None)
         self.unscheduled.pop(name, None)
-
-    @staticmethod
-    def _scheduled(state: RunState, name: str) -> bool:
-        """Open only in name: due, and waiting for a slot."""
-        node = state.nodes[name]
-        return node.status == "pending" and node.input is None

@@ -111,7 +111,7 @@ class RunState(msgspec.Struct, omit_defaults=True):
     values: Values = {}
     nodes: dict[NodeName, NodeState] = {}
     open: dict[NodeName, None] = {}
-    """Nodes with a visit that has begun (or was scheduled) and not ended, or whose route is undecided."""
+    """Nodes with a visit that has begun and not ended, or whose route is undecided."""
     arrivals: dict[NodeName, int] = {}
     """Nodes that the run has reached and that have not taken it up yet, in order of arrival."""
     running: int = 0

@@ -149,6 +149,11 @@ class StateType(Generic[S]):
             return given
         return self._dump_object(self.load(given), node)  # the type fills in its defaults and has its say
 
+    @property
+    def validates(self) -> bool:
+        """Whether the type has a say of its own on whole states: pydantic models, and classes with `__post_init__`."""
+        return is_pydantic(self.type) or hasattr(self.type, "__post_init__")
+
     def load(self, values: Values) -> S:
         """A new typed object that shares nothing mutable with `values`. Raises `StateError` where they do not fit."""
         if self.open:
@@ -365,6 +370,11 @@ class StateType(Generic[S]):
 
 
 # --- the fold's half ------------------------------------------------------------------------------------
+
+
+def always(field: str, value: Any) -> bool:
+    """Everything is shared: what is applied changes no container that was there."""
+    return True
 
 
 def never(field: str, value: Any) -> bool:
@@ -683,6 +693,7 @@ def _function_name(found: Any) -> str:
 
 
 def _article(value: Any) -> str:
-    """A value as an error names it: `a str ('abc')`."""
+    """A value as an error names it: `a str ('abc')`, `an int (3)`."""
     shown = f" ({value!r:.60})" if isinstance(value, (str, int, float)) else ""
-    return f"a {type_name(type(value))}{shown}"
+    name = type_name(type(value))
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}{shown}"

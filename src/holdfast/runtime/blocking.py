@@ -35,7 +35,7 @@ class Options(TypedDict, total=False):
     """Every option of `Engine`."""
 
     store: str | os.PathLike[str] | Store | None
-    flows: Iterable[Flow[Any]]
+    flows: Iterable[Flow[Any]] | Flow[Any]
     resources: Mapping[str, Any] | None
     grace: float | None
     lease_ttl: float | None

@@ -74,6 +74,7 @@ class Body:
         "context",
         "error",
         "given",
+        "given_up_at",
         "has_gone",
         "key",
         "timed_out",
@@ -94,6 +95,7 @@ class Body:
         self.error: BaseException | None = None
         self.timed_out = False
         self.has_gone = False
+        self.given_up_at = 0.0
         self._ended = ended
         self._gone = gone
         self._is_over = False

@@ -132,8 +132,17 @@ def checked_id(run_id: str) -> str:
     return run_id
 
 
+def checked_seconds(seconds: float, name: str) -> float:
+    """A time that can pass."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e10:
+        raise SettingError(f"{name}={seconds!r}: give a positive number of seconds")
+    return float(seconds)
+
+
 def checked_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
     """Labels are pairs of short strings."""
+    if labels is not None and not isinstance(labels, Mapping):
+        raise SettingError(f"labels={labels!r}: give a dict of short strings")
     for key, value in (labels or {}).items():
         strings = isinstance(key, str) and isinstance(value, str)
         if not strings or not 0 < len(key) <= 128 or len(value) > 1024:

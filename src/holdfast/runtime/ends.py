@@ -13,7 +13,7 @@ from holdfast.core.definition import END
 from holdfast.core.events import Changes, Failure, Values
 from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import NodeState, RunState
-from holdfast.core.state import apply, item_conflict
+from holdfast.core.state import always, apply, item_conflict
 from holdfast.core.writers import Writers
 from holdfast.errors import HoldfastError, StateError, did_you_mean
 from holdfast.runtime import failures
@@ -29,10 +29,6 @@ class LayerError(HoldfastError):
     def __init__(self, node: str, message: str) -> None:
         self.node = node
         super().__init__(message)
-
-
-def _always(field: str, value: Any) -> bool:
-    return True
 
 
 def visit_of(name: str, node: NodeState) -> dict[str, Any]:
@@ -65,7 +61,8 @@ def items_completed(flow: Flow[Any], state: RunState, writers: Writers, name: st
         field, one, other = clash
         raise StateError(
             f"items {one} and {other} both set {field!r}; give the field a reducer "
-            f"(Annotated[…, append | merge | add]) or let only one item set it",
+            f"(Annotated[…, append | merge | add]) or let only one item set it, and retry with fresh=True (--fresh), "
+            "which runs the items again",
             node=name,
             field=field,
         )
@@ -91,6 +88,7 @@ def _finished(
     if state.schedule == "layered":
         return [events.NodeCompleted(**header, changes=changes, items=bool(items))]
     changes = reduced(flow, state.values, name, changes, items)
+    _refuse_misfit(flow, state.values, name, (*items, changes))
     try:
         routes = route(flow, name, state.values, (*items, changes))
     except RouterError as fault:
@@ -101,6 +99,25 @@ def _finished(
             ),
         ]
     return [events.NodeCompleted(**header, changes=changes, items=bool(items), routes=routes)]
+
+
+def _refuse_misfit(flow: Flow[Any], values: Values, name: str, parts: Sequence[Changes]) -> None:
+    """Sums may leave what their type allows, and a type with validators of its own may have an opinion on anything:
+    that is the fault of this node, not of the next one that is handed the state.
+    """
+    summed = {field for part in parts for field in part.add}
+    if not summed and not flow.state.validates:
+        return
+    after = dict(values)
+    try:
+        for part in parts:
+            apply(after, part, always)
+        if flow.state.validates:
+            flow.state.load(after)
+        for field in summed:
+            flow.state.decode_field(field, after[field])
+    except StateError as misfit:
+        raise StateError(f"what it returned makes a state that does not fit: {misfit}", node=name) from misfit
 
 
 def _held_conflict(flow: Flow[Any], state: RunState, name: str, fields: list[str]) -> tuple[str, str] | None:
@@ -171,7 +188,7 @@ def route(flow: Flow[Any], name: str, values: Values, changes: Iterable[Changes]
         return routes
     after = dict(values)
     for part in changes:
-        apply(after, part, _always)
+        apply(after, part, always)
     try:
         chosen = branch.router(flow.state.load(after))
     except Exception as raised:
@@ -205,11 +222,12 @@ def layer_merged(
     for name in nodes:
         held = state.held[name]
         for part in (*held.items, held.changes):
-            apply(after, part, _always)
             try:
+                _refuse_misfit(flow, after, name, [part])
+                apply(after, part, always)
                 merged = reduced(flow, after, name, Changes(reduce=part.reduce))
             except Exception as raised:
-                raise LayerError(name, f"a reducer raised {type(raised).__name__}: {raised}") from raised
+                raise LayerError(name, f"merging raised {type(raised).__name__}: {raised}") from raised
             results.update(merged.set)
             after.update(merged.set)
     routes: dict[str, list[str]] = {}

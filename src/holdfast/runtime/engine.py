@@ -43,6 +43,7 @@ from holdfast.runtime.commits import Commits
 from holdfast.runtime.creation import (
     UNKNOWN,
     checked_id,
+    checked_seconds,
     checkpoint_zero,
     created,
     fork_place,
@@ -74,7 +75,7 @@ class Engine:
         self,
         store: str | os.PathLike[str] | Store | None = None,
         *,
-        flows: Iterable[Flow[Any]] = (),
+        flows: Iterable[Flow[Any]] | Flow[Any] = (),
         resources: Mapping[str, Any] | None = None,
         grace: float | None = None,
         lease_ttl: float | None = None,
@@ -86,13 +87,15 @@ class Engine:
         """`inline` calls plain functions and commits on the event loop itself; with `clock` and `luck` of its own,
         a test then owns everything.
         """
+        if store is not None and not isinstance(store, (str, os.PathLike)) and not hasattr(store, "append"):
+            raise SettingError(f"store={store!r}: give a path, a URL, or an open store")
         given_store = store if not isinstance(store, (str, os.PathLike)) else None
         url = store if given_store is None else None
         self.settings = settings.resolve(
             {"store": url, "grace": grace, "lease_ttl": lease_ttl, "durability": durability}
         )
         self.flows: dict[str, Flow[Any]] = {}
-        for flow in flows:
+        for flow in (flows,) if isinstance(flows, Flow) else flows:
             self.add(flow)
         self._given_store = given_store
         self._resources = dict(resources or {})
@@ -243,7 +246,7 @@ class Engine:
         run_id = checked_id(run_id) if run_id is not None else self._new_id(flow.name)
         options: dict[str, Any] = {"durability": self.settings.durability}
         if timeout is not None:
-            options["timeout_s"] = float(timeout)
+            options["timeout_s"] = checked_seconds(timeout, "timeout")
         zero = checkpoint_zero(flow, given, options=options, **said)
         if held:
             self._hold()
@@ -364,6 +367,9 @@ class Engine:
         services.store.post(run_id, request)
         if runner is not None:
             runner.request(request)
+        elif not services.store.run(run_id).held:  # its holder left before it could see this
+            with suppress(RunHeld):
+                return await self._operate_on_idle(run_id, request)
         return self._view(run_id)
 
     async def _operate_on_idle(self, run_id: str, request: Request) -> Run[Any]:
@@ -374,7 +380,7 @@ class Engine:
         )
         runner = Runner(journal)
         try:
-            runner.perform_request(request)
+            runner.answer(request)
         except BaseException:
             self._release(journal)
             raise
@@ -393,10 +399,11 @@ class Engine:
                 services, self.flows.get(row.flow) or UNKNOWN, state, row=row, fence=lease.fence
             )
             journal.tick()
+            journal.taken.append(request.id)
             if request.verb == "cancel":
                 operator.cancel(journal, by=request.by, reason=request.reason)
             else:
-                operator.pause(journal, by=request.by, reason=request.reason)
+                operator.pause(journal, by=request.by, reason=request.reason, cut=True)
             if journal.dirty:
                 await journal.saved()
         finally:
@@ -422,7 +429,7 @@ class Engine:
             return prepare(services, flow, row, lease.fence, wish)
         except Invalid as refused:
             await self._record_refusal(flow, row, lease.fence, refused, wish)
-            raise
+            raise ResumeRefused(run_id, refused.reason) from refused.__cause__
         except BaseException:
             with suppress(StoreError):
                 services.store.release(run_id, services.holder.id, lease.fence)
@@ -481,7 +488,7 @@ class Engine:
         if run.status == "failed":
             error = run.error
             where = f" in node {run.failed_node!r}" if run.failed_node else ""
-            what = f"{error.type}: {error.message}" if error is not None else "unknown"
+            what = f"{error.type}: {error.message}".rstrip(".") if error is not None else "unknown"
             raise RunFailed(
                 run,
                 f"run {run.id!r} failed{where}: {what}. Nothing that completed is lost: fix the cause and resume "
@@ -581,15 +588,16 @@ class Engine:
                 for found in services.store.events(run_id, after, row.seq):
                     after = found.seq
                     yield event_view(open_row(found))
-                if row.status not in (*_GOING, "waiting") or (
-                    row.status == "waiting" and not row.held and row.due_at is None
-                ):
+                cut = row.status in ("running", "waiting") and not row.held and run_id not in self._runners
+                if row.status not in (*_GOING, "waiting") or cut:
                     return
                 if run_id not in self._runners:
                     self._clock.call_at(self._clock.now() + POLL_S, news.set)
                 await news.wait()
         finally:
             self._followers[run_id].discard(news)
+            if not self._followers[run_id]:
+                del self._followers[run_id]
 
     async def wait(self, run_id: str, timeout: float | None = None) -> Run[Any]:
         """Wait until a run has stopped, whoever executes it. Raises `TimeoutError` when that takes too long."""

@@ -61,12 +61,21 @@ def retry_delay(
 
 def _http_status(error: BaseException) -> int | None:
     """The HTTP status that an exception of any client library carries: by attribute, without importing one."""
-    for holder in (error, getattr(error, "response", None)):
+    if not isinstance(error, Exception):
+        return None  # the code of a SystemExit is no HTTP status
+    for holder in (error, _attribute(error, "response")):
         for name in ("status_code", "status", "code"):
-            status = getattr(holder, name, None)
+            status = _attribute(holder, name)
             if isinstance(status, int) and not isinstance(status, bool):
                 return status
     return None
+
+
+def _attribute(holder: object, name: str) -> object:
+    try:
+        return getattr(holder, name, None)
+    except Exception:  # noqa: BLE001 - a property of the user's exception that raises itself says nothing
+        return None
 
 
 def _trace(error: BaseException) -> str:

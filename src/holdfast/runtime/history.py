@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.core import events, run_state
+from holdfast.core.definition import Definition
 from holdfast.core.events import Stored
 from holdfast.core.fold import fold
 from holdfast.core.run_state import RunState, stretches
@@ -91,6 +92,8 @@ def checkpoints(store: Store, run_id: str) -> list[Checkpoint]:
     """Every place the run can be resumed or forked from, oldest first."""
     row = store.run(run_id)
     parts = stretches(row.rewinds, row.seq)
+    stored = store.definition(row.fingerprint)
+    layered = stored is not None and msgspec.json.decode(stored, type=Definition).schedule == "layered"
     layer = 0
     listed = []
     for found in store.events(run_id, kinds=events.CHECKPOINTS):
@@ -105,7 +108,7 @@ def checkpoints(store: Store, run_id: str) -> list[Checkpoint]:
                 node=found.node,
                 iteration=found.iteration,
                 execution=found.execution,
-                layer=layer if found.kind == "LayerCompleted" else None,
+                layer=layer + (found.kind != "LayerCompleted") if (layered and found.node) or layer else None,
                 size=len(found.body),
                 current=any(first <= found.seq <= last for first, last in parts),
             )

@@ -1,4 +1,4 @@
-"""What a person does with a run: call it off, pause it; try a visit that has not ended again, or put something in place of its result."""
+"""What a person does with a run: call it off, pause it, try again what has not ended, or put something in its place."""
 
 from __future__ import annotations
 
@@ -12,19 +12,25 @@ from holdfast.runtime.journal import Journal
 
 def cancel(journal: Journal, *, by: str | None, reason: str | None) -> None:
     """Call off a run that nobody executes. What still counted as running was cut with its process."""
-    state = journal.state
-    for name in [name for name in state.open if state.nodes[name].status == "running"]:
-        header = ends.visit_of(name, state.nodes[name])
-        journal.record(events.NodeInterrupted(**header, reason="its process died"))
+    cut_all(journal, "its process died")
     journal.record(events.RunCancelled(by=by, reason=reason))
 
 
-def pause(journal: Journal, *, by: str | None, reason: str | None) -> None:
-    """Start nothing new. Twice is once; a run of which nothing is going on cannot be paused."""
+def cut_all(journal: Journal, reason: str) -> None:
+    """What counts as running and does not run any more was cut."""
+    state = journal.state
+    for name in [name for name in state.open if state.nodes[name].status == "running"]:
+        journal.record(events.NodeInterrupted(**ends.visit_of(name, state.nodes[name]), reason=reason))
+
+
+def pause(journal: Journal, *, by: str | None, reason: str | None, cut: bool = False) -> None:
+    """Start nothing new. Twice is once; a run of which nothing is going on cannot be paused. `cut`: nobody executes it."""
     status = journal.state.status
     if status in ("failed", "interrupted"):
         told = f"it is {status}, so nothing of it is going on"
         raise ResumeRefused(journal.state.run_id, told, asked="paused")
+    if cut:
+        cut_all(journal, "its process died")
     if not journal.state.paused:
         journal.record(events.RunPaused(by=by, reason=reason))
 
@@ -74,6 +80,8 @@ def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:
         for name in journal.state.open
         if nodes[name].status in ("failed", "interrupted", "waiting", "pending")
     ]
+    if node in journal.state.arrivals and node in nodes and nodes[node].status == "pending":
+        names.append(node)
     if verb == "retry":
         names += [name for name in journal.state.open if not nodes[name].routed]
     if node is None:

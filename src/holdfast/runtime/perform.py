@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core import commands, events
+from holdfast.core.events import Failure
 from holdfast.errors import ResumeRefused
 from holdfast.runtime import ends, failures, operator
 from holdfast.runtime.journal import Journal
@@ -134,7 +135,26 @@ def _question(journal: Journal, name: str, header: dict[str, Any]) -> events.Que
     return events.QuestionAsked(
         **header,
         key=f"{name}.{visit.iteration}.{visit.execution}.{visit.attempt}",
-        text=f"{name!r} was cut in the middle and is not idempotent: its effect may or may not have happened. "
+        text=f"{name!r} did not end and is not idempotent: its effect may or may not have happened. "
         "Retry it, skip it, or abort the run?",
         options=["retry", "skip", "abort"],
     )
+
+
+def give_up(journal: Journal, command: commands.AnyCommand) -> None:
+    """A new attempt cannot start, because the thread of an older one lives on: it fails for that, for good."""
+    told = (
+        f"a thread of an earlier attempt of {getattr(command, 'node', '')!r} still runs, and a thread cannot be killed. "
+        "Stop this process and resume the run; an async node, or one that looks at ctx.cancelled, can be stopped."
+    )
+    failure = Failure("partial", "StillRunning", told)
+    starts: list[events.NodeEvent] = []
+    perform(journal, command, starts)
+    for start in starts:
+        header: dict[str, Any] = {
+            name: getattr(start, name) for name in ("node", "iteration", "execution", "attempt")
+        }
+        if isinstance(start, events.ItemStarted):
+            journal.record(events.ItemFailed(**header, item=start.item, failure=failure))
+        else:
+            journal.record(events.NodeFailed(**header, failure=failure))

@@ -22,7 +22,7 @@ from holdfast.core.events import CHECKPOINTS, Values
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import RunState
 from holdfast.core.state import diff
-from holdfast.errors import HoldfastError, ResumeRefused, did_you_mean
+from holdfast.errors import HoldfastError, ResumeRefused, SettingError, StateError, did_you_mean
 from holdfast.runtime import history
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
@@ -55,7 +55,13 @@ class Invalid(ResumeRefused):
 
 def split(run: str, checkpoint: str | int | None) -> tuple[str, int | None]:
     """`"r1@17"`, or `"r1"` and a checkpoint given beside it, as run id and seq."""
+    if not isinstance(run, str):
+        raise SettingError(f"{run!r} is no run id: a string such as 'r1' or, with a checkpoint, 'r1@17'")
     run_id, _, at = run.partition("@")
+    if at and checkpoint is not None and str(checkpoint).rpartition("@")[2] != at:
+        raise ResumeRefused(
+            run_id, f"two places are named: {run!r} and checkpoint {checkpoint!r}; choose one"
+        )
     given = at or checkpoint
     if given is None or given == "":
         return run_id, None
@@ -112,6 +118,7 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: 
         journal.record(
             events.StateEdited(changes=edited(flow, journal.state, wish.edit), by=wish.by, reason=wish.reason)
         )
+    _refuse_misfit(flow, journal.state)
     _validate(flow, journal.state, wish)
     return journal
 
@@ -232,7 +239,8 @@ def flow_events(services: Services, flow: Flow[Any], state: RunState, wish: Wish
         )
     old = msgspec.json.decode(stored, type=Definition)
     found = difference(old, flow.definition, rename=wish.rename)
-    if not found.only_options:
+    renamed_only = bool(wish.rename) and msgspec.structs.replace(found, renamed=[]).only_options
+    if not found.only_options and not renamed_only:
         way_out = (
             'Use on_change="compatible" (--on-change compatible) if the run may go on with it, rename={"old": "new"}, '
             "a fork, or the old code."
@@ -325,6 +333,18 @@ def edited(
             after[field] = flow.state.accept_field(field, value)
         return diff(state.values, flow.state.dump(flow.state.load(after)))
     return diff(state.values, flow.state.dump(result))
+
+
+def _refuse_misfit(flow: Flow[Any], state: RunState) -> None:
+    """Nothing is run with a state that its nodes could not be handed."""
+    try:
+        flow.state.load(state.values)
+    except StateError as misfit:
+        raise ResumeRefused(
+            state.run_id,
+            f"its state does not fit {flow.state.name} any more: {misfit}. Give the type a new version with an upgrade "
+            f"(Graph(…, version={state.state_version + 1}, upgrades={{{state.state_version}: …}})), or change it with edit=…",
+        ) from misfit
 
 
 def _validate(flow: Flow[Any], state: RunState, wish: Wish) -> None:

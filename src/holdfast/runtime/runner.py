@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
@@ -28,11 +29,13 @@ from holdfast.runtime.bodies import Body, Stopped
 from holdfast.runtime.clock import Timer
 from holdfast.runtime.context import Context
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.perform import perform
-from holdfast.storage.contract import Request
+from holdfast.runtime.perform import give_up, perform
+from holdfast.storage.contract import FINAL, Request
 
 ENDED = frozenset({"completed", "failed", "cancelled", "interrupted"})
 _EXIT_EVENTS_MAX = 1000
+_PATIENCE_S = 30.0
+"""How long the thread of an attempt that was given up may still live before the next one fails for it (or the node's timeout)."""
 
 
 class Halt(msgspec.Struct, frozen=True):
@@ -102,7 +105,7 @@ class Runner:
     async def drive(self, requests: Iterable[Request] = ()) -> None:
         """Carry the run on until it is over or needs somebody. `requests` were left before it was taken up."""
         deadline = self._arm_timeout()
-        self._requests.extend(requests)
+        self._requests.extend(request for request in requests if request.id not in self._known_requests)
         self._known_requests.update(request.id for request in self._requests)
         try:
             self._advance()
@@ -141,6 +144,8 @@ class Runner:
         journal.due_at = wake_at
         busy = starts or self._bodies or self._haunted or wake_at is not None
         idle = self.state.status in ENDED or not busy or (self._halt is not None and not self._bodies)
+        if idle and self._more_requests():
+            idle = False
         if wake_at is not None and not idle:
             self._wake_later(wake_at)
         if journal.dirty and self._must_save(starts, idle=idle):
@@ -150,6 +155,17 @@ class Runner:
             self._finish()
         else:
             self._call_all(starts)
+
+    def _more_requests(self) -> bool:
+        """Before the lease is given back: what was left in the inbox and has not been seen, is still ours to answer."""
+        if not self.journal.saved_seq or self._halt is not None:
+            return False
+        for request in self.services.store.inbox(self.services.holder.id):
+            if request.run_id == self.state.run_id and request.id not in self._known_requests:
+                self._known_requests.add(request.id)
+                self._requests.append(request)
+                self._again = True
+        return bool(self._requests)
 
     def _must_save(self, starts: list[events.NodeEvent], *, idle: bool) -> bool:
         """Not now only if the run saves when it stops, and nothing that starts wants its start to be durable."""
@@ -179,9 +195,12 @@ class Runner:
             elif idle:
                 self._finish()
             elif not self.done.done():
-                if not ahead:
+                self._take_requests()
+                if (
+                    not ahead and self._halt is None
+                ):  # a halt in the meantime: what has not begun does not begin
                     self._call_all(starts)
-                if self._again:
+                if self._again or self.journal.dirty:
                     self._advance()
 
         self.journal.save(done, release=idle)
@@ -228,6 +247,7 @@ class Runner:
     def _body_ended(self, body: Body) -> None:
         self._bodies.pop(body.key, None)
         if not body.has_gone:
+            body.given_up_at = self.services.store.now()
             self._haunted[body.key] = body
         self._ended.append(body)
         if self._bodies:  # others may end in the same pass of the loop: they share an append
@@ -257,7 +277,7 @@ class Runner:
         node, visit = self.flow.nodes[name], self.state.nodes[name]
         header = ends.visit_of(name, visit)
         error = body.error
-        if error is None:
+        if error is None and not body.timed_out:  # what comes after the timeout is too late, also if it comes
             try:
                 if item is None:
                     return ends.completed(
@@ -270,6 +290,10 @@ class Runner:
                 ]
             except Exception as raised:  # noqa: BLE001 - what it returned does not fit, or a reducer raised
                 error = raised
+        if body.timed_out and item is None and not node.options.idempotent:
+            # Its effect may or may not have happened, as after a crash: the same question is asked.
+            return [events.NodeInterrupted(**header, reason=f"took longer than {node.options.timeout_s:g} s")]
+        error = error or TimeoutError()
         now, luck = self.journal.at, self.services.luck
         if item is None:
             return [ends.failed(node, visit, error, now=now, luck=luck, timed_out=body.timed_out)]
@@ -293,16 +317,27 @@ class Runner:
             for command in decide(self.flow, self.state, self.journal.at, self.journal.ready):
                 if isinstance(command, commands.WakeAt):
                     wake_at = command.at
-                elif not self._haunted or not self._is_haunted(command):
+                elif self._haunted and (ghost := self._ghost(command)) is not None:
+                    until = ghost.given_up_at + (
+                        self.flow.nodes[ghost.key[0]].options.timeout_s or _PATIENCE_S
+                    )
+                    if self.journal.at < until:
+                        wake_at = min(wake_at or until, until)
+                    else:
+                        give_up(self.journal, command)
+                        again = True
+                else:
                     again = perform(self.journal, command, starts) or again
             if not again:
                 return starts, wake_at
 
-    def _is_haunted(self, command: commands.AnyCommand) -> bool:
-        """No new attempt starts while the thread of the old one lives."""
+    def _ghost(self, command: commands.AnyCommand) -> Body | None:
+        """The thread of an older attempt that still lives: no new one starts beside it."""
         if isinstance(command, commands.StartNode):
-            return any(name == command.node for name, _ in self._haunted)
-        return isinstance(command, commands.StartItem) and (command.node, command.item) in self._haunted
+            return next((body for (name, _), body in self._haunted.items() if name == command.node), None)
+        if isinstance(command, commands.StartItem):
+            return self._haunted.get((command.node, command.item))
+        return None
 
     # --- calling --------------------------------------------------------------------------------------
 
@@ -354,9 +389,7 @@ class Runner:
         """All bodies have ended: record what was cut, and how the run stands."""
         if self.state.status in ENDED:
             return
-        for name in [name for name in self.state.open if self.state.nodes[name].status == "running"]:
-            header = ends.visit_of(name, self.state.nodes[name])
-            self.journal.record(events.NodeInterrupted(**header, reason=halt.reason or halt.kind))
+        operator.cut_all(self.journal, halt.reason or halt.kind)
         if halt.kind == "cancel":
             self.journal.record(events.RunCancelled(by=halt.by, reason=halt.reason))
         elif halt.kind == "timeout":
@@ -377,16 +410,21 @@ class Runner:
     def _take_requests(self) -> None:
         requests, self._requests = self._requests, []
         for request in requests:
-            self.journal.taken.append(request.id)
-            if self.state.status in ENDED:
-                continue
-            try:
-                self.perform_request(request)
-            except ResumeRefused:
-                continue  # it came too late: the run has moved on
+            if self.state.status in ("failed", "interrupted") and request.verb != "cancel":
+                continue  # it stays where it is, for whoever takes the run up again
+            with suppress(ResumeRefused):  # it came too late: the run has moved on
+                self.answer(request)
 
-    def perform_request(self, request: Request) -> None:
-        """Do what a request asks. Raises `ResumeRefused` where the run does not allow it."""
+    def answer(self, request: Request) -> None:
+        """Do what a request asks, once. Raises `ResumeRefused` where the run does not allow it."""
+        self._known_requests.add(request.id)
+        self.journal.taken.append(request.id)
+        if self.state.status in ("failed", "interrupted"):
+            operator.cancel(self.journal, by=request.by, reason=request.reason)
+        elif self.state.status not in FINAL:
+            self._perform_request(request)
+
+    def _perform_request(self, request: Request) -> None:
         match request.verb:
             case "cancel":
                 self.halt(Halt("cancel", request.by, request.reason))

@@ -83,4 +83,8 @@ def _fit(value: Any, name: str, kind: Any, where: str) -> Any:
         return seconds
     if name == "durability" and value not in get_args(Durability):
         raise SettingError(f"{where} must be one of {', '.join(get_args(Durability))}, not {value!r}")
-    return os.fspath(value) if name == "store" else value
+    if name == "store":
+        if not isinstance(value, (str, os.PathLike)):
+            raise SettingError(f"{where} must be a path or a URL, not {value!r}")
+        return os.fspath(value)
+    return value

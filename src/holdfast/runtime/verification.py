@@ -60,12 +60,12 @@ def _fold_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
     rewinds = tuple(
         (stored.seq, stored.event.to) for stored in map(open_row, rows) if stored.kind == "RunRewound"
     )
-    problems = []
+    problems: list[str] = []
     try:
         cold = history.load(store, row.run_id, row=msgspec.structs.replace(row, rewinds=rewinds), cold=True)
         warm = history.load(store, row.run_id, row=msgspec.structs.replace(row, rewinds=rewinds))
     except HoldfastError as fault:
-        return [*problems, str(fault)]
+        return [str(fault)]
     if cold != warm:
         problems.append("the stored snapshot is not the fold of the events before it")
     for name, folded in _row_of(cold, rewinds, row).items():

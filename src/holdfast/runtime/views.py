@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from holdfast.core.events import Failure, NodeEvent, Stored
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import Question, RunState
+from holdfast.errors import StateError
 from holdfast.storage.contract import RunRow, RunStatus
 
 S = TypeVar("S")
@@ -76,9 +78,7 @@ def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S
         id=state.run_id,
         flow=state.flow,
         status=state.status if state.status != "new" else "pending",
-        state=flow.state.load(state.values)
-        if flow is not None
-        else msgspec.json.decode(msgspec.json.encode(state.values)),
+        state=_typed(state, flow),
         nodes={name: _node_view(node) for name, node in state.nodes.items()},
         error=state.failure,
         failed_node=state.failure_node,
@@ -93,6 +93,14 @@ def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S
         layer=state.layer,
         held_by=row.holder.describe() if row is not None and row.held and row.holder is not None else None,
     )
+
+
+def _typed(state: RunState, flow: Flow[Any] | None) -> Any:
+    """The state as its type; as plain data where the flow is unknown or its type has moved on."""
+    if flow is not None:
+        with suppress(StateError):
+            return flow.state.load(state.values)
+    return msgspec.json.decode(msgspec.json.encode(state.values))
 
 
 def _node_view(node: Any) -> NodeView:
