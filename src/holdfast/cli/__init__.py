@@ -10,8 +10,8 @@ from __future__ import annotations
 
 def main() -> None:
     """What `holdfast` runs."""
-    from holdfast.cli import screen
+    from holdfast.cli import program, screen
     from holdfast.cli.commands import app
 
     screen.prepare()
-    app(prog_name="holdfast")
+    app(prog_name=program.name())

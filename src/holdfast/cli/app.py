@@ -29,12 +29,12 @@ FAMILIES: dict[str, list[str]] = {EXECUTE: [], OPERATE: [], LOOK: [], CHECK: []}
 class _ByFamily(TyperGroup):
     """Lists the commands under the heads of their families, and tells a program of a wrong option in JSON."""
 
-    def main(self, args: Any = None, prog_name: str | None = None, **extra: Any) -> Any:
-        words = list(sys.argv[1:] if args is None else args)
-        if "--json" not in words:
-            return super().main(words, prog_name, **extra)
+    def main(self, *args: Any, **options: Any) -> Any:
+        words = args[0] if args else options.get("args")
+        if "--json" not in (sys.argv[1:] if words is None else words):
+            return super().main(*args, **options)
         try:
-            ended = super().main(words, prog_name, **(extra | {"standalone_mode": False}))
+            ended = super().main(*args, **(options | {"standalone_mode": False}))
         except Exception as error:
             if not _is_wrong_option(error):
                 raise
@@ -51,7 +51,7 @@ class _ByFamily(TyperGroup):
 app = typer.Typer(
     cls=_ByFamily,
     help="Workflows that can be killed at any instruction and carry on.",
-    epilog="New here? `holdfast demo` kills a workflow in the middle and carries it on. Every command explains itself "
+    epilog=f"New here? `{program.name()} demo` kills a workflow in the middle and carries it on. Every command explains itself "
     "with --help; docs/cli.md has the exit codes.",
     no_args_is_help=True,
     add_completion=False,

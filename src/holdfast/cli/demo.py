@@ -38,6 +38,9 @@ from holdfast.runtime.views import EventView
 NODES = ("plan", "research", "outline", "style", "write", "check", "publish")
 KILLED = "killed"
 
+KillWhen = Callable[[int], str | None]
+"""Where the process with this id is, in words, when it is to be killed there; None: not yet."""
+
 _LOOK_AGAIN_S = 0.02
 
 
@@ -131,19 +134,27 @@ async def _perform(made: _Demo, engine: Engine) -> None:
     story = Story(flow.definition)
     researched, written = story.nodes["research"], story.nodes["write"]
 
-    def in_the_fan_out() -> str | None:
+    def in_the_fan_out(pid: int) -> str | None:
         done, listed = researched.items_done, researched.items_all
-        return f"{done} of {listed} topics are researched, two are under way" if done >= 3 else None
+        going = _called(made, pid, "research") - done
+        return f"{done} of {listed} topics are researched, {going} under way" if done >= 3 and going else None
 
-    def in_the_loop() -> str | None:
-        again = written.iteration == 2 and written.status == "running"
+    def in_the_loop(pid: int) -> str | None:
+        again = written.iteration == 2 and written.status == "running" and _called(made, pid, "write 2")
         return "the draft is being written for the second time" if again else None
 
     first = ("run", made.file, "--run-id", made.run_id)
     again = ("resume", made.run_id, made.file)
     await _process(made, engine, story, "starts the run", first, in_the_fan_out)
     await _process(made, engine, story, "resumes it", again, in_the_loop)
-    await _process(made, engine, story, "resumes it", again, lambda: None)
+    await _process(made, engine, story, "resumes it", again, lambda pid: None)
+
+
+def _called(made: _Demo, pid: int, what: str) -> int:
+    """How often a process has begun this, by the witness file: a start that is recorded may not have been called yet."""
+    with suppress(FileNotFoundError), open(made.witness, encoding="utf-8") as file:
+        return sum(line.startswith(f"{pid} {what} ") for line in file)
+    return 0
 
 
 async def _process(
@@ -152,7 +163,7 @@ async def _process(
     story: Story,
     does: str,
     arguments: tuple[str, ...],
-    kill_when: Callable[[], str | None],
+    kill_when: KillWhen,
 ) -> None:
     """Start a process, tell what it does, and kill it when the time has come."""
     child = _spawn(made, arguments)
@@ -182,17 +193,18 @@ async def _watch(
     engine: Engine,
     story: Story,
     child: subprocess.Popen[bytes],
-    kill_when: Callable[[], str | None],
+    kill_when: KillWhen,
 ) -> None:
     """Tell the events of a child as they become durable, until it ends or is killed."""
     while True:
         ended = child.poll() is not None
         await _tell_news(made, engine, story)
-        if kill_when():
+        if (where := kill_when(child.pid)) is not None:
             os.kill(child.pid, signal.SIGKILL)
             child.wait()
             await _tell_news(made, engine, story)  # what became durable before it died
-            made.say((f"  ✗ kill -9 {child.pid}", "bold red"), (f"  {kill_when()}", "red"))
+            where = kill_when(child.pid) or where
+            made.say((f"  ✗ kill -9 {child.pid}", "bold red"), (f"  {where}", "red"))
             return
         if ended:
             if child.returncode != 0:

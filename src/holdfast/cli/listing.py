@@ -271,6 +271,7 @@ def graph(
     if ".py" in target or os.path.exists(target):
         definition = flow_files.load_flow(target).definition
     else:
+        options.a_run(target)
 
         async def use(engine: Engine) -> tuple[Definition, Run[Any]]:
             return definition_of(engine, target), await engine.get(target)

@@ -236,7 +236,10 @@ def checkpoints(
 @command(CHECK)
 def verify(
     run_id: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="Only this run. Default: all runs and the store.")
+        str | None,
+        typer.Argument(
+            metavar="RUN", callback=options.a_run, help="Only this run. Default: all runs and the store."
+        ),
     ] = None,
     store: options.Store = None,
     as_json: options.AsJson = False,

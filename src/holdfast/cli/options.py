@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from holdfast.cli import program
 from holdfast.errors import SettingError
 
 Store = Annotated[
@@ -40,9 +41,39 @@ File = Annotated[
         help="The file that defines the flow. Default: [tool.holdfast] flows in pyproject.toml.",
     ),
 ]
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="The id of a run; `holdfast runs` lists them.")]
+
+
+def a_run(given: str | None) -> str | None:
+    """What names a run, and no place in its log."""
+    if given is not None and "@" in given:
+        run_id = given.partition("@")[0]
+        raise typer.BadParameter(
+            f"{given!r} is a place in the log of a run, and this command takes a RUN: {run_id}. "
+            "RUN@SEQ is for state, resume and fork."
+        )
+    return given
+
+
+def a_place(given: str) -> str:
+    """What names a run, or a place in its log by number."""
+    run_id, at, seq = given.partition("@")
+    if at and not (seq.isascii() and seq.isdecimal()):
+        raise typer.BadParameter(
+            f"{given!r}: behind the @ stands the number of an event, as in {run_id}@3. "
+            f"`{program.name()} checkpoints {run_id}` lists where a run can be gone back to."
+        )
+    return given
+
+
+RunId = Annotated[
+    str,
+    typer.Argument(metavar="RUN", callback=a_run, help="The id of a run; `runs` lists them."),
+]
 RunAt = Annotated[
-    str, typer.Argument(metavar="RUN[@SEQ]", help="The id of a run, or of one of its checkpoints.")
+    str,
+    typer.Argument(
+        metavar="RUN[@SEQ]", callback=a_place, help="The id of a run, or of one of its checkpoints."
+    ),
 ]
 Edit = Annotated[
     str | None,

@@ -9,11 +9,15 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from holdfast.cli import screen
 from holdfast.cli.story import NodeSeen, Story
@@ -23,6 +27,7 @@ from holdfast.errors import RunNotFound, StoreError
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.views import EventView, Run
+from holdfast.storage.holder import this_process
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -34,13 +39,21 @@ _NODES_SHOWN_MAX = 24
 _LOOK_AGAIN_S = 0.02
 
 
+class Stop(msgspec.Struct, frozen=True):
+    """Somebody asked this process to stop, by a signal."""
+
+    by: str
+    grace_s: float
+
+
 class Display:
     """Tells events to a person, from a thread of its own. `quiet` tells nothing."""
 
     def __init__(self, title: str, *, quiet: bool = False) -> None:
         self.title = title
         self._story = Story()
-        self._events: queue.SimpleQueue[EventView | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[EventView | Stop | None] = queue.SimpleQueue()
+        self._stops: list[Stop] = []
         self._thread: threading.Thread | None = None
         if not quiet:
             live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
@@ -58,6 +71,11 @@ class Display:
         if self._thread is not None:
             self._events.put(event)
 
+    def stop(self, asked: Stop) -> None:
+        """Tell that the run is being stopped. May be called by a signal handler: the queue can be entered twice."""
+        if self._thread is not None:
+            self._events.put(asked)
+
     def close(self) -> None:
         """Tell what is left, and stop. Called when the run no longer depends on this process."""
         if self._thread is not None and self._thread.is_alive():
@@ -69,7 +87,10 @@ class Display:
     def _lines(self) -> None:
         with suppress(OSError, ValueError):
             while (event := self._events.get()) is not None:
-                if line := self._story.tell(event):
+                if isinstance(event, Stop):
+                    self._stops.append(event)
+                    screen.say((self._stopping(), "yellow"), err=True)
+                elif line := self._story.tell(event):
                     screen.say((screen.time_of_day(event.at) + "  ", "dim"), *line.parts(), err=True)
 
     def _live(self) -> None:
@@ -92,10 +113,22 @@ class Display:
         with suppress(queue.Empty):
             event = self._events.get(timeout=_FRAME_S)
             while event is not None:
-                self._story.tell(event)
+                if isinstance(event, Stop):
+                    self._stops.append(event)
+                else:
+                    self._story.tell(event)
                 event = self._events.get_nowait()
             return False
         return True
+
+    def _stopping(self) -> str:
+        """What is happening since somebody asked to stop, and what asking again does."""
+        asked = self._stops[0]
+        if len(self._stops) > 1:
+            return f"leaving at once ({asked.by} again)"
+        going = [name for name, seen in self._story.nodes.items() if seen.status == "running"]
+        waits = f"waits up to {screen.duration(asked.grace_s)} for {' and '.join(going)}; " if going else ""
+        return f"stopping ({asked.by}): nothing new starts; {waits}Ctrl-C again leaves at once"
 
     def _frame(self, story: Story, now: float, began_at: float) -> Text:
         done = sum(seen.status in ("completed", "skipped") for seen in story.nodes.values())
@@ -106,6 +139,8 @@ class Display:
             ("  " + self.title, "bold"),
             (f"  {counted} done  {screen.duration(now - began_at)}", "dim"),
         )
+        if self._stops and status == "running":
+            frame.append_text(screen.text(("\n" + self._stopping(), "bold yellow")))
         shown = _worth_showing(story)
         width = max((len(name) for name, _ in shown), default=0)
         for name, seen in shown:
@@ -163,7 +198,8 @@ async def shown(engine: Engine, run_id: str, display: Display, verb: Callable[[]
     watch = _Watch(engine, run_id, after, display)
     watcher = asyncio.ensure_future(watch.follow(going))
     try:
-        await asyncio.wait({going})
+        with _signals_told(display, engine.settings.grace):
+            await asyncio.wait({going})
     except asyncio.CancelledError:
         going.cancel()
         await asyncio.gather(going, return_exceptions=True)
@@ -175,15 +211,56 @@ async def shown(engine: Engine, run_id: str, display: Display, verb: Callable[[]
     return going.result()
 
 
+@contextmanager
+def _signals_told(display: Display, grace_s: float) -> Iterator[None]:
+    """While inside, the display hears of SIGINT and SIGTERM, and then whoever listened before."""
+    heard: dict[int, Callable[[int, FrameType | None], Any]] = {}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        display.stop(Stop("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name, grace_s))
+        heard[number](number, frame)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            listener = signal.getsignal(number)
+            if callable(listener):
+                heard[number] = listener
+                signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for known, before in heard.items():
+            if (
+                signal.getsignal(known) is handle
+            ):  # otherwise the engine put another there, at the second signal
+                signal.signal(known, before)
+
+
 class _Watch:
     """How far a run has been told."""
 
     def __init__(self, engine: Engine, run_id: str, after: int, display: Display) -> None:
         self.engine, self.run_id, self.after, self.display = engine, run_id, after, display
+        self._mine = this_process().describe()
+        self._taken_up = False
 
     def _tell(self, event: EventView) -> None:
+        """Tell an event, if it is of what this process executes: until it has taken the run up, another may write."""
         self.after = event.seq
-        self.display.tell(event)
+        self._taken_up = self._taken_up or self._takes_up(event)
+        if self._taken_up:
+            self.display.tell(event)
+
+    def _takes_up(self, event: EventView) -> bool:
+        match event.kind:
+            case "RunResumed" | "RunClaimed":
+                return event.body.get("holder") == self._mine
+            case (
+                "RunCreated" | "RunRewound" | "ResumeRefused"
+            ):  # these do not say who wrote them: the lease does
+                row = self.engine.store.run(self.run_id)
+                return not row.held or row.holder is None or row.holder.describe() == self._mine
+        return False
 
     async def follow(self, going: asyncio.Future[Any]) -> None:
         """Tell events until the verb is done. `follow` ends at once for a run that has not been taken up yet: ask again."""

@@ -13,7 +13,7 @@ import typer
 from holdfast.cli import flow_files, options, screen, stores
 from holdfast.cli.app import OPERATE, command
 from holdfast.cli.execution import name_the_file
-from holdfast.cli.standing import line
+from holdfast.cli.standing import is_row_cut, line
 from holdfast.errors import FlowNotFound, SettingError
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.views import Run
@@ -75,16 +75,20 @@ def _ask(
     wanted: str,
     ask: Callable[[Engine], Awaitable[Run[Any]]],
 ) -> None:
-    async def use(engine: Engine) -> tuple[Run[Any], str | None]:
+    async def use(engine: Engine) -> tuple[Run[Any], str | None, list[str]]:
+        before = engine.store.run(run_id)
         run = await ask(engine)
         row = engine.store.run(run_id)
-        return run, row.holder.describe() if row.held and row.holder is not None else None
+        holder = row.holder.describe() if row.held and row.holder is not None else None
+        return run, holder, list(before.active) if is_row_cut(before) else []
 
-    run, holder = _recorded(verb, file, store, use)
+    run, holder, was_cut_in = _recorded(verb, file, store, use)
     if as_json:
         screen.say_json({"id": run.id, "status": run.status, "requested": wanted, "held_by": holder})
     elif run.status == wanted:
         screen.say((wanted, screen.STYLES[wanted]), f"  {run_id}")
+        if was_cut_in:
+            screen.say(f"  its process had died in {' and '.join(was_cut_in)}; that is recorded with it")
         if wanted == "paused":
             screen.say(f"  carry it on with: {line('resume', run_id, file=file, store=store, executes=True)}")
     elif holder is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
@@ -45,11 +45,14 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     on: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise ValueError(f"Retry(attempts={self.attempts}): at least 1, which means no second try")
+        if type(self.attempts) is not int or self.attempts < 1:
+            raise ValueError(f"Retry(attempts={self.attempts!r}): at least 1, which means no second try")
         for name in ("backoff", "factor", "max_delay", "jitter"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"Retry({name}={getattr(self, name)}): must not be negative")
+            given = getattr(self, name)
+            if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < 1e10:
+                raise ValueError(
+                    f"Retry({name}={given!r}): a number of seconds (jitter: a share), not negative"
+                )
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -134,7 +137,11 @@ class Graph(Generic[S]):
         """
 
         def add(fn: NodeFn) -> NodeFn:
-            chosen = Retry(attempts=retry) if isinstance(retry, int) else retry
+            called = name or str(getattr(fn, "__name__", ""))
+            self._problems.extend(_use_problems(called, fn, retry, idempotent, each))
+            chosen = (
+                Retry(attempts=retry) if type(retry) is int else retry if isinstance(retry, Retry) else None
+            )
             options = NodeOptions(
                 timeout_s=timeout,
                 idempotent=idempotent,
@@ -145,7 +152,7 @@ class Graph(Generic[S]):
                 retry=_describe(chosen) if chosen else {},
             )
             node = Node(
-                name=name or str(getattr(fn, "__name__", "")),
+                name=called,
                 fn=fn,
                 options=options,
                 retry=chosen or (Retry() if idempotent else Retry(attempts=1)),
@@ -288,6 +295,35 @@ def _describe(retry: Retry) -> dict[str, Any]:
     if retry.on:
         described["on"] = [cls.__qualname__ for cls in retry.on]
     return described
+
+
+def _use_problems(name: str, fn: Any, retry: Any, idempotent: Any, each: Any) -> Iterator[str]:
+    """What no type checker was asked about, and would only show when the node runs."""
+    if not callable(fn):
+        yield f"node {name!r} is {fn!r}, which cannot be called; give a function"
+    elif not _takes_one_or_two(fn):
+        what = "fn(item) or fn(item, ctx)" if each is not None else "fn(state) or fn(state, ctx)"
+        yield f"node {name!r} is called as {what}, and its function does not take that"
+    if not isinstance(idempotent, bool):
+        yield f"node {name!r} has idempotent={idempotent!r}; say True or False"
+    if retry is not None and type(retry) is not int and not isinstance(retry, Retry):
+        yield f"node {name!r} has retry={retry!r}; give a number of tries or Retry(…)"
+    if each is not None and not callable(each):
+        yield f"node {name!r} has each={each!r}; give a function of the state that lists the items"
+
+
+def _takes_one_or_two(fn: NodeFn) -> bool:
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return True  # a builtin that does not tell
+    for arguments in ((None,), (None, None)):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return True
+    return False
 
 
 def _item_type(fn: NodeFn) -> Any:

@@ -16,6 +16,7 @@ import random
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
@@ -59,25 +60,32 @@ def _inside_a_loop() -> bool:
 
 
 def _run_in_thread(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
+    """In a thread of its own. An interrupt of the waiting caller (a notebook's stop button) stops the engine in order, too."""
     outcome: list[T] = []
     raised: list[BaseException] = []
+    signals = _Signals()
 
     def work() -> None:
         try:
-            outcome.append(_run_here(use, options))
+            outcome.append(_run_here(use, options, signals))
         except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
             raised.append(error)
 
     thread = threading.Thread(target=work, name="holdfast-blocking", daemon=True)
     thread.start()
-    thread.join()
+    try:
+        thread.join()
+    except BaseException:
+        signals.stop_from_outside()
+        thread.join()
+        raise
     if raised:
         raise raised[0]
     return outcome[0]
 
 
-def _run_here(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
-    signals = _Signals()
+def _run_here(use: Callable[[Engine], Awaitable[T]], options: Options, signals: _Signals | None = None) -> T:
+    signals = signals or _Signals()
 
     async def main() -> T | None:
         async with Engine(**options) as engine:
@@ -130,6 +138,12 @@ class _Signals:
             signal.signal(number, self._before[number])
         self.received = self.received or number
         self._loop.call_soon_threadsafe(self._leave if again else self._stop, number)
+
+    def stop_from_outside(self) -> None:
+        """Stop the engine from another thread than its own."""
+        if self._loop is not None and self._engine is not None:
+            with suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self._engine.stop, "interrupted")
 
     def _stop(self, number: int) -> None:
         assert self._engine is not None

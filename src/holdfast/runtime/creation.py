@@ -98,7 +98,7 @@ def forked(
     reason: str | None,
 ) -> Journal:
     """The journal of a fork: its base is the parent's fold at that place, its first event has the next seq."""
-    state = history.load(services.store, row.run_id, seq, row=row)
+    state = history.load(services.store, row.run_id, seq, row=row, check=True)
     base = pack(run_state.dump(state))
     digest = history.digest_at(services.store, row, seq)
     state.run_id = fork_id

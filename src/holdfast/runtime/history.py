@@ -10,8 +10,8 @@ from holdfast.core.events import Stored
 from holdfast.core.fold import fold
 from holdfast.core.run_state import RunState, stretches
 from holdfast.errors import IllegalEvent, RunNotFound, StoreCorrupt
-from holdfast.storage.contract import RunRow, Store
-from holdfast.storage.rows import open_row, unpack
+from holdfast.storage.contract import Row, RunRow, Store
+from holdfast.storage.rows import broken_at, open_row, unpack
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,9 +32,17 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(
-    store: Store, run_id: str, upto: int | None = None, *, row: RunRow | None = None, cold: bool = False
+    store: Store,
+    run_id: str,
+    upto: int | None = None,
+    *,
+    row: RunRow | None = None,
+    cold: bool = False,
+    check: bool = False,
 ) -> RunState:
-    """The state of a run at a place of its log (default: its end). `cold` ignores snapshots that are only there for speed."""
+    """The state of a run at a place of its log (default: its end). `cold` ignores snapshots that are only there for speed;
+    `check` holds every event that is read against the hash chain, as whoever wants to carry the run on does.
+    """
     row = row or store.run(run_id)
     upto = row.seq if upto is None else upto
     base = began_after(store, row)
@@ -49,7 +57,10 @@ def load(
     state.run_id = run_id
     for first_seq, last_seq in parts:
         if last_seq > state.seq:
-            for found in store.events(run_id, max(first_seq - 1, state.seq), last_seq):
+            rows = store.events(run_id, max(first_seq - 1, state.seq), last_seq)
+            if check:
+                _refuse_damage(store, row, rows)
+            for found in rows:
                 _fold(state, open_row(found))
     if state.seq != upto:
         raise StoreCorrupt(
@@ -57,6 +68,18 @@ def load(
             f"`holdfast verify {run_id}` says more."
         )
     return state
+
+
+def _refuse_damage(store: Store, row: RunRow, rows: list[Row]) -> None:
+    if not rows:
+        return
+    after = rows[0].seq - 1
+    broken = broken_at(row.run_id, rows, after=after, digest=digest_at(store, row, after) if after else b"")
+    if broken is not None:
+        raise StoreCorrupt(
+            f"run {row.run_id!r} is not carried on from a damaged log: {broken[1]}. `holdfast verify {row.run_id}` says more; "
+            "restore the store from a backup, or fork the run from before that event."
+        )
 
 
 def began_after(store: Store, row: RunRow) -> int:

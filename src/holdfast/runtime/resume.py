@@ -73,18 +73,13 @@ def split(run: str, checkpoint: str | int | None) -> tuple[str, int | None]:
 
 def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: Wish) -> Journal:
     """A journal that has taken the run up as wished, with the first events recorded."""
-    head = history.load(services.store, row.run_id, row=row)
+    head = history.load(services.store, row.run_id, row=row, check=True)
     refuse_final(row.run_id, head.status)
     to = _place(services, row, head, wish)
     if to is not None:
         to = _within(row, to, history.began_after(services.store, row))
-    if (
-        to is None
-        and not wish.named
-        and head.failure is not None
-        and head.failure.kind == "fatal"
-        and not wish.force
-    ):
+    fatal = head.failure is not None and head.failure.kind == "fatal"
+    if head.failure is not None and fatal and not wish.named and not wish.force:
         raise ResumeRefused(
             row.run_id,
             f"it failed with {head.failure.type}: {head.failure.message}, which is fatal: "
@@ -194,7 +189,7 @@ def _rewound_to(
     services: Services, flow: Flow[Any], row: RunRow, head: RunState, to: int, wish: Wish
 ) -> RunState:
     """The state at that place, unless going back there would run a node again that must not be."""
-    state = history.load(services.store, row.run_id, to, row=row)
+    state = history.load(services.store, row.run_id, to, row=row, check=True)
     if not wish.force:
         for name, node in head.nodes.items():
             known = flow.nodes.get(wish.rename.get(name, name))
