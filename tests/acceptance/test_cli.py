@@ -17,13 +17,15 @@ import pytest
 import typer.main
 
 from holdfast import errors
-from holdfast.cli import flow_files, log, screen
+from holdfast.cli import flow_files, log, program, screen
 from holdfast.cli.app import FAMILIES
 from holdfast.cli.commands import app
 from holdfast.cli.exits import OF_STATUSES, Exit, code_of
-from holdfast.cli.progress import Display
+from holdfast.cli.progress import Display, Stop, _Watch
+from holdfast.runtime.engine import Engine
 from holdfast.runtime.views import EventView
 from holdfast.storage.contract import STATUSES
+from holdfast.storage.holder import this_process
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "cli.md"
@@ -101,6 +103,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
         monkeypatch.delenv(name)
+    beside_python = os.path.dirname(sys.executable)  # so that the shell finds this very `holdfast`
+    monkeypatch.setenv("PATH", beside_python + os.pathsep + os.environ["PATH"])
     monkeypatch.setattr(sys, "path", list(sys.path))
     modules = dict(sys.modules)
     yield tmp_path
@@ -227,6 +231,7 @@ def test_a_signal_stops_the_run_in_order_and_the_last_line_carries_it_on(
     child.send_signal(number)
     _, err = child.communicate(timeout=60)
     assert child.returncode == code
+    assert "nothing new starts; waits up to 0.00 s for second; " in err
     assert err.splitlines()[-1].lstrip().startswith("$ holdfast resume r1 work.py")
     assert "Traceback" not in err
     assert cli("show", "r1", "--json").json["status"] == "interrupted"
@@ -289,6 +294,20 @@ def test_a_display_that_cannot_write_falls_silent(monkeypatch: pytest.MonkeyPatc
     display.close()
 
 
+def test_a_live_display_says_for_what_it_waits_after_ctrl_c() -> None:
+    display = Display("r1", quiet=True)
+    node = {"iteration": 1, "execution": 1, "attempt": 1, "by": None, "body": {}}
+    display._story.status = "running"
+    display._story.tell(EventView(seq=2, at=0.0, kind="NodeStarted", node="a", **node))  # type: ignore[arg-type]
+    display._stops.append(Stop("Ctrl-C", 30.0))
+    frame = display._frame(display._story, 1.0, 0.0).plain
+    assert "stopping (Ctrl-C): nothing new starts" in frame
+    assert "waits up to 30.0 s for a" in frame
+    assert "Ctrl-C again leaves at once" in frame
+    display._stops.append(Stop("Ctrl-C", 30.0))
+    assert "leaving at once" in display._frame(display._story, 1.0, 0.0).plain
+
+
 # --- carrying on -------------------------------------------------------------------------------------
 
 
@@ -310,8 +329,11 @@ def test_a_cut_node_that_is_not_idempotent_is_asked_about(cli: Cli) -> None:
     cut("r1", "die in third")
     ended = cli("resume", "r1", "work.py")
     assert ended.code == Exit.WAITS
-    for way in ("retry r1 third work.py", "skip r1 third work.py", "cancel r1 work.py"):
+    ways = ("retry r1 third work.py", "skip r1 third work.py --update '", "cancel r1")
+    for way in ways:
         assert f"$ holdfast {way}" in ended.err
+        assert f"$ holdfast {way.replace('work.py', 'FILE.py')}" in cli("show", "r1").out
+    assert "a payment went through" in ended.err
     assert cli("skip", "r1", "third", "work.py", "--update", '{"log": ["by hand"]}').code == Exit.OK
     assert cli("state", "r1").json["log"] == ["first", "second", "by hand"]
 
@@ -400,10 +422,41 @@ def test_a_run_that_a_process_executes_is_held_and_takes_requests(cli: Cli) -> N
             break
     held = cli("resume", "r1", "work.py")
     assert (held.code, f"process {child.pid}" in held.err) == (Exit.HELD, True)
+    assert held.err.startswith("error: ")
     assert f"process {child.pid}" in cli("show", "r1").out
     assert f"asked  process {child.pid}" in cli("cancel", "r1").out
     child.communicate(timeout=60)
     assert child.returncode == Exit.CANCELLED
+
+
+def test_a_process_tells_no_progress_of_another() -> None:
+    told: list[int] = []
+
+    class Listener(Display):
+        def tell(self, event: EventView) -> None:
+            told.append(event.seq)
+
+    def event(seq: int, kind: str, **body: str) -> EventView:
+        visit = {"node": None, "iteration": 0, "execution": 0, "attempt": 0, "by": None}
+        return EventView(seq=seq, at=0.0, kind=kind, body=body, **visit)  # type: ignore[arg-type]
+
+    watch = _Watch(Engine("memory://"), "r1", 0, Listener("r1", quiet=True))
+    watch._tell(event(1, "RunResumed", holder="process 1 on another"))
+    watch._tell(event(2, "NodeStarted"))
+    assert (told, watch.after) == ([], 2)
+    watch._tell(event(3, "RunResumed", holder=this_process().describe()))
+    watch._tell(event(4, "NodeStarted"))
+    assert told == [3, 4]
+
+
+def test_pausing_a_run_whose_process_died_records_that_at_once(cli: Cli) -> None:
+    cut("r1")
+    ended = cli("pause", "r1")
+    assert ended.out.splitlines()[:2] == [
+        "paused  r1",
+        "  its process had died in second; that is recorded with it",
+    ]
+    assert cli("show", "r1", "--json").json["status"] == "paused"
 
 
 def test_pausing_a_run_that_failed_is_refused(cli: Cli) -> None:
@@ -534,6 +587,14 @@ def test_a_store_that_is_not_there_is_not_made(cli: Cli, place: Path, words: lis
     assert not (place / ".holdfast").exists()
 
 
+@pytest.mark.parametrize("words", READING, ids=lambda words: words[0])
+def test_an_empty_file_is_no_store_and_stays_empty(cli: Cli, place: Path, words: list[str]) -> None:
+    (place / "empty.db").touch()
+    ended = cli(*words, "--store", "empty.db")
+    assert (ended.code, "empty.db: the file is empty" in ended.err) == (Exit.STORE, True)
+    assert (place / "empty.db").stat().st_size == 0
+
+
 @pytest.mark.parametrize("words", [words for words in READING if len(words) > 1], ids=lambda words: words[0])
 def test_an_unknown_run_is_told_with_the_one_that_was_meant(cli: Cli, words: list[str]) -> None:
     cli("run", "work.py", "--input", given("ok"), "--run-id", "r10")
@@ -548,7 +609,24 @@ def test_a_place_that_is_not_in_the_log_is_told(cli: Cli) -> None:
     assert "goes from 1 to" in cli("state", "r1@99").err
     assert cli("state", "r1@99").code == Exit.NOT_FOUND
     assert "no checkpoint" in cli("resume", "r1@2", "work.py").err
-    assert cli("resume", "r1@x", "work.py").code == Exit.REFUSED
+    assert cli("state", "r1@99").err.startswith("error: run 'r1' has no event 99.")
+    assert cli("fork", "r1@2").code == Exit.REFUSED
+
+
+@pytest.mark.parametrize("words", [["state"], ["resume"], ["fork"]])
+def test_a_place_is_a_number_behind_the_run(cli: Cli, words: list[str]) -> None:
+    ended = cli(*words, "r1@x")
+    assert (ended.code, "the number of an event, as in r1@3" in ended.err) == (Exit.USAGE, True)
+
+
+@pytest.mark.parametrize("words", [["show"], ["events"], ["checkpoints"], ["verify"], ["graph"], ["pause"]])
+def test_a_command_that_takes_a_run_says_which_take_a_place(cli: Cli, words: list[str]) -> None:
+    ended = cli(*words, "r1@3")
+    assert (ended.code, "RUN@SEQ is for state, resume and fork" in ended.err) == (Exit.USAGE, True)
+
+
+def test_a_flow_file_without_a_name_is_asked_for(cli: Cli) -> None:
+    assert "no flow file was named" in cli("run", "").err
 
 
 def test_a_store_that_cannot_be_used_is_told_with_its_path(cli: Cli, place: Path) -> None:
@@ -588,12 +666,34 @@ def test_verify_finds_an_altered_event(cli: Cli, place: Path) -> None:
     assert "r2" not in ended.out
     assert cli("verify", "r2").code == Exit.OK
     assert cli("verify", "--json").json["ok"] is False
+    for words in (["verify"], ["verify", "--json"]):
+        child = process(*words)
+        assert child.stdout is not None
+        child.stdout.close()  # as `| head -1` leaves
+        assert child.wait(timeout=60) == Exit.DAMAGED
+
+
+def test_an_error_that_nobody_reads_keeps_its_exit_code(cli: Cli) -> None:
+    cli("run", "work.py", "--input", given("ok"), "--run-id", "r1")
+    child = process("show", "r2")
+    assert child.stderr is not None
+    child.stderr.close()
+    assert child.wait(timeout=60) == Exit.NOT_FOUND
 
 
 def test_an_error_in_json_is_one_line_for_a_program(cli: Cli) -> None:
     ended = cli("show", "r1", "--json")
     told = json.loads(ended.err)["error"]
     assert (told["type"], told["exit_code"], ended.code) == ("StoreUnusable", Exit.STORE, Exit.STORE)
+
+
+@pytest.mark.parametrize(
+    "words", [["show", "--nope"], ["show"], ["no-such-command"], ["runs", "--limit", "x"], ["show", "r1@3"]]
+)
+def test_a_wrong_option_in_json_is_one_line_for_a_program(cli: Cli, words: list[str]) -> None:
+    ended = cli(*words, "--json")
+    told = json.loads(ended.err)["error"]
+    assert (told["exit_code"], ended.code, ended.out) == (Exit.USAGE, Exit.USAGE, "")
 
 
 def test_debug_shows_the_traceback(place: Path) -> None:
@@ -651,6 +751,36 @@ def test_events_are_filtered_and_followed(cli: Cli) -> None:
     assert "did you mean 'NodeStarted'?" in cli("events", "r1", "--kind", "NodeStartd").err
 
 
+def test_how_long_a_cut_node_took_is_not_made_up(cli: Cli) -> None:
+    cut("r1")
+    assert re.search(r"second +—, cut$", cli("show", "r1").out, re.MULTILINE)
+
+
+def test_show_ends_with_commands_that_can_be_pasted(cli: Cli) -> None:
+    cli("run", "work.py", "--input", given("ok"), "--run-id", "r1")
+    told = cli("show", "r1").out.partition("More:\n")[2]
+    commands = re.findall(r"^  \$ holdfast (\S+ r1)   #", told, re.MULTILINE)
+    assert commands == ["events r1", "state r1", "checkpoints r1"]
+    assert all(cli(*words.split()).code == Exit.OK for words in commands)
+
+
+def test_a_retry_is_told_by_the_time_it_is_due_and_items_by_their_number(cli: Cli, place: Path) -> None:
+    (place / "items.py").write_text(
+        "from holdfast import END, START, Graph, Retry\ngraph = Graph('items')\n"
+        "@graph.node(each=lambda state: [7, 8], retry=Retry(attempts=2, backoff=0.01))\n"
+        "def each(item, ctx):\n    if item == 7 and ctx.attempt == 1: raise ValueError('no')\n"
+        "graph.chain(START, each, END)\n",
+        "utf-8",
+    )
+    ended = cli("run", "items.py", "--run-id", "r1")
+    assert ended.code == Exit.OK
+    assert "item 0 failed" in ended.err
+    assert "item 1: 1 of 2 done" in ended.err
+    shown = cli("events", "r1", "--kind", "ItemFailed").out
+    assert '"item": 0' in shown
+    assert re.search(r'"retry_at": "\d{4}-\d\d-\d\d ', shown)
+
+
 def test_a_flow_is_drawn_from_its_file_and_from_a_run(cli: Cli) -> None:
     assert "●  second" in cli("graph", "work.py").out
     cli("run", "work.py", "--input", given("fail"), "--run-id", "r1")
@@ -698,6 +828,33 @@ def test_a_terminal_gets_the_same_words_with_colours(cli: Cli, monkeypatch: pyte
     without = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
     same = re.compile(r"\d+ s ago| +$", re.MULTILINE)
     assert same.sub("", without) == same.sub("", plain)
+
+
+# --- what to type ------------------------------------------------------------------------------------
+
+
+def test_commands_are_suggested_as_they_can_be_typed_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a project" / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    python, executable = folder / "python", folder / "holdfast"
+    here, path = str(tmp_path / "a project"), str(folder)
+    assert program._name(here, path, "cli/__main__.py", str(python)) == ".venv/bin/python -m holdfast.cli"
+    executable.touch(mode=0o755)
+    program._name.cache_clear()
+    for called in (str(executable), "cli/__main__.py"):
+        assert program._name(here, "/nowhere", called, str(python)) == ".venv/bin/holdfast"
+        assert program._name(here, path, called, str(python)) == "holdfast"
+        assert program._name("/", "/nowhere", called, str(python)) == f"'{executable}'"
+        assert program._name(str(folder), "/nowhere", called, str(python)) == "./holdfast"
+    monkeypatch.setattr(program, "name", lambda: ".venv/bin/holdfast")
+    told = program.spelled("`holdfast runs` lists them; holdfast is here; ./holdfast show r1")
+    assert told == "`.venv/bin/holdfast runs` lists them; holdfast is here; ./holdfast show r1"
+
+
+def test_every_command_is_known_where_messages_are_spelled() -> None:
+    assert set(program._COMMANDS.split("|")) == {name for names in FAMILIES.values() for name in names}
 
 
 # --- promises ----------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ import msgspec
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry, add, append, merge
 from holdfast.core.events import Encoded
-from holdfast.runtime import history
+from holdfast.runtime import failures, history
 from holdfast.runtime.views import run_view
 from holdfast.storage.contract import Append, NewRun, Row, RunRow, View
 from holdfast.storage.memory import MemoryStore
@@ -340,5 +340,11 @@ def main(folder: Path) -> None:
         print(f"{name}: {recorder.store.run(run_id).seq} events, {recorder.store.run(run_id).status}")
 
 
+def no_paths(error: BaseException) -> str:
+    """A traceback that does not tell where this file lies."""
+    return f'Traceback (most recent call last):\n  File "flow.py", line 1, in node\n{type(error).__name__}: {error}\n'
+
+
 if __name__ == "__main__":
+    failures._trace = no_paths
     main(Path(sys.argv[1]))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+import msgspec
 import pydantic
 import pytest
 
@@ -84,7 +86,9 @@ def test_a_node_that_was_not_called_when_a_halt_comes_is_not_called(how: str) ->
 
     async def use() -> hf.Run[Any]:
         async with hf.Engine(store, flows=[flow], grace=30) as engine:
-            engine._open().commits._writer._commit_s = 1.0  # as on a slow disk: appends go through the writer's thread
+            engine._open().commits._writer._commit_s = (
+                1.0  # as on a slow disk: appends go through the writer's thread
+            )
             run = asyncio.create_task(engine.run(flow, run_id="r"))
             await asyncio.to_thread(store.arrived.wait)
             if how == "stop":
@@ -122,7 +126,9 @@ class Model(pydantic.BaseModel):
 
 
 @pytest.mark.parametrize("update", [{"small": 9}, {"word": "hey!"}])
-def test_a_result_that_the_state_type_refuses_is_the_fault_of_the_node_that_returned_it(update: dict[str, Any]) -> None:
+def test_a_result_that_the_state_type_refuses_is_the_fault_of_the_node_that_returned_it(
+    update: dict[str, Any],
+) -> None:
     calls: list[int] = []
     graph: Graph[Model] = Graph("model", Model)
 
@@ -161,10 +167,8 @@ def test_a_timeout_of_what_is_not_idempotent_asks_and_never_runs_it_again_by_its
 
 def test_what_a_node_returns_after_its_timeout_is_too_late() -> None:
     async def stubborn(state: Work) -> dict[str, Any]:
-        try:
+        with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            pass
         return {"log": ["late"]}
 
     clock = ManualClock(auto=True)
@@ -195,15 +199,13 @@ def test_a_damaged_log_is_not_carried_on() -> None:
 
     store, flow = MemoryStore(), one(body)
     run_failing(flow, store=store)
-    store._data.runs["r"].rows[1] = hf_altered(store._data.runs["r"].rows[1])
-    with pytest.raises(hf.StoreError, match="not carried on from a damaged log.*event 2"):
+    store._data.runs["r"].rows[1] = altered(store._data.runs["r"].rows[1])
+    with pytest.raises(hf.StoreError, match=r"not carried on from a damaged log.*event 2"):
         hf.resume("r", store=store, flows=flow)
     assert not store.run("r").held
 
 
-def hf_altered(row: Any) -> Any:
-    import msgspec
-
+def altered(row: Any) -> Any:
     return msgspec.structs.replace(row, at=row.at + 1)
 
 
@@ -215,7 +217,9 @@ def hf_altered(row: Any) -> Any:
         ({"retry": "often"}, "number of tries"),
     ],
 )
-def test_options_of_a_node_that_make_no_sense_are_told_when_it_is_compiled(options: dict[str, Any], told: str) -> None:
+def test_options_of_a_node_that_make_no_sense_are_told_when_it_is_compiled(
+    options: dict[str, Any], told: str
+) -> None:
     with pytest.raises(hf.GraphError, match=told):
         one(lambda state: None, **options)
 

@@ -89,7 +89,7 @@ class Display:
             while (event := self._events.get()) is not None:
                 if isinstance(event, Stop):
                     self._stops.append(event)
-                    screen.say((self._stopping(), "yellow"), err=True)
+                    screen.say(("; ".join(self._stopping()), "yellow"), err=True)
                 elif line := self._story.tell(event):
                     screen.say((screen.time_of_day(event.at) + "  ", "dim"), *line.parts(), err=True)
 
@@ -121,14 +121,14 @@ class Display:
             return False
         return True
 
-    def _stopping(self) -> str:
+    def _stopping(self) -> list[str]:
         """What is happening since somebody asked to stop, and what asking again does."""
         asked = self._stops[0]
         if len(self._stops) > 1:
-            return f"leaving at once ({asked.by} again)"
+            return [f"leaving at once ({self._stops[1].by})"]
         going = [name for name, seen in self._story.nodes.items() if seen.status == "running"]
-        waits = f"waits up to {screen.duration(asked.grace_s)} for {' and '.join(going)}; " if going else ""
-        return f"stopping ({asked.by}): nothing new starts; {waits}Ctrl-C again leaves at once"
+        waits = [f"waits up to {screen.duration(asked.grace_s)} for {' and '.join(going)}"] if going else []
+        return [f"stopping ({asked.by}): nothing new starts", *waits, f"{asked.by} again leaves at once"]
 
     def _frame(self, story: Story, now: float, began_at: float) -> Text:
         done = sum(seen.status in ("completed", "skipped") for seen in story.nodes.values())
@@ -140,7 +140,7 @@ class Display:
             (f"  {counted} done  {screen.duration(now - began_at)}", "dim"),
         )
         if self._stops and status == "running":
-            frame.append_text(screen.text(("\n" + self._stopping(), "bold yellow")))
+            frame.append_text(screen.text(("\n" + "\n  ".join(self._stopping()), "bold yellow")))
         shown = _worth_showing(story)
         width = max((len(name) for name, _ in shown), default=0)
         for name, seen in shown:

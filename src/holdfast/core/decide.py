@@ -1,16 +1,17 @@
-"""What happens next. `decide(flow, state, now) -> commands`: a pure function of the flow's definition, the state and the time.
+"""What happens next. `decide(flow, state, now) -> commands`: a pure function of the flow's definition, the
+state and the time.
 
 It is asked after every append until it has nothing more to say. The order of its thoughts:
 
-1. Open visits that want something: one that was cut is run again, asked about or skipped, as its node says; one whose
-retry is due
-   is tried again; a fan-out starts, completes or fails its items; a completed node whose router had failed is routed.
+1. Open visits that want something: one that was cut is run again, asked about or skipped, as its node says;
+   one whose retry is due is tried again; a fan-out starts, completes or fails its items; a completed node
+   whose router had failed is routed.
 2. Nodes that are due begin a new visit, as long as there is room and the loop limit is not reached.
 3. With nothing running and nothing to start: the layer is complete, the run has failed, or it is completed.
 
-Once a node has failed for good, or while the run is paused, nothing new starts; what runs, ends. (The items of a fan-
-out that runs
-belong to it and go on.) A run never ends with arrivals that nobody takes up: that would be a defect here, and is raised as one.
+Once a node has failed for good, or while the run is paused, nothing new starts; what runs, ends. (The items
+of a fan-out that runs belong to it and go on.) A run never ends with arrivals that nobody takes up: that
+would be a defect here, and is raised as one.
 """
 
 from __future__ import annotations

@@ -1,13 +1,17 @@
 """What happened: the closed union of facts that a run's log is made of.
 
 Rules of this file
-- An event is a frozen record in the past tense. It holds everything the fold needs: time, luck, ids, decisions and
-  results of user code are inside it, so that folding it again a year later gives the same state.
-- An event that is about to be stored is an `Event`; one that has its place in a log is `Stored` (seq, at, event).
-- A kind is stored by its class name, so a class is never renamed. When its fields change, `VERSION` grows and an
-  upcaster in `UPCASTERS` lifts older bodies. A kind this version does not know is refused: the run is left untouched.
-- Where an event belongs to a node (`node iteration execution attempt`) these four, with the kind, are the header: they
-  are columns of the store. The body is the JSON of all other fields that differ from their defaults.
+- An event is a frozen record in the past tense. It holds everything the fold needs: time, luck, ids,
+  decisions and results of user code are inside it, so that folding it again a year later gives the same
+  state.
+- An event that is about to be stored is an `Event`; one that has its place in a log is `Stored` (seq, at,
+  event).
+- A kind is stored by its class name, so a class is never renamed. When its fields change, `VERSION` grows and
+  an upcaster in `UPCASTERS` lifts older bodies. A kind this version does not know is refused: the run is left
+  untouched.
+- Where an event belongs to a node (`node iteration execution attempt`) these four, with the kind, are the
+  header: they are columns of the store. The body is the JSON of all other fields that differ from their
+  defaults.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """The fold: what an event does to the state of a run. `fold(state, stored) -> state`.
 
 Rules of this file
-- Everything that changes a `RunState` is here, and nothing here decides: the events say what happened, the fold believes them.
+- Everything that changes a `RunState` is here, and nothing here decides: the events say what happened, the
+  fold believes them.
 - It calls no user code and reads no clock: time, routes and the results of reducers are inside the events.
-- An event that the state does not allow is refused with `IllegalEvent`, and the state stays as it was. What is
-  allowed are three tables:
-  the statuses a run may have (`RUN`), the statuses a node may have (`NODE`), and, for what belongs to an attempt,
-  that it is the attempt
-  that is open: the late result of an abandoned one never counts.
-- It owns the state it is given and changes it in place. Whoever wants to keep an event's JSON encodes it first.
+- An event that the state does not allow is refused with `IllegalEvent`, and the state stays as it was. What
+  is allowed are three tables: the statuses a run may have (`RUN`), the statuses a node may have (`NODE`),
+  and, for what belongs to an attempt, that it is the attempt that is open: the late result of an abandoned
+  one never counts.
+- It owns the state it is given and changes it in place. Whoever wants to keep an event's JSON encodes it
+  first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a workflow is: a `Graph` is built, and compiled into a `Flow` that never changes.
 
-A flow has two halves. Its **definition** is plain data (nodes, edges, options): it is stored with the runs, drawn,
-fingerprinted and compared, and it is all that `decide` needs. Its functions (node bodies, routers, `each`) are only held
-here; nothing in this room calls them.
+A flow has two halves. Its **definition** is plain data (nodes, edges, options): it is stored with the runs,
+drawn, fingerprinted and compared, and it is all that `decide` needs. Its functions (node bodies, routers,
+`each`) are only held here; nothing in this room calls them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ __all__ = ["END", "START", "Branch", "Flow", "Graph", "Node", "Retry"]
 class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How often and when a failed attempt is tried again.
 
-    `attempts` counts failures over the whole life of a visit: neither a resume nor a crash gives new ones. The wait before
-    try n+1 is `backoff * factor ** (n - 1)` seconds, at most `max_delay`, give or take the share `jitter`.
-    Without `on`, only *recoverable* failures are tried again; with it, exactly those exception types.
+    `attempts` counts failures over the whole life of a visit: neither a resume nor a crash gives new ones.
+    The wait before try n+1 is `backoff * factor ** (n - 1)` seconds, at most `max_delay`, give or take the
+    share `jitter`. Without `on`, only *recoverable* failures are tried again; with it, exactly those
+    exception types.
     """
 
     attempts: int = 3
@@ -130,10 +131,11 @@ class Graph(Generic[S]):
         limit: int = 16,
         join: Literal["all", "any"] = "all",
     ) -> Any:
-        """Add a node: `fn(state)` or `fn(state, ctx)`, `def` or `async def`; with `each`, `fn(item)` or `fn(item, ctx)`.
+        """Add a node: `fn(state)` or `fn(state, ctx)`, `def` or `async def`; with `each`, `fn(item)` or
+        `fn(item, ctx)`.
 
-        It returns a partial update, a whole state, or None. `idempotent=False` promises never to run it twice without
-        asking: it is not retried by default, and a crash inside it leaves the choice to a person.
+        It returns a partial update, a whole state, or None. `idempotent=False` promises never to run it twice
+        without asking: it is not retried by default, and a crash inside it leaves the choice to a person.
         """
 
         def add(fn: NodeFn) -> NodeFn:
@@ -205,7 +207,8 @@ class Graph(Generic[S]):
     ) -> Flow[S]:
         """Check everything and freeze it. Raises `GraphError` with all problems at once.
 
-        `max_iterations` bounds how often a run may reach one node, `max_parallel` how many of its nodes run at once.
+        `max_iterations` bounds how often a run may reach one node, `max_parallel` how many of its nodes run
+        at once.
         """
         definition = Definition(
             name=self.name,

@@ -1,13 +1,12 @@
 """Which nodes are due: derived from the state, kept up to date event by event.
 
-Nothing here is truth: `Readiness(topology, state)` can be made at any time, and the incremental one equals it (a test
-holds that).
-It exists so that a step in a graph of ten thousand nodes costs what a step in a graph of ten costs.
+Nothing here is truth: `Readiness(topology, state)` can be made at any time, and the incremental one equals it
+(a test holds that). It exists so that a step in a graph of ten thousand nodes costs what a step in a graph of
+ten costs.
 
-A node is *live* while its visit is open, the run has arrived at it, or its completion waits for its layer. A join is
-blocked as long as a live
-node can still reach it. Each blocked join watches one such node, its witness; only when the witness stops being live is
-another one looked for.
+A node is *live* while its visit is open, the run has arrived at it, or its completion waits for its layer. A
+join is blocked as long as a live node can still reach it. Each blocked join watches one such node, its
+witness; only when the witness stops being live is another one looked for.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ _WHOLE = (
 
 
 class Readiness:
-    """`due`: nodes that may start a new visit now, in order of arrival; `unscheduled`: those of them that the log
-    does not know to be
-    due. `open`: open visits that wait for a decision.
+    """`due`: nodes that may start a new visit now, in order of arrival; `unscheduled`: those of them that the
+    log does not know to be due. `open`: open visits that wait for a decision.
     """
 
     __slots__ = (
@@ -91,8 +89,8 @@ class Readiness:
                 self._touch(state, name)
 
     def _move(self, state: RunState, source: str, routes: Sequence[str]) -> None:
-        """The run goes from a node to these. All of them are live before one of them is looked at: a branch may lead to a join
-        and to a node before that join.
+        """The run goes from a node to these. All of them are live before one of them is looked at: a branch
+        may lead to a join and to a node before that join.
         """
         self._arrive(routes)
         for name in routes:

@@ -1,11 +1,11 @@
 """What a log means: the state of a run, as the fold builds it.
 
-It holds everything that `decide` and the engine need to carry the run on, and nothing that is not in the log. It is plain data: a
-snapshot is its JSON. The fold owns it and changes it in place, because a copy per event would make a step cost as
-much as the run is long.
+It holds everything that `decide` and the engine need to carry the run on, and nothing that is not in the log.
+It is plain data: a snapshot is its JSON. The fold owns it and changes it in place, because a copy per event
+would make a step cost as much as the run is long.
 
-The input of a visit is the state at its first `NodeStarted`. It is kept beside the values, sharing what is equal: a container
-that an input still refers to is copied before it is changed (`shared`).
+The input of a visit is the state at its first `NodeStarted`. It is kept beside the values, sharing what is
+equal: a container that an input still refers to is copied before it is changed (`shared`).
 """
 
 from __future__ import annotations

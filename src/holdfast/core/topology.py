@@ -1,15 +1,15 @@
 """The shape of a flow, worked out once when it is compiled: loops, joins, and who comes before whom.
 
-- Edges that close a loop are *back* edges: found by a walk from START in the order of declaration. All others are
-  *forward* edges and
-  have no cycle. All back edges to one head make one loop; its body is everything between the head and the tails.
-- A *join* is a node with several incoming forward edges (unless it says `join="any"`). It starts once at least one
-  arrival is there and no
-  node that is running or due can still reach it by forward edges or round a loop that it is not part of. So it waits for every
-  branch that is on its way, also one that is still looping, never for a branch that was not chosen; and no two joins wait for
-  each other.
+- Edges that close a loop are *back* edges: found by a walk from START in the order of declaration. All others
+  are *forward* edges and have no cycle. All back edges to one head make one loop; its body is everything
+  between the head and the tails.
+- A *join* is a node with several incoming forward edges (unless it says `join="any"`). It starts once at
+  least one arrival is there and no node that is running or due can still reach it by forward edges or round a
+  loop that it is not part of. So it waits for every branch that is on its way, also one that is still
+  looping, never for a branch that was not chosen; and no two joins wait for each other.
 
-Sets of nodes are bit masks (`int`), so that one `&` answers "can any of these still get there?" whatever the size of the graph.
+Sets of nodes are bit masks (`int`), so that one `&` answers "can any of these still get there?" whatever the
+size of the graph.
 """
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ def _or(masks: Iterable[int]) -> int:
 
 
 def _body(head: int, leads_back: dict[int, int], below: int) -> int:
-    """What lies between a head and its tails. The last node of an inner loop may have no edge but the one back to the inner
-    head: it is part of the outer loop through it.
+    """What lies between a head and its tails. The last node of an inner loop may have no edge but the one
+    back to the inner head: it is part of the outer loop through it.
     """
     body = leads_back[head] & below
     inner = {other for other in leads_back if other != head and below >> other & 1}

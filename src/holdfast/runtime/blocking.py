@@ -1,11 +1,9 @@
 """The blocking door: the engine's verbs as plain functions. One bridge, no second engine.
 
-`with_engine` opens an engine, uses it and closes it, on an event loop of its own; inside a running loop (a notebook)
-it does so in a thread.
-In the main thread SIGINT and SIGTERM stop the engine in order: nothing new starts, running nodes get `grace` seconds,
-what they were cut in is recorded.
-A second signal leaves at once. Afterwards the signal is passed on as `KeyboardInterrupt` or `SystemExit(143)`: a
-library never swallows one.
+`with_engine` opens an engine, uses it and closes it, on an event loop of its own; inside a running loop (a
+notebook) it does so in a thread. In the main thread SIGINT and SIGTERM stop the engine in order: nothing new
+starts, running nodes get `grace` seconds, what they were cut in is recorded. A second signal leaves at once.
+Afterwards the signal is passed on as `KeyboardInterrupt` or `SystemExit(143)`: a library never swallows one.
 """
 
 from __future__ import annotations

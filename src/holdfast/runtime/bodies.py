@@ -1,10 +1,9 @@
 """Calls of user code: coroutines on the loop, plain functions in daemon threads, each with its timeout.
 
-A `Body` is one call. It ends exactly once, as far as anybody is told: with what was returned, what was raised, or why
-it was stopped. A thread
-cannot be killed. One that timed out or was cancelled is abandoned: its body ends at once, its late result goes
-nowhere, and `gone`
-tells when the thread has really left, because no new attempt may start while the old one lives.
+A `Body` is one call. It ends exactly once, as far as anybody is told: with what was returned, what was
+raised, or why it was stopped. A thread cannot be killed. One that timed out or was cancelled is abandoned:
+its body ends at once, its late result goes nowhere, and `gone` tells when the thread has really left, because
+no new attempt may start while the old one lives.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ class Stopped(BaseException):
 
 
 class Threads:
-    """Daemon threads for plain functions, reused while they are idle. (asyncio's own would keep a process alive
-    for a thread given up.)
+    """Daemon threads for plain functions, reused while they are idle. (asyncio's own would keep a process
+    alive for a thread given up.)
     """
 
     def __init__(self) -> None:

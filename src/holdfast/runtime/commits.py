@@ -1,8 +1,8 @@
 """Who commits an append: the event loop by itself, or the writer thread for many together.
 
-A lone append is committed right here where the writer allows it: a hop to a thread and back costs about as much as a
-commit. While several runs
-move, the appends of one pass of the event loop are gathered first and handed over together, so that they share one commit.
+A lone append is committed right here where the writer allows it: a hop to a thread and back costs about as
+much as a commit. While several runs move, the appends of one pass of the event loop are gathered first and
+handed over together, so that they share one commit.
 """
 
 from __future__ import annotations

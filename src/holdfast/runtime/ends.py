@@ -102,8 +102,8 @@ def _finished(
 
 
 def _refuse_misfit(flow: Flow[Any], values: Values, name: str, parts: Sequence[Changes]) -> None:
-    """Sums may leave what their type allows, and a type with validators of its own may have an opinion on anything:
-    that is the fault of this node, not of the next one that is handed the state.
+    """Sums may leave what their type allows, and a type with validators of its own may have an opinion on
+    anything: that is the fault of this node, not of the next one that is handed the state.
     """
     summed = {field for part in parts for field in part.add}
     if not summed and not flow.state.validates:

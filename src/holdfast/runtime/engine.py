@@ -1,13 +1,11 @@
 """The engine: the verbs of Holdfast. It exists once, and it is async; `blocking` is a thin bridge over it.
 
-A verb that *records* (`start cancel pause fork`) returns when that is durable. A verb that *goes on* (`run resume
-retry skip`) returns when the run has
-ended or cannot go on without somebody; timers and retries are waited for. Reading verbs (`get runs state events
-checkpoints follow wait`) need no flow.
+A verb that *records* (`start cancel pause fork`) returns when that is durable. A verb that *goes on* (`run
+resume retry skip`) returns when the run has ended or cannot go on without somebody; timers and retries are
+waited for. Reading verbs (`get runs state events checkpoints follow wait`) need no flow.
 
-Only the holder of a run's lease appends to it. For a run that nobody holds the engine claims it briefly; for one that
-is held elsewhere the wish is left in
-its inbox, where the holder finds it.
+Only the holder of a run's lease appends to it. For a run that nobody holds the engine claims it briefly; for
+one that is held elsewhere the wish is left in its inbox, where the holder finds it.
 """
 
 from __future__ import annotations
@@ -84,8 +82,8 @@ class Engine:
         luck: random.Random | None = None,
         inline: bool = False,
     ) -> None:
-        """`inline` calls plain functions and commits on the event loop itself; with `clock` and `luck` of its own,
-        a test then owns everything.
+        """`inline` calls plain functions and commits on the event loop itself; with `clock` and `luck` of its
+        own, a test then owns everything.
         """
         if store is not None and not isinstance(store, (str, os.PathLike)) and not hasattr(store, "append"):
             raise SettingError(f"store={store!r}: give a path, a URL, or an open store")
@@ -165,8 +163,8 @@ class Engine:
             services.store.close()
 
     def stop(self, reason: str = "stopped") -> None:
-        """Start nothing new; running nodes get `grace` seconds, then are cancelled and recorded as interrupted. A
-        second call waits no longer.
+        """Start nothing new; running nodes get `grace` seconds, then are cancelled and recorded as
+        interrupted. A second call waits no longer.
         """
         grace = self.settings.grace if self._stopping is None else 0.0
         self._stopping = reason
@@ -195,8 +193,8 @@ class Engine:
         timeout: float | None = None,
         by: str | None = None,
     ) -> Run[S]:
-        """Start a run and carry it on. The same id with the same flow and input is the same run: it is carried on,
-        or returned if it is completed.
+        """Start a run and carry it on. The same id with the same flow and input is the same run: it is
+        carried on, or returned if it is completed.
         """
         self.add(flow)
         journal = await self._new_run(flow, input, run_id, held=True, timeout=timeout, labels=labels, by=by)
@@ -219,7 +217,7 @@ class Engine:
         timeout: float | None = None,
         by: str | None = None,
     ) -> str:
-        """Record a run and return its id. It is executed by a worker, or by `resume`."""
+        """Record a run and return its id. `resume` executes it."""
         self.add(flow)
         journal = await self._new_run(flow, input, run_id, held=False, timeout=timeout, labels=labels, by=by)
         if journal is None:
@@ -511,8 +509,8 @@ class Engine:
         by: str | None = None,
         reason: str | None = None,
     ) -> str:
-        """Make a new, self-contained run that shares the history up to a checkpoint (default: the latest). Returns
-        its id; `resume` carries it on.
+        """Make a new, self-contained run that shares the history up to a checkpoint (default: the latest).
+        Returns its id; `resume` carries it on.
         """
         services = self._open()
         parent, seq = split(run, checkpoint)

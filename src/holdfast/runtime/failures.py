@@ -1,6 +1,7 @@
 """Failures: the one place that says which class an exception has, and when it is tried again.
 
-recoverable  may pass by itself (timeouts, connections, HTTP 408/425/429/5xx, `Recoverable`): tried again by the node's `Retry`
+recoverable  may pass by itself (timeouts, connections, HTTP 408/425/429/5xx, `Recoverable`): tried again by
+the node's `Retry`
 partial      any other exception, and a recoverable one out of tries: fix the cause and resume, or skip the node
 fatal        `Fatal`: trying again is pointless; resumed only with `force`
 """

@@ -40,8 +40,9 @@ def load(
     cold: bool = False,
     check: bool = False,
 ) -> RunState:
-    """The state of a run at a place of its log (default: its end). `cold` ignores snapshots that are only there for speed;
-    `check` holds every event that is read against the hash chain, as whoever wants to carry the run on does.
+    """The state of a run at a place of its log (default: its end). `cold` ignores snapshots that are only
+    there for speed; `check` holds every event that is read against the hash chain, as whoever wants to carry
+    the run on does.
     """
     row = row or store.run(run_id)
     upto = row.seq if upto is None else upto

@@ -1,14 +1,12 @@
 """The log of one run, while this engine holds it: encode, fold, save. The only place that appends.
 
 - An event is encoded before it is folded: the fold may grow a list that the event still holds.
-- What was recorded since the last save goes into one append, in one transaction. `saved_seq` and `digest` are where
-  the durable log ends.
-- A failed append is not a log line. While the lease lasts it is tried again, and where its outcome is unknown it is
-  looked up first;
-  then `StoreError` is raised and the log stays as it was.
-- A snapshot goes along when the tail since the last one weighs four times what the state would, or has many events
-  beside a light state:
-  loading stays short, and its cost per step constant.
+- What was recorded since the last save goes into one append, in one transaction. `saved_seq` and `digest` are
+  where the durable log ends.
+- A failed append is not a log line. While the lease lasts it is tried again, and where its outcome is unknown
+  it is looked up first; then `StoreError` is raised and the log stays as it was.
+- A snapshot goes along when the tail since the last one weighs four times what the state would, or has many
+  events beside a light state: loading stays short, and its cost per step constant.
 """
 
 from __future__ import annotations
@@ -91,8 +89,7 @@ class Journal:
 
     def save(self, done: Done, *, release: bool = False) -> None:
         """Make everything recorded durable in one append, then call `done(None)`, perhaps before this
-        returns; `done(error)` if it
-        could not be done.
+        returns; `done(error)` if it could not be done.
         """
         self._commit(self._append(release=release), done, 0.0)
 
@@ -123,8 +120,8 @@ class Journal:
         self.services.commits.commit(append, told)
 
     def _again(self, append: Append, done: Done, waited: float, fault: StoreError) -> BaseException | None:
-        """An append whose outcome is unknown or that may pass later: None if it is there, `_LATER` if it is tried
-        again, or an error.
+        """An append whose outcome is unknown or that may pass later: None if it is there, `_LATER` if it is
+        tried again, or an error.
         """
         services = self.services
         try:

@@ -14,9 +14,8 @@ from holdfast.runtime.journal import Journal
 
 
 def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.NodeEvent]) -> bool:
-    """Record the events that a command stands for; those whose body is to be called once they are durable
-    are added to `starts`.
-    True: there may be more to decide now.
+    """Record the events that a command stands for; those whose body is to be called once they are durable are
+    added to `starts`. True: there may be more to decide now.
     """
     record = journal.record
     match command:

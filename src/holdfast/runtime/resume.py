@@ -1,10 +1,9 @@
 """Taking a run up again: from where, with which state, with which flow, and whether at all.
 
-`prepare` turns what was asked into a journal whose first events are recorded and not saved yet: `RunResumed` or
-`RunRewound`, then `FlowChanged`,
-`StateUpgraded`, `StateEdited`. It raises `ResumeRefused` before anything is recorded. A validation is asked last, of
-the state the run would go on
-with; its refusal is the one thing that is recorded instead (`Invalid`).
+`prepare` turns what was asked into a journal whose first events are recorded and not saved yet: `RunResumed`
+or `RunRewound`, then `FlowChanged`, `StateUpgraded`, `StateEdited`. It raises `ResumeRefused` before anything
+is recorded. A validation is asked last, of the state the run would go on with; its refusal is the one thing
+that is recorded instead (`Invalid`).
 """
 
 from __future__ import annotations

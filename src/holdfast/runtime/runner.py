@@ -1,13 +1,12 @@
 """Drive one run: ask `decide`, record what it says, save, call the nodes, take up how they ended, and again.
 
-Order is the promise. What ended and what starts because of it are recorded together and saved in one append; only when that is
-durable are the nodes called (`durability="sync"`, the default). `"async"` calls them while the append is under way
-and waits for it before the
-next one; `"exit"` saves when the run stops. A node that is not idempotent is always called after its start is durable.
+Order is the promise. What ended and what starts because of it are recorded together and saved in one append;
+only when that is durable are the nodes called (`durability="sync"`, the default). `"async"` calls them while
+the append is under way and waits for it before the next one; `"exit"` saves when the run stops. A node that
+is not idempotent is always called after its start is durable.
 
-The runner stops when the run is over, or cannot go on without somebody: then it gives the lease back. A `Halt`
-(shutdown, cancel, timeout)
-stops the bodies first, and records what they were cut in.
+The runner stops when the run is over, or cannot go on without somebody: then it gives the lease back. A
+`Halt` (shutdown, cancel, timeout) stops the bodies first, and records what they were cut in.
 """
 
 from __future__ import annotations
@@ -119,7 +118,8 @@ class Runner:
     def _advance(self) -> None:
         """Go on as far as possible: called whenever something ended, somebody spoke, or it is time.
 
-        There is no coroutine behind a run, only these calls: a step costs one pass of the event loop, not three.
+        There is no coroutine behind a run, only these calls: a step costs one pass of the event loop, not
+        three.
         """
         self._again = True
         if self._advancing or self._saving:
@@ -180,8 +180,8 @@ class Runner:
         return self._owes or any(not self.flow.nodes[start.node].options.idempotent for start in starts)
 
     def _save(self, starts: list[events.NodeEvent], *, idle: bool) -> None:
-        """Save, and call the nodes when that is durable; with `durability="async"` right away. The last save gives
-        the lease back.
+        """Save, and call the nodes when that is durable; with `durability="async"` right away. The last save
+        gives the lease back.
         """
         self._saving = True
         careful = self._careful(starts)
@@ -216,8 +216,8 @@ class Runner:
             self.done.set_result(None)
 
     def _fail(self, error: BaseException) -> None:
-        """The lease or the store is lost, or something here is wrong: whoever drives the run is told, and nothing
-        more is recorded.
+        """The lease or the store is lost, or something here is wrong: whoever drives the run is told, and
+        nothing more is recorded.
         """
         if not self.done.done():
             self.done.set_exception(error)

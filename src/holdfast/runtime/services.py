@@ -1,5 +1,5 @@
-"""What the runs of one engine share. Time, luck and threads come from here, so that a test can drive everything
-from one thread.
+"""What the runs of one engine share. Time, luck and threads come from here, so that a test can drive
+everything from one thread.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Salts:
-    """Random bytes, fetched from the system in larger pieces: every call for them gives up the GIL, which others
-    then hold on to.
+    """Random bytes, fetched from the system in larger pieces: every call for them gives up the GIL, which
+    others then hold on to.
     """
 
     def __init__(self) -> None:
@@ -57,8 +57,8 @@ class Salts:
 
 
 class Renewal:
-    """Says to the store that this engine lives, from a thread of its own: a node that blocks the event loop must
-    not lose the lease.
+    """Says to the store that this engine lives, from a thread of its own: a node that blocks the event loop
+    must not lose the lease.
     """
 
     def __init__(self, services: Services, *, quiet: bool) -> None:
