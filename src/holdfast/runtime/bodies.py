@@ -65,6 +65,7 @@ class Body:
     """One call of a node's function. `ended(body)` is called on the loop, once; then `value` or `error` is set."""
 
     __slots__ = (
+        "_begun",
         "_ended",
         "_gone",
         "_is_over",
@@ -98,21 +99,17 @@ class Body:
         self._ended = ended
         self._gone = gone
         self._is_over = False
+        self._begun = False
         self._task: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Call a coroutine function on the loop."""
         self._task = asyncio.get_running_loop().create_task(self._await(fn, args))
-        self._task.add_done_callback(self._unbegun)
-
-    def _unbegun(self, call: asyncio.Task[None]) -> None:
-        """A call that was cancelled before its first step never came to tell its end."""
-        if call.cancelled():
-            self._leave(None, asyncio.CancelledError())
 
     async def _await(self, fn: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> None:
         # Every exception is caught here: SystemExit and KeyboardInterrupt in a task would tear the event loop down.
+        self._begun = True
         value, error = None, None
         try:
             reach("node.enter")
@@ -160,6 +157,8 @@ class Body:
         self.context.cancel()
         if self._task is not None:
             self._task.cancel()
+            if not self._begun:  # it never comes to its first step, and so not to telling its end
+                asyncio.get_running_loop().call_soon(self._leave, None, asyncio.CancelledError())
         else:
             self._end(None, Stopped())
 

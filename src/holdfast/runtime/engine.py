@@ -241,6 +241,7 @@ class Engine:
     ) -> Journal | None:
         """A journal with `RunCreated` recorded, or None where the same run exists already."""
         services = self._open()
+        given_id = run_id is not None
         run_id = checked_id(run_id) if run_id is not None else self._new_id(flow.name)
         options: dict[str, Any] = {"durability": self.settings.durability}
         if timeout is not None:
@@ -249,7 +250,7 @@ class Engine:
         if held:
             self._hold()
         journal = created(services, flow, run_id, zero, held=held)
-        return None if self._exists_already(journal) else journal
+        return None if given_id and self._exists_already(journal) else journal
 
     def _exists_already(self, journal: Journal) -> bool:
         """Whether the same run is there; raises `RunExists` where another one has its id."""
