@@ -143,6 +143,15 @@ def process(*words: str, **options: object) -> subprocess.Popen[str]:
     )
 
 
+def unread(child: subprocess.Popen[str]) -> int:
+    """Goes away before the child has said a word, as `| true` does. Returns its exit code."""
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.close()
+    child.stderr.close()
+    return child.wait(timeout=60)
+
+
 def given(mode: str) -> str:
     return json.dumps({"name": "x", "mode": mode})
 
@@ -239,11 +248,7 @@ def test_a_signal_stops_the_run_in_order_and_the_last_line_carries_it_on(
 
 def test_a_reader_who_went_away_does_not_disturb_the_run(cli: Cli) -> None:
     child = process("run", "work.py", "--input", given("ok"), "--run-id", "r1")
-    assert child.stdout is not None
-    assert child.stderr is not None
-    child.stdout.close()
-    child.stderr.close()
-    assert child.wait(timeout=60) == Exit.OK
+    assert unread(child) == Exit.OK
     assert cli("show", "r1", "--json").json["status"] == "completed"
 
 
@@ -667,18 +672,12 @@ def test_verify_finds_an_altered_event(cli: Cli, place: Path) -> None:
     assert cli("verify", "r2").code == Exit.OK
     assert cli("verify", "--json").json["ok"] is False
     for words in (["verify"], ["verify", "--json"]):
-        child = process(*words)
-        assert child.stdout is not None
-        child.stdout.close()  # as `| head -1` leaves
-        assert child.wait(timeout=60) == Exit.DAMAGED
+        assert unread(process(*words)) == Exit.DAMAGED
 
 
 def test_an_error_that_nobody_reads_keeps_its_exit_code(cli: Cli) -> None:
     cli("run", "work.py", "--input", given("ok"), "--run-id", "r1")
-    child = process("show", "r2")
-    assert child.stderr is not None
-    child.stderr.close()
-    assert child.wait(timeout=60) == Exit.NOT_FOUND
+    assert unread(process("show", "r2")) == Exit.NOT_FOUND
 
 
 def test_an_error_in_json_is_one_line_for_a_program(cli: Cli) -> None:
@@ -766,9 +765,9 @@ def test_show_ends_with_commands_that_can_be_pasted(cli: Cli) -> None:
 
 def test_a_retry_is_told_by_the_time_it_is_due_and_items_by_their_number(cli: Cli, place: Path) -> None:
     (place / "items.py").write_text(
-        "from holdfast import END, START, Graph, Retry\ngraph = Graph('items')\n"
+        "from holdfast import END, START, Graph, Recoverable, Retry\ngraph = Graph('items')\n"
         "@graph.node(each=lambda state: [7, 8], retry=Retry(attempts=2, backoff=0.01))\n"
-        "def each(item, ctx):\n    if item == 7 and ctx.attempt == 1: raise ValueError('no')\n"
+        "def each(item, ctx):\n    if item == 7 and ctx.attempt == 1: raise Recoverable('no')\n"
         "graph.chain(START, each, END)\n",
         "utf-8",
     )
@@ -846,7 +845,7 @@ def test_commands_are_suggested_as_they_can_be_typed_here(
     for called in (str(executable), "cli/__main__.py"):
         assert program._name(here, "/nowhere", called, str(python)) == ".venv/bin/holdfast"
         assert program._name(here, path, called, str(python)) == "holdfast"
-        assert program._name("/", "/nowhere", called, str(python)) == f"'{executable}'"
+        assert program._name(str(tmp_path / "other"), "/nowhere", called, str(python)) == f"'{executable}'"
         assert program._name(str(folder), "/nowhere", called, str(python)) == "./holdfast"
     monkeypatch.setattr(program, "name", lambda: ".venv/bin/holdfast")
     told = program.spelled("`holdfast runs` lists them; holdfast is here; ./holdfast show r1")

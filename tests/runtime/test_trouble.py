@@ -16,8 +16,9 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Graph, Retry, add, append
 from holdfast.runtime import verification
-from holdfast.storage.contract import Append
+from holdfast.storage.contract import Append, Request
 from holdfast.storage.memory import MemoryStore
+from holdfast.testing.builders import History
 from holdfast.testing.clock import ManualClock
 
 
@@ -265,3 +266,38 @@ def test_the_layer_of_a_checkpoint_is_told() -> None:
         ("NodeCompleted", 2),
         ("LayerCompleted", 2),
     ]
+
+
+def crashed(store: MemoryStore) -> hf.Flow[Any]:
+    """A run whose process died inside its only node."""
+    flow = one(lambda state: None)
+    History("r", flow).created().crashed_in("only").write(store)
+    return flow
+
+
+def test_pausing_a_run_whose_process_died_pauses_it() -> None:
+    store = MemoryStore()
+    flow = crashed(store)
+    assert hf.pause("r", store=store).status == "paused"
+    assert hf.get("r", store=store).nodes["only"].status == "interrupted"
+    assert hf.resume("r", store=store, flows=flow).status == "completed"
+
+
+def test_following_a_run_whose_process_died_ends_with_what_there_is() -> None:
+    store = MemoryStore()
+    crashed(store)
+
+    async def use() -> list[str]:
+        async with hf.Engine(store) as engine:
+            return [event.kind async for event in engine.follow("r")]
+
+    assert asyncio.run(asyncio.wait_for(use(), 5)) == ["RunCreated", "NodeStarted"]
+
+
+def test_a_cancel_that_a_dying_holder_never_saw_is_not_lost() -> None:
+    store = MemoryStore()
+    flow = crashed(store)
+    store.post("r", Request(id="x", verb="cancel", by="ann"))
+    with pytest.raises(hf.RunCancelled):
+        hf.resume("r", store=store, flows=flow)
+    assert hf.events("r", kind="NodeStarted", store=store)[-1].attempt == 1, "nothing ran"
