@@ -239,6 +239,8 @@ class NodeInterrupted(NodeEvent, frozen=True, kw_only=True):
     """An attempt was stopped from outside, before it ended."""
 
     reason: str = ""
+    lost: bool = False
+    """It ended with its process, and nobody knows when: the time until now is not its own."""
 
 
 class NodeSkipped(NodeEvent, frozen=True, kw_only=True):

@@ -322,7 +322,10 @@ def _node_failed(state: RunState, event: events.NodeFailed, stored: Stored) -> N
 
 def _node_interrupted(state: RunState, event: events.NodeInterrupted, stored: Stored) -> None:
     node = state.nodes[event.node]
-    _spend(state, node, stored.at)
+    if event.lost:
+        node.crashes += 1
+    else:
+        _spend(state, node, stored.at)
     if node.items is not None:
         _cut_items(node.items)
     _set_status(state, event.node, "interrupted")

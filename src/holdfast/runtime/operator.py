@@ -12,15 +12,17 @@ from holdfast.runtime.journal import Journal
 
 def cancel(journal: Journal, *, by: str | None, reason: str | None) -> None:
     """Call off a run that nobody executes. What still counted as running was cut with its process."""
-    cut_all(journal, "its process died")
+    cut_all(journal, "its process died", lost=True)
     journal.record(events.RunCancelled(by=by, reason=reason))
 
 
-def cut_all(journal: Journal, reason: str) -> None:
+def cut_all(journal: Journal, reason: str, *, lost: bool = False) -> None:
     """What counts as running and does not run any more was cut."""
     state = journal.state
     for name in [name for name in state.open if state.nodes[name].status == "running"]:
-        journal.record(events.NodeInterrupted(**ends.visit_of(name, state.nodes[name]), reason=reason))
+        journal.record(
+            events.NodeInterrupted(**ends.visit_of(name, state.nodes[name]), reason=reason, lost=lost)
+        )
 
 
 def pause(journal: Journal, *, by: str | None, reason: str | None, cut: bool = False) -> None:
@@ -30,7 +32,7 @@ def pause(journal: Journal, *, by: str | None, reason: str | None, cut: bool = F
         told = f"it is {status}, so nothing of it is going on"
         raise ResumeRefused(journal.state.run_id, told, asked="paused")
     if cut:
-        cut_all(journal, "its process died")
+        cut_all(journal, "its process died", lost=True)
     if not journal.state.paused:
         journal.record(events.RunPaused(by=by, reason=reason))
 
