@@ -17,8 +17,12 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
+from holdfast.core.events import Encoded
 from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreUnusable
 from holdfast.runtime import verification
+from holdfast.storage.contract import Append, View
+from holdfast.storage.holder import this_process
+from holdfast.storage.rows import seal
 from holdfast.storage.sqlite import SqliteStore
 
 PROGRAM = Path(__file__).parent / "programs" / "pages.py"
@@ -356,13 +360,32 @@ def test_a_damaged_run_leaves_its_neighbours_alone(store: Path) -> None:
     assert hf.get("f", store=store).status == "completed"
 
 
-def test_an_event_of_a_newer_holdfast_leaves_the_run_untouched(store: Path) -> None:
-    tamper(
-        store, f"update events set kind = 'QuantumEntangled' where run = {KEY.format(run='r')} and seq = 2"
+def write_as_a_newer_holdfast(path: Path) -> int:
+    """Append an event of a kind that this version does not know, as its writer would have. Returns the fence it left."""
+    store = SqliteStore(path)
+    holder = this_process()
+    lease = store.claim("r", holder)
+    run = store.run("r")
+    rows = seal(
+        run.digest, "r", run.seq, run.updated_at, [Encoded("QuantumEntangled", None, 0, 0, 0, b"")], bytes(16)
     )
-    before = SqliteStore(store)
-    fence = before.run("r").fence
-    before.close()
+    view = View(status="failed", fingerprint=run.fingerprint, state_version=run.state_version)
+    append = Append(
+        run_id="r",
+        expected_seq=run.seq,
+        rows=rows,
+        view=view,
+        holder=holder.id,
+        fence=lease.fence,
+        release=True,
+    )
+    assert store.append([append]) == [None]
+    store.close()
+    return lease.fence
+
+
+def test_an_event_of_a_newer_holdfast_leaves_the_run_untouched(store: Path) -> None:
+    fence = write_as_a_newer_holdfast(store)
     with pytest.raises(SchemaTooNew, match="QuantumEntangled"):
         hf.get("r", store=store)
     with pytest.raises(SchemaTooNew, match="QuantumEntangled"):
