@@ -6,7 +6,6 @@ in and comes out is shared with nobody, and text that cannot be stored elsewhere
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import CodecError, RunHeld, RunNotFound, StoreUnusable
-from holdfast.storage import failpoints, verdicts
+from holdfast.storage import failpoints, forks, verdicts
 from holdfast.storage import holder as holders
 from holdfast.storage.contract import (
     Append,
@@ -86,7 +85,7 @@ class MemoryStore:
         self._data = _Data() if name is None else _named.setdefault(name, _Data())
         self._clock = clock
         self._alive = alive
-        self._pid = os.getpid()
+        self._forks = forks.count
         self._closed = False
 
     # --- logs ----------------------------------------------------------------------------------------
@@ -318,7 +317,7 @@ class MemoryStore:
     def _require_usable(self) -> None:
         if self._closed:
             raise StoreUnusable(f"the store {self.url} was closed. Open it again.")
-        if self._pid != os.getpid():
+        if self._forks != forks.count:
             raise StoreUnusable(
                 f"the store {self.url} was opened before this process was forked, and nothing it writes here "
                 "would be seen there. Use a SQLite file to share runs between processes."

@@ -36,7 +36,7 @@ from holdfast.errors import (
     StorePoisoned,
     StoreUnusable,
 )
-from holdfast.storage import disk, failpoints, schema, verdicts
+from holdfast.storage import disk, failpoints, forks, schema, verdicts
 from holdfast.storage import holder as holders
 from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
 
@@ -81,7 +81,7 @@ class SqliteStore:
         self._alive = alive
         self._busy_timeout_s = busy_timeout_s
         self._vfs = vfs
-        self._pid = os.getpid()
+        self._forks = forks.count
         self._closed = False
         self._poison: str | None = None
         self._writing = threading.RLock()  # a failpoint's hook may play a second writer
@@ -348,7 +348,7 @@ class SqliteStore:
         return [] if found == ["ok"] else found
 
     def close(self) -> None:
-        if self._pid != os.getpid():
+        if self._forks != forks.count:
             return  # the connections are the parent's
         with self._writing, self._reading:
             if self._closed:
@@ -451,7 +451,7 @@ class SqliteStore:
 
     def _require_own(self) -> None:
         """Asked before a lock is taken: one that was held at the fork stays held in the child for ever."""
-        if self._pid != os.getpid():
+        if self._forks != forks.count:
             raise StoreUnusable(
                 f"the store {self.path} was opened before this process was forked. Open it in the child."
             )

@@ -9,7 +9,6 @@ its caller (`try_commit`) as long as commits have lately been quick. Where they 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -17,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
 from holdfast.errors import StoreUnusable
+from holdfast.storage import forks
 from holdfast.storage.contract import Append, Store
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Writer:
         self._batch_appends_max = batch_appends_max
         self._batch_bytes_max = batch_bytes_max
         self._timer = timer
-        self._pid = os.getpid()
+        self._forks = forks.count
         self._changed = threading.Condition(threading.Lock())
         self._queue: deque[tuple[Append, Done]] = deque()
         self._in_flight = False
@@ -105,7 +105,7 @@ class Writer:
 
     def close(self) -> None:
         """Commit what waits, tell everyone, and end the thread. Idempotent."""
-        if self._pid != os.getpid():
+        if self._forks != forks.count:
             return  # the thread, and what waits for it, are the parent's
         with self._changed:
             self._closing = True
@@ -143,7 +143,7 @@ class Writer:
         self._commit_s += _NEWEST_SHARE * (seconds - self._commit_s)
 
     def _require_own(self) -> None:
-        if self._pid != os.getpid():
+        if self._forks != forks.count:
             raise StoreUnusable(
                 "this writer was made before the process was forked. Open the store in the child."
             )

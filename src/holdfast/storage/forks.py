@@ -1,0 +1,19 @@
+"""Whether this process was forked since: connections, locks and threads do not survive that.
+
+`count` grows in every child. Comparing two numbers costs nothing; asking the kernel for the process id, as often as stores and
+writers would have to, takes longer than folding an event.
+"""
+
+from __future__ import annotations
+
+import os
+
+count = 0
+
+
+def _forked() -> None:
+    global count
+    count += 1
+
+
+os.register_at_fork(after_in_child=_forked)
