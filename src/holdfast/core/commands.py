@@ -9,7 +9,7 @@ import msgspec
 from holdfast.core.events import Failure, NodeName
 
 
-class Command(msgspec.Struct, frozen=True):
+class Command(msgspec.Struct, frozen=True, gc=False):
     """Something to do."""
 
 

@@ -28,7 +28,7 @@ Values: TypeAlias = dict[str, Any]
 """The state of a run as plain data: what JSON can hold, one entry a field."""
 
 
-class Changes(msgspec.Struct, frozen=True, omit_defaults=True):
+class Changes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What a node changed, by field. The fold applies every part but `reduce` without calling user code."""
 
     set: dict[str, Any] = {}
@@ -48,7 +48,7 @@ class Changes(msgspec.Struct, frozen=True, omit_defaults=True):
 FailureClass: TypeAlias = Literal["recoverable", "partial", "fatal"]
 
 
-class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Why something failed. The class decides what may follow: see `runtime/failures.py`."""
 
     kind: FailureClass
@@ -57,8 +57,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     traceback: str = ""
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """A fact about a run."""
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A fact about a run. Plain data has no cycles, so the garbage collector need not look at it."""
 
     VERSION: ClassVar[int] = 1
 
@@ -350,7 +350,7 @@ UPCASTERS: dict[tuple[str, int], Any] = {}
 """(kind, version) -> a function that lifts the body of that version, a dict, by one version."""
 
 
-class Stored(msgspec.Struct, frozen=True):
+class Stored(msgspec.Struct, frozen=True, gc=False):
     """An event in its place in a log. `at` is the store's time; it never goes back within a run."""
 
     seq: Seq

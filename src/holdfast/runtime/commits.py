@@ -1,8 +1,9 @@
 """Who commits an append: the event loop by itself, or the writer thread for many together.
 
-A lone append is committed right here where the writer allows it: a hop to a thread and back costs about as
-much as a commit. While several runs move, the appends of one pass of the event loop are gathered first and
-handed over together, so that they share one commit.
+As long as commits are quick, appends are committed right here: a hop to a thread and back costs about as much as a commit,
+and two threads that both want the interpreter cost more. While several runs move, the appends of one pass of the event loop
+are gathered first, so that they share a commit; a few at a time, so that the loop is never held up for long. When commits are
+slow, the writer thread does it.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from holdfast.errors import HoldfastError
 from holdfast.storage.contract import Append
 from holdfast.storage.writer import Done, InlineWriter, Writer
+
+FEW = 32
+"""Appends that share a commit on the event loop: about a millisecond's work."""
 
 
 class Commits:
@@ -35,22 +38,24 @@ class Commits:
             self._commit_now(append, done)
 
     def _hand_over(self) -> None:
-        gathered, self._gathered = self._gathered, []
-        if len(gathered) == 1:
-            self._commit_now(*gathered[0])
-        else:
-            self._writer.submit_all(gathered)
+        """Commit the first few that were gathered; the rest follow in the next passes of the loop."""
+        few, self._gathered = self._gathered[:FEW], self._gathered[FEW:]
+        outcomes = self._writer.try_commit_all([append for append, _ in few])
+        if outcomes is None:
+            few, self._gathered = few + self._gathered, []
+            self._writer.submit_all(few)
+            return
+        if self._gathered:
+            asyncio.get_running_loop().call_soon(self._hand_over)
+        for (_, done), outcome in zip(few, outcomes, strict=True):
+            done(outcome)
 
     def _commit_now(self, append: Append, done: Done) -> None:
-        try:
-            committed = self._writer.try_commit(append)
-        except HoldfastError as refused:
-            done(refused)
-            return
-        if committed:
-            done(None)
-        else:
+        outcomes = self._writer.try_commit_all((append,))
+        if outcomes is None:
             self._writer.submit_all([(append, done)])
+        else:
+            done(outcomes[0])
 
     def close(self) -> None:
         """Commit what was handed over, and end the writer."""

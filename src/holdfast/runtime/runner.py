@@ -130,7 +130,7 @@ class Runner:
                 self._again = False
                 self._round()
         except BaseException as fault:  # noqa: BLE001 - whoever drives the run is told
-            self._fail(fault)
+            self._finish(fault)
         finally:
             self._advancing = False
 
@@ -190,36 +190,38 @@ class Runner:
 
         def done(error: BaseException | None) -> None:
             self._saving = False
-            if error is not None:
-                self._fail(error)
-            elif idle:
-                self._finish()
-            elif not self.done.done():
-                self._take_requests()
-                if (
-                    not ahead and self._halt is None
-                ):  # a halt in the meantime: what has not begun does not begin
-                    self._call_all(starts)
-                if self._again or self.journal.dirty:
-                    self._advance()
+            try:
+                if error is not None or idle:
+                    self._finish(error)
+                elif not self.done.done():
+                    self._go_on([] if ahead else starts)
+            except BaseException as fault:  # noqa: BLE001 - whoever drives the run is told
+                self._finish(fault)
 
         self.journal.save(done, release=idle)
         if ahead:
             self._call_all(starts)
 
+    def _go_on(self, starts: list[events.NodeEvent]) -> None:
+        """What starts is durable: call it, unless a halt has come in the meantime; what has not begun then does not begin."""
+        if self._requests:
+            self._take_requests()
+        if self._halt is None:
+            self._call_all(starts)
+        if self._again or self.journal.dirty:
+            self._advance()
+
     def _call_all(self, starts: list[events.NodeEvent]) -> None:
         for start in starts:
             self._call(start)
 
-    def _finish(self) -> None:
-        if not self.done.done():
+    def _finish(self, error: BaseException | None = None) -> None:
+        """Nothing is left to do here, or the lease or the store is lost: whoever drives the run is told."""
+        if self.done.done():
+            return
+        if error is None:
             self.done.set_result(None)
-
-    def _fail(self, error: BaseException) -> None:
-        """The lease or the store is lost, or something here is wrong: whoever drives the run is told, and
-        nothing more is recorded.
-        """
-        if not self.done.done():
+        else:
             self.done.set_exception(error)
 
     def _wake_later(self, at: float) -> None:

@@ -37,7 +37,7 @@ STATUSES: tuple[RunStatus, ...] = (
 FINAL: frozenset[str] = frozenset({"completed", "cancelled"})
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, frozen=True, gc=False):
     """An event as stored. `body` is JSON or, where that is shorter, zstd of JSON; `digest` chains it to its predecessor."""
 
     seq: int
@@ -61,7 +61,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     digest: bytes = b""
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class View(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The part of a run row that every append rewrites: a view of the log, checked by `verify`."""
 
     status: RunStatus
@@ -86,7 +86,7 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None = None
 
 
-class Append(msgspec.Struct, frozen=True, kw_only=True):
+class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything that one step writes, in one transaction."""
 
     run_id: str
