@@ -87,7 +87,7 @@ class Field:
 class StateType(Generic[S]):
     """What a flow declared as its state: a dataclass, pydantic model, TypedDict, msgspec.Struct, or dict (nothing declared)."""
 
-    __slots__ = ("_codec", "_defaults", "_keys", "_tag", "fields", "is_dict", "open", "type")
+    __slots__ = ("_codec", "_defaults", "_keys", "_tag", "fields", "is_dict", "open", "type", "validates")
 
     def __init__(
         self, declared: Any, fields: dict[str, Field], keys: dict[str, str], tag: dict[str, str]
@@ -98,6 +98,8 @@ class StateType(Generic[S]):
         self.is_dict = self.open or typing.is_typeddict(
             declared
         )  # then a dict that a node returns is a partial update
+        self.validates = is_pydantic(declared) or hasattr(declared, "__post_init__")
+        """Whether the type has a say of its own on whole states."""
         self._codec: Codec[S] = Codec.of(declared)
         self._keys = keys  # field -> its key in the type's own JSON, where one is renamed
         self._tag = tag
@@ -148,11 +150,6 @@ class StateType(Generic[S]):
         if self.is_dict:
             return given
         return self._dump_object(self.load(given), node)  # the type fills in its defaults and has its say
-
-    @property
-    def validates(self) -> bool:
-        """Whether the type has a say of its own on whole states: pydantic models, and classes with `__post_init__`."""
-        return is_pydantic(self.type) or hasattr(self.type, "__post_init__")
 
     def load(self, values: Values) -> S:
         """A new typed object that shares nothing mutable with `values`. Raises `StateError` where they do not fit."""

@@ -79,7 +79,8 @@ class Journal:
         encoded = events.encode(event)
         fold(self.state, Stored(seq or self.state.seq + 1, self.at, event))
         self.ready.observe(self.state, event)
-        self.writers.observe(self.state, event)
+        if not isinstance(event, events.NodeStarted):
+            self.writers.observe(self.state, event)
         if self._unsaved and self._unsaved[-1][0] == self.at:
             self._unsaved[-1][1].append(encoded)
         else:
