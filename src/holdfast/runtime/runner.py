@@ -64,6 +64,7 @@ class Runner:
         """A node that is not idempotent has ended since the last save: that must be durable before anything else starts."""
         self._halt: Halt | None = None
         self._grace: Timer | None = None
+        self._durability = self.state.options.get("durability", "sync")
         self._advancing = False
         self._saving = False
         self._again = False
@@ -139,7 +140,8 @@ class Runner:
         journal = self.journal
         journal.tick()
         self._take_ends()
-        self._take_requests()
+        if self._requests:
+            self._take_requests()
         starts, wake_at = self._decide()
         journal.due_at = wake_at
         busy = starts or self._bodies or self._haunted or wake_at is not None
@@ -172,7 +174,7 @@ class Runner:
         first = (
             not self.journal.saved_seq
         )  # checkpoint 0 is durable before anything runs, whatever the durability
-        if first or idle or self.state.options.get("durability") != "exit":
+        if first or idle or self._durability != "exit":
             return True
         return self._careful(starts) or self.state.seq - self.journal.saved_seq >= _EXIT_EVENTS_MAX
 
@@ -186,7 +188,7 @@ class Runner:
         self._saving = True
         careful = self._careful(starts)
         self._owes = False
-        ahead = not idle and self.state.options.get("durability") == "async" and not careful
+        ahead = not idle and self._durability == "async" and not careful
 
         def done(error: BaseException | None) -> None:
             self._saving = False

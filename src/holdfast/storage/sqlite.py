@@ -48,9 +48,6 @@ APPLICATION_ID = 0x48_46_53_54  # "HFST"
 _SQL = schema.queries()
 _LAST_SEQ = 2**63 - 1
 _ROOM_FOR_LOG_BYTES = 64 * 1024 * 1024
-_CHECKPOINT_PAGES = (
-    4000  # 16 MB: a checkpoint syncs twice, and a page that changed often is written back once
-)
 
 _encode = msgspec.json.Encoder().encode
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -375,7 +372,6 @@ class SqliteStore:
                 self._refuse_foreign(connection)
                 self._use_wal(connection)
             connection.pragma("synchronous", "full")
-            connection.pragma("wal_autocheckpoint", _CHECKPOINT_PAGES)
             connection.pragma("trusted_schema", False)
             connection.pragma("journal_size_limit", _ROOM_FOR_LOG_BYTES)
             if sys.platform == "darwin":

@@ -52,7 +52,8 @@ class Writer:
         self._batch_bytes_max = batch_bytes_max
         self._timer = timer
         self._forks = forks.count
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._queue: deque[tuple[Append, Done]] = deque()
         self._in_flight = False
         self._closing = False
@@ -93,7 +94,7 @@ class Writer:
         self._require_own()
         if self._commit_s >= QUICK_S:
             return None
-        with self._changed:
+        with self._lock:
             self._require_open()
             if self._queue or self._in_flight:
                 return None
@@ -104,7 +105,7 @@ class Writer:
             self._took(self._timer() - began, len(appends))
             return outcomes
         finally:
-            with self._changed:
+            with self._lock:
                 self._in_flight = False
                 if (
                     self._queue or self._closing
