@@ -230,9 +230,8 @@ def _signals_told(display: Display, grace_s: float) -> Iterator[None]:
         yield
     finally:
         for known, before in heard.items():
-            if (
-                signal.getsignal(known) is handle
-            ):  # otherwise the engine put another there, at the second signal
+            # Otherwise the engine put another there, at the second signal.
+            if signal.getsignal(known) is handle:
                 signal.signal(known, before)
 
 
@@ -255,9 +254,8 @@ class _Watch:
         match event.kind:
             case "RunResumed" | "RunClaimed":
                 return event.body.get("holder") == self._mine
-            case (
-                "RunCreated" | "RunRewound" | "ResumeRefused"
-            ):  # these do not say who wrote them: the lease does
+            # These do not say who wrote them: the lease does.
+            case "RunCreated" | "RunRewound" | "ResumeRefused":
                 row = self.engine.store.run(self.run_id)
                 return not row.held or row.holder is None or row.holder.describe() == self._mine
         return False

@@ -70,9 +70,8 @@ class Readiness:
 
     def observe(self, state: RunState, event: Event) -> None:
         """Follow one event that has just been folded into the state."""
-        if isinstance(
-            event, events.NodeStarted
-        ):  # half of all events: it was live and stays so, and wants nothing more
+        # Half of all events are starts: what starts was live and stays so, and wants nothing more.
+        if isinstance(event, events.NodeStarted):
             self._not_due(event.node)
             self._attend(state, event.node)
         elif isinstance(event, NodeEvent):

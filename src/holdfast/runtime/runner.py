@@ -171,9 +171,8 @@ class Runner:
 
     def _must_save(self, starts: list[events.NodeEvent], *, idle: bool) -> bool:
         """Not now only if the run saves when it stops, and nothing that starts wants its start to be durable."""
-        first = (
-            not self.journal.saved_seq
-        )  # checkpoint 0 is durable before anything runs, whatever the durability
+        # Checkpoint 0 is durable before anything runs, whatever the durability.
+        first = not self.journal.saved_seq
         if first or idle or self._durability != "exit":
             return True
         return self._careful(starts) or self.state.seq - self.journal.saved_seq >= _EXIT_EVENTS_MAX

@@ -192,9 +192,8 @@ class SqliteStore:
             self._cursor.execute(_SQL["take_request"], (run, request, append.rows[-1].seq))
 
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
-        if (
-            self._poison is not None
-        ):  # what a failed sync left behind is only seen by a process that starts anew
+        # What a failed sync left behind is only seen by a process that starts anew.
+        if self._poison is not None:
             raise StorePoisoned(self._poison)
         return bool(self._read("appended", (run_id, seq, append_id)))
 

@@ -107,9 +107,8 @@ class Writer:
         finally:
             with self._lock:
                 self._in_flight = False
-                if (
-                    self._queue or self._closing
-                ):  # otherwise an idle writer thread would be woken at every step
+                # Otherwise an idle writer thread would be woken at every step.
+                if self._queue or self._closing:
                     self._changed.notify_all()
 
     def close(self) -> None:
