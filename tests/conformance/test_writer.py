@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from holdfast.errors import FenceLost, RunExists, StoreFull, StoreUnusable
-from holdfast.storage.contract import Holder, Query, Snapshot
+from holdfast.storage.contract import Append, Holder, Query, Snapshot
 from holdfast.storage.memory import MemoryStore
 from holdfast.storage.sqlite import SqliteStore
 from holdfast.storage.writer import QUICK_S, InlineWriter, Writer
@@ -52,6 +52,16 @@ class Outcomes:
         for _ in range(count):
             assert self._one.acquire(timeout=30)
         return self.told
+
+
+def commit_alone(writer: Writer | InlineWriter, append: Append) -> bool:
+    """Commit one append on this thread; raises what became of it. False: not now."""
+    outcomes = writer.try_commit((append,))
+    if outcomes is None:
+        return False
+    if outcomes[0] is not None:
+        raise outcomes[0]
+    return True
 
 
 @pytest.fixture
@@ -209,7 +219,7 @@ def test_close_commits_what_waits_and_then_refuses_more(store, gate, outcomes, w
     with pytest.raises(StoreUnusable, match="closed"):
         writer.submit(Log("late").create(), outcomes.of("late"))
     with pytest.raises(StoreUnusable, match="closed"):
-        writer.try_commit(Log("late").create())
+        commit_alone(writer, Log("late").create())
 
 
 # --- the lone append ---------------------------------------------------------------------------------
@@ -217,17 +227,17 @@ def test_close_commits_what_waits_and_then_refuses_more(store, gate, outcomes, w
 
 def test_a_lone_append_is_committed_by_its_caller(store, writer_of):
     writer = writer_of(store)
-    assert writer.try_commit(Log("r1").create())
+    assert commit_alone(writer, Log("r1").create())
     assert store.run("r1").seq == 1
     assert writer._thread is None
 
 
 def test_a_lone_append_raises_its_verdict(store, writer_of):
     writer = writer_of(store)
-    assert writer.try_commit(Log("r1").create())
+    assert commit_alone(writer, Log("r1").create())
     with pytest.raises(RunExists):
-        writer.try_commit(Log("r1").create())
-    assert writer.try_commit(Log("r2").create())
+        commit_alone(writer, Log("r1").create())
+    assert commit_alone(writer, Log("r2").create())
 
 
 def test_a_lone_append_that_the_store_cannot_take_leaves_the_writer_usable(gate, outcomes, writer_of):
@@ -235,7 +245,7 @@ def test_a_lone_append_that_the_store_cannot_take_leaves_the_writer_usable(gate,
     gate.open.release(2)
     gate.fault = StoreFull("no space")
     with pytest.raises(StoreFull):
-        writer.try_commit(Log("r1").create())
+        commit_alone(writer, Log("r1").create())
     gate.fault = None
     writer.submit(Log("r1").create(), outcomes.of("r1"))
     assert outcomes.wait(1) == [("r1", None)]
@@ -245,9 +255,9 @@ def test_nobody_overtakes_an_append_that_waits_or_is_under_way(store, gate, outc
     writer = writer_of(gate)
     writer.submit(Log("r1").create(), outcomes.of("r1"))
     assert gate.entered.acquire(timeout=30)
-    assert not writer.try_commit(Log("r2").create())
+    assert not commit_alone(writer, Log("r2").create())
     writer.submit(Log("r3").create(), outcomes.of("r3"))
-    assert not writer.try_commit(Log("r2").create())
+    assert not commit_alone(writer, Log("r2").create())
     gate.open.release(2)
     outcomes.wait(2)
     writer.close()
@@ -258,7 +268,7 @@ def test_nobody_overtakes_an_append_that_the_thread_has_not_taken_up(store, outc
     writer = writer_of(store)
     writer._thread = threading.current_thread()  # one that takes nothing up
     writer.submit(Log("r1").create(), outcomes.of("r1"))
-    assert not writer.try_commit(Log("r2").create())
+    assert not commit_alone(writer, Log("r2").create())
     assert store.runs(Query()) == []
 
 
@@ -267,7 +277,7 @@ def test_whoever_is_told_may_commit_a_lone_append(store, writer_of):
     committed, told = [], threading.Event()
 
     def go_on(error):
-        committed.append(writer.try_commit(Log("r2").create()))
+        committed.append(commit_alone(writer, Log("r2").create()))
         told.set()
 
     writer.submit(Log("r1").create(), go_on)
@@ -277,11 +287,11 @@ def test_whoever_is_told_may_commit_a_lone_append(store, writer_of):
 
 def test_an_append_that_comes_during_a_lone_commit_follows_it(store, gate, outcomes, writer_of):
     writer = writer_of(gate)
-    committing = threading.Thread(target=writer.try_commit, args=(Log("lone").create(),))
+    committing = threading.Thread(target=commit_alone, args=(writer, Log("lone").create()))
     committing.start()
     assert gate.entered.acquire(timeout=30)
     writer.submit(Log("next").create(), outcomes.of("next"))
-    assert not writer.try_commit(Log("other").create())
+    assert not commit_alone(writer, Log("other").create())
     assert gate.batches == [["lone"]]
     gate.open.release(2)
     outcomes.wait(1)
@@ -300,9 +310,9 @@ def test_slow_commits_go_to_the_thread_until_they_are_quick_again(store, outcome
     writer = writer_of(Disk(), timer=lambda: now[0])
     assert writer.quick
     cost[0] = 20 * QUICK_S
-    assert writer.try_commit(Log("slow").create())
+    assert commit_alone(writer, Log("slow").create())
     assert not writer.quick
-    assert not writer.try_commit(Log("r").create())
+    assert not commit_alone(writer, Log("r").create())
     cost[0] = QUICK_S / 10
     for number in range(20):
         writer.submit(Log(f"r{number}").create(), outcomes.of(number))
@@ -317,7 +327,7 @@ def test_a_forked_child_is_refused(store, outcomes, writer_of):
         refused = 0
         for use in (
             lambda: writer.submit(Log("r").create(), print),
-            lambda: writer.try_commit(Log("r").create()),
+            lambda: commit_alone(writer, Log("r").create()),
         ):
             try:
                 use()
@@ -337,9 +347,9 @@ def test_the_inline_writer_does_the_same_on_the_callers_thread(store):
     writer.submit(Log("r1").create(), told.append)
     assert [type(error) for error in told] == [type(None), RunExists]
     assert writer.quick
-    assert writer.try_commit(Log("r2").create())
+    assert commit_alone(writer, Log("r2").create())
     with pytest.raises(RunExists):
-        writer.try_commit(Log("r2").create())
+        commit_alone(writer, Log("r2").create())
     waking = InlineWriter(store, woken.append)
     waking.submit(Log("r3").create(), told.append)
     assert len(told) == 2

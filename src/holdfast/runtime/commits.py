@@ -15,7 +15,7 @@ from holdfast.storage.contract import Append
 from holdfast.storage.writer import Done, InlineWriter, Writer
 
 FEW = 32
-"""Appends that share a commit on the event loop: about a millisecond's work."""
+"""Appends that share a commit on the event loop: about two milliseconds of work."""
 
 
 class Commits:
@@ -40,7 +40,7 @@ class Commits:
     def _hand_over(self) -> None:
         """Commit the first few that were gathered; the rest follow in the next passes of the loop."""
         few, self._gathered = self._gathered[:FEW], self._gathered[FEW:]
-        outcomes = self._writer.try_commit_all([append for append, _ in few])
+        outcomes = self._writer.try_commit([append for append, _ in few])
         if outcomes is None:
             few, self._gathered = few + self._gathered, []
             self._writer.submit_all(few)
@@ -51,7 +51,7 @@ class Commits:
             done(outcome)
 
     def _commit_now(self, append: Append, done: Done) -> None:
-        outcomes = self._writer.try_commit_all((append,))
+        outcomes = self._writer.try_commit((append,))
         if outcomes is None:
             self._writer.submit_all([(append, done)])
         else:

@@ -55,7 +55,7 @@ class Runner:
         self.state = journal.state
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._bodies: dict[tuple[str, int | None], Body] = {}
-        self._haunted = self.services.haunted.setdefault(self.state.run_id, {})
+        self._haunted = self.services.haunted.get(self.state.run_id, {})
         """Threads that were given up and still live."""
         self._ended: list[Body] = []
         self._requests: list[Request] = []
@@ -252,6 +252,7 @@ class Runner:
         if not body.has_gone:
             body.given_up_at = self.services.store.now()
             self._haunted[body.key] = body
+            self.services.haunted[self.state.run_id] = self._haunted
         self._ended.append(body)
         if self._bodies:  # others may end in the same pass of the loop: they share an append
             asyncio.get_running_loop().call_soon(self._advance)

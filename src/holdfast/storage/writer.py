@@ -80,19 +80,10 @@ class Writer:
                 self._thread.start()
             self._changed.notify_all()
 
-    def try_commit(self, append: Append) -> bool:
-        """Commit a lone append on this thread; raises what `done` would be told. False: not now, nothing was done."""
-        outcomes = self.try_commit_all((append,))
-        if outcomes is None:
-            return False
-        if outcomes[0] is not None:
-            raise outcomes[0]
-        return True
-
-    def try_commit_all(self, appends: Sequence[Append]) -> list[BaseException | None] | None:
+    def try_commit(self, appends: Sequence[Append]) -> list[BaseException | None] | None:
         """Commit a few on this thread: what became of each. None: not now, nothing was done."""
         self._require_own()
-        if self._commit_s >= QUICK_S:
+        if not self.quick:
             return None
         with self._lock:
             self._require_open()
@@ -180,13 +171,7 @@ class InlineWriter:
         self._require_open()
         _tell(list(appends), _commit(self._store, [append for append, _ in appends]), self._wake)
 
-    def try_commit(self, append: Append) -> bool:
-        (outcome,) = self.try_commit_all((append,))
-        if outcome is not None:
-            raise outcome
-        return True
-
-    def try_commit_all(self, appends: Sequence[Append]) -> list[BaseException | None]:
+    def try_commit(self, appends: Sequence[Append]) -> list[BaseException | None]:
         self._require_open()
         return _commit(self._store, appends)
 
