@@ -111,26 +111,26 @@ class Readiness:
         if number is None:  # END
             return
         self._attend(state, name)
-        was = self.live >> number & 1
-        now = name in state.open or name in state.arrivals or name in state.held
-        if now != bool(was):
-            self.live ^= 1 << number
-        self._consider(state, name)
-        if was and not now:
+        bit = 1 << number
+        if name in state.open or name in state.arrivals or name in state.held:
+            self.live |= bit
+            self._consider(state, name)
+        elif self.live & bit:
+            self.live ^= bit
+            self._consider(state, name)
             for join in tuple(self._witnessed.pop(number, ())):
                 self._blocked.pop(join, None)
                 self._consider(state, join)
 
     def _attend(self, state: RunState, name: str) -> None:
         """Open visits that are not simply running want a decision: cut, waiting, due again, fanning out, unrouted."""
-        node = state.nodes.get(name)
-        wants = (
-            name in state.open and node is not None and (node.status != "running" or node.items is not None)
-        )
-        if wants:
-            self.open[name] = None
-        else:
-            self.open.pop(name, None)
+        if name in state.open:
+            node = state.nodes[name]
+            if node.status != "running" or node.items is not None:
+                self.open[name] = None
+                return
+        if name in self.open:
+            del self.open[name]
 
     def _consider(self, state: RunState, name: str) -> None:
         """Is this node due, blocked by a witness, or neither?"""
@@ -159,5 +159,6 @@ class Readiness:
             self._witnessed.setdefault(witness, set()).add(name)
 
     def _not_due(self, name: str) -> None:
-        self.due.pop(name, None)
-        self.unscheduled.pop(name, None)
+        if name in self.due:
+            del self.due[name]
+            self.unscheduled.pop(name, None)

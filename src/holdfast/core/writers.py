@@ -32,11 +32,13 @@ class Writers:
 
     def observe(self, state: RunState, event: Event) -> None:
         """Follow one event that has just been folded into the state."""
-        if isinstance(event, (NodeCompleted, NodeSkipped)) and state.schedule == "eager":
+        if isinstance(event, (NodeCompleted, NodeSkipped)):
+            if state.schedule != "eager":
+                return
             if isinstance(event, NodeCompleted) and event.items:
                 self._add(event.node, (field for field, by in state.writers.items() if event.node in by))
-            self._add(event.node, event.changes.set)
-            self._add(event.node, event.changes.unset)
+            changes = event.changes
+            self._add(event.node, (*changes.set, *changes.unset) if changes.unset else changes.set)
         elif isinstance(event, (LayerCompleted, FlowChanged, RunRewound)):
             self.rebuild(state)
 

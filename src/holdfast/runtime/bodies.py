@@ -17,7 +17,6 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.runtime.clock import Clock, Timer
-from holdfast.runtime.context import Context
 from holdfast.storage.failpoints import reach
 
 _IDLE_S = 10.0
@@ -71,7 +70,8 @@ class Body:
         "_is_over",
         "_task",
         "_timer",
-        "context",
+        "attempt",
+        "cancelled",
         "error",
         "given",
         "given_up_at",
@@ -84,12 +84,14 @@ class Body:
     def __init__(
         self,
         key: tuple[str, int | None],
-        context: Context,
+        attempt: int,
         ended: Callable[[Body], None],
         gone: Callable[[Body], None],
     ) -> None:
         self.key = key
-        self.context = context
+        self.attempt = attempt
+        self.cancelled = False
+        """Whether it was given up: cancelled, timed out, or stopped with its engine."""
         self.given: Any = None
         self.value: Any = None
         self.error: BaseException | None = None
@@ -154,7 +156,7 @@ class Body:
 
     def stop(self) -> None:
         """Cancel the call. A coroutine ends when it has unwound; a thread is abandoned at once."""
-        self.context.cancel()
+        self.cancelled = True
         if self._task is not None:
             self._task.cancel()
             if not self._begun:  # it never comes to its first step, and so not to telling its end
@@ -178,7 +180,7 @@ class Body:
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
-        if self.context.cancelled and isinstance(error, asyncio.CancelledError):
+        if self.cancelled and isinstance(error, asyncio.CancelledError):
             error = Stopped()
         self.value, self.error = value, error
         self._ended(self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -10,7 +10,7 @@ class Context:
     """Who is running: `run_id flow node iteration execution attempt` (and `item`, in a fan-out), and the engine's `resources`."""
 
     __slots__ = (
-        "_cancelled",
+        "_is_cancelled",
         "attempt",
         "execution",
         "flow",
@@ -32,6 +32,7 @@ class Context:
         attempt: int,
         item: int | None,
         resources: Mapping[str, Any],
+        is_cancelled: Callable[[], bool],
     ) -> None:
         self.run_id = run_id
         self.flow = flow
@@ -41,16 +42,12 @@ class Context:
         self.attempt = attempt
         self.item = item
         self.resources = resources
-        self._cancelled = False
+        self._is_cancelled = is_cancelled
 
     @property
     def cancelled(self) -> bool:
         """Whether this attempt was cancelled or timed out. A `def` node in a long loop asks this now and then and returns."""
-        return self._cancelled
-
-    def cancel(self) -> None:
-        """Called by the engine: the attempt was given up."""
-        self._cancelled = True
+        return self._is_cancelled()
 
     def __repr__(self) -> str:
         item = f" item {self.item}" if self.item is not None else ""

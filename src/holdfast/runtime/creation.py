@@ -67,12 +67,12 @@ def checkpoint_zero(
     )
 
 
-def refuse_another(row: RunRow, create: NewRun) -> None:
+def refuse_another(run_id: str, known: RunRow | NewRun, create: NewRun) -> None:
     """A run id that is taken is the same run only with the same flow and input."""
-    if row.flow != create.flow:
-        raise RunExists(row.run_id, f"flow ({row.flow!r})")
-    if row.input_digest != create.input_digest:
-        raise RunExists(row.run_id, "input")
+    if known.flow != create.flow:
+        raise RunExists(run_id, f"flow ({known.flow!r})")
+    if known.input_digest != create.input_digest:
+        raise RunExists(run_id, "input")
 
 
 def fork_place(services: Services, run_id: str, seq: int | None) -> int:

@@ -73,8 +73,8 @@ def _finished(
     flow: Flow[Any], state: RunState, writers: Writers, name: str, changes: Changes, items: Sequence[Changes]
 ) -> list[events.Event]:
     node = state.nodes[name]
-    header = visit_of(name, node)
-    fields = [field for part in (*items, changes) for field in (*part.set, *part.unset)]
+    parts = (*items, changes)
+    fields = [field for part in parts for field in (*part.set, *part.unset)]
     clash = writers.conflict(state, name, fields) or _held_conflict(flow, state, name, fields)
     if clash is not None:
         field, other = clash
@@ -85,29 +85,36 @@ def _finished(
             node=name,
             field=field,
         )
-    if state.schedule == "layered":
-        return [events.NodeCompleted(**header, changes=changes, items=bool(items))]
-    changes = reduced(flow, state.values, name, changes, items)
-    _refuse_misfit(flow, state.values, name, (*items, changes))
-    try:
-        routes = route(flow, name, state.values, (*items, changes))
-    except RouterError as fault:
-        return [
-            events.NodeCompleted(**header, changes=changes, items=bool(items)),
-            events.RoutingFailed(
-                **header, failure=failures.describe(fault.__cause__ or fault, kind="partial")
-            ),
-        ]
-    return [events.NodeCompleted(**header, changes=changes, items=bool(items), routes=routes)]
+    routes, unroutable = None, None
+    if state.schedule == "eager":
+        changes = reduced(flow, state.values, name, changes, items)
+        parts = (*items, changes)
+        _refuse_misfit(flow, state.values, name, parts)
+        try:
+            routes = route(flow, name, state.values, parts)
+        except RouterError as fault:
+            unroutable = failures.describe(fault.__cause__ or fault, kind="partial")
+    completion = events.NodeCompleted(
+        node=name,
+        iteration=node.iteration,
+        execution=node.execution,
+        attempt=node.attempt,
+        changes=changes,
+        routes=routes,
+        items=bool(items),
+    )
+    if unroutable is None:
+        return [completion]
+    return [completion, events.RoutingFailed(**visit_of(name, node), failure=unroutable)]
 
 
 def _refuse_misfit(flow: Flow[Any], values: Values, name: str, parts: Sequence[Changes]) -> None:
     """Sums may leave what their type allows, and a type with validators of its own may have an opinion on
     anything: that is the fault of this node, not of the next one that is handed the state.
     """
-    summed = {field for part in parts for field in part.add}
-    if not summed and not flow.state.validates:
+    if not flow.state.validates and not any(part.add for part in parts):
         return
+    summed = {field for part in parts for field in part.add}
     after = dict(values)
     try:
         for part in parts:
@@ -157,6 +164,8 @@ def reduced(
     flow: Flow[Any], values: Values, name: str, changes: Changes, items: Iterable[Changes] = ()
 ) -> Changes:
     """The changes with the operands of custom reducers replaced by their results (those of the items first, in order)."""
+    if not changes.reduce and not items:
+        return changes
     operands: dict[str, list[Any]] = {}
     for part in (*items, changes):
         for field, operand in part.reduce.items():

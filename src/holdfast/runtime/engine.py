@@ -30,7 +30,6 @@ from holdfast.errors import (
     RunExists,
     RunFailed,
     RunHeld,
-    RunNotFound,
     SettingError,
     StoreError,
 )
@@ -204,7 +203,7 @@ class Engine:
         try:
             return await self._drive(journal)
         except RunExists:
-            self._exists_already(journal)
+            self._require_same(journal)
             return await self._run_again(flow, journal.state.run_id)
 
     async def start(
@@ -226,7 +225,7 @@ class Engine:
         try:
             await journal.saved()
         except RunExists:
-            self._exists_already(journal)
+            self._require_same(journal)
         return journal.state.run_id
 
     async def _new_run(
@@ -241,7 +240,6 @@ class Engine:
     ) -> Journal | None:
         """A journal with `RunCreated` recorded, or None where the same run exists already."""
         services = self._open()
-        given_id = run_id is not None
         run_id = checked_id(run_id) if run_id is not None else self._new_id(flow.name)
         options: dict[str, Any] = {"durability": self.settings.durability}
         if timeout is not None:
@@ -250,17 +248,19 @@ class Engine:
         if held:
             self._hold()
         journal = created(services, flow, run_id, zero, held=held)
-        return None if given_id and self._exists_already(journal) else journal
+        # Whether it exists is what its first append finds out; only in here two of them could meet before that.
+        runner = self._runners.get(run_id)
+        if runner is not None:
+            assert journal.create is not None
+            refuse_another(run_id, runner.journal.create or services.store.run(run_id), journal.create)
+            return None
+        return journal
 
-    def _exists_already(self, journal: Journal) -> bool:
-        """Whether the same run is there; raises `RunExists` where another one has its id."""
-        try:
-            row = self.store.run(journal.state.run_id)
-        except RunNotFound:
-            return False
+    def _require_same(self, journal: Journal) -> None:
+        """The run exists already: raises `RunExists` where it is another one."""
+        run_id = journal.state.run_id
         assert journal.create is not None
-        refuse_another(row, journal.create)
-        return True
+        refuse_another(run_id, self.store.run(run_id), journal.create)
 
     async def _run_again(self, flow: Flow[S], run_id: str) -> Run[S]:
         row = self.store.run(run_id)

@@ -76,15 +76,15 @@ class Journal:
 
     def record(self, event: Event, *, seq: int | None = None) -> None:
         """Encode and fold one event. It is durable after the next `save`."""
-        encoded = events.encode(event)
-        fold(self.state, Stored(seq or self.state.seq + 1, self.at, event))
-        self.ready.observe(self.state, event)
-        if not isinstance(event, events.NodeStarted):
-            self.writers.observe(self.state, event)
-        if self._unsaved and self._unsaved[-1][0] == self.at:
-            self._unsaved[-1][1].append(encoded)
+        encoded, state, at, unsaved = events.encode(event), self.state, self.at, self._unsaved
+        fold(state, Stored(seq or state.seq + 1, at, event))
+        self.ready.observe(state, event)
+        if type(event) is not events.NodeStarted:
+            self.writers.observe(state, event)
+        if unsaved and unsaved[-1][0] == at:
+            unsaved[-1][1].append(encoded)
         else:
-            self._unsaved.append((self.at, [encoded]))
+            unsaved.append((at, [encoded]))
         self._tail_bytes += len(encoded.body) + _ROW_BYTES
         self._tail_events += 1
 
@@ -147,7 +147,8 @@ class Journal:
         self.saved_seq, self.digest = last.seq, last.digest
         self.create = self.definition = None
         self.bases = ()
-        del self.taken[: len(append.taken)]
+        if append.taken:
+            del self.taken[: len(append.taken)]
         self.services.saved(append.run_id)
 
     def _append(self, *, release: bool) -> Append:

@@ -160,7 +160,7 @@ class Runner:
 
     def _more_requests(self) -> bool:
         """Before the lease is given back: what was left in the inbox and has not been seen, is still ours to answer."""
-        if not self.journal.saved_seq or self._halt is not None:
+        if not self.journal.saved_seq or self._halt is not None or self.state.status in FINAL:
             return False
         for request in self.services.store.inbox(self.services.holder.id):
             if request.run_id == self.state.run_id and request.id not in self._known_requests:
@@ -178,7 +178,11 @@ class Runner:
         return self._careful(starts) or self.state.seq - self.journal.saved_seq >= _EXIT_EVENTS_MAX
 
     def _careful(self, starts: list[events.NodeEvent]) -> bool:
-        return self._owes or any(not self.flow.nodes[start.node].options.idempotent for start in starts)
+        nodes = self.flow.nodes
+        for start in starts:
+            if not nodes[start.node].options.idempotent:
+                return True
+        return self._owes
 
     def _save(self, starts: list[events.NodeEvent], *, idle: bool) -> None:
         """Save, and call the nodes when that is durable; with `durability="async"` right away. The last save
@@ -276,35 +280,36 @@ class Runner:
                 self.journal.record(event)
 
     def _events_of(self, body: Body) -> list[events.Event]:
-        """What the end of a body means for the run."""
+        """What the end of a body means for the run. What comes after the timeout is too late, also if it comes."""
         name, item = body.key
-        node, visit = self.flow.nodes[name], self.state.nodes[name]
-        header = ends.visit_of(name, visit)
         error = body.error
-        if error is None and not body.timed_out:  # what comes after the timeout is too late, also if it comes
+        if error is None and not body.timed_out:
             try:
                 if item is None:
                     return ends.completed(
                         self.flow, self.state, self.journal.writers, name, body.given, body.value
                     )
-                return [
-                    ends.item_completed(
-                        self.flow, name, header | {"attempt": body.context.attempt}, item, body.value
-                    )
-                ]
+                header = ends.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
+                return [ends.item_completed(self.flow, name, header, item, body.value)]
             except Exception as raised:  # noqa: BLE001 - what it returned does not fit, or a reducer raised
                 error = raised
+        return [self._failed(body, error or TimeoutError())]
+
+    def _failed(self, body: Body, error: BaseException) -> events.Event:
+        """A body raised, took too long, or returned what does not fit."""
+        name, item = body.key
+        node, visit = self.flow.nodes[name], self.state.nodes[name]
+        header = ends.visit_of(name, visit)
         if body.timed_out and item is None and not node.options.idempotent:
             # Its effect may or may not have happened, as after a crash: the same question is asked.
-            return [events.NodeInterrupted(**header, reason=f"took longer than {node.options.timeout_s:g} s")]
-        error = error or TimeoutError()
+            return events.NodeInterrupted(**header, reason=f"took longer than {node.options.timeout_s:g} s")
         now, luck = self.journal.at, self.services.luck
         if item is None:
-            return [ends.failed(node, visit, error, now=now, luck=luck, timed_out=body.timed_out)]
-        header["attempt"] = body.context.attempt
-        return [
-            ends.item_failed(node, visit, header, item, error, now=now, luck=luck, timed_out=body.timed_out)
-        ]
+            return ends.failed(node, visit, error, now=now, luck=luck, timed_out=body.timed_out)
+        header["attempt"] = body.attempt
+        return ends.item_failed(
+            node, visit, header, item, error, now=now, luck=luck, timed_out=body.timed_out
+        )
 
     # --- what is next ---------------------------------------------------------------------------------
 
@@ -349,17 +354,7 @@ class Runner:
         """Call the node of a start that is durable now."""
         node = self.flow.nodes[start.node]
         item = start.item if isinstance(start, events.ItemStarted) else None
-        context = Context(
-            run_id=self.state.run_id,
-            flow=self.flow.name,
-            node=start.node,
-            iteration=start.iteration,
-            execution=start.execution,
-            attempt=start.attempt,
-            item=item,
-            resources=self.services.resources,
-        )
-        body = Body((start.node, item), context, self._body_ended, self._body_gone)
+        body = Body((start.node, item), start.attempt, self._body_ended, self._body_gone)
         try:
             body.given = self._given(start, item)
         except Exception as raised:  # noqa: BLE001 - the state does not fit its type any more
@@ -369,13 +364,26 @@ class Runner:
         self._bodies[body.key] = body
         if node.options.timeout_s is not None:
             body.limit(self.services.clock, node.options.timeout_s)
-        arguments = (body.given, context) if node.takes_context else (body.given,)
+        arguments = (body.given, self._context(start, body)) if node.takes_context else (body.given,)
         if node.is_async:
             body.call(node.fn, arguments)
         elif self.services.threads is not None:
             body.call_in_thread(self.services.threads, node.fn, arguments)
         else:
             body.call_inline(node.fn, arguments)
+
+    def _context(self, start: events.NodeEvent, body: Body) -> Context:
+        return Context(
+            run_id=self.state.run_id,
+            flow=self.flow.name,
+            node=start.node,
+            iteration=start.iteration,
+            execution=start.execution,
+            attempt=start.attempt,
+            item=body.key[1],
+            resources=self.services.resources,
+            is_cancelled=lambda: body.cancelled,
+        )
 
     def _given(self, start: events.NodeEvent, item: int | None) -> Any:
         """The node's own copy of what it is given: typed, and shared with nobody."""

@@ -48,12 +48,14 @@ class Salts:
 
     def __init__(self) -> None:
         self._kept = b""
+        self._used = 0
 
     def take(self, count: int) -> bytes:
-        if len(self._kept) < count:
+        used, self._used = self._used, self._used + count
+        if self._used > len(self._kept):
             self._kept = os.urandom(max(count, 4096))
-        taken, self._kept = self._kept[:count], self._kept[count:]
-        return taken
+            used, self._used = 0, count
+        return self._kept[used : self._used]
 
 
 class Renewal:

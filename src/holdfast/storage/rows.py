@@ -61,12 +61,15 @@ def seal(
     """
     rows: list[Row] = []
     start = 0
-    for kind, node, iteration, execution, attempt, written in encoded:
+    stamp = repr(at)  # the slowest part of a header
+    for event in encoded:
+        written = event.body
         salt = salts[start : start + SALT_BYTES]
         start += SALT_BYTES
         body = pack(written) if len(written) > COMPRESS_OVER_BYTES else written
         seq += 1
-        header = f"{run_id}\n{seq}\n{at!r}\n{kind}\n{node or ''}\n{iteration}\n{execution}\n{attempt}\n"
+        kind, node, iteration, execution, attempt = event.kind, event.node, event.iteration, event.execution, event.attempt
+        header = f"{run_id}\n{seq}\n{stamp}\n{kind}\n{node or ''}\n{iteration}\n{execution}\n{attempt}\n"
         previous = sha256(previous + header.encode() + sha256(salt + body).digest()).digest()
         rows.append(Row(seq, at, kind, node, iteration, execution, attempt, salt, body, previous))
     return tuple(rows)

@@ -10,9 +10,9 @@ _sql = resources.files("holdfast.storage") / "sql"
 
 
 def queries() -> dict[str, str]:
-    """The named queries of `queries.sql`."""
+    """The named queries of `queries.sql`, on one line each: the driver finds a prepared statement by its text."""
     parts = _NAME.split((_sql / "queries.sql").read_text(encoding="utf-8"))
-    return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+    return {name: " ".join(text.split()) for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def migrations() -> list[str]:

@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeVar, cast
 
 import apsw
 import msgspec
+from msgspec.structs import astuple
 
 from holdfast.errors import (
     CodecError,
@@ -46,6 +47,7 @@ Cells = tuple[Any, ...]
 APPLICATION_ID = 0x48_46_53_54  # "HFST"
 
 _SQL = schema.queries()
+_HEAD, _ADVANCE_RUN, _WRITE_EVENT = _SQL["head"], _SQL["advance_run"], _SQL["write_event"]
 _LAST_SEQ = 2**63 - 1
 _ROOM_FOR_LOG_BYTES = 64 * 1024 * 1024
 
@@ -106,37 +108,52 @@ class SqliteStore:
         if not batch:
             return []
         refused: dict[int, Verdict] = {}
+        together = True
         while True:
             try:
-                return self._commit("append", lambda: self._write_batch(batch, refused))
+                return self._commit("append", lambda: self._write_batch(batch, refused, together=together))
             except _Unfit as unfit:  # found while writing it: leave that append out, and write its neighbours
-                refused[unfit.index] = unfit.verdict
+                if unfit.index is None:
+                    together = False
+                else:
+                    refused[unfit.index] = unfit.verdict
 
-    def _write_batch(self, batch: Sequence[Append], refused: dict[int, Verdict]) -> list[Verdict]:
+    def _write_batch(
+        self, batch: Sequence[Append], refused: dict[int, Verdict], *, together: bool
+    ) -> list[Verdict]:
+        """Judge and write each append. Their rows are written together; one by one where one of them does not fit."""
         judged: list[Verdict] = []
-        for index, append in enumerate(batch):
-            if index in refused:
-                judged.append(refused[index])
-                continue
-            try:
-                judged.append(self._write(append))
-            except (UnicodeEncodeError, OverflowError, apsw.TooBigError) as fault:
-                raise _Unfit(
-                    index, CodecError(f"cannot be stored: {fault}", path=f"run {append.run_id!r}")
-                ) from fault
-            except apsw.ConstraintError as fault:
-                raise _Unfit(
-                    index,
-                    StoreCorrupt(
-                        f"{self.path}: run {append.run_id!r} and its log disagree ({fault}). `holdfast verify` tells where; "
-                        "nothing was written to it."
-                    ),
-                ) from fault
+        rows: list[Cells] = []
+        index: int | None = None
+        try:
+            for index, append in enumerate(batch):
+                if index in refused:
+                    judged.append(refused[index])
+                    continue
+                judged.append(self._write(append, rows))
+                if not together:
+                    self._write_rows(rows)
+            index = None
+            self._write_rows(rows)
+        except (UnicodeEncodeError, OverflowError, apsw.TooBigError) as fault:
+            raise _Unfit(
+                index,
+                CodecError(f"cannot be stored: {fault}", path=f"run {batch[index or 0].run_id!r}"),
+            ) from fault
+        except apsw.ConstraintError as fault:
+            raise _Unfit(
+                index,
+                StoreCorrupt(
+                    f"{self.path}: run {batch[index or 0].run_id!r} and its log disagree ({fault}). "
+                    "`holdfast verify` tells where; nothing was written to it."
+                ),
+            ) from fault
         failpoints.reach("append.written")
         return judged
 
-    def _write(self, append: Append) -> Verdict:
-        head: Cells | None = self._cursor.execute(_SQL["head"], (append.run_id,)).get
+    def _write(self, append: Append, rows: list[Cells]) -> Verdict:
+        """Write everything of an append but its rows, which are added to `rows`."""
+        head: Cells | None = self._cursor.execute(_HEAD, (append.run_id,)).get
         if append.create is not None:
             holder: int | None = None
             if append.holder is not None:
@@ -153,7 +170,9 @@ class SqliteStore:
             if verdict is not None:
                 return verdict
             self._advance(run, status, append)
-        self._write_rows(run, append)
+        rows.extend([(run, *astuple(row)) for row in append.rows])
+        if append.snapshots or append.definition is not None or append.taken:
+            self._write_beside(run, append)
         return None
 
     def _create(self, append: Append, holder: int | None) -> int:
@@ -171,7 +190,7 @@ class SqliteStore:
 
     def _advance(self, run: int, status: str, append: Append) -> None:
         view, last = append.view, append.rows[-1]
-        self._cursor.execute(_SQL["advance_run"], (
+        self._cursor.execute(_ADVANCE_RUN, (
             run, last.seq, last.digest, last.at, view.fingerprint, view.state_version, _json(view.active), view.error,
             _json(view.rewinds), view.due_at))  # fmt: skip
         if status != view.status:
@@ -179,10 +198,11 @@ class SqliteStore:
         if append.release:
             self._cursor.execute(_SQL["release_lease"], (append.run_id, append.holder, append.fence))
 
-    def _write_rows(self, run: int, append: Append) -> None:
-        self._cursor.executemany(_SQL["write_event"], [
-            (run, row.seq, row.at, row.kind, row.node, row.iteration, row.execution, row.attempt, row.salt, row.digest, row.body)
-            for row in append.rows])  # fmt: skip
+    def _write_rows(self, rows: list[Cells]) -> None:
+        self._cursor.executemany(_WRITE_EVENT, rows)
+        rows.clear()
+
+    def _write_beside(self, run: int, append: Append) -> None:
         for snapshot in append.snapshots:
             self._cursor.execute(_SQL["write_snapshot"],
                                  (run, snapshot.seq, int(snapshot.base), snapshot.digest, snapshot.body))  # fmt: skip
@@ -372,6 +392,8 @@ class SqliteStore:
                 self._use_wal(connection)
             connection.pragma("synchronous", "full")
             connection.pragma("trusted_schema", False)
+            # Otherwise a statement that might use a partial index is compiled anew for every value bound to it.
+            connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
             connection.pragma("journal_size_limit", _ROOM_FOR_LOG_BYTES)
             if sys.platform == "darwin":
                 connection.pragma("fullfsync", True)
@@ -563,9 +585,9 @@ _FAULTS: tuple[tuple[tuple[type[apsw.Error], ...], type[StoreError], str], ...] 
 
 
 class _Unfit(Exception):
-    """One append of a batch cannot be written. Its transaction is rolled back; the batch is written again without it."""
+    """One append of a batch cannot be written (None: one of them). Its transaction is rolled back; the batch is written again without it."""
 
-    def __init__(self, index: int, verdict: Verdict) -> None:
+    def __init__(self, index: int | None, verdict: Verdict) -> None:
         self.index = index
         self.verdict = verdict
         super().__init__(str(verdict))

@@ -38,7 +38,7 @@ where key = ?1
 update runs set status = ?2 where key = ?1
 
 -- write_event: one row of a log
-insert into events (run, seq, at, kind, node, iteration, execution, attempt, salt, digest, body)
+insert into events (run, seq, at, kind, node, iteration, execution, attempt, salt, body, digest)
 values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 
 -- write_snapshot: a stored fold; nothing but a base replaces a base
