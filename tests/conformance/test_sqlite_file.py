@@ -254,7 +254,8 @@ def test_a_folder_is_no_store(tmp_path):
         SqliteStore(tmp_path)
 
 
-def test_a_file_that_is_removed_or_replaced_in_use_takes_no_more_writes(path, open_store):
+def test_a_file_that_is_removed_or_replaced_in_use_takes_no_more_writes(path, open_store, monkeypatch):
+    monkeypatch.setattr("holdfast.storage.sqlite._LOOK_S", 0.0)
     store = open_store()
     log = written(store)
     path.rename(path.with_name("moved.db"))

@@ -15,7 +15,8 @@ from holdfast.storage.contract import Append
 from holdfast.storage.writer import Done, InlineWriter, Writer
 
 FEW = 32
-"""Appends that share a commit on the event loop: about two milliseconds of work."""
+"""Appends that share a commit on the event loop: about two milliseconds of work. An eighth of all runs that move, where that
+is more: then a pass over all of them takes longer anyway."""
 
 
 class Commits:
@@ -39,7 +40,8 @@ class Commits:
 
     def _hand_over(self) -> None:
         """Commit the first few that were gathered; the rest follow in the next passes of the loop."""
-        few, self._gathered = self._gathered[:FEW], self._gathered[FEW:]
+        count = max(FEW, self._moving() // 8)
+        few, self._gathered = self._gathered[:count], self._gathered[count:]
         outcomes = self._writer.try_commit([append for append, _ in few])
         if outcomes is None:
             few, self._gathered = few + self._gathered, []

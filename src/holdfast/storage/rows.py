@@ -68,7 +68,13 @@ def seal(
         start += SALT_BYTES
         body = pack(written) if len(written) > COMPRESS_OVER_BYTES else written
         seq += 1
-        kind, node, iteration, execution, attempt = event.kind, event.node, event.iteration, event.execution, event.attempt
+        kind, node, iteration, execution, attempt = (
+            event.kind,
+            event.node,
+            event.iteration,
+            event.execution,
+            event.attempt,
+        )
         header = f"{run_id}\n{seq}\n{stamp}\n{kind}\n{node or ''}\n{iteration}\n{execution}\n{attempt}\n"
         previous = sha256(previous + header.encode() + sha256(salt + body).digest()).digest()
         rows.append(Row(seq, at, kind, node, iteration, execution, attempt, salt, body, previous))

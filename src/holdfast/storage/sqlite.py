@@ -48,7 +48,9 @@ APPLICATION_ID = 0x48_46_53_54  # "HFST"
 
 _SQL = schema.queries()
 _HEAD, _ADVANCE_RUN, _WRITE_EVENT = _SQL["head"], _SQL["advance_run"], _SQL["write_event"]
-_LAST_SEQ = 2**63 - 1
+_LAST_SEQ = 2**32 - 1
+_LOOK_S = 0.1
+"""How often a store looks whether its file is still there. What was in a removed file is lost anyway; this tells soon."""
 _ROOM_FOR_LOG_BYTES = 64 * 1024 * 1024
 
 _encode = msgspec.json.Encoder().encode
@@ -100,6 +102,7 @@ class SqliteStore:
         self._reader.pragma("query_only", True)
         self._cursor = self._writer.cursor()
         self._file = disk.identity(self.path)
+        self._looked_at = 0.0
         _open.add(self)
 
     # --- logs ----------------------------------------------------------------------------------------
@@ -107,16 +110,19 @@ class SqliteStore:
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
         if not batch:
             return []
+        try:
+            return self._commit("append", lambda: self._write_batch(batch, {}, together=True))
+        except _Unfit:
+            return self._append_singly(batch)
+
+    def _append_singly(self, batch: Sequence[Append]) -> list[Verdict]:
+        """One append of a batch does not fit: find it, leave it out, and write its neighbours."""
         refused: dict[int, Verdict] = {}
-        together = True
         while True:
             try:
-                return self._commit("append", lambda: self._write_batch(batch, refused, together=together))
-            except _Unfit as unfit:  # found while writing it: leave that append out, and write its neighbours
-                if unfit.index is None:
-                    together = False
-                else:
-                    refused[unfit.index] = unfit.verdict
+                return self._commit("append", lambda: self._write_batch(batch, refused, together=False))
+            except _Unfit as unfit:
+                refused[unfit.index] = unfit.verdict
 
     def _write_batch(
         self, batch: Sequence[Append], refused: dict[int, Verdict], *, together: bool
@@ -124,7 +130,7 @@ class SqliteStore:
         """Judge and write each append. Their rows are written together; one by one where one of them does not fit."""
         judged: list[Verdict] = []
         rows: list[Cells] = []
-        index: int | None = None
+        index = 0
         try:
             for index, append in enumerate(batch):
                 if index in refused:
@@ -133,18 +139,18 @@ class SqliteStore:
                 judged.append(self._write(append, rows))
                 if not together:
                     self._write_rows(rows)
-            index = None
-            self._write_rows(rows)
+            if rows:
+                self._write_rows(rows)
         except (UnicodeEncodeError, OverflowError, apsw.TooBigError) as fault:
             raise _Unfit(
                 index,
-                CodecError(f"cannot be stored: {fault}", path=f"run {batch[index or 0].run_id!r}"),
+                CodecError(f"cannot be stored: {fault}", path=f"run {batch[index].run_id!r}"),
             ) from fault
         except apsw.ConstraintError as fault:
             raise _Unfit(
                 index,
                 StoreCorrupt(
-                    f"{self.path}: run {batch[index or 0].run_id!r} and its log disagree ({fault}). "
+                    f"{self.path}: run {batch[index].run_id!r} and its log disagree ({fault}). "
                     "`holdfast verify` tells where; nothing was written to it."
                 ),
             ) from fault
@@ -486,11 +492,9 @@ class SqliteStore:
             self._require_usable()
             if self._poison is not None:
                 raise StorePoisoned(self._poison)
-            if disk.identity(self.path) != self._file:
-                raise StoreUnusable(
-                    f"{self.path} was removed or replaced while it was in use; what is written now would be "
-                    "lost. Put the file back and start this process again."
-                )
+            if not self._looked_at <= (now := self._clock()) < self._looked_at + _LOOK_S:
+                self._looked_at = now
+                self._require_same_file()
             failpoints.reach(verb + ".before")
             committing = False
             try:
@@ -508,6 +512,13 @@ class SqliteStore:
                 raise CodecError(f"cannot be stored: {fault}", path=verb) from fault
             failpoints.reach(verb + ".committed")
             return result
+
+    def _require_same_file(self) -> None:
+        if disk.identity(self.path) != self._file:
+            raise StoreUnusable(
+                f"{self.path} was removed or replaced while it was in use; what is written now would be "
+                "lost. Put the file back and start this process again."
+            )
 
     def _find(self, query: str, run_id: str) -> Any:
         """What a query says of a run, within a transaction."""
@@ -585,9 +596,9 @@ _FAULTS: tuple[tuple[tuple[type[apsw.Error], ...], type[StoreError], str], ...] 
 
 
 class _Unfit(Exception):
-    """One append of a batch cannot be written (None: one of them). Its transaction is rolled back; the batch is written again without it."""
+    """One append of a batch cannot be written. Its transaction is rolled back; the batch is written again without it."""
 
-    def __init__(self, index: int | None, verdict: Verdict) -> None:
+    def __init__(self, index: int, verdict: Verdict) -> None:
         self.index = index
         self.verdict = verdict
         super().__init__(str(verdict))

@@ -38,8 +38,8 @@ where key = ?1
 update runs set status = ?2 where key = ?1
 
 -- write_event: one row of a log
-insert into events (run, seq, at, kind, node, iteration, execution, attempt, salt, body, digest)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+insert into events (key, at, kind, node, iteration, execution, attempt, salt, body, digest)
+values (?1 << 32 | ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 
 -- write_snapshot: a stored fold; nothing but a base replaces a base
 insert into snapshots (run, seq, base, digest, body) values (?1, ?2, ?3, ?4, ?5)
@@ -53,8 +53,8 @@ insert into definitions (fingerprint, body) values (?1, ?2) on conflict (fingerp
 update inbox set taken = ?3, body = '' where run = ?1 and id = ?2
 
 -- appended: whether the row at a seq belongs to an append
-select 1 from events join runs on runs.key = events.run
-where runs.run_id = ?1 and events.seq = ?2 and events.salt = ?3
+select 1 from events
+where key = (select key from runs where run_id = ?1) << 32 | ?2 and salt = ?3
 
 -- run_key: whether a run is there
 select key from runs where run_id = ?1
@@ -90,14 +90,16 @@ order by runs.created_at desc, runs.run_id desc limit ?
 
 -- events: a piece of a log
 select seq, at, kind, node, iteration, execution, attempt, salt, body, digest
-from events where run = (select key from runs where run_id = ?1) and seq > ?2 and seq <= ?3
-order by seq limit ?4
+from events where key > (select key from runs where run_id = ?1) << 32 | ?2
+and key <= (select key from runs where run_id = ?1) << 32 | ?3
+order by key limit ?4
 
 -- events_of: a piece of a log, of some kinds (a JSON list, or null) or one node (or null)
 select seq, at, kind, node, iteration, execution, attempt, salt, body, digest
-from events where run = (select key from runs where run_id = ?1) and seq > ?2 and seq <= ?3
+from events where key > (select key from runs where run_id = ?1) << 32 | ?2
+and key <= (select key from runs where run_id = ?1) << 32 | ?3
 and (?5 is null or kind in (select value from json_each(?5))) and (?6 is null or node = ?6)
-order by seq limit ?4
+order by key limit ?4
 
 -- snapshot: the latest stored fold within a range
 select seq, body, base, digest

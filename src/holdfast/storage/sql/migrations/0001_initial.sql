@@ -53,8 +53,8 @@ create table labels (
 
 create table events (
     key       integer primary key,
-    run       integer not null,
-    seq       integer not null,
+    run       integer generated always as (key >> 32) virtual,
+    seq       integer generated always as (key & 4294967295) virtual,
     at        real not null,
     kind      text not null,
     node      text,
@@ -65,8 +65,6 @@ create table events (
     digest    blob not null,
     body      blob not null
 ) strict;
-
-create unique index events_by_run on events (run, seq);
 
 create table snapshots (
     key    integer primary key,
