@@ -3,7 +3,9 @@
 from holdfast.core.graph import END, START, Flow, Graph, Retry
 from holdfast.core.state import add, append, merge
 from holdfast.errors import (
+    AnswerRefused,
     CodecError,
+    ContextError,
     Fatal,
     FlowNotFound,
     GraphError,
@@ -18,24 +20,29 @@ from holdfast.errors import (
     SettingError,
     StateError,
     StoreError,
+    WaitTimeout,
 )
+from holdfast.runtime.assets import Asset, NotDurable
 from holdfast.runtime.blocking import (
+    answer,
     cancel,
     checkpoints,
     events,
     fork,
     get,
     pause,
+    questions,
     resume,
     retry,
     run,
     runs,
+    signal,
     skip,
     start,
     state,
     wait,
 )
-from holdfast.runtime.context import Context
+from holdfast.runtime.context import BlockingContext, Context
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.views import Run
 
@@ -44,8 +51,12 @@ __version__ = "0.1.0"
 __all__ = [
     "END",
     "START",
+    "AnswerRefused",
+    "Asset",
+    "BlockingContext",
     "CodecError",
     "Context",
+    "ContextError",
     "Engine",
     "Fatal",
     "Flow",
@@ -53,6 +64,7 @@ __all__ = [
     "Graph",
     "GraphError",
     "HoldfastError",
+    "NotDurable",
     "Recoverable",
     "ResumeRefused",
     "Retry",
@@ -65,7 +77,9 @@ __all__ = [
     "SettingError",
     "StateError",
     "StoreError",
+    "WaitTimeout",
     "add",
+    "answer",
     "append",
     "cancel",
     "checkpoints",
@@ -74,10 +88,12 @@ __all__ = [
     "get",
     "merge",
     "pause",
+    "questions",
     "resume",
     "retry",
     "run",
     "runs",
+    "signal",
     "skip",
     "start",
     "state",

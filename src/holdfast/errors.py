@@ -4,12 +4,15 @@
     ├── the caller's: what was asked cannot be done
     │   ├── GraphError          the graph has problems; all of them are listed
     │   ├── StateError          a value does not fit the declared state
-    │   │   └── CodecError      a value cannot be stored exactly as JSON
+    │   │   ├── CodecError      a value cannot be stored exactly as JSON
+    │   │   └── LogBudget       a run writes more between two checkpoints than it may
     │   ├── SettingError        an option, environment variable or URL is wrong
     │   ├── FlowNotFound        this engine was not given the flow that a run belongs to
     │   ├── RunNotFound         no run (or checkpoint) of that id in this store
     │   ├── RunExists           the run id is taken by another input or flow
-    │   └── ResumeRefused       the run may not go on as asked; the reason says why
+    │   ├── ResumeRefused       the run may not go on as asked; the reason says why
+    │   ├── AnswerRefused       no such question, or an answer that does not fit it
+    │   └── ContextError        a node uses its context in a way that cannot be kept
     ├── the workflow's: it ran, and ended badly
     │   ├── RunFailed           carries the run
     │   └── RunCancelled        carries the run
@@ -20,12 +23,15 @@
     │       ├── StoreFull       no space left on the disk
     │       ├── StoreUnusable   the file cannot be opened or written
     │       ├── StoreCorrupt    stored bytes are not what was written
+    │       │   ├── BlobMissing a value that a log refers to is not where it was put
+    │       │   └── BlobCorrupt a value that a log refers to is not what was put there
     │       ├── StorePoisoned   a sync failed: nothing more is written by this process
     │       ├── SchemaTooNew    the store was written by a newer Holdfast
     │       ├── FenceLost       another process took the run over; this one may not write
     │       └── SeqConflict     the log is longer than the writer believed
     ├── ours: a defect in Holdfast
     │   └── IllegalEvent        an event that the state it meets does not allow
+    ├── raised inside nodes: WaitTimeout   what a node waited for has not come in time
     └── raised by nodes, to choose the class of a failure
         ├── Recoverable         try again by the node's `Retry`
         └── Fatal               never try again unless forced
@@ -73,6 +79,10 @@ class CodecError(StateError):
     def __init__(self, message: str, *, path: str, node: str | None = None) -> None:
         self.path = path
         super().__init__(f"{path}: {message}", node=node)
+
+
+class LogBudget(StateError):
+    """A run writes more into its log between two checkpoints than its budget allows."""
 
 
 class SettingError(HoldfastError):
@@ -129,6 +139,20 @@ class ResumeRefused(HoldfastError):
         super().__init__(f"run {run_id!r} was not {asked}: {reason}")
 
 
+class AnswerRefused(HoldfastError):
+    """An answer that nobody asked for, that comes too late, or that does not fit its question. Nothing was recorded."""
+
+    def __init__(self, run_id: str, key: str, reason: str) -> None:
+        self.run_id = run_id
+        self.key = key
+        self.reason = reason
+        super().__init__(f"the answer to {key!r} of run {run_id!r} was not taken: {reason}")
+
+
+class ContextError(HoldfastError):
+    """A node uses its context in a way that could not be kept through a crash."""
+
+
 # --- the workflow's ----------------------------------------------------------------------------------
 
 
@@ -183,6 +207,30 @@ class StoreCorrupt(StoreError):
     """Stored bytes are not what was written."""
 
 
+class BlobMissing(StoreCorrupt):
+    """A blob that a log refers to is not there."""
+
+    def __init__(self, digest: str, where: str) -> None:
+        self.digest = digest
+        self.where = where
+        super().__init__(
+            f"blob {digest} is missing from {where}. Put it back from a copy of that place, or fork the run "
+            "from before the event that refers to it."
+        )
+
+
+class BlobCorrupt(StoreCorrupt):
+    """A blob is there, and its content is not what its name says."""
+
+    def __init__(self, digest: str, where: str) -> None:
+        self.digest = digest
+        self.where = where
+        super().__init__(
+            f"blob {digest} in {where} is damaged: what stands there is not what was written. "
+            "Put it back from a copy, or fork the run from before the event that refers to it."
+        )
+
+
 class StorePoisoned(StoreError):
     """A sync to disk failed. The outcome is unknown, so this process writes nothing more; start it again."""
 
@@ -204,6 +252,13 @@ class SeqConflict(StoreError):
 
 class IllegalEvent(HoldfastError):
     """An event that the state it meets does not allow. It was refused, never folded."""
+
+
+# --- raised inside nodes -----------------------------------------------------------------------------
+
+
+class WaitTimeout(HoldfastError, TimeoutError):
+    """What a node waited for (a signal, an answer) has not come in time."""
 
 
 # --- raised by nodes ---------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ class Place:
         if not self.has_run():
             return []
         with self.opened() as store:
-            return [open_row(row) for row in store.events(RUN_ID)]
+            return [open_row(row, store.blobs) for row in store.events(RUN_ID)]
 
     def recorded(self) -> list[tuple[str, int, int | None]]:
         """What the log says was completed: nodes, and items of fan-outs."""

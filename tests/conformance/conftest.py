@@ -1,3 +1,5 @@
 import pytest
 
-pytest.register_assert_rewrite("holdfast.testing.appends", "holdfast.testing.conformance")
+pytest.register_assert_rewrite(
+    "holdfast.testing.appends", "holdfast.testing.blobs", "holdfast.testing.conformance"
+)

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from holdfast.errors import FenceLost, RunExists, StoreFull, StoreUnusable
+from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Append, Holder, Query, Snapshot
 from holdfast.storage.memory import MemoryStore
 from holdfast.storage.sqlite import SqliteStore
@@ -156,7 +157,10 @@ def test_a_batch_is_bounded_by_count_and_by_size(gate, outcomes, writer_of):
             assert gate.entered.acquire(timeout=30)
     writer.submit(Log("f").create(os.urandom(5000)), outcomes.of("f"))
     writer.submit(Log("g").create(os.urandom(600)), outcomes.of("g"))
-    writer.submit(Log("h").create(b"x", snapshots=(Snapshot(1, b"x" * 600),)), outcomes.of("h"))
+    writer.submit(
+        Log("h").create(b"x", snapshots=(Snapshot(1, b"x" * 300),), blobs=(Blob.of(b"x" * 300),)),
+        outcomes.of("h"),
+    )
     gate.open.release(10)
     outcomes.wait(8)
     assert gate.batches == [["a"], ["b", "c", "d"], ["e"], ["f"], ["g"], ["h"]]
@@ -317,6 +321,18 @@ def test_slow_commits_go_to_the_thread_until_they_are_quick_again(store, outcome
     for number in range(20):
         writer.submit(Log(f"r{number}").create(), outcomes.of(number))
         outcomes.wait(1)
+    assert writer.quick
+
+
+def test_an_append_with_blobs_goes_to_the_thread_and_is_no_measure_of_others(store, outcomes, writer_of):
+    times = iter(range(0, 1000, 10))
+    writer = writer_of(store, timer=lambda: next(times))
+    heavy = Log("heavy").create(blobs=(Blob.of(b"x" * 100),))
+    assert writer.try_commit((Log("light").create(), heavy)) is None
+    assert list(store.blobs.digests()) == []
+    writer.submit(heavy, outcomes.of("heavy"))
+    assert outcomes.wait(1) == [("heavy", None)]
+    assert list(store.blobs.digests()) == [heavy.blobs[0].digest]
     assert writer.quick
 
 

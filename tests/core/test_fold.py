@@ -8,7 +8,17 @@ from holdfast import add, append
 from holdfast.core import events, fold
 from holdfast.core.events import KINDS, Changes, NodeEvent, Stored
 from holdfast.core.fold import HANDLERS, NODE, RUN
-from holdfast.core.run_state import Held, Items, NodeState, NodeStatus, Question, RunState, Status
+from holdfast.core.run_state import (
+    Held,
+    Items,
+    NodeState,
+    NodeStatus,
+    Question,
+    RunState,
+    Status,
+    Wait,
+    wait_key,
+)
 from holdfast.errors import IllegalEvent, Recoverable
 from holdfast.testing.builders import History, example, failure, outline
 
@@ -40,6 +50,10 @@ def standing(run: str, node: str, kind: type[events.Event]) -> RunState:
         if node == "waiting":
             visit.question = "a.1.1.1"
             state.questions["a.1.1.1"] = Question("a.1.1.1", "a", "again?", ["retry"], 9.0)
+        elif kind is events.QuestionAnswered:
+            state.questions["a.1.1.1"] = Question("a.1.1.1", "a", "?", [], 9.0, about="ask", slot="ask:?")
+        elif kind is events.TimerFired:
+            state.waits[wait_key("a", 1, 1, None, "sleep:1")] = Wait("a", 1, 1, "sleep:1", until=60.0)
         if kind is not events.ItemsListed:
             visit.items = Items([1, 2], begun=1, running={0: 1})
     if kind is events.LayerCompleted:
@@ -76,7 +90,8 @@ def test_every_kind_of_the_closed_union_has_a_handler_and_its_statuses():
     kinds = set(KINDS.values())
     assert set(HANDLERS) == kinds
     assert set(RUN) == kinds
-    assert set(NODE) == {kind for kind in kinds if issubclass(kind, NodeEvent)}
+    of_nodes = {kind for kind in kinds if issubclass(kind, NodeEvent)}
+    assert set(NODE) == of_nodes - {events.TimerFired}, "a time comes whatever its node is doing"
 
 
 def test_the_tables_know_no_other_statuses():
@@ -92,7 +107,7 @@ def test_only_a_creation_meets_a_new_run():
     assert [kind.__name__ for kind, statuses in RUN.items() if "new" in statuses] == ["RunCreated"]
 
 
-def test_only_what_takes_a_failed_run_up_again_or_changes_it_first_meets_a_failed_run():
+def test_only_what_takes_a_failed_run_up_again_or_changes_it_first_or_is_said_to_it_meets_a_failed_run():
     allowed = {
         "RunForked",
         "RunResumed",
@@ -102,6 +117,8 @@ def test_only_what_takes_a_failed_run_up_again_or_changes_it_first_meets_a_faile
         "StateEdited",
         "StateUpgraded",
         "FlowChanged",
+        "QuestionAnswered",
+        "SignalReceived",
     }
     assert {kind.__name__ for kind, statuses in RUN.items() if "failed" in statuses} == allowed
 

@@ -26,6 +26,7 @@ from holdfast.core import events
 from holdfast.core.events import KINDS
 from holdfast.runtime import history, verification
 from holdfast.runtime.views import run_view
+from holdfast.storage.blobs import MemoryBlobs
 from holdfast.storage.contract import Append, NewRun, Row, Snapshot, View
 from holdfast.storage.memory import MemoryStore
 from holdfast.storage.rows import open_row, unpack
@@ -136,7 +137,7 @@ def test_every_checkpoint_of_a_history_can_be_loaded(path: Path) -> None:
 def test_every_body_of_a_history_says_what_it_said(path: Path) -> None:
     """What is read and written again is what was written: nothing was dropped, and no default has changed."""
     for row in Kept(path).rows:
-        assert json.loads(events.encode(open_row(row).event).body or b"{}") == json.loads(
+        assert json.loads(events.encode(open_row(row, MemoryBlobs()).event).body or b"{}") == json.loads(
             unpack(row.body) or b"{}"
         ), row.seq
 

@@ -319,7 +319,7 @@ class Bench:
         return other
 
     def log(self, run_id: str = "r") -> list[Stored]:
-        return [open_row(row) for row in self.store.events(run_id)]
+        return [open_row(row, self.store.blobs) for row in self.store.events(run_id)]
 
 
 class WatchedStore(MemoryStore):

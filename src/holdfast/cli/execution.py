@@ -42,6 +42,7 @@ class Errand(msgspec.Struct, kw_only=True):
     store: str | None
     as_json: bool
     grace: float | None = None
+    run_base: str | None = None
     durability: Durability | None = None
     create: bool = False
 
@@ -74,6 +75,7 @@ def run(
         ),
     ] = None,
     grace: options.Grace = None,
+    run_base: options.RunBase = None,
     by: options.By = None,
     store: options.Store = None,
     as_json: options.AsJson = False,
@@ -98,6 +100,7 @@ def run(
         store=store,
         as_json=as_json,
         grace=grace,
+        run_base=run_base,
         durability=durability,
         create=True,
     )
@@ -145,6 +148,7 @@ def resume(
         typer.Option("--rename", metavar="OLD=NEW", help="A node that has a new name; repeatable."),
     ] = None,
     grace: options.Grace = None,
+    run_base: options.RunBase = None,
     by: options.By = None,
     reason: options.Reason = None,
     store: options.Store = None,
@@ -158,7 +162,7 @@ def resume(
     """
     fields, renamed = options.read_fields(edit, "--edit"), options.read_pairs(rename or [], "--rename")
     check = flow_files.load_function(validate, "--validate") if validate is not None else None
-    errand = _errand("resume", target.partition("@")[0], file, store, as_json, grace)
+    errand = _errand("resume", target.partition("@")[0], file, store, as_json, grace, run_base)
     return carry_on(
         errand,
         lambda engine: engine.resume(
@@ -188,6 +192,7 @@ def retry(
     file: options.File = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Keep nothing of the execution before.")] = False,
     grace: options.Grace = None,
+    run_base: options.RunBase = None,
     by: options.By = None,
     reason: options.Reason = None,
     store: options.Store = None,
@@ -197,7 +202,7 @@ def retry(
     """Try failed, cut or waiting nodes again, and go on."""
     if node is not None and file is None and (".py" in node or "/" in node):
         node, file = None, node  # `holdfast retry r1 flow.py`
-    errand = _errand("retry", run_id, file, store, as_json, grace)
+    errand = _errand("retry", run_id, file, store, as_json, grace, run_base)
     return carry_on(
         errand, lambda engine: engine.retry(run_id, node, fresh=fresh, by=options.who(by), reason=reason)
     )
@@ -215,6 +220,7 @@ def skip(
         ),
     ] = None,
     grace: options.Grace = None,
+    run_base: options.RunBase = None,
     by: options.By = None,
     reason: options.Reason = None,
     store: options.Store = None,
@@ -226,18 +232,33 @@ def skip(
     The update stands in place of what the node would have returned.
     """
     fields = options.read_fields(update, "--update")
-    errand = _errand("skip", run_id, file, store, as_json, grace)
+    errand = _errand("skip", run_id, file, store, as_json, grace, run_base)
     return carry_on(
         errand, lambda engine: engine.skip(run_id, node, fields, by=options.who(by), reason=reason)
     )
 
 
 def _errand(
-    verb: str, run_id: str, file: str | None, store: str | None, as_json: bool, grace: float | None
+    verb: str,
+    run_id: str,
+    file: str | None,
+    store: str | None,
+    as_json: bool,
+    grace: float | None,
+    run_base: str | None,
 ) -> Errand:
     stores.require(store)
     flows = flow_files.flows_for(file)
-    return Errand(verb=verb, run_id=run_id, flows=flows, file=file, store=store, as_json=as_json, grace=grace)
+    return Errand(
+        verb=verb,
+        run_id=run_id,
+        flows=flows,
+        file=file,
+        store=store,
+        as_json=as_json,
+        grace=grace,
+        run_base=run_base,
+    )
 
 
 def _require_fit(flow: Flow[Any], given: dict[str, Any] | None) -> None:
@@ -271,6 +292,7 @@ def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> i
         "flows": errand.flows,
         "grace": errand.grace,
         "durability": errand.durability,
+        "run_base": errand.run_base,
     }
     signalled: Exit | None = None
 

@@ -30,6 +30,14 @@ Grace = Annotated[
         "--grace", metavar="SECONDS", help="How long running nodes get to end after Ctrl-C. Default: 30."
     ),
 ]
+RunBase = Annotated[
+    str | None,
+    typer.Option(
+        "--run-base",
+        metavar="DIR",
+        help="Where receipts, handoffs and artifacts go. Default: HOLDFAST_RUN_BASE, or nowhere.",
+    ),
+]
 By = Annotated[
     str | None, typer.Option("--by", metavar="NAME", help="Who does this. Default: your login name.")
 ]

@@ -1,21 +1,29 @@
-"""How a run stands: why it stopped, and the exact commands that carry it on.
+"""How a run stands: why it stopped, what it asks and waits for, and the exact commands that carry it on.
 
 Used by everything that shows a run, so that a run is never described in two ways. A run is *cut* when it should be going and
-nobody executes it: its process died. That is seen from the lease, not from the status.
+nobody executes it: its process died. It is *told* when somebody has answered it or told it something, and nobody executes it.
+Both are seen from the lease and the log, not from the status.
 """
 
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 import msgspec
 
 from holdfast.cli import flow_files, program, screen
+from holdfast.core.run_state import Question, RunState, Wait
+from holdfast.runtime import history
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.views import EventView, Run
 from holdfast.storage.contract import RunRow, RunStatus
 
 _ENDINGS = {"cancelled": "RunCancelled", "paused": "RunPaused", "interrupted": "RunInterrupted"}
+_SAYING = frozenset({"QuestionAnswered", "SignalReceived", "NodeSkipped"})
+"""What somebody may have recorded in a run that nobody executes."""
+_OVER = frozenset({"completed", "cancelled", "failed"})
+_ASKED_MAX = 3
 
 
 class Way(msgspec.Struct, frozen=True):
@@ -25,38 +33,75 @@ class Way(msgspec.Struct, frozen=True):
     does: str
 
 
-class Standing(msgspec.Struct, frozen=True):
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What the row of a run does not say."""
+
+    cut: bool = False
+    told: bool = False
+    """Somebody has spoken, something is due, and nobody executes it."""
+    questions: tuple[Question, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    retries: dict[str, float] = {}
+    """Node -> when it is tried again."""
+    kept: tuple[str, ...] = ()
+    """Signals that nobody has taken yet."""
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Why a run stands as it does, and what somebody can do about it."""
 
     status: RunStatus
     cut: bool
     why: str
     ways: list[Way]
+    waits: tuple[Wait, ...] = ()
+    """The timers and signals it waits for."""
 
 
-def is_cut(status: RunStatus, *, held: bool, due: bool) -> bool:
-    """Whether the run should be going, and nobody executes it."""
-    return not held and (status == "running" or (status == "waiting" and due))
+# --- looking -----------------------------------------------------------------------------------------
 
 
-def is_row_cut(row: RunRow) -> bool:
-    """Whether a run as it is listed was cut."""
-    return is_cut(row.status, held=row.held, due=row.due_at is not None)
+def look(engine: Engine, row: RunRow) -> Look:
+    """Look closer at a run that is not over."""
+    if row.status in _OVER:
+        return Look()
+    state = history.load(engine.store, row.run_id, row=row)
+    told = not row.held and not state.running and _is_told(engine, row, state)
+    return Look(
+        cut=not row.held and not told and _is_cut(row.status, state),
+        told=told,
+        questions=tuple(state.questions.values()),
+        waits=tuple(state.waits.values()),
+        retries=_retries(state),
+        kept=tuple(state.signals),
+    )
 
 
-def line(
-    verb: str, run: str, *rest: str, file: str | None = None, store: str | None = None, executes: bool = False
-) -> str:
-    """A command as it would be typed. `executes`: it needs the flow's file, unless the project lists it."""
-    words = [verb, run]
-    if executes and file is not None:
-        words.append(file)
-    elif executes and not flow_files.has_project_flows():
-        words.append("FILE.py")
-    words.extend(rest)
-    if store is not None:
-        words += ["--store", store]
-    return f"{program.name()} {shlex.join(words)}"
+def _is_cut(status: RunStatus, state: RunState) -> bool:
+    """Whether a run that nobody executes should be going: something runs, or goes on by itself when its time comes."""
+    timers = any(wait.signal is None for wait in state.waits.values())
+    return status == "running" or (status == "waiting" and (timers or bool(_retries(state))))
+
+
+def _is_told(engine: Engine, row: RunRow, state: RunState) -> bool:
+    last = engine.store.events(row.run_id, row.seq - 1)
+    if not last or last[-1].kind not in _SAYING:
+        return False
+    if row.status != "waiting":
+        return row.status in ("pending", "running")
+    return any(
+        node.status == "pending" or (node.items is not None and 0.0 in node.items.again.values())
+        for node in state.nodes.values()
+    )
+
+
+def _retries(state: RunState) -> dict[str, float]:
+    found = {name: node.retry_at for name, node in state.nodes.items() if node.retry_at is not None}
+    for name, node in state.nodes.items():
+        again = [at for at in node.items.again.values() if at] if node.items is not None else []
+        if again and node.status == "waiting":
+            found.setdefault(name, min(again))
+    return found
 
 
 async def standing(
@@ -65,28 +110,37 @@ async def standing(
     """How a run stands."""
     kind = _ENDINGS.get(run.status)
     ended = await engine.events(run.id, kind=kind) if kind else []
-    due = any(node.retry_at is not None for node in run.nodes.values())
-    cut = is_cut(run.status, held=run.held_by is not None, due=due)
-    why = _why(run, cut=cut, ended=ended[-1] if ended else None)
-    return Standing(run.status, cut, why, _ways(run, cut=cut, file=file, store=store))
+    if run.status == "pending":
+        ended = await engine.events(run.id, run.seq - 1)
+    seen = look(engine, engine.store.run(run.id))
+    why = _why(run, seen, ended=ended[-1] if ended else None, now=engine.store.now())
+    ways = _ways(run, seen, file=file, store=store)
+    return Standing(status=run.status, cut=seen.cut, why=why, ways=ways, waits=seen.waits)
 
 
-def _why(run: Run[object], *, cut: bool, ended: EventView | None) -> str:
+# --- why ---------------------------------------------------------------------------------------------
+
+
+def _why(run: Run[object], seen: Look, *, ended: EventView | None, now: float) -> str:
     by = f" by {ended.by}" if ended is not None and ended.by else ""
     reason = f": {ended.body['reason']}" if ended is not None and ended.body.get("reason") else ""
     going = [name for name, node in run.nodes.items() if node.status == "running"]
-    if cut:
+    awaited = awaits(seen, now)
+    behind = f"; {'; '.join(awaited)}" if awaited else ""
+    if run.held_by is not None and run.status not in _OVER:
+        return f"{run.held_by} executes it" + (f", now in {', '.join(going)}" if going else "") + behind
+    if seen.cut:
         inside = f" in {' and '.join(going)}" if going else ""
-        return f"cut: the process that executed it ended{inside} without a word, and nobody carries it on"
-    if run.held_by is not None:
-        return f"{run.held_by} executes it" + (f", now in {', '.join(going)}" if going else "")
+        return f"cut: the process that executed it ended{inside} without a word, and nobody carries it on{behind}"
+    if seen.told:
+        return f"{_said(ended)}, and nobody executes it{behind}"
     match run.status:
         case "pending":
             return "recorded, and not begun: nobody executes it"
         case "running":
             return "under way"
         case "waiting":
-            return "; ".join(question.text for question in run.questions) or "waits for a retry"
+            return "; ".join(awaited) or "waits, and nobody executes it"
         case "completed":
             return "every branch reached its end"
         case "failed":
@@ -94,9 +148,49 @@ def _why(run: Run[object], *, cut: bool, ended: EventView | None) -> str:
         case "cancelled":
             return f"cancelled{by}{reason}"
         case "paused":
-            return f"paused{by}{reason}"
+            return f"paused{by}{reason}{behind}"
         case "interrupted":
-            return f"its process was asked to stop{reason}; everything was left in order"
+            return f"its process was asked to stop{reason}; everything was left in order{behind}"
+
+
+def _said(last: EventView | None) -> str:
+    by = f" by {last.by}" if last is not None and last.by else ""
+    if last is not None and last.kind == "SignalReceived":
+        return f"told {last.body.get('name')!r}{by}"
+    return f"answered{by}"
+
+
+def awaits(seen: Look, now: float) -> list[str]:
+    """What the run asks and waits for, each in a few words."""
+    found = [f"{asks(question)}{_until(question.until, now)}" for question in seen.questions[:_ASKED_MAX]]
+    if len(seen.questions) > _ASKED_MAX:
+        found.append(f"{screen.count(len(seen.questions) - _ASKED_MAX, 'more question')}")
+    for wait in seen.waits:
+        who = _who(wait.node, wait.item)
+        if wait.signal is not None:
+            found.append(f"{who} waits for the signal {wait.signal!r}{_until(wait.until, now)}")
+        elif wait.until is not None:
+            found.append(f"{who} sleeps until {screen.when(wait.until)}")
+    found += [f"{name} is tried again at {screen.when(at)}" for name, at in seen.retries.items()]
+    return found
+
+
+def asks(question: Question) -> str:
+    """A question and who asks it, in one line. One about a cut node names it."""
+    text = screen.one_line(question.text, 300)
+    return text if question.about == "interrupt" else f"{_who(question.node, question.item)} asks: {text}"
+
+
+def _who(node: str, item: int | None) -> str:
+    return node if item is None else f"{node} (item {item})"
+
+
+def _until(until: float | None, now: float) -> str:
+    if until is None:
+        return ""
+    if until <= now:
+        return f" (until {screen.when(until)}, which is over: whoever carries it on records that)"
+    return f" (until {screen.when(until)})"
 
 
 def _failure(run: Run[object]) -> str:
@@ -105,65 +199,142 @@ def _failure(run: Run[object]) -> str:
     where = f"node {run.failed_node} failed" if run.failed_node else "the run failed"
     fatal = (
         " (fatal: trying again is pointless unless the cause is gone)"
-        if error is not None and error.kind == "fatal"
+        if error is not None and error.kind == "fatal" and error.type != "QuestionRefused"
         else ""
     )
     return f"{where}: {told}{fatal}"
 
 
-def _ways(run: Run[object], *, cut: bool, file: str | None, store: str | None) -> list[Way]:
-    def way(does: str, verb: str, *rest: str, executes: bool = True) -> Way:
-        return Way(line(verb, run.id, *rest, file=file, store=store, executes=executes), does)
+# --- ways --------------------------------------------------------------------------------------------
 
-    carry_on = way("carry it on; what completed does not run again", "resume")
-    if run.status in ("completed", "cancelled"):
-        again = Way(
-            line("fork", f"{run.id}@SEQ", store=store),
-            f"go on from a checkpoint (see: {line('checkpoints', run.id, store=store)})",
-        )
-        return [again] if run.status == "cancelled" else []
-    if run.held_by is not None:
-        return [way("watch it", "events", "--follow", executes=False)]
+
+def line(
+    verb: str, run: str, *rest: str, file: str | None = None, store: str | None = None, executes: bool = False
+) -> str:
+    """A command as it would be typed. `executes`: it needs the flow's file, unless the project lists it."""
+    words = [verb, run, *(_file(file) if executes else ()), *rest]
+    if store is not None:
+        words += ["--store", store]
+    return f"{program.name()} {shlex.join(words)}"
+
+
+def _file(file: str | None) -> tuple[str, ...]:
+    """The flow's file as it would be typed; nothing where the project lists it."""
+    if file is not None:
+        return (file,)
+    return () if flow_files.has_project_flows() else ("FILE.py",)
+
+
+def _ways(run: Run[object], seen: Look, *, file: str | None, store: str | None) -> list[Way]:
+    def resume(does: str, *rest: str) -> Way:
+        return Way(line("resume", run.id, *rest, file=file, store=store, executes=True), does)
+
+    if run.status == "completed":
+        return []
+    if run.status == "cancelled":
+        places = line("checkpoints", run.id, store=store)
+        return [Way(line("fork", f"{run.id}@SEQ", store=store), f"go on from a checkpoint (see: {places})")]
     if run.status == "failed":
-        fatal = run.error is not None and run.error.kind == "fatal"
-        first = (
-            way("try again all the same", "resume", "--force")
-            if fatal
-            else way("fix the cause, then carry it on", "resume")
-        )
-        if run.failed_node is None:
-            return [first]
-        return [first, _skip(run.id, run.failed_node, file, store)]
-    if run.questions and not cut:
-        return [
-            *(found for question in run.questions for found in _answers(run.id, question.node, file, store)),
-            way("abort: call the run off", "cancel", executes=False),
-        ]
-    return [carry_on]
+        skip = [_skip(run.id, run.failed_node, file, store)] if run.failed_node is not None else []
+        return [resume(*_once_more(run)), *skip]
+    speak = [*_answers(run.id, seen.questions, file, store), *_signals(run.id, seen.waits, store)]
+    if run.held_by is not None:
+        return [*speak, Way(line("events", run.id, "--follow", store=store), "watch it")]
+    if seen.cut or seen.told or not speak:
+        return [resume("carry it on; what completed does not run again"), *speak]
+    return [*speak, resume("then carry it on; what completed does not run again")]
+
+
+def _once_more(run: Run[object]) -> tuple[str, ...]:
+    """What resuming a failed run does, and the options it takes."""
+    if run.error is None or run.error.kind != "fatal":
+        return ("fix the cause, then carry it on",)
+    if run.error.type == "QuestionRefused":
+        return (f"ask again; {run.failed_node} begins only if it is then approved", "--force")
+    return ("try again all the same", "--force")
 
 
 def _skip(run_id: str, node: str, file: str | None, store: str | None) -> Way:
-    return Way(_on_node("skip", run_id, node, file, store), f"go on without {node}")
+    return Way(line("skip", run_id, node, *_file(file), store=store), f"go on without {node}")
 
 
-def _answers(run_id: str, node: str, file: str | None, store: str | None) -> list[Way]:
-    """What somebody can do who found out whether the effect of a cut node happened."""
-    update = ("--update", '{"FIELD": "VALUE"}')
+def _signals(run_id: str, waits: tuple[Wait, ...], store: str | None) -> list[Way]:
+    names = dict.fromkeys(wait.signal for wait in waits if wait.signal is not None)
     return [
-        Way(
-            _on_node("retry", run_id, node, file, store),
-            f"retry: its effect did not happen; run {node} again",
-        ),
-        Way(
-            _on_node("skip", run_id, node, file, store, *update),
-            f"skip: its effect did happen (a payment went through); the fields stand for what {node} would have returned",
-        ),
+        Way(line("signal", run_id, name, store=store), "tell it that; a payload, as JSON, may follow the name")
+        for name in list(names)[:_ASKED_MAX]
     ]
 
 
-def _on_node(verb: str, run_id: str, node: str, file: str | None, store: str | None, *rest: str) -> str:
-    where = () if file is None and flow_files.has_project_flows() else (file or "FILE.py",)
-    return line(verb, run_id, node, *where, *rest, store=store)
+def _answers(
+    run_id: str, questions: tuple[Question, ...], file: str | None, store: str | None
+) -> list[Way]:
+    """Every answer to the first few questions, and where the others are listed."""
+    found = [
+        way for question in questions[:_ASKED_MAX] for way in answers(run_id, question, questions, file, store)
+    ]
+    if len(questions) > _ASKED_MAX:
+        found.append(Way(line("questions", run_id, store=store), f"all {len(questions)} questions"))
+    return found
+
+
+def answers(
+    run_id: str, question: Question, among: tuple[Question, ...], file: str | None, store: str | None
+) -> list[Way]:
+    """The commands that answer a question, each with what it leads to."""
+    of_node = sum(other.node == question.node for other in among) == 1
+    called = question.node if of_node else question.key
+    found = []
+    for value, does in choices(question):
+        update = (*_file(file), "--update", '{"FIELD": "VALUE"}')
+        rest = update if question.about == "interrupt" and value == "skip" else ()
+        found.append(Way(line("answer", run_id, called, value, *rest, store=store), does))
+    return found
+
+
+def choices(question: Question) -> list[tuple[str, str]]:
+    """What may be answered, as it is typed, and what follows from it."""
+    node = question.node
+    if question.about == "interrupt":
+        return [
+            ("retry", f"its effect did not happen: run {node} again"),
+            (
+                "skip",
+                f"its effect did happen (a payment went through): the fields stand for what {node} would have returned",
+            ),
+            ("abort", "call the run off"),
+        ]
+    if question.options and question.approving:
+        refuses = f"refuse: the run fails, {node} never runs"
+        return [
+            (option, f"go on with {node}" if option in question.approving else refuses)
+            for option in question.options
+        ]
+    if question.options:
+        return [(option, f"answer {node}") for option in question.options]
+    typed, words = form(question.answer_schema)
+    return [(typed, f"answer {node} with {words}")]
+
+
+_FORMS = {
+    "integer": ("NUMBER", "a whole number"),
+    "number": ("NUMBER", "a number"),
+    "string": ("TEXT", "a text"),
+    "boolean": ("true", "true or false"),
+    "array": ("[…]", "a list, as JSON"),
+}
+
+
+def form(schema: dict[str, Any]) -> tuple[str, str]:
+    """What a question without options wants: as it is typed, and in words."""
+    reference = schema.get("$ref", "").rpartition("/")[2]
+    schema = schema.get("$defs", {}).get(reference, schema)
+    if schema.get("enum"):
+        return screen.json_text(schema["enum"][0], indent=None), f"one of {', '.join(map(str, schema['enum']))}"
+    if schema.get("type") == "object":
+        fields = schema.get("properties", {})
+        return "{" + ", ".join(f'"{name}": …' for name in fields) + "}", "an object, as JSON"
+    return _FORMS.get(str(schema.get("type")), ("VALUE", "JSON or a text"))
 
 
 def say_ways(ways: list[Way], *, err: bool = False) -> None:

@@ -30,7 +30,7 @@ def read(store: str | None, use: Use[T], *, create: bool = False) -> T:
         require(store)
 
     async def main() -> T:
-        async with Engine(store) as engine:
+        async with Engine(store, run_base="") as engine:  # who only looks writes no receipts
             return await _guided(engine, use)
 
     return asyncio.run(main())

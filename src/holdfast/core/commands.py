@@ -21,6 +21,33 @@ class StartNode(Command, frozen=True):
     execution: int
     attempt: int
     took: int
+    woken: bool = False
+
+
+class AskFirst(Command, frozen=True):
+    """Ask what is to be asked before a visit begins."""
+
+    node: NodeName
+    iteration: int
+    execution: int
+
+
+class FireTimer(Command, frozen=True):
+    """The time of a wait has come."""
+
+    key: str
+
+
+class ExpireQuestion(Command, frozen=True):
+    """Nobody has answered in time."""
+
+    key: str
+
+
+class QuarantineNode(Command, frozen=True):
+    """The node kills its process again and again: it is not tried any more."""
+
+    node: NodeName
 
 
 class ScheduleNode(Command, frozen=True):
@@ -33,7 +60,7 @@ class ScheduleNode(Command, frozen=True):
 
 
 class SkipNode(Command, frozen=True):
-    """Put nothing in place of a visit that was cut (`on_interrupt="skip"`), and go on."""
+    """Put nothing in place of a visit that was cut (`on_interrupt="skip"`) or was safe to fail, and go on."""
 
     node: NodeName
 
@@ -96,7 +123,14 @@ class WakeAt(Command, frozen=True):
     at: float
 
 
+class DueAt(Command, frozen=True):
+    """The run wants attention then, but until then only somebody can carry it on: nobody need wait for it."""
+
+    at: float
+
+
 AnyCommand: TypeAlias = (
-    StartNode | ScheduleNode | SkipNode | AskAboutNode | RouteNode | StartItem | CompleteItems | FailItems | CompleteLayer
-    | CompleteRun | FailRun | WakeAt
+    StartNode | AskFirst | FireTimer | ExpireQuestion | QuarantineNode | ScheduleNode | SkipNode | AskAboutNode | RouteNode
+    | StartItem | CompleteItems | FailItems | CompleteLayer
+    | CompleteRun | FailRun | WakeAt | DueAt
 )  # fmt: skip

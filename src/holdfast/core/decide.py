@@ -3,11 +3,14 @@ state and the time.
 
 It is asked after every append until it has nothing more to say. The order of its thoughts:
 
-1. Open visits that want something: one that was cut is run again, asked about or skipped, as its node says;
-   one whose retry is due is tried again; a fan-out starts, completes or fails its items; a completed node
-   whose router had failed is routed.
-2. Nodes that are due begin a new visit, as long as there is room and the loop limit is not reached.
-3. With nothing running and nothing to start: the layer is complete, the run has failed, or it is completed.
+1. Waits whose time has come are over.
+2. Open visits that want something: one that was cut is run again, asked about or skipped, as its node says, or
+   quarantined when it kills its process again and again; one whose retry is due, or for which something came
+   that it waits for, goes on; a fan-out starts, completes or fails its items; a completed node whose router had
+   failed is routed.
+3. Nodes that are due begin a new visit, as long as there is room and the loop limit is not reached. Where
+   something is to be asked first, it is asked, and only an approval lets them begin.
+4. With nothing running and nothing to start: the layer is complete, the run has failed, or it is completed.
 
 Once a node has failed for good, or while the run is paused, nothing new starts; what runs, ends. (The items
 of a fan-out that runs belong to it and go on.) A run never ends with arrivals that nobody takes up: that
@@ -22,11 +25,16 @@ from typing import Protocol
 from holdfast.core.commands import (
     AnyCommand,
     AskAboutNode,
+    AskFirst,
     CompleteItems,
     CompleteLayer,
     CompleteRun,
+    DueAt,
+    ExpireQuestion,
     FailItems,
     FailRun,
+    FireTimer,
+    QuarantineNode,
     RouteNode,
     ScheduleNode,
     SkipNode,
@@ -34,10 +42,10 @@ from holdfast.core.commands import (
     StartNode,
     WakeAt,
 )
-from holdfast.core.definition import Definition
+from holdfast.core.definition import Definition, NodeOptions
 from holdfast.core.events import Failure
 from holdfast.core.readiness import Readiness
-from holdfast.core.run_state import NodeState, RunState
+from holdfast.core.run_state import NODE_LEVEL, NodeState, RunState
 from holdfast.core.topology import Topology
 from holdfast.errors import IllegalEvent
 
@@ -61,6 +69,9 @@ def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = N
     ready = ready or Readiness(flow.topology, state)
     commands: list[AnyCommand] = []
     wakes: list[float] = []
+    lapses: list[float] = []
+    if state.waits or state.questions:
+        commands.extend(_over(state, now, wakes, lapses))
     room = flow.definition.max_parallel - state.running
     for name in tuple(ready.open):
         for command in _open_visit(flow.definition, state, name, now, wakes):
@@ -71,8 +82,26 @@ def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = N
             commands.append(command)
     starts, limit = _begin(flow.definition, state, ready, room)
     if state.running or commands or starts:
-        return commands + starts + _wake(wakes)
-    return [limit] if limit is not None else _end(state, ready, wakes)
+        return commands + starts + _wake(wakes + lapses)
+    return [limit] if limit is not None else _end(state, ready, wakes, lapses)
+
+
+def _over(state: RunState, now: float, wakes: list[float], lapses: list[float]) -> Iterator[AnyCommand]:
+    """Waits whose time has come. `wakes`: timers, which end by themselves; `lapses`: when somebody is late."""
+    for key, wait in state.waits.items():
+        if wait.until is None:
+            continue
+        if wait.until <= now:
+            yield FireTimer(key)
+        else:
+            (wakes if wait.signal is None else lapses).append(wait.until)
+    for key, question in state.questions.items():
+        if question.until is None:
+            continue
+        if question.until <= now:
+            yield ExpireQuestion(key)
+        else:
+            lapses.append(question.until)
 
 
 def _open_visit(
@@ -80,33 +109,56 @@ def _open_visit(
 ) -> Iterator[AnyCommand]:
     """What an open visit that is not simply running wants."""
     node = state.nodes[name]
+    options = definition.nodes[name]
     held_back = bool(state.failed) or state.paused
     if not node.routed:
         if name not in state.failed and not state.paused:
             yield RouteNode(name)
     elif node.status == "running":
-        yield from _items(definition.nodes[name].limit, node, name, now, wakes)
+        yield from _items(options.limit, node, name, now, wakes)
     elif node.status == "interrupted":
-        choice = definition.nodes[name].on_interrupt
-        if choice == "ask":
-            yield AskAboutNode(name)
-        elif choice == "skip" and not held_back:
-            yield SkipNode(name)
-        elif not held_back:
-            yield _again(state, node, name)
+        yield from _cut(options, state, node, name, held_back=held_back)
     elif node.status == "waiting" and node.retry_at is not None:
         if now < node.retry_at:
             wakes.append(node.retry_at)
         elif not held_back:
-            yield _again(state, node, name)
+            yield _again(options, state, node, name)
+    elif node.status == "waiting" and node.items is not None:
+        yield from _items(options.limit, node, name, now, wakes)
     elif node.status == "pending" and node.input is not None and not held_back:
-        yield _again(state, node, name)
+        yield _again(options, state, node, name)
+    elif node.status == "failed" and options.safe_to_fail and not state.paused:
+        yield SkipNode(name)
 
 
-def _again(state: RunState, node: NodeState, name: str) -> StartNode:
-    """The next attempt of the same visit; the first of a new execution where the visit is done over."""
-    execution = node.execution if node.attempt else state.next_execution(name, node.iteration)
-    return StartNode(name, node.iteration, execution, node.attempt + 1, 0)
+def _cut(
+    options: NodeOptions, state: RunState, node: NodeState, name: str, *, held_back: bool
+) -> Iterator[AnyCommand]:
+    """What becomes of a visit that was cut."""
+    if options.on_interrupt == "ask":
+        yield AskAboutNode(name)
+    elif options.on_interrupt == "rerun" and node.crashes >= options.crash_limit:
+        yield QuarantineNode(name)
+    elif held_back:
+        return
+    elif options.on_interrupt == "skip":
+        yield SkipNode(name)
+    else:
+        yield _again(options, state, node, name)
+
+
+def _again(options: NodeOptions, state: RunState, node: NodeState, name: str) -> AnyCommand:
+    """The next attempt of the same visit, or the same one behind a wait; the first of a new execution where the visit is
+    done over, which is asked about again where the first one was.
+    """
+    if NODE_LEVEL in node.parked:
+        return StartNode(name, node.iteration, node.execution, node.attempt, 0, woken=True)
+    if node.attempt:
+        return StartNode(name, node.iteration, node.execution, node.attempt + 1, 0)
+    execution = state.next_execution(name, node.iteration)
+    if options.gated and not node.approved:
+        return AskFirst(name, node.iteration, execution)
+    return StartNode(name, node.iteration, execution, 1, 0)
 
 
 def _items(limit: int, node: NodeState, name: str, now: float, wakes: list[float]) -> Iterator[AnyCommand]:
@@ -120,11 +172,11 @@ def _items(limit: int, node: NodeState, name: str, now: float, wakes: list[float
             wakes.append(at)
         elif room > 0:
             room -= 1
-            yield StartItem(name, item, items.attempts.get(item, 1) + 1)
+            yield StartItem(name, item, items.attempts.get(item, 1) + (item not in node.parked))
     count = len(items.values)
     for item in range(items.begun, min(count, items.begun + max(0, room))):
         yield StartItem(name, item, 1)
-    if items.running or items.again or items.begun < count:
+    if items.running or items.again or items.begun < count or node.parked:
         return
     if items.failed:
         item = min(items.failed)
@@ -148,8 +200,13 @@ def _begin(
         iteration = (node.iteration if node is not None else 0) + 1
         if iteration > definition.max_iterations:
             return [], FailRun(_limit(name, definition.max_iterations), name)
+        execution = state.next_execution(name, iteration)
+        if definition.nodes[name].gated and not (node is not None and node.approved):
+            room += 1
+            starts[name] = AskFirst(name, iteration, execution)
+            continue
         took = state.arrivals[name] if name in ready.joins else 1
-        starts[name] = StartNode(name, iteration, state.next_execution(name, iteration), 1, took)
+        starts[name] = StartNode(name, iteration, execution, 1, took)
     why = "paused" if state.paused else "no free slot"
     for name in ready.unscheduled:
         if name not in starts:
@@ -168,7 +225,7 @@ def _limit(name: str, most: int) -> Failure:
     )
 
 
-def _end(state: RunState, ready: Readiness, wakes: list[float]) -> list[AnyCommand]:
+def _end(state: RunState, ready: Readiness, wakes: list[float], lapses: list[float]) -> list[AnyCommand]:
     """Nothing runs and nothing can start."""
     if state.failed:
         name = next(iter(state.failed))
@@ -177,12 +234,12 @@ def _end(state: RunState, ready: Readiness, wakes: list[float]) -> list[AnyComma
         return [FailRun(failure, name)]
     if state.paused and (state.open or state.arrivals or state.held):
         return []
-    if state.held and not state.open:
+    if state.held and not state.open and not state.questions:
         return [CompleteLayer(state.layer + 1, tuple(sorted(state.held, key=ready.index.__getitem__)))]
     if wakes:
-        return _wake(wakes)
-    if state.open:
-        return []  # waits for an answer
+        return _wake(wakes + lapses)
+    if state.open or state.questions:
+        return [DueAt(min(lapses))] if lapses else []  # waits for somebody
     if state.arrivals:
         raise IllegalEvent(
             f"run {state.run_id!r} is stuck: {list(state.arrivals)} were reached and cannot start. "

@@ -10,6 +10,19 @@ START = "START"
 END = "END"
 
 
+class QuestionOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a question node asks, and what becomes of the answer."""
+
+    text: str = ""
+    """Empty: a function of the state says it."""
+    options: list[str] = []
+    answer_schema: dict[str, Any] = {}
+    into: str | None = None
+    """The field that takes the answer. Without it, only the first option lets the run go on."""
+    timeout_s: float | None = None
+    on_timeout: str = "fail"
+
+
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the engine treats a node."""
 
@@ -20,6 +33,20 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     on_interrupt: Literal["rerun", "ask", "skip"] = "rerun"
     timeout_s: float | None = None
     retry: dict[str, Any] = {}
+    agent: str = "engine"
+    """Whose work this is, for receipts."""
+    approve: str | None = None
+    """What is asked before each visit begins; it begins only if the answer is `approve`."""
+    question: QuestionOptions | None = None
+    """The node is a question: there is no code behind it."""
+    safe_to_fail: bool = False
+    crash_limit: int = 3
+    """Crashes in a row, with nothing kept in between, after which the node is not tried again."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether something is asked before a visit begins."""
+        return self.approve is not None or self.question is not None
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -345,6 +345,8 @@ def _by_source(arrows: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 def _plain(value: Any) -> Any:
     """The value as JSON reads it back: one spelling for each number, null for an infinite one."""
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.to_builtins(value)
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -129,6 +129,10 @@ class RunRewound(Event, frozen=True, kw_only=True):
     """How often the visits that are done over were executed already."""
     crashes: dict[NodeName, int] = {}
     active_s: float = 0.0
+    usd: float = 0.0
+    tokens: int = 0
+    signals: dict[str, list[Any]] = {}
+    """What came since and nobody waits for any more: it came, and is there for whoever asks next."""
     by: str | None = None
     reason: str | None = None
 
@@ -216,6 +220,8 @@ class NodeStarted(NodeEvent, frozen=True, kw_only=True):
 
     took: int = 1
     """How many arrivals this visit takes up; 0 for a later attempt or execution."""
+    woken: bool = False
+    """The same attempt goes on behind a wait, from its top, with what it kept."""
 
 
 class NodeCompleted(NodeEvent, frozen=True, kw_only=True):
@@ -226,6 +232,8 @@ class NodeCompleted(NodeEvent, frozen=True, kw_only=True):
     """Where the run goes from here; None: not decided yet (a router raised, or the layer decides)."""
     items: bool = False
     """The changes of the node's items come first, in item order."""
+    artifacts: dict[str, Any] = {}
+    """File name -> its sha256 and size, for what the node wrote into its folder."""
 
 
 class NodeFailed(NodeEvent, frozen=True, kw_only=True):
@@ -250,6 +258,8 @@ class NodeSkipped(NodeEvent, frozen=True, kw_only=True):
     routes: list[NodeName] | None = None
     took: int = 0
     """How many arrivals this takes up, where the visit had not begun."""
+    warning: Failure | None = None
+    """Why a node that is `safe_to_fail` has no result."""
     by: str | None = None
     reason: str | None = None
 
@@ -264,6 +274,43 @@ class RoutingFailed(NodeEvent, frozen=True, kw_only=True):
     """The node completed; its router raised. A resume evaluates only the router."""
 
     failure: Failure
+
+
+class NodeWaiting(NodeEvent, frozen=True, kw_only=True):
+    """An attempt has unwound and holds nothing any more. It goes on when something that it waits for has come."""
+
+    on: list[str]
+    """The slots it waits for."""
+    item: int | None = None
+
+
+class NodeCheckpointed(NodeEvent, frozen=True, kw_only=True):
+    """How far a long node has come, in its own words. The next attempt finds it."""
+
+    value: Any
+    item: int | None = None
+
+
+class NodeStreamed(NodeEvent, frozen=True, kw_only=True):
+    """What an attempt streamed, in one piece: written when it ended, or when it was found cut."""
+
+    chunks: list[Any]
+    item: int | None = None
+
+
+class StepCompleted(NodeEvent, frozen=True, kw_only=True):
+    """A piece of work inside a node is done; no attempt of this execution does it again."""
+
+    step: str
+    value: Any = None
+    item: int | None = None
+
+
+class CostIncurred(NodeEvent, frozen=True, kw_only=True):
+    """What a node spent. Never undone."""
+
+    usd: float = 0.0
+    tokens: int = 0
 
 
 class ItemsListed(NodeEvent, frozen=True, kw_only=True):
@@ -312,6 +359,18 @@ class QuestionAsked(NodeEvent, frozen=True, kw_only=True):
     key: str
     text: str
     options: list[str] = []
+    about: Literal["interrupt", "gate", "ask"] = "interrupt"
+    """What the answer decides: a visit that was cut, whether a visit may begin, or what a running one has asked for."""
+    answer_schema: dict[str, Any] = {}
+    approving: list[str] = []
+    """The answers that let a visit begin; any other refuses. Empty: every answer does."""
+    slot: str = ""
+    item: int | None = None
+    until: float | None = None
+    on_timeout: str = "fail"
+    """`fail`, or the option that is taken when nobody answers in time."""
+    partial: dict[str, Any] = {}
+    """What is known of the visit that was cut."""
 
 
 class QuestionAnswered(NodeEvent, frozen=True, kw_only=True):
@@ -319,6 +378,45 @@ class QuestionAnswered(NodeEvent, frozen=True, kw_only=True):
 
     key: str
     answer: Any
+    refused: bool = False
+    """The answer keeps the run from going on."""
+    confidence: float | None = None
+    by: str | None = None
+    reason: str | None = None
+
+
+# --- timers and signals ------------------------------------------------------------------------------
+
+
+class TimerSet(NodeEvent, frozen=True, kw_only=True):
+    """A node waits until a time."""
+
+    slot: str
+    until: float
+    item: int | None = None
+
+
+class TimerFired(NodeEvent, frozen=True, kw_only=True):
+    """The time has come: of a timer, or of a signal or an answer that did not come."""
+
+    slot: str
+    item: int | None = None
+
+
+class SignalAwaited(NodeEvent, frozen=True, kw_only=True):
+    """A node waits for a signal. One that came before is taken at once."""
+
+    slot: str
+    name: str
+    until: float | None = None
+    item: int | None = None
+
+
+class SignalReceived(Event, frozen=True, kw_only=True):
+    """Something that the run was told. It goes to whoever has waited longest for it, or waits for whoever asks."""
+
+    name: str
+    payload: Any = None
     by: str | None = None
     reason: str | None = None
 
@@ -327,7 +425,8 @@ AnyEvent: TypeAlias = (
     RunCreated | RunForked | RunClaimed | RunResumed | RunRewound | RunPaused | RunInterrupted | RunCompleted | RunFailed
     | RunCancelled | ResumeRefused | StateEdited | StateUpgraded | FlowChanged | NodeScheduled | NodeStarted | NodeCompleted
     | NodeFailed | NodeInterrupted | NodeSkipped | NodeRouted | RoutingFailed | ItemsListed | ItemStarted | ItemCompleted
-    | ItemFailed | LayerCompleted | QuestionAsked | QuestionAnswered
+    | ItemFailed | LayerCompleted | QuestionAsked | QuestionAnswered | NodeWaiting | NodeCheckpointed | NodeStreamed
+    | StepCompleted | CostIncurred | TimerSet | TimerFired | SignalAwaited | SignalReceived
 )  # fmt: skip
 """The closed union. Whatever handles events handles every one of these."""
 
@@ -401,7 +500,7 @@ _BODY_FIELDS = {cls: _body_fields(cls) for cls in KINDS.values()}
 def encode(event: Event) -> Encoded:
     """Turn an event into what is stored. Done before the event is folded: the fold may grow a list it still holds."""
     cls = type(event)
-    if cls is NodeStarted and event.took == 1:  # type: ignore[attr-defined]  # half of all events: nothing is left to say
+    if cls is NodeStarted and event.took == 1 and not event.woken:  # type: ignore[attr-defined]  # half of all events: nothing is left to say
         return Encoded("NodeStarted", event.node, event.iteration, event.execution, event.attempt, b"")  # type: ignore[attr-defined]
     body = {name: value for name, default in _BODY_FIELDS[cls] if (value := getattr(event, name)) != default}
     if cls.VERSION > 1:

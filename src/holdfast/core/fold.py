@@ -17,13 +17,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core import events
+from holdfast.core import events, inside
 from holdfast.core.events import Changes, NodeEvent, Stored
-from holdfast.core.run_state import Held, Items, NodeState, NodeStatus, Question, RunState
+from holdfast.core.run_state import (
+    NODE_LEVEL,
+    Held,
+    Items,
+    NodeState,
+    NodeStatus,
+    RunState,
+    Warned,
+)
+from holdfast.core.standing import LIVE, close_waits, end_item, set_status, settle, spend
 from holdfast.core.state import always, apply
 from holdfast.errors import IllegalEvent
 
-LIVE = frozenset({"running", "waiting", "paused"})
 GOING = frozenset({"pending", "running", "waiting"})
 STOPPED = frozenset({"pending", "running", "waiting", "paused", "interrupted", "failed"})
 
@@ -35,7 +43,7 @@ RUN: dict[type[events.Event], frozenset[str]] = {
     events.RunRewound: STOPPED,
     events.RunPaused: GOING,
     events.RunInterrupted: GOING | {"paused"},
-    events.RunCompleted: LIVE,
+    events.RunCompleted: GOING | {"paused"},
     events.RunFailed: GOING | {"paused"},
     events.RunCancelled: STOPPED,
     events.ResumeRefused: STOPPED,
@@ -56,7 +64,16 @@ RUN: dict[type[events.Event], frozenset[str]] = {
     events.ItemFailed: LIVE,
     events.LayerCompleted: GOING | {"paused"},
     events.QuestionAsked: GOING | {"paused"},
-    events.QuestionAnswered: GOING | {"paused"},
+    events.QuestionAnswered: STOPPED,
+    events.NodeWaiting: LIVE,
+    events.NodeCheckpointed: LIVE,
+    events.NodeStreamed: GOING | {"paused"},
+    events.StepCompleted: LIVE,
+    events.CostIncurred: LIVE,
+    events.TimerSet: LIVE,
+    events.TimerFired: GOING | {"paused"},
+    events.SignalAwaited: LIVE,
+    events.SignalReceived: STOPPED,
 }
 """Event -> the statuses a run may have when it happens."""
 
@@ -65,23 +82,33 @@ NODE: dict[type[events.Event], tuple[frozenset[str], NodeStatus | None]] = {
     events.NodeScheduled: (_IDLE | {"pending", "waiting", "interrupted", "failed"}, "pending"),
     events.NodeStarted: (_IDLE | {"pending", "waiting", "interrupted"}, "running"),
     events.NodeCompleted: (frozenset({"running"}), "completed"),
-    events.NodeFailed: (frozenset({"running"}), None),
+    events.NodeFailed: (frozenset({"running", "interrupted"}), None),
     events.NodeInterrupted: (frozenset({"running"}), "interrupted"),
     events.NodeSkipped: (frozenset({"pending", "waiting", "interrupted", "failed"}), "skipped"),
     events.NodeRouted: (frozenset({"completed", "skipped"}), None),
     events.RoutingFailed: (frozenset({"completed", "skipped"}), None),
     events.ItemsListed: (frozenset({"running"}), None),
-    events.ItemStarted: (frozenset({"running"}), None),
+    events.ItemStarted: (frozenset({"running", "waiting"}), None),
     events.ItemCompleted: (frozenset({"running"}), None),
     events.ItemFailed: (frozenset({"running"}), None),
-    events.QuestionAsked: (frozenset({"interrupted"}), "waiting"),
-    events.QuestionAnswered: (frozenset({"waiting"}), None),
+    events.QuestionAsked: (_IDLE | {"pending", "interrupted", "running"}, None),
+    events.QuestionAnswered: (frozenset({"waiting", "running", "interrupted", "pending"}), None),
+    events.NodeWaiting: (frozenset({"running"}), None),
+    events.NodeCheckpointed: (frozenset({"running"}), None),
+    events.NodeStreamed: (frozenset({"running", "interrupted"}), None),
+    events.StepCompleted: (frozenset({"running"}), None),
+    events.CostIncurred: (frozenset({"running"}), None),
+    events.TimerSet: (frozenset({"running"}), None),
+    events.SignalAwaited: (frozenset({"running"}), None),
 }
 """Event -> the statuses its node may have (empty: not reached yet), and the one it has afterwards, where that is
 always the same.
 """
 
-_ENDS = (events.NodeCompleted, events.NodeFailed, events.NodeInterrupted)
+_ENDS = frozenset({events.NodeCompleted, events.NodeFailed, events.NodeInterrupted})
+_INSIDE = frozenset(
+    {events.StepCompleted, events.NodeCheckpointed, events.TimerSet, events.SignalAwaited, events.NodeWaiting}
+)
 
 
 def fold(state: RunState, stored: Stored) -> RunState:
@@ -121,14 +148,21 @@ def _check_node(state: RunState, event: NodeEvent, seq: int) -> None:
             f"run {state.run_id!r}: node {event.node!r} is {status or 'not reached'}: "
             f"{cls.__name__} (event {seq}) cannot happen then"
         )
-    if cls in _ENDS and node is not None:
-        open_attempt = (node.iteration, node.execution, node.attempt)
+    if node is not None and (cls in _ENDS or cls in _INSIDE):
+        attempt = node.attempt if cls in _ENDS else _open_attempt(node, event)
+        open_attempt = (node.iteration, node.execution, attempt)
         if (event.iteration, event.execution, event.attempt) != open_attempt:
             raise IllegalEvent(
                 f"run {state.run_id!r}: {cls.__name__} (event {seq}) is of {event.node!r} "
                 f"{event.iteration}.{event.execution}.{event.attempt}, but "
                 f"{'.'.join(map(str, open_attempt))} is open"
             )
+
+
+def _open_attempt(node: NodeState, event: NodeEvent) -> int:
+    """The attempt that may speak now: the node's, or that of the item that the event is about."""
+    item = getattr(event, "item", None)
+    return node.attempt if item is None or node.items is None else node.items.running.get(item, 0)
 
 
 # --- run ---------------------------------------------------------------------------------------------
@@ -161,7 +195,7 @@ def _forked(state: RunState, event: events.RunForked, stored: Stored) -> None:
 def _claimed(state: RunState, event: events.RunClaimed, stored: Stored) -> None:
     _cut(state)
     state.status = "running"
-    _settle(state)
+    settle(state)
 
 
 def _resumed(state: RunState, event: events.RunResumed, stored: Stored) -> None:
@@ -170,9 +204,11 @@ def _resumed(state: RunState, event: events.RunResumed, stored: Stored) -> None:
     state.failure = state.failure_node = None
     state.asked_at = stored.at
     for name in list(state.failed) if event.nodes is None else event.nodes:
+        if event.force and name in state.nodes:
+            state.nodes[name].crashes = 0
         _try_again(state, name, fresh=event.fresh)
     state.status = "running"
-    _settle(state)
+    settle(state)
 
 
 def _rewound(state: RunState, event: events.RunRewound, stored: Stored) -> None:
@@ -184,14 +220,17 @@ def _rewound(state: RunState, event: events.RunRewound, stored: Stored) -> None:
         if name in state.nodes:
             state.nodes[name].crashes = crashes
     state.active_s = max(state.active_s, event.active_s)
+    state.usd, state.tokens = max(state.usd, event.usd), max(state.tokens, event.tokens)
     state.asked_at = stored.at
     _reopen(state)
+    for name, payloads in event.signals.items():
+        state.signals.setdefault(name, []).extend(payloads)
     state.status = "running"
 
 
 def _paused(state: RunState, event: events.RunPaused, stored: Stored) -> None:
     state.paused = True
-    _settle(state)
+    settle(state)
 
 
 def _interrupted(state: RunState, event: events.RunInterrupted, stored: Stored) -> None:
@@ -216,6 +255,7 @@ def _failed(state: RunState, event: events.RunFailed, stored: Stored) -> None:
 def _cancelled(state: RunState, event: events.RunCancelled, stored: Stored) -> None:
     state.status = "cancelled"
     state.questions.clear()
+    state.waits.clear()
 
 
 def _refused(state: RunState, event: events.ResumeRefused, stored: Stored) -> None:
@@ -254,6 +294,8 @@ def _flow_changed(state: RunState, event: events.FlowChanged, stored: Stored) ->
         state.failure_node = rename.get(state.failure_node or "", state.failure_node)
         for question in state.questions.values():
             question.node = rename.get(question.node, question.node)
+        for wait in state.waits.values():
+            wait.node = rename.get(wait.node, wait.node)
 
 
 def _renamed(named: dict[str, Any], rename: dict[str, str]) -> dict[str, Any]:
@@ -268,24 +310,45 @@ def _node_scheduled(state: RunState, event: events.NodeScheduled, stored: Stored
     if event.node in state.open and (node.input is not None or not node.routed):
         _try_again(state, event.node, fresh=event.fresh)
     else:  # it has arrived and not begun: that is all there is to know
-        _set_status(state, event.node, "pending")
-    _settle(state)
+        set_status(state, event.node, "pending")
+    settle(state)
 
 
 def _node_started(state: RunState, event: events.NodeStarted, stored: Stored) -> None:
     _take_up(state, event)
     node = state.visit(event.node)
+    if event.woken:
+        _wake_up(state, node, event, stored)
+        return
     if (event.iteration, event.execution) != (node.iteration, node.execution) or event.attempt == 1:
         if event.iteration != node.iteration or node.input is None:
             node.input = dict(state.values)
         node.failures = node.crashes = 0
         node.items = None
+        if node.kept or node.asked or node.streamed:
+            node.kept, node.streamed, node.approved = {}, 0, False
+        if event.iteration != node.iteration:
+            node.fresh = 0
+    if node.parked:
+        node.parked = {}
     node.iteration, node.execution, node.attempt = event.iteration, event.execution, event.attempt
     node.tries += 1
     node.started_at = stored.at
     node.retry_at = node.failure = node.question = None
-    _set_status(state, event.node, "running")
+    set_status(state, event.node, "running")
     state.open[event.node] = None
+    state.status = "running"
+
+
+def _wake_up(state: RunState, node: NodeState, event: events.NodeStarted, stored: Stored) -> None:
+    """The same attempt goes on behind a wait."""
+    if NODE_LEVEL not in node.parked or event.attempt != node.attempt:
+        raise IllegalEvent(
+            f"run {state.run_id!r}: node {event.node!r} does not wait, so event {stored.seq} cannot wake it"
+        )
+    del node.parked[NODE_LEVEL]
+    node.started_at = stored.at
+    set_status(state, event.node, "running")
     state.status = "running"
 
 
@@ -303,21 +366,25 @@ def _node_skipped(state: RunState, event: events.NodeSkipped, stored: Stored) ->
     node = state.nodes[event.node]
     node.iteration = event.iteration  # one more, where it was due and never began: the skip is that visit
     node.completed_seq = stored.seq
+    if event.warning is not None:
+        state.warnings.append(Warned(event.node, event.iteration, event.warning))
     _close(state, event.node, "skipped", stored.at)
     _finish(state, event, [], stored.seq)
 
 
 def _node_failed(state: RunState, event: events.NodeFailed, stored: Stored) -> None:
     node = state.nodes[event.node]
-    _spend(state, node, stored.at)
+    if node.status == "running":
+        spend(state, node, stored.at)
+        node.crashes = 0
     node.failures += 1
     node.failure = event.failure
-    node.crashes = 0
+    close_waits(state, event.node)
     node.retry_at = event.retry_at
     if event.retry_at is None:
         state.failed[event.node] = None
-    _set_status(state, event.node, "failed" if event.retry_at is None else "waiting")
-    _settle(state)
+    set_status(state, event.node, "failed" if event.retry_at is None else "waiting")
+    settle(state)
 
 
 def _node_interrupted(state: RunState, event: events.NodeInterrupted, stored: Stored) -> None:
@@ -325,11 +392,11 @@ def _node_interrupted(state: RunState, event: events.NodeInterrupted, stored: St
     if event.lost:
         node.crashes += 1
     else:
-        _spend(state, node, stored.at)
+        spend(state, node, stored.at)
     if node.items is not None:
         _cut_items(node.items)
-    _set_status(state, event.node, "interrupted")
-    _settle(state)
+    set_status(state, event.node, "interrupted")
+    settle(state)
 
 
 def _node_routed(state: RunState, event: events.NodeRouted, stored: Stored) -> None:
@@ -339,7 +406,7 @@ def _node_routed(state: RunState, event: events.NodeRouted, stored: Stored) -> N
     state.open.pop(event.node, None)
     state.failed.pop(event.node, None)
     _arrive(state, event.routes)
-    _settle(state)
+    settle(state)
 
 
 def _routing_failed(state: RunState, event: events.RoutingFailed, stored: Stored) -> None:
@@ -363,7 +430,7 @@ def _layer_completed(state: RunState, event: events.LayerCompleted, stored: Stor
     for routes in event.routes.values():
         _arrive(state, routes)
     state.layer = event.layer
-    _settle(state)
+    settle(state)
 
 
 # --- items -------------------------------------------------------------------------------------------
@@ -375,6 +442,12 @@ def _items_listed(state: RunState, event: events.ItemsListed, stored: Stored) ->
 
 def _item_started(state: RunState, event: events.ItemStarted, stored: Stored) -> None:
     items = _items(state, event)
+    node = state.nodes[event.node]
+    if node.status == "waiting":
+        node.started_at = stored.at
+        set_status(state, event.node, "running")
+        state.status = "running"
+    node.parked.pop(event.item, None)
     items.again.pop(event.item, None)
     items.running[event.item] = event.attempt
     items.begun = max(items.begun, event.item + 1)
@@ -384,19 +457,25 @@ def _item_started(state: RunState, event: events.ItemStarted, stored: Stored) ->
 
 def _item_completed(state: RunState, event: events.ItemCompleted, stored: Stored) -> None:
     items = _items(state, event)
-    _end_item(state, items, event, stored.seq)
+    end_item(state, items, event, stored.seq)
     items.done[event.item] = event.changes
-    state.nodes[event.node].crashes = 0
+    node = state.nodes[event.node]
+    node.crashes = 0
+    node.kept.pop(event.item, None)
+    close_waits(state, event.node, event.item)
+    inside.rest(state, event.node, stored.at)
 
 
 def _item_failed(state: RunState, event: events.ItemFailed, stored: Stored) -> None:
     items = _items(state, event)
-    _end_item(state, items, event, stored.seq)
+    end_item(state, items, event, stored.seq)
     items.failures[event.item] = items.failures.get(event.item, 0) + 1
     if event.retry_at is None:
         items.failed[event.item] = event.failure
     else:
         items.again[event.item] = event.retry_at
+    close_waits(state, event.node, event.item)
+    inside.rest(state, event.node, stored.at)
 
 
 def _items(state: RunState, event: NodeEvent) -> Items:
@@ -406,32 +485,6 @@ def _items(state: RunState, event: NodeEvent) -> Items:
             f"run {state.run_id!r}: node {event.node!r} has listed no items in visit {event.iteration}.{event.execution}"
         )
     return node.items
-
-
-def _end_item(state: RunState, items: Items, event: Any, seq: int) -> None:
-    if items.running.get(event.item) != event.attempt:
-        raise IllegalEvent(
-            f"run {state.run_id!r}: event {seq} ends item {event.item} of {event.node!r}, attempt {event.attempt}, "
-            "which is not running"
-        )
-    del items.running[event.item]
-
-
-# --- questions ---------------------------------------------------------------------------------------
-
-
-def _question_asked(state: RunState, event: events.QuestionAsked, stored: Stored) -> None:
-    state.questions[event.key] = Question(event.key, event.node, event.text, event.options, stored.at)
-    state.nodes[event.node].question = event.key
-    _set_status(state, event.node, "waiting")
-    _settle(state)
-
-
-def _question_answered(state: RunState, event: events.QuestionAnswered, stored: Stored) -> None:
-    state.questions.pop(event.key, None)
-    state.nodes[event.node].question = None
-    _set_status(state, event.node, "pending")
-    _settle(state)
 
 
 # --- what several of them do -------------------------------------------------------------------------
@@ -457,47 +510,23 @@ def _take_up(state: RunState, event: events.NodeStarted | events.NodeSkipped) ->
         state.arrivals[event.node] = left
 
 
-def _set_status(state: RunState, name: str, status: NodeStatus) -> None:
-    node = state.nodes[name]
-    state.running += (status == "running") - (node.status == "running")
-    state.waiting += (status == "waiting") - (node.status == "waiting")
-    node.status = status
-
-
-def _settle(state: RunState) -> None:
-    """Running, waiting and paused follow from the nodes."""
-    if state.status in LIVE:
-        if state.running:
-            state.status = "running"
-        elif state.paused:
-            state.status = "paused"
-        else:
-            state.status = "waiting" if state.waiting else "running"
-    elif state.status == "pending" and state.paused:
-        state.status = "paused"
-
-
-def _spend(state: RunState, node: NodeState, at: float) -> None:
-    """The time of an attempt that ended counts, for the node and for the run."""
-    spent = max(0.0, at - node.started_at)
-    node.seconds += spent
-    node.ended_at = at
-    state.active_s += spent
-
-
 def _close(state: RunState, name: str, status: NodeStatus, at: float) -> None:
     """A visit ended: it holds nothing any more."""
     node = state.nodes[name]
     if node.status == "running":
-        _spend(state, node, at)
+        spend(state, node, at)
     else:
         node.ended_at = at
     if node.question is not None:
         state.questions.pop(node.question, None)
+    if state.waits or state.questions:
+        close_waits(state, name)
+    if node.kept or node.parked or node.asked:
+        node.kept, node.parked, node.approved, node.answer, node.asked = {}, {}, False, None, 0
     node.input = node.items = node.retry_at = node.failure = node.question = None
     state.open.pop(name, None)
     state.failed.pop(name, None)
-    _set_status(state, name, status)
+    set_status(state, name, status)
 
 
 def _finish(
@@ -515,7 +544,7 @@ def _finish(
             state.open[event.node] = None
         else:
             _arrive(state, event.routes)
-    _settle(state)
+    settle(state)
 
 
 def _apply(state: RunState, name: str, changes: Changes, seq: int) -> None:
@@ -534,7 +563,7 @@ def _cut(state: RunState) -> None:
             node.crashes += 1
             if node.items is not None:
                 _cut_items(node.items)
-            _set_status(state, name, "interrupted")
+            set_status(state, name, "interrupted")
 
 
 def _cut_items(items: Items) -> None:
@@ -547,7 +576,7 @@ def _cut_items(items: Items) -> None:
 def _try_again(state: RunState, name: str, *, fresh: bool) -> None:
     """A failed, interrupted or waiting visit is due again; a completed one whose router failed is routed again."""
     node = state.nodes.get(name)
-    if node is None or name not in state.open:
+    if node is None or (name not in state.open and name not in state.failed):
         return
     state.failed.pop(name, None)
     if not node.routed:
@@ -556,13 +585,19 @@ def _try_again(state: RunState, name: str, *, fresh: bool) -> None:
     if node.question is not None:
         state.questions.pop(node.question, None)
     node.question = node.retry_at = None
+    node.parked = {}
+    close_waits(state, name)
+    if name not in state.open:  # it was refused before it began: it is due, and will be asked about again
+        set_status(state, name, "pending")
+        return
     if fresh:
         state.executions.setdefault(name, {})[node.iteration] = node.execution
         node.attempt = 0
+        node.fresh += 1
     elif node.items is not None:
         node.items.again.update(dict.fromkeys(node.items.failed, 0.0))
         node.items.failed.clear()
-    _set_status(state, name, "pending")
+    set_status(state, name, "pending")
 
 
 def _reopen(state: RunState) -> None:
@@ -578,9 +613,16 @@ def _reopen(state: RunState) -> None:
             node.attempt = 0
         node.items = node.retry_at = node.failure = node.question = None
         node.failures = 0
-        _set_status(state, name, "pending")
+        node.kept, node.parked, node.approved, node.asked = {}, {}, False, 0
+        set_status(state, name, "pending")
+    for name in state.arrivals:  # what was asked before they begin is asked again
+        gate = state.nodes.get(name)
+        if gate is not None and name not in state.open and gate.status in ("waiting", "failed"):
+            gate.question = gate.failure = None
+            set_status(state, name, "pending")
     state.failed.clear()
     state.questions.clear()
+    state.waits.clear()
     state.failure = state.failure_node = None
     state.paused = False
 
@@ -620,7 +662,16 @@ HANDLERS: dict[type[events.Event], Callable[[RunState, Any, Stored], None]] = {
     events.ItemCompleted: _item_completed,
     events.ItemFailed: _item_failed,
     events.LayerCompleted: _layer_completed,
-    events.QuestionAsked: _question_asked,
-    events.QuestionAnswered: _question_answered,
+    events.QuestionAsked: inside.question_asked,
+    events.QuestionAnswered: inside.question_answered,
+    events.NodeWaiting: inside.node_waiting,
+    events.NodeCheckpointed: inside.node_checkpointed,
+    events.NodeStreamed: inside.node_streamed,
+    events.StepCompleted: inside.step_completed,
+    events.CostIncurred: inside.cost_incurred,
+    events.TimerSet: inside.timer_set,
+    events.TimerFired: inside.timer_fired,
+    events.SignalAwaited: inside.signal_awaited,
+    events.SignalReceived: inside.signal_received,
 }
 """One handler a kind; a test holds that the closed union is covered."""

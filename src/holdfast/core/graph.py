@@ -15,12 +15,12 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
 
-from holdfast.core import difference, validate
+from holdfast.core import difference, questions, validate
 from holdfast.core.codec import Codec
-from holdfast.core.definition import END, START, Definition, NodeOptions
+from holdfast.core.definition import END, START, Definition, NodeOptions, QuestionOptions
 from holdfast.core.state import StateType
 from holdfast.core.topology import Topology
-from holdfast.errors import GraphError
+from holdfast.errors import GraphError, did_you_mean
 
 S = TypeVar("S")
 NodeFn: TypeAlias = Callable[..., Any]
@@ -66,6 +66,8 @@ class Node(msgspec.Struct, frozen=True):
     each: NodeFn | None
     takes_context: bool
     is_async: bool
+    streams: bool = False
+    """An async generator: what it yields are chunks."""
 
 
 class Branch(msgspec.Struct, frozen=True):
@@ -115,6 +117,10 @@ class Graph(Generic[S]):
         each: Callable[[S], Iterable[Any]] | None = None,
         limit: int = 16,
         join: Literal["all", "any"] = "all",
+        approve: str | None = None,
+        agent: str = "engine",
+        safe_to_fail: bool = False,
+        crash_limit: int = 3,
     ) -> Callable[[F], F]: ...
 
     def node(
@@ -130,12 +136,22 @@ class Graph(Generic[S]):
         each: Callable[[S], Iterable[Any]] | None = None,
         limit: int = 16,
         join: Literal["all", "any"] = "all",
+        approve: str | None = None,
+        agent: str = "engine",
+        safe_to_fail: bool = False,
+        crash_limit: int = 3,
     ) -> Any:
         """Add a node: `fn(state)` or `fn(state, ctx)`, `def` or `async def`; with `each`, `fn(item)` or
         `fn(item, ctx)`.
 
         It returns a partial update, a whole state, or None. `idempotent=False` promises never to run it twice
         without asking: it is not retried by default, and a crash inside it leaves the choice to a person.
+        `approve="Publish?"` asks that before each visit; it begins only if the answer is `approve`. A node that
+        is `safe_to_fail` lets the run go on without its result. One that killed its process `crash_limit` times
+        in a row, with nothing kept in between, is not tried again.
+
+        An `async def` that yields streams: what it yields are chunks, and the last thing, where that is a
+        partial update or a whole state, is its result.
         """
 
         def add(fn: NodeFn) -> NodeFn:
@@ -152,6 +168,10 @@ class Graph(Generic[S]):
                 limit=limit,
                 join=join,
                 retry=_describe(chosen) if chosen else {},
+                approve=approve,
+                agent=agent,
+                safe_to_fail=safe_to_fail,
+                crash_limit=crash_limit,
             )
             node = Node(
                 name=called,
@@ -160,14 +180,75 @@ class Graph(Generic[S]):
                 retry=chosen or (Retry() if idempotent else Retry(attempts=1)),
                 each=each,
                 takes_context=_takes_context(fn),
-                is_async=inspect.iscoroutinefunction(inspect.unwrap(fn))
-                or inspect.iscoroutinefunction(type(fn).__call__),
+                is_async=_is(inspect.iscoroutinefunction, fn),
+                streams=_is(inspect.isasyncgenfunction, fn),
             )
             self._problems.extend(validate.node_problems(node.name, options, taken=node.name in self._nodes))
             self._nodes.setdefault(node.name, node)
             return fn
 
         return add if fn is None else add(fn)
+
+    def ask(
+        self,
+        name: str,
+        question: str | Callable[[S], str],
+        *,
+        options: Iterable[str] = (),
+        schema: Any = None,
+        into: str | None = None,
+        timeout: float | None = None,
+        on_timeout: str = "fail",
+        join: Literal["all", "any"] = "all",
+        agent: str = "engine",
+    ) -> Graph[S]:
+        """Add a question node: the run waits there until somebody answers. There is no code that could run twice.
+
+        The answer is one of `options`, or fits `schema` (a type), or else the type of the field `into`, which
+        takes it. Without `into` the run goes on only if the first option is chosen (default: `approve`, the
+        other is `reject`); any other answer is a refusal, which is fatal. `on_timeout` is what becomes of it
+        when nobody answers for `timeout` seconds: the node fails, or one of the options is taken.
+        """
+        listed = list(options) or ([] if into is not None or schema is not None else ["approve", "reject"])
+        asked = QuestionOptions(
+            text=question if isinstance(question, str) else "",
+            options=listed,
+            answer_schema=self._answer_schema(name, listed, schema, into),
+            into=into,
+            timeout_s=timeout,
+            on_timeout=on_timeout,
+        )
+        node = Node(
+            name=name,
+            fn=question if callable(question) else _nothing,
+            options=NodeOptions(question=asked, join=join, agent=agent),
+            retry=Retry(attempts=1),
+            each=None,
+            takes_context=False,
+            is_async=False,
+        )
+        self._problems.extend(validate.node_problems(name, node.options, taken=name in self._nodes))
+        if into is not None and self.state.fields and into not in self.state.fields:
+            near = did_you_mean(into, self.state.fields)
+            self._problems.append(
+                f"question {name!r} puts its answer into {into!r}, which {self.state.name} does not have{near}"
+            )
+        self._nodes.setdefault(name, node)
+        return self
+
+    def _answer_schema(self, name: str, options: list[str], schema: Any, into: str | None) -> dict[str, Any]:
+        """What an answer must fit, as JSON Schema: the type that was given, or the type of the field that takes it."""
+        declared = schema
+        if declared is None and not options and into in self.state.fields:
+            declared = self.state.fields[into].codec.type
+        if declared is None or options:
+            return {}
+        try:
+            return questions.schema_of(declared)
+        except GraphError as fault:
+            if schema is not None:
+                self._problems.extend(f"question {name!r}: {problem}" for problem in fault.problems)
+            return {}
 
     def edge(self, source: str | NodeFn, target: str | NodeFn) -> Graph[S]:
         """Add a plain edge: when `source` completes, the run goes on to `target`."""
@@ -285,6 +366,15 @@ class Flow(Generic[S]):
 
     def __repr__(self) -> str:
         return f"<Flow {self.name!r}: {len(self.nodes)} nodes, {self.fingerprint[:12]}>"
+
+
+def _nothing(state: Any) -> str:
+    """In place of a function, for a question that is asked in fixed words."""
+    return ""
+
+
+def _is(kind: Callable[[Any], bool], fn: NodeFn) -> bool:
+    return kind(inspect.unwrap(fn)) or kind(type(fn).__call__)
 
 
 def _name(node: str | NodeFn) -> str:

@@ -135,7 +135,9 @@ class Readiness:
     def _consider(self, state: RunState, name: str) -> None:
         """Is this node due, blocked by a witness, or neither?"""
         blockers = 0
-        if name not in state.arrivals or name in state.open or name in state.held:
+        node = state.nodes.get(name)
+        asked = node is not None and (node.question is not None or node.status == "failed")
+        if name not in state.arrivals or name in state.open or name in state.held or asked:
             self._not_due(name)
         else:
             blockers = self.live & self.joins.get(name, 0)
@@ -143,7 +145,6 @@ class Readiness:
                 self._not_due(name)
             else:
                 self.due.setdefault(name)
-                node = state.nodes.get(name)
                 if node is not None and node.status == "pending":
                     self.unscheduled.pop(name, None)
                 else:

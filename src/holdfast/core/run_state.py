@@ -47,6 +47,10 @@ class Items(msgspec.Struct, omit_defaults=True):
         return [self.done[item] for item in range(len(self.values))]
 
 
+NODE_LEVEL = -1
+"""In place of an item, for what belongs to the node itself."""
+
+
 class NodeState(msgspec.Struct, omit_defaults=True):
     """The latest visit of a node, and what is counted over all its visits."""
 
@@ -72,6 +76,22 @@ class NodeState(msgspec.Struct, omit_defaults=True):
     items: Items | None = None
     routed: bool = True
     """False: completed, and its router raised."""
+    kept: dict[int, dict[str, Any]] = {}
+    """Item (or `NODE_LEVEL`) -> slot -> what this execution has kept: step results, the last checkpoint, what came of waits."""
+    parked: dict[int, list[str]] = {}
+    """Item (or `NODE_LEVEL`) that has unwound -> the slots it waits for."""
+    approved: bool = False
+    """Somebody has let the next visit begin."""
+    answer: Any = None
+    """What a question node was answered."""
+    asked: int = 0
+    """How often this visit has asked before it began."""
+    fresh: int = 0
+    """How often this visit was asked to be done over with new idempotency keys."""
+    streamed: int = 0
+    """Chunks that this visit has streamed, as far as recorded."""
+    usd: float = 0.0
+    tokens: int = 0
 
 
 class Question(msgspec.Struct, omit_defaults=True):
@@ -82,6 +102,35 @@ class Question(msgspec.Struct, omit_defaults=True):
     text: str
     options: list[str]
     asked_at: float
+    about: str = "interrupt"
+    answer_schema: dict[str, Any] = {}
+    approving: list[str] = []
+    slot: str = ""
+    item: int | None = None
+    until: float | None = None
+    on_timeout: str = "fail"
+    partial: dict[str, Any] = {}
+
+
+class Wait(msgspec.Struct, omit_defaults=True):
+    """A time or a signal that a visit waits for."""
+
+    node: NodeName
+    iteration: int
+    execution: int
+    slot: str
+    item: int | None = None
+    signal: str | None = None
+    """None: a timer."""
+    until: float | None = None
+
+
+class Warned(msgspec.Struct, omit_defaults=True):
+    """A node that failed and was safe to."""
+
+    node: NodeName
+    iteration: int
+    failure: Failure
 
 
 class Held(msgspec.Struct, omit_defaults=True):
@@ -126,6 +175,13 @@ class RunState(msgspec.Struct, omit_defaults=True):
     executions: dict[NodeName, dict[int, int]] = {}
     """Visits that were rewound -> how often they had been executed."""
     questions: dict[str, Question] = {}
+    waits: dict[str, Wait] = {}
+    """Open timers and awaited signals, oldest first, by `wait_key`."""
+    signals: dict[str, list[Any]] = {}
+    """Signals that nobody has taken yet, oldest first."""
+    warnings: list[Warned] = []
+    usd: float = 0.0
+    tokens: int = 0
     failure: Failure | None = None
     failure_node: NodeName | None = None
     active_s: float = 0.0
@@ -158,6 +214,12 @@ class RunState(msgspec.Struct, omit_defaults=True):
     def stretches(self) -> list[tuple[Seq, Seq]]:
         """The parts of the log that this state is the fold of."""
         return [*self.path, (self.since, self.seq)]
+
+
+def wait_key(node: NodeName, iteration: int, execution: int, item: int | None, slot: str) -> str:
+    """What a wait or a question inside a visit is called within its run."""
+    place = "" if item is None else f"[{item}]"
+    return f"{node}.{iteration}.{execution}{place}:{slot}"
 
 
 def stretches(rewinds: Sequence[tuple[Seq, Seq]], upto: Seq, first: Seq = 1) -> list[tuple[Seq, Seq]]:

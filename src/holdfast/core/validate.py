@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
-from holdfast.core.definition import END, START, Definition, NodeOptions
+from holdfast.core.definition import END, START, Definition, NodeOptions, QuestionOptions
 from holdfast.errors import did_you_mean
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -140,6 +140,38 @@ def _option_problems(name: str, options: NodeOptions) -> Iterator[str]:
         yield (
             f"node {name!r}: idempotent=False forbids what on_interrupt='rerun' asks for; "
             "use on_interrupt='ask' or 'skip', or leave one of the two out"
+        )
+    if not _is_whole(options.crash_limit) or options.crash_limit < 1:
+        yield f"node {name!r}: crash_limit={options.crash_limit!r} lets it never run; use a whole number from 1 up"
+    if options.approve is not None and not (isinstance(options.approve, str) and options.approve.strip()):
+        yield f"node {name!r}: approve={options.approve!r} asks nothing; give the question, such as approve='Publish?'"
+    if not isinstance(options.agent, str) or not NODE_ID.fullmatch(options.agent):
+        yield f"node {name!r}: agent={options.agent!r} cannot name an agent; use {_NAME_RULE}"
+    if options.question is not None:
+        yield from _question_problems(name, options.question)
+
+
+def _question_problems(name: str, question: QuestionOptions) -> Iterator[str]:
+    options = question.options
+    if any(not isinstance(option, str) or not option for option in options) or len(set(options)) < len(
+        options
+    ):
+        yield f"question {name!r}: options={options!r} must be different words"
+    if len(options) == 1:
+        yield f"question {name!r}: with {options[0]!r} as the only option there is nothing to decide; give another"
+    if not options and question.into is None:
+        yield f"question {name!r}: nothing takes its answer; name a field with into='…', or give options"
+    timeout = question.timeout_s
+    if timeout is not None and not (_is_number(timeout) and 0 < timeout < math.inf):
+        yield f"question {name!r}: timeout={timeout!r} is no time to answer in; use seconds above 0"
+    if question.on_timeout == "fail":
+        return
+    if question.on_timeout not in options:
+        yield f"question {name!r}: on_timeout={question.on_timeout!r} is not one of its options; use one, or 'fail'"
+    elif question.into is None and question.on_timeout == options[0]:
+        yield (
+            f"question {name!r}: on_timeout={question.on_timeout!r} would go on without anybody's approval; "
+            "use another option, or 'fail'"
         )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import signal
+import signal as os_signals
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
@@ -23,7 +23,7 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.engine import Edit, Engine
 from holdfast.runtime.history import Checkpoint
 from holdfast.runtime.settings import Durability
-from holdfast.runtime.views import EventView, Run
+from holdfast.runtime.views import AskedQuestion, EventView, Run
 from holdfast.storage.contract import RunRow, RunStatus, Store
 
 S = TypeVar("S")
@@ -39,6 +39,11 @@ class Options(TypedDict, total=False):
     grace: float | None
     lease_ttl: float | None
     durability: Durability | None
+    park_after: float | None
+    blobs: str | os.PathLike[str] | None
+    blob_over: int | None
+    log_budget: int | None
+    run_base: str | os.PathLike[str] | None
     clock: Clock | None
     luck: random.Random | None
     inline: bool
@@ -121,19 +126,19 @@ class _Signals:
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._handle)
+            for number in (os_signals.SIGINT, os_signals.SIGTERM):
+                if os_signals.getsignal(number) is not os_signals.SIG_IGN:
+                    self._before[number] = os_signals.signal(number, self._handle)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            os_signals.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         assert self._loop is not None
         again = self.received is not None
         if again:  # a node that blocks the event loop keeps it from hearing this: the next signal is not ours any more
-            signal.signal(number, self._before[number])
+            os_signals.signal(number, self._before[number])
         self.received = self.received or number
         self._loop.call_soon_threadsafe(self._leave if again else self._stop, number)
 
@@ -145,7 +150,7 @@ class _Signals:
 
     def _stop(self, number: int) -> None:
         assert self._engine is not None
-        self._engine.stop(signal.Signals(number).name)
+        self._engine.stop(os_signals.Signals(number).name)
 
     def _leave(self, number: int) -> None:
         self.left = True
@@ -154,7 +159,7 @@ class _Signals:
 
     def pass_on(self) -> None:
         """Raise what the signal stands for, now that everything is in order."""
-        if self.received == signal.SIGINT:
+        if self.received == os_signals.SIGINT:
             raise KeyboardInterrupt
         if self.received is not None:
             raise SystemExit(128 + self.received)
@@ -276,6 +281,38 @@ def pause(
     return with_engine(lambda e: e.pause(run_id, reason, by=by), options)
 
 
+def answer(
+    run_id: str,
+    question: str,
+    value: Any,
+    *,
+    update: Any = None,
+    by: str | None = None,
+    reason: str | None = None,
+    confidence: float | None = None,
+    **options: Unpack[Options],
+) -> Run[Any]:
+    """Answer a question of a run: see `Engine.answer`."""
+    return with_engine(
+        lambda e: e.answer(run_id, question, value, update=update, by=by, reason=reason, confidence=confidence),
+        options,
+    )
+
+
+def signal(
+    run_id: str,
+    name: str,
+    payload: Any = None,
+    *,
+    id: str | None = None,
+    by: str | None = None,
+    reason: str | None = None,
+    **options: Unpack[Options],
+) -> Run[Any]:
+    """Tell a run something that it waits for, or will: see `Engine.signal`."""
+    return with_engine(lambda e: e.signal(run_id, name, payload, id=id, by=by, reason=reason), options)
+
+
 def fork(
     run: str,
     *,
@@ -328,6 +365,11 @@ def events(
 ) -> list[EventView]:
     """Stored events, oldest first: see `Engine.events`."""
     return with_engine(lambda e: e.events(run_id, after, node, kind), options)
+
+
+def questions(run_id: str | None = None, **options: Unpack[Options]) -> list[AskedQuestion]:
+    """What is asked, by one run or by all: see `Engine.questions`."""
+    return with_engine(lambda e: e.questions(run_id), options)
 
 
 def checkpoints(run_id: str, **options: Unpack[Options]) -> list[Checkpoint]:

@@ -26,6 +26,14 @@ class Stopped(BaseException):
     """How a body ends that was stopped from outside. A signal of the engine: no node can catch it."""
 
 
+class Parked(BaseException):
+    """How a body ends that waits for something and holds nothing meanwhile. A signal of the engine, too."""
+
+    def __init__(self, slots: list[str]) -> None:
+        self.slots = slots
+        super().__init__(slots)
+
+
 class Threads:
     """Daemon threads for plain functions, reused while they are idle. (asyncio's own would keep a process
     alive for a thread given up.)
@@ -59,6 +67,34 @@ class Threads:
             with self._lock:
                 self._idle += 1
 
+    def call(self, fn: Callable[[], Any]) -> asyncio.Future[Any]:
+        """What a plain function returns, called in a thread. Whoever gives up waiting leaves the thread to itself."""
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[Any] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def tell(value: Any, error: BaseException | None) -> None:
+            if not result.done():
+                if error is None:
+                    result.set_result(value)
+                else:
+                    result.set_exception(error)
+
+        def work() -> None:
+            value: Any = None
+            error: BaseException | None = None
+            try:
+                value = context.run(fn)
+            except StopIteration as raised:  # no future takes one
+                error = RuntimeError(f"a step raised {raised!r}")
+            except BaseException as raised:  # noqa: BLE001 - told to whoever waits
+                error = raised
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(tell, value, error)
+
+        self.submit(work)
+        return result
+
 
 class Body:
     """One call of a node's function. `ended(body)` is called on the loop, once; then `value` or `error` is set."""
@@ -77,8 +113,10 @@ class Body:
         "given_up_at",
         "has_gone",
         "key",
+        "parking",
         "timed_out",
         "value",
+        "work",
     )
 
     def __init__(
@@ -96,6 +134,9 @@ class Body:
         self.value: Any = None
         self.error: BaseException | None = None
         self.timed_out = False
+        self.work: Any = None
+        """What goes on inside it (`runtime.work.Work`), where the node takes a context."""
+        self.parking: list[str] | None = None
         self.has_gone = False
         self.given_up_at = 0.0
         self._ended = ended
@@ -119,6 +160,11 @@ class Body:
             reach("node.exit")
         except BaseException as raised:  # noqa: BLE001
             error = raised
+        if self.work is not None:
+            try:
+                await self.work.close()
+            except BaseException as raised:  # noqa: BLE001 - what it wrote could not be made durable
+                error = error or raised
         self._leave(value, error)
 
     def call_in_thread(self, threads: Threads, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -131,6 +177,8 @@ class Body:
             try:
                 reach("node.enter")
                 value = context.run(fn, *args)
+                if self.work is not None:
+                    self.work.collect()
                 reach("node.exit")
             except BaseException as raised:  # noqa: BLE001 - a thread must not die of a node's SystemExit
                 error = raised
@@ -145,6 +193,8 @@ class Body:
         try:
             reach("node.enter")
             value = fn(*args)
+            if self.work is not None:
+                self.work.collect()
             reach("node.exit")
         except BaseException as raised:  # noqa: BLE001
             error = raised
@@ -164,6 +214,12 @@ class Body:
         else:
             self._end(None, Stopped())
 
+    def park(self, slots: list[str]) -> None:
+        """Unwind the call: it waits for these, and goes on from its top when one of them has come."""
+        if self.parking is None and self._task is not None and not self.cancelled:
+            self.parking = slots
+            self._task.cancel()
+
     def _time_out(self) -> None:
         self.timed_out = True
         self.stop()
@@ -182,5 +238,7 @@ class Body:
             self._timer.cancel()
         if self.cancelled and isinstance(error, asyncio.CancelledError):
             error = Stopped()
+        elif self.parking is not None and isinstance(error, asyncio.CancelledError):
+            error = Parked(self.parking)
         self.value, self.error = value, error
         self._ended(self)

@@ -1,28 +1,41 @@
-"""What a node is told about itself: its second argument, if it takes one."""
+"""What a node is told about itself, and what it can do there that outlives a crash: its second argument, if it takes one.
+
+An `async def` node gets a `Context`; a plain `def` node runs in a thread and gets a `BlockingContext`, whose methods have the
+same names and wait. What either of them keeps belongs to one execution of one visit (and item): a later attempt finds it, an
+execution that was asked for anew starts with nothing.
+
+A node that waits (`sleep`, `wait_for`, `ask`) for long is unwound and later runs again from its top: its steps are kept, what it
+does outside of steps is done again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import asyncio
+import typing
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any, TypeVar, cast, overload
+
+from holdfast.core import events, questions
+from holdfast.core.codec import Codec
+from holdfast.core.run_state import wait_key
+from holdfast.errors import CodecError, ContextError, WaitTimeout
+from holdfast.runtime.artifacts import Artifacts
+from holdfast.runtime.streams import written
+from holdfast.runtime.work import Work
+
+T = TypeVar("T")
+_ANY: Codec[Any] = Codec.of(Any)
+_SECONDS_MAX = 10 * 366 * 86_400
 
 
-class Context:
+class _Told:
     """Who is running: `run_id flow node iteration execution attempt` (and `item`, in a fan-out), and the engine's `resources`."""
-
-    __slots__ = (
-        "_is_cancelled",
-        "attempt",
-        "execution",
-        "flow",
-        "item",
-        "iteration",
-        "node",
-        "resources",
-        "run_id",
-    )
 
     def __init__(
         self,
+        work: Work,
         *,
         run_id: str,
         flow: str,
@@ -32,7 +45,6 @@ class Context:
         attempt: int,
         item: int | None,
         resources: Mapping[str, Any],
-        is_cancelled: Callable[[], bool],
     ) -> None:
         self.run_id = run_id
         self.flow = flow
@@ -42,13 +54,330 @@ class Context:
         self.attempt = attempt
         self.item = item
         self.resources = resources
-        self._is_cancelled = is_cancelled
+        self._work = work
 
     @property
     def cancelled(self) -> bool:
         """Whether this attempt was cancelled or timed out. A `def` node in a long loop asks this now and then and returns."""
-        return self._is_cancelled()
+        return self._work.body.cancelled
+
+    @property
+    def last_checkpoint(self) -> Any:
+        """What an earlier attempt (or this one) last gave to `checkpoint`; None where there is nothing."""
+        kept = self._work.kept()
+        return _ANY.decode(kept["checkpoint"]) if "checkpoint" in kept else None
+
+    @property
+    def artifacts(self) -> Artifacts:
+        """The folder for files that this node makes. Needs an engine with `run_base`."""
+        return self._work.artifacts()
+
+    def idempotency_key(self, name: str = "") -> str:
+        """A key for a receiver that de-duplicates: the same for every attempt and execution of this visit (and item). Only
+        `retry(fresh=True)` makes a new one.
+        """
+        fresh = self._work.visit.fresh
+        parts = (self.run_id, self.node, self.iteration, self.item, name, fresh)
+        return "hf-" + sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:40]
 
     def __repr__(self) -> str:
         item = f" item {self.item}" if self.item is not None else ""
-        return f"<Context {self.run_id} {self.node} {self.iteration}.{self.execution}.{self.attempt}{item}>"
+        name = type(self).__name__
+        return f"<{name} {self.run_id} {self.node} {self.iteration}.{self.execution}.{self.attempt}{item}>"
+
+
+class Context(_Told):
+    """The context of an `async def` node."""
+
+    # --- steps ----------------------------------------------------------------------------------------
+
+    @overload
+    async def step(
+        self,
+        name: str,
+        fn: Callable[..., Coroutine[Any, Any, T]],
+        /,
+        *args: Any,
+        key: Any = None,
+        **named: Any,
+    ) -> T: ...
+
+    @overload
+    async def step(
+        self, name: str, fn: Callable[..., T], /, *args: Any, key: Any = None, **named: Any
+    ) -> T: ...
+
+    async def step(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        key: Any = None,
+        type: Any = None,
+        **named: Any,
+    ) -> Any:
+        """Do a piece of work once: call `fn(*args)` and keep what it returns, or take it from the log where an earlier attempt
+        of this execution has done it.
+
+        It is known by its name (and `key`), never by the order of calls. What is returned is the decoded value, also the first
+        time, typed by `type` or the annotation of `fn`. A plain `def` is called in a thread.
+        """
+        codec = _result_codec(fn, type)
+        slot = self._work.claim_step(name, key)
+        if kept := self._work.kept_step(slot, codec):
+            return kept[0]
+        with self._work.step():
+            value = await self._work.call(fn, args, named)
+            return await self._work.keep_step(slot, value, codec)
+
+    async def map(
+        self,
+        name: str,
+        fn: Callable[[Any], Any],
+        items: Iterable[Any],
+        *,
+        limit: int = 8,
+        type: Any = None,
+    ) -> list[Any]:
+        """`fn(item)` for each, at most `limit` at once; each result is kept as the step `name[number]`. Returns them in order.
+        When one raises, no more are started, those under way end and are kept, and then it is raised.
+        """
+        if not isinstance(limit, int) or limit < 1:
+            raise ContextError(f"ctx.map({name!r}, limit={limit!r}): at least 1 at once")
+        listed = list(items)
+        results: list[Any] = [None] * len(listed)
+        numbers = iter(range(len(listed)))
+        failed: list[BaseException] = []
+
+        async def work() -> None:
+            for number in numbers:
+                if failed:
+                    return
+                try:
+                    results[number] = await self.step(f"{name}[{number}]", fn, listed[number], type=type)
+                except Exception as raised:  # noqa: BLE001 - raised again when the others have ended
+                    failed.append(raised)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(limit, len(listed))):
+                group.create_task(work())
+        if failed:
+            raise failed[0]
+        return results
+
+    async def checkpoint(self, value: Any) -> None:
+        """Keep how far this node has come: `last_checkpoint` of the next attempt."""
+        plain = self._work.encode(value, "checkpoint")
+        await self._work.record(events.NodeCheckpointed, value=plain)
+
+    # --- waiting --------------------------------------------------------------------------------------
+
+    async def sleep(self, seconds: float, *, key: Any = None) -> None:
+        """Wait. The time is set once; neither a crash nor a restart begins it anew. `key`: by default, the how-manieth it is."""
+        if (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, (int, float))
+            or not 0 <= seconds <= _SECONDS_MAX
+        ):
+            raise ContextError(
+                f"node {self.node!r}: ctx.sleep({seconds!r}) is no time to wait; give seconds from 0 to ten years"
+            )
+        slot = self._wait_slot("sleep", "", key)
+        if self._is_new(slot):
+            until = self._work.now() + seconds
+            await self._work.record(events.TimerSet, slot=slot, until=until)
+        await self._work.until_kept(slot)
+
+    async def wait_for(
+        self, signal: str, *, timeout: float | None = None, key: Any = None, type: Any = None
+    ) -> Any:
+        """Wait for a signal and return its payload; one that came before is taken at once, each only once. Raises
+        `WaitTimeout`.
+        """
+        slot = self._wait_slot("signal", signal, key)
+        if self._is_new(slot):
+            until = None if timeout is None else self._work.now() + timeout
+            await self._work.record(events.SignalAwaited, slot=slot, name=signal, until=until)
+        came = await self._work.until_kept(slot)
+        if not came:
+            raise WaitTimeout(f"node {self.node!r}: the signal {signal!r} did not come in {timeout:g} s")
+        return _codec(type).decode(came[0], path=f"signal {signal!r}", node=self.node)
+
+    async def ask(
+        self,
+        question: str,
+        *,
+        options: Sequence[str] = (),
+        schema: Any = None,
+        timeout: float | None = None,
+        on_timeout: str = "fail",
+        key: Any = None,
+    ) -> Any:
+        """Ask somebody, and return the answer: one of `options`, or what fits `schema` (a type), or any JSON. Raises
+        `WaitTimeout` when nobody answers in time, unless `on_timeout` names the option that is then taken.
+        """
+        if on_timeout != "fail" and on_timeout not in options:
+            raise ContextError(
+                f"node {self.node!r}: on_timeout={on_timeout!r} is not one of the options; use one, or 'fail'"
+            )
+        slot = self._wait_slot("ask", question, question if key is None else key)
+        if self._is_new(slot):
+            await self._work.record(
+                events.QuestionAsked,
+                key=wait_key(self.node, self.iteration, self.execution, self.item, slot),
+                text=question,
+                options=list(options),
+                about="ask",
+                answer_schema=questions.schema_of(schema, graph=self.flow) if schema is not None else {},
+                slot=slot,
+                until=None if timeout is None else self._work.now() + timeout,
+                on_timeout=on_timeout,
+            )
+        came = await self._work.until_kept(slot)
+        if not came:
+            raise WaitTimeout(f"node {self.node!r}: nobody answered {question!r} in {timeout:g} s")
+        return _codec(schema).decode(came[0], path="answer", node=self.node)
+
+    def _wait_slot(self, what: str, of: str, key: Any) -> str:
+        self._work.refuse_waits({"sleep": "ctx.sleep", "signal": "ctx.wait_for", "ask": "ctx.ask"}[what])
+        named = f"{what}:{of}" if of and what == "signal" else what
+        slot = f"{named}:{self._work.number(named) if key is None else key}"
+        self._work.claim(slot, f"the wait {slot!r}")
+        return slot
+
+    def _is_new(self, slot: str) -> bool:
+        return not self._work.is_waiting(slot) and slot not in self._work.kept()
+
+    # --- telling --------------------------------------------------------------------------------------
+
+    def emit(self, chunk: Any) -> None:
+        """Stream a piece of output: followers see it at once, and what was streamed outlives the process."""
+        self._work.emit(written(chunk, self.node), chunk)
+
+    def cost(self, *, usd: float = 0.0, tokens: int = 0) -> None:
+        """Add to what the run has cost. Kept across crashes, resumes and rewinds."""
+        self._work.cost(*_cost(self.node, usd, tokens))
+
+
+class BlockingContext(_Told):
+    """The context of a plain `def` node: the same methods, which block the node's thread."""
+
+    def __init__(self, inner: Context, loop: asyncio.AbstractEventLoop) -> None:
+        self.__dict__.update(inner.__dict__)
+        self._inner = inner
+        self._loop = loop
+
+    def step(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        key: Any = None,
+        type: Any = None,
+        **named: Any,
+    ) -> Any:
+        """Do a piece of work once; see `Context.step`. A plain `def` is called right here, in the node's own thread."""
+        codec = _result_codec(fn, type)
+        slot = self._work.claim_step(name, key)
+        if kept := self._work.kept_step(slot, codec):
+            return kept[0]
+        value = fn(*args, **named)
+        if isinstance(value, Awaitable):
+            value = self._wait(_await(value))
+        return self._wait(self._work.keep_step(slot, value, codec))
+
+    def map(
+        self, name: str, fn: Callable[[Any], Any], items: Iterable[Any], *, limit: int = 8, type: Any = None
+    ) -> list[Any]:
+        """`fn(item)` for each, at most `limit` at once; see `Context.map`."""
+        return self._wait(self._inner.map(name, fn, items, limit=limit, type=type))
+
+    def checkpoint(self, value: Any) -> None:
+        """Keep how far this node has come; see `Context.checkpoint`."""
+        self._wait(self._inner.checkpoint(value))
+
+    def sleep(self, seconds: float, *, key: Any = None) -> None:
+        """Wait; see `Context.sleep`. The node unwinds at once and later runs again from its top."""
+        self._wait(self._inner.sleep(seconds, key=key))
+
+    def wait_for(
+        self, signal: str, *, timeout: float | None = None, key: Any = None, type: Any = None
+    ) -> Any:
+        """Wait for a signal; see `Context.wait_for`."""
+        return self._wait(self._inner.wait_for(signal, timeout=timeout, key=key, type=type))
+
+    def ask(
+        self,
+        question: str,
+        *,
+        options: Sequence[str] = (),
+        schema: Any = None,
+        timeout: float | None = None,
+        on_timeout: str = "fail",
+        key: Any = None,
+    ) -> Any:
+        """Ask somebody; see `Context.ask`."""
+        return self._wait(
+            self._inner.ask(
+                question, options=options, schema=schema, timeout=timeout, on_timeout=on_timeout, key=key
+            )
+        )
+
+    def emit(self, chunk: Any) -> None:
+        """Stream a piece of output; see `Context.emit`."""
+        line = written(chunk, self.node)
+        self._wait(_call(self._work.emit, line, chunk))
+
+    def cost(self, *, usd: float = 0.0, tokens: int = 0) -> None:
+        """Add to what the run has cost; see `Context.cost`."""
+        self._wait(_call(self._work.cost, *_cost(self.node, usd, tokens)))
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+async def _await(value: Awaitable[T]) -> T:
+    return await value
+
+
+async def _call(fn: Callable[..., None], *args: Any) -> None:
+    fn(*args)
+
+
+def _cost(node: str, usd: Any, tokens: Any) -> tuple[float, int]:
+    fits = (
+        isinstance(usd, (int, float))
+        and not isinstance(usd, bool)
+        and 0 <= usd < float("inf")
+        and isinstance(tokens, int)
+        and not isinstance(tokens, bool)
+        and 0 <= tokens < 2**53
+    )
+    if not fits:
+        raise ContextError(f"node {node!r}: ctx.cost(usd={usd!r}, tokens={tokens!r}): give amounts from 0 up")
+    return float(usd), tokens
+
+
+def _codec(declared: Any) -> Codec[Any]:
+    return _ANY if declared is None else Codec.of(declared)
+
+
+def _result_codec(fn: Callable[..., Any], declared: Any) -> Codec[Any]:
+    """How a step's result is kept: by the type that was given, or that the function says it returns."""
+    if declared is not None:
+        return Codec.of(declared)
+    try:
+        return _hinted_codec(fn)
+    except TypeError:  # it cannot be looked up
+        return _ANY
+
+
+@lru_cache(maxsize=1024)
+def _hinted_codec(fn: Callable[..., Any]) -> Codec[Any]:
+    try:
+        returned = typing.get_type_hints(fn, include_extras=True).get("return", Any)
+        return _ANY if returned in (Any, None) else Codec.of(cast("Any", returned))
+    except (NameError, TypeError, AttributeError, CodecError):  # it says nothing, or nothing that JSON keeps
+        return _ANY

@@ -19,6 +19,7 @@ from holdfast.runtime import history
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import NewRun, RunRow, Snapshot
+from holdfast.storage.oversize import take_out
 from holdfast.storage.rows import pack
 
 UNKNOWN: Flow[Any] = Flow(
@@ -99,13 +100,15 @@ def forked(
 ) -> Journal:
     """The journal of a fork: its base is the parent's fold at that place, its first event has the next seq."""
     state = history.load(services.store, row.run_id, seq, row=row, check=True)
-    base = pack(run_state.dump(state))
+    body, blobs = take_out(run_state.dump(state), services.blob_over)
+    base = pack(body)
     digest = history.digest_at(services.store, row, seq)
     state.run_id = fork_id
     journal = Journal(services, flow or UNKNOWN, state, row=None, fence=0)
     at = journal.tick()
     journal.digest = digest
     journal.bases = (Snapshot(seq, base, base=True, digest=digest),)
+    journal.base_blobs = blobs
     checked = checked_labels(labels) if labels is not None else None
     journal.create = NewRun(
         flow=row.flow,

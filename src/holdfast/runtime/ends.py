@@ -40,7 +40,13 @@ def visit_of(name: str, node: NodeState) -> dict[str, Any]:
 
 
 def completed(
-    flow: Flow[Any], state: RunState, writers: Writers, name: str, given: Any, returned: Any
+    flow: Flow[Any],
+    state: RunState,
+    writers: Writers,
+    name: str,
+    given: Any,
+    returned: Any,
+    artifacts: dict[str, Any],
 ) -> list[events.Event]:
     """A node returned. Raises `StateError` where what it returned does not fit; nothing is recorded then."""
     node = state.nodes[name]
@@ -48,7 +54,14 @@ def completed(
     changes = flow.state.changes(returned, values, node=name, given=given)
     if returned is None:
         _refuse_silent_mutation(flow, name, given, values)
-    return _finished(flow, state, writers, name, changes, [])
+    return _finished(flow, state, writers, name, changes, [], artifacts)
+
+
+def answered(
+    flow: Flow[Any], state: RunState, writers: Writers, name: str, update: dict[str, Any]
+) -> list[events.Event]:
+    """A question node was answered: this update, in its plain form, is its result."""
+    return _finished(flow, state, writers, name, flow.state.by_hand(update, node=name), [])
 
 
 def items_completed(flow: Flow[Any], state: RunState, writers: Writers, name: str) -> list[events.Event]:
@@ -70,7 +83,13 @@ def items_completed(flow: Flow[Any], state: RunState, writers: Writers, name: st
 
 
 def _finished(
-    flow: Flow[Any], state: RunState, writers: Writers, name: str, changes: Changes, items: Sequence[Changes]
+    flow: Flow[Any],
+    state: RunState,
+    writers: Writers,
+    name: str,
+    changes: Changes,
+    items: Sequence[Changes],
+    artifacts: dict[str, Any] | None = None,
 ) -> list[events.Event]:
     node = state.nodes[name]
     parts = (*items, changes)
@@ -102,6 +121,7 @@ def _finished(
         changes=changes,
         routes=routes,
         items=bool(items),
+        artifacts=artifacts or {},
     )
     if unroutable is None:
         return [completion]
@@ -255,7 +275,7 @@ def failed(
     node: Node, state: NodeState, error: BaseException, *, now: float, luck: random.Random, timed_out: bool
 ) -> events.NodeFailed:
     """A node raised, or took too long."""
-    failure, delay = _judge(node, error, state.failures + 1, luck, timed_out)
+    failure, delay = _judge(node, error, state.failures + 1, now, luck, timed_out)
     return events.NodeFailed(
         **visit_of(node.name, state), failure=failure, retry_at=None if delay is None else now + delay
     )
@@ -274,19 +294,19 @@ def item_failed(
 ) -> events.ItemFailed:
     """An item of a fan-out raised, or took too long."""
     before = state.items.failures.get(item, 0) if state.items is not None else 0
-    failure, delay = _judge(node, error, before + 1, luck, timed_out)
+    failure, delay = _judge(node, error, before + 1, now, luck, timed_out)
     return events.ItemFailed(
         **header, item=item, failure=failure, retry_at=None if delay is None else now + delay
     )
 
 
 def _judge(
-    node: Node, error: BaseException, count: int, luck: random.Random, timed_out: bool
+    node: Node, error: BaseException, count: int, now: float, luck: random.Random, timed_out: bool
 ) -> tuple[Failure, float | None]:
     if timed_out:
         error = TimeoutError(f"node {node.name!r} took longer than {node.options.timeout_s:g} s")
     failure = failures.describe(error)
-    delay = failures.retry_delay(node.retry, error, failure.kind, count, luck)
+    delay = failures.retry_delay(node.retry, error, failure.kind, count, luck, now=now)
     if delay is None and failure.kind == "recoverable":
         failure = msgspec.structs.replace(failure, kind="partial")
     return failure, delay

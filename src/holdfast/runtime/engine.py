@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -23,17 +24,17 @@ import msgspec
 from holdfast.core import events
 from holdfast.core.graph import Flow
 from holdfast.errors import (
+    AnswerRefused,
     FlowNotFound,
     HoldfastError,
     ResumeRefused,
-    RunCancelled,
     RunExists,
-    RunFailed,
     RunHeld,
     SettingError,
     StoreError,
 )
-from holdfast.runtime import history, operator, settings
+from holdfast.runtime import asking, history, operator, settings
+from holdfast.runtime.artifacts import Artifacts, left
 from holdfast.runtime.bodies import Threads
 from holdfast.runtime.clock import Clock, SystemClock, sleep
 from holdfast.runtime.commits import Commits
@@ -47,12 +48,16 @@ from holdfast.runtime.creation import (
     forked,
     refuse_another,
 )
+from holdfast.runtime.followers import POLL_S, Followers
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.reading import Reading
 from holdfast.runtime.resume import Invalid, Wish, edited, prepare, refuse_final, split
 from holdfast.runtime.runner import Halt, Runner
-from holdfast.runtime.services import Renewal, Salts, Services
-from holdfast.runtime.views import EventView, Run, event_view, run_view
-from holdfast.storage.contract import FINAL, Query, Request, RunRow, RunStatus, Store
+from holdfast.runtime.scribe import WANTED, Scribe
+from holdfast.runtime.services import Aside, Renewal, Salts, Services, at_once
+from holdfast.runtime.streams import recover
+from holdfast.runtime.views import Run, run_view
+from holdfast.storage.contract import FINAL, Request, RunRow, Store
 from holdfast.storage.holder import this_process
 from holdfast.storage.rows import open_row
 from holdfast.storage.urls import open_store
@@ -61,11 +66,18 @@ from holdfast.storage.writer import InlineWriter, Writer
 S = TypeVar("S")
 Edit = Callable[[Any], Any] | Mapping[str, Any]
 
-POLL_S = 0.2
-_GOING = frozenset({"pending", "running"})
+_ANSWER_POLLS = 100
+_ASKED = {
+    "retry": "tried again",
+    "skip": "skipped",
+    "cancel": "cancelled",
+    "pause": "paused",
+    "answer": "answered",
+    "signal": "told anything",
+}
 
 
-class Engine:
+class Engine(Reading):
     """Runs flows on a store. Use it as `async with Engine(store, flows=[…]) as engine`."""
 
     def __init__(
@@ -77,6 +89,11 @@ class Engine:
         grace: float | None = None,
         lease_ttl: float | None = None,
         durability: settings.Durability | None = None,
+        park_after: float | None = None,
+        blobs: str | os.PathLike[str] | None = None,
+        blob_over: int | None = None,
+        log_budget: int | None = None,
+        run_base: str | os.PathLike[str] | None = None,
         clock: Clock | None = None,
         luck: random.Random | None = None,
         inline: bool = False,
@@ -88,8 +105,20 @@ class Engine:
             raise SettingError(f"store={store!r}: give a path, a URL, or an open store")
         given_store = store if not isinstance(store, (str, os.PathLike)) else None
         url = store if given_store is None else None
+        if given_store is not None and blobs is not None:
+            raise SettingError("blobs= goes with the path or URL of a store; give it to what opens this one")
         self.settings = settings.resolve(
-            {"store": url, "grace": grace, "lease_ttl": lease_ttl, "durability": durability}
+            {
+                "store": url,
+                "grace": grace,
+                "lease_ttl": lease_ttl,
+                "durability": durability,
+                "park_after": park_after,
+                "blobs": blobs,
+                "blob_over": blob_over,
+                "log_budget": log_budget,
+                "run_base": run_base,
+            }
         )
         self.flows: dict[str, Flow[Any]] = {}
         for flow in (flows,) if isinstance(flows, Flow) else flows:
@@ -101,7 +130,8 @@ class Engine:
         self._inline = inline
         self._services: Services | None = None
         self._runners: dict[str, Runner] = {}
-        self._followers: dict[str, set[asyncio.Event]] = {}
+        self._followers = Followers()
+        self._scribe: Scribe | None = None
         self._poller: asyncio.Task[None] | None = None
         self._renewal: Renewal | None = None
         self._stopping: str | None = None
@@ -120,7 +150,10 @@ class Engine:
         self.flows[flow.name] = flow
 
     async def __aenter__(self) -> Self:
-        store = self._given_store or open_store(self.settings.store, clock=self._clock.now)
+        store = self._given_store or open_store(
+            self.settings.store, clock=self._clock.now, blobs=self.settings.blobs
+        )
+        threads = None if self._inline else Threads()
         writer = InlineWriter(store) if self._inline else Writer(store, _waker(asyncio.get_running_loop()))
         self._services = Services(
             store=store,
@@ -130,12 +163,26 @@ class Engine:
             salts=self._luck.randbytes if self._inline else Salts().take,
             holder=this_process(self.settings.lease_ttl),
             resources=self._resources,
-            threads=None if self._inline else Threads(),
+            blob_over=self.settings.blob_over,
+            log_budget=self.settings.log_budget,
+            threads=threads,
             haunted={},
+            aside=_aside(threads) if threads is not None else at_once,
+            streamed=self._followers.streamed,
+            park_after=self.settings.park_after,
             wake=self._wake,
             saved=self._saved,
+            **self._files(store),
         )
         return self
+
+    def _files(self, store: Store) -> dict[str, Any]:
+        """Where there is a RUN_BASE: who writes there, and what nodes get of it."""
+        if not self.settings.run_base:
+            return {}
+        run_base = os.path.abspath(os.path.expanduser(self.settings.run_base))
+        self._scribe = Scribe(run_base, store, inline=self._inline)
+        return {"artifacts": partial(Artifacts, run_base), "artifact_names": partial(left, run_base)}
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -158,6 +205,8 @@ class Engine:
                 services.store.renew(msgspec.structs.replace(services.holder, ttl_s=0.0))
         self._services = None
         services.commits.close()
+        if self._scribe is not None:
+            await asyncio.to_thread(self._scribe.close)
         if self._given_store is None:
             services.store.close()
 
@@ -169,11 +218,6 @@ class Engine:
         self._stopping = reason
         for runner in self._runners.values():
             runner.halt(Halt("interrupt", reason=reason), grace_s=grace)
-
-    @property
-    def store(self) -> Store:
-        """The open store."""
-        return self._open().store
 
     def _open(self) -> Services:
         if self._services is None:
@@ -242,6 +286,8 @@ class Engine:
         services = self._open()
         run_id = checked_id(run_id) if run_id is not None else self._new_id(flow.name)
         options: dict[str, Any] = {"durability": self.settings.durability}
+        if self._scribe is not None:
+            options[WANTED] = True
         if timeout is not None:
             options["timeout_s"] = checked_seconds(timeout, "timeout")
         zero = checkpoint_zero(flow, given, options=options, **said)
@@ -350,15 +396,87 @@ class Engine:
         """Let running nodes end and start nothing new, until the run is resumed."""
         return await self._operate(run_id, Request(id=self._request_id(), verb="pause", by=by, reason=reason))
 
+    async def answer(
+        self,
+        run_id: str,
+        question: str,
+        value: Any,
+        *,
+        update: Any = None,
+        by: str | None = None,
+        reason: str | None = None,
+        confidence: float | None = None,
+    ) -> Run[Any]:
+        """Answer a question of a run, by its key or, where that node asks only one, by the name of its node. Only records:
+        whoever executes the run goes on with it, otherwise `resume` does. Raises `AnswerRefused`.
+
+        `update` goes with the answer `skip` to a node that was cut. An agent says who it is (`by="agent:…"`) and how
+        sure.
+        """
+        if confidence is not None and not (isinstance(confidence, (int, float)) and 0 <= confidence <= 1):
+            raise SettingError(f"confidence={confidence!r}: give a number from 0 to 1")
+        key = asking.check(self._looked_up(run_id, "answered"), question, value, update=update)
+        body = {
+            "key": key,
+            "value": asking.plain(value, "answer"),
+            "update": update,
+            "confidence": confidence,
+        }
+        body = {name: part for name, part in body.items() if part is not None or name == "value"}
+        request = Request(id=self._request_id(), verb="answer", body=body, by=by, reason=reason)
+        run = await self._operate(run_id, request)
+        await self._until_answered(run_id, key, request)
+        return run if run.questions == () else self._view(run_id)
+
+    async def _until_answered(self, run_id: str, key: str, request: Request) -> None:
+        """Whoever executes the run takes the answer soon. It is refused if somebody else's came first."""
+        services = self._open()
+        for _ in range(_ANSWER_POLLS):
+            for row in services.store.events(run_id, kinds=("QuestionAnswered",)):
+                answered = open_row(row, services.store.blobs).event
+                if answered.key == key:
+                    if (answered.answer, answered.by) != (request.body["value"], request.by):
+                        raise AnswerRefused(run_id, key, asking.said_already(answered))
+                    return
+            await sleep(self._clock, POLL_S / 4)
+
+    async def signal(
+        self,
+        run_id: str,
+        name: str,
+        payload: Any = None,
+        *,
+        id: str | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+    ) -> Run[Any]:
+        """Tell a run something. It goes to the `ctx.wait_for` that has waited longest for that name, or is kept for the next
+        one. Only records. `id` makes telling it twice harmless.
+        """
+        if not isinstance(name, str) or not name:
+            raise SettingError(f"{name!r} is no name of a signal")
+        self._looked_up(run_id, "told anything")
+        body = {"name": name, "payload": asking.plain(payload, "payload")}
+        request_id = f"signal:{id}" if id is not None else self._request_id()
+        return await self._operate(
+            run_id, Request(id=request_id, verb="signal", body=body, by=by, reason=reason)
+        )
+
+    def _looked_up(self, run_id: str, asked: str) -> Journal:
+        """A run as it stands, for looking only."""
+        services = self._open()
+        row = services.store.run(run_id)
+        if row.status in FINAL:
+            raise ResumeRefused(run_id, f"it is {row.status}, which is final", asked=asked)
+        state = history.load(services.store, run_id, row=row)
+        return Journal(services, self.flows.get(row.flow) or UNKNOWN, state, row=row, fence=0)
+
     async def _operate(self, run_id: str, request: Request) -> Run[Any]:
         """Do what an operator asks: through the runner that has the run, its inbox, or a short claim."""
         services = self._open()
         row = services.store.run(run_id)
         if row.status in FINAL:
-            asked = {"retry": "tried again", "skip": "skipped", "cancel": "cancelled", "pause": "paused"}[
-                request.verb
-            ]
-            raise ResumeRefused(run_id, f"it is {row.status}, which is final", asked=asked)
+            raise ResumeRefused(run_id, f"it is {row.status}, which is final", asked=_ASKED[request.verb])
         runner = self._runners.get(run_id)
         if runner is None and not row.held:
             with suppress(RunHeld):
@@ -372,8 +490,8 @@ class Engine:
         return self._view(run_id)
 
     async def _operate_on_idle(self, run_id: str, request: Request) -> Run[Any]:
-        if request.verb in ("cancel", "pause"):
-            return await self._call_off_or_pause(run_id, request)
+        if request.verb in ("cancel", "pause", "answer", "signal"):
+            return await self._record_on_idle(run_id, request)
         journal = await self._take_up(
             run_id, Wish(nodes=[], named=True, by=request.by, reason=request.reason)
         )
@@ -385,7 +503,7 @@ class Engine:
             raise
         return await self._drive(journal, runner)
 
-    async def _call_off_or_pause(self, run_id: str, request: Request) -> Run[Any]:
+    async def _record_on_idle(self, run_id: str, request: Request) -> Run[Any]:
         """Record it, without executing anything: that needs no flow."""
         services = self._open()
         self._hold()
@@ -399,10 +517,10 @@ class Engine:
             )
             journal.tick()
             journal.taken.append(request.id)
-            if request.verb == "cancel":
-                operator.cancel(journal, by=request.by, reason=request.reason)
-            else:
+            if request.verb == "pause":
                 operator.pause(journal, by=request.by, reason=request.reason, cut=True)
+            elif request.verb == "cancel" or asking.tell(journal, request):
+                operator.cancel(journal, by=request.by, reason=request.reason)
             if journal.dirty:
                 await journal.saved()
         finally:
@@ -425,7 +543,7 @@ class Engine:
         lease = services.store.claim(run_id, services.holder)
         try:
             row = services.store.run(run_id)
-            return prepare(services, flow, row, lease.fence, wish)
+            return recover(prepare(services, flow, row, lease.fence, wish))
         except Invalid as refused:
             await self._record_refusal(flow, row, lease.fence, refused, wish)
             raise ResumeRefused(run_id, refused.reason) from refused.__cause__
@@ -482,21 +600,6 @@ class Engine:
             services = self._open()
             services.store.release(journal.state.run_id, services.holder.id, journal.fence)
 
-    def _result(self, run: Run[S]) -> Run[S]:
-        """A run, or the exception that its end stands for."""
-        if run.status == "failed":
-            error = run.error
-            where = f" in node {run.failed_node!r}" if run.failed_node else ""
-            what = f"{error.type}: {error.message}".rstrip(".") if error is not None else "unknown"
-            raise RunFailed(
-                run,
-                f"run {run.id!r} failed{where}: {what}. Nothing that completed is lost: fix the cause and resume "
-                f"{run.id!r}, or skip the node.",
-            )
-        if run.status == "cancelled":
-            raise RunCancelled(run, f"run {run.id!r} was cancelled")
-        return run
-
     # --- forks ----------------------------------------------------------------------------------------
 
     async def fork(
@@ -529,98 +632,6 @@ class Engine:
         await journal.saved()
         return fork_id
 
-    # --- verbs that read ------------------------------------------------------------------------------
-
-    async def get(self, run_id: str) -> Run[Any]:
-        """One run as it stands; its state is typed where the flow is known."""
-        return self._view(run_id)
-
-    async def runs(
-        self,
-        *,
-        status: RunStatus | Collection[RunStatus] = (),
-        flow: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        parent: str | None = None,
-        before: str | None = None,
-        limit: int = 100,
-    ) -> list[RunRow]:
-        """The runs that fit every condition, newest first."""
-        wanted: tuple[Any, ...] = (status,) if isinstance(status, str) else tuple(status)
-        query = Query(
-            status=wanted, flow=flow, labels=dict(labels or {}), parent=parent, before=before, limit=limit
-        )
-        return self.store.runs(query)
-
-    async def state(self, run: str, checkpoint: str | int | None = None) -> Any:
-        """The state at a checkpoint (default: at the end): typed where the flow is known."""
-        run_id, seq = split(run, checkpoint)
-        row = self.store.run(run_id)
-        found = history.load(self.store, run_id, seq, row=row)
-        flow = self.flows.get(row.flow)
-        if flow is None or found.state_version != flow.definition.state_version:
-            return found.values
-        return flow.state.load(found.values)
-
-    async def events(
-        self, run_id: str, after: int = 0, node: str | None = None, kind: str | None = None
-    ) -> list[EventView]:
-        """Stored events, oldest first."""
-        return [
-            event_view(open_row(row))
-            for row in self.store.events(run_id, after, kinds=(kind,) if kind else (), node=node)
-        ]
-
-    async def checkpoints(self, run_id: str) -> list[history.Checkpoint]:
-        """Every place the run can be resumed or forked from, oldest first."""
-        return history.checkpoints(self.store, run_id)
-
-    async def follow(self, run_id: str, after: int = 0) -> AsyncIterator[EventView]:
-        """Events as they become durable, without gap or repeat, until the run has stopped and all are told."""
-        services = self._open()
-        news = asyncio.Event()
-        self._followers.setdefault(run_id, set()).add(news)
-        try:
-            while True:
-                news.clear()
-                row = services.store.run(run_id)
-                for found in services.store.events(run_id, after, row.seq):
-                    after = found.seq
-                    yield event_view(open_row(found))
-                cut = row.status in ("running", "waiting") and not row.held and run_id not in self._runners
-                if row.status not in (*_GOING, "waiting") or cut:
-                    return
-                if run_id not in self._runners:
-                    self._clock.call_at(self._clock.now() + POLL_S, news.set)
-                await news.wait()
-        finally:
-            self._followers[run_id].discard(news)
-            if not self._followers[run_id]:
-                del self._followers[run_id]
-
-    async def wait(self, run_id: str, timeout: float | None = None) -> Run[Any]:
-        """Wait until a run has stopped, whoever executes it. Raises `TimeoutError` when that takes too long."""
-        services = self._open()
-        deadline = None if timeout is None else services.clock.now() + timeout
-        while True:
-            runner = self._runners.get(run_id)
-            row = services.store.run(run_id)
-            stopped = row.status not in (*_GOING, "waiting") or (row.status == "waiting" and not row.held)
-            if runner is None and stopped:
-                return self._result(self._view(run_id))
-            if deadline is not None and services.clock.now() >= deadline:
-                raise TimeoutError(f"run {run_id!r} is still {row.status} after {timeout:g} s")
-            left = POLL_S if deadline is None else min(POLL_S, deadline - services.clock.now())
-            await sleep(services.clock, left)
-
-    def _view(self, run_id: str, flow: Flow[Any] | None = None) -> Run[Any]:
-        row = self.store.run(run_id)
-        state = history.load(self.store, run_id, row=row)
-        flow = flow or self.flows.get(row.flow)
-        if flow is not None and state.state_version != flow.definition.state_version:
-            flow = None
-        return run_view(state, row, flow)
-
     # --- inside ---------------------------------------------------------------------------------------
 
     def _new_id(self, flow: str) -> str:
@@ -636,14 +647,16 @@ class Engine:
             services.store.renew(services.holder)
             self._renewal = Renewal(services, quiet=self._inline)
 
+    def _saved(self, run_id: str) -> None:
+        """Something new is durable in the log of a run, or it has stopped."""
+        self._followers.saved(run_id)
+        if self._scribe is not None:
+            self._scribe.saved(run_id)
+
     def _wake(self, run_id: str) -> None:
         runner = self._runners.get(run_id)
         if runner is not None:
             runner.wake()
-
-    def _saved(self, run_id: str) -> None:
-        for news in self._followers.get(run_id, ()):
-            news.set()
 
     def _poll(self) -> None:
         if self._poller is None or self._poller.done():
@@ -659,6 +672,16 @@ class Engine:
                     runner = self._runners.get(request.run_id)
                     if runner is not None:
                         runner.request(request)
+
+
+def _aside(threads: Threads) -> Aside:
+    """How something that may block is called in a thread."""
+
+    def aside(call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
+        future = threads.call(call)
+        future.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.exception()))
+
+    return aside
 
 
 def _waker(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:

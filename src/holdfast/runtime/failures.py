@@ -4,32 +4,184 @@ recoverable  may pass by itself (timeouts, connections, HTTP 408/425/429/5xx, `R
 the node's `Retry`
 partial      any other exception, and a recoverable one out of tries: fix the cause and resume, or skip the node
 fatal        `Fatal`: trying again is pointless; resumed only with `force`
+
+Exceptions of other packages are known by the names of their classes and by their attributes. Invariant: nothing is
+imported to look at an exception, and an exception that misbehaves while it is looked at is partial, never an error here.
 """
 
 from __future__ import annotations
 
-import asyncio
+import datetime as dt
+import email.utils
+import errno
+import math
 import os
 import random
 import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.core.events import Failure, FailureClass
 from holdfast.core.graph import Retry
-from holdfast.errors import Fatal, Recoverable
+from holdfast.errors import Fatal, HoldfastError, Recoverable
+
+_TRACEBACK_CHARS_MAX = 8_000
+_CHAIN_MAX = 20
+_OURS = os.path.dirname(os.path.dirname(__file__))
+
+# --- the table ---------------------------------------------------------------------------------------
+
+Verdict: TypeAlias = Literal["passing", "lasting", "inside"]
+"""May pass by itself; will not, though a class above it may; is what the exception inside it is."""
+
+_KNOWN: tuple[tuple[str, Verdict, str], ...] = (
+    ("builtins", "passing", "ConnectionError TimeoutError InterruptedError"),
+    ("asyncio", "passing", "IncompleteReadError"),
+    ("subprocess", "passing", "TimeoutExpired"),
+    ("socket", "passing", "gaierror herror"),
+    ("ssl", "passing", "SSLEOFError SSLSyscallError SSLZeroReturnError"),
+    ("ssl", "lasting", "SSLError SSLCertVerificationError"),
+    ("http", "passing", "IncompleteRead"),
+    ("urllib", "passing", "ContentTooShortError"),
+    ("urllib", "inside", "URLError"),
+    ("urllib3", "passing", "ClosedPoolError EmptyPoolError IncompleteRead ProtocolError"),
+    ("urllib3", "passing", "ProxyError ResponseError TimeoutError"),
+    ("urllib3", "inside", "MaxRetryError SSLError"),
+    ("requests", "passing", "ChunkedEncodingError ConnectionError RetryError Timeout"),
+    ("requests", "inside", "SSLError"),
+    ("httpx httpx2", "passing", "TransportError"),
+    ("httpx httpx2", "lasting", "LocalProtocolError UnsupportedProtocol"),
+    ("httpx2", "lasting", "SSEError"),
+    ("httpcore httpcore2", "passing", "NetworkError ProxyError RemoteProtocolError TimeoutException"),
+    ("aiohttp", "passing", "ClientConnectionError ClientPayloadError"),
+    ("aiohttp", "lasting", "ClientConnectorCertificateError ServerFingerprintMismatch"),
+    ("aiohttp", "inside", "ClientSSLError"),
+    ("openai anthropic", "passing", "APIConnectionError InternalServerError RateLimitError"),
+    ("openai anthropic", "lasting", "AuthenticationError BadRequestError NotFoundError"),
+    ("openai anthropic", "lasting", "PermissionDeniedError UnprocessableEntityError"),
+    ("openai", "passing", "WebSocketConnectionClosedError"),
+    ("anthropic", "passing", "RequestTimeoutError RetryableError"),
+    ("anthropic", "lasting", "EnforcedSpendLimitReachedError"),
+    ("grpc", "passing", "FutureTimeoutError"),
+    ("botocore", "passing", "ConnectionError HTTPClientError IncompleteReadError"),
+    ("botocore", "lasting", "SSLError"),
+    ("redis", "passing", "ClusterDownError ConnectionError ReadOnlyError TimeoutError"),
+    ("redis", "passing", "TryAgainError WatchError"),
+    ("redis", "lasting", "AuthenticationError AuthorizationError"),
+    ("sqlalchemy", "passing", "TimeoutError"),
+    ("sqlalchemy", "inside", "DBAPIError"),
+)
+"""Package (the first word of a class's module, so that a class may move within it) -> what its classes mean. The nearest
+class counts: a subclass may be lasting where its parent is passing. Classes that HTTP's status tells enough about
+(`httpx.HTTPStatusError`, `aiohttp.ClientResponseError`, …) need no row.
+"""
+
+_VERDICTS: dict[str, Verdict] = {
+    f"{package}.{name}": verdict
+    for packages, verdict, names in _KNOWN
+    for package in packages.split()
+    for name in names.split()
+}
+_SPOILING = frozenset(
+    {"ssl.SSLCertVerificationError", "httpx.UnsupportedProtocol", "httpx2.UnsupportedProtocol"}
+)
+"""What clients wrap into a broken connection, and no later connection mends."""
 
 _PASSING_HTTP = frozenset({408, 425, 429}) | frozenset(range(500, 600))
-_PASSING = (Recoverable, TimeoutError, asyncio.TimeoutError, ConnectionError, InterruptedError)
-_TRACEBACK_CHARS_MAX = 8_000
-_OURS = os.path.dirname(os.path.dirname(__file__))
+_PASSING_ERRNO = frozenset(
+    {errno.EAGAIN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH}
+)
+
+
+class _Codes(NamedTuple):
+    """What the codes of one family of exceptions mean."""
+
+    read: Callable[[BaseException], Iterator[object]]
+    passing: frozenset[str]
+    lasting: frozenset[str] = frozenset()
+
+
+def _model_codes(error: BaseException) -> Iterator[object]:
+    """Of openai and anthropic. An error within a stream has no status, or that of the stream: 200."""
+    yield from (_attribute(error, name) for name in ("code", "type", "error_code"))
+    body = _attribute(error, "body")
+    for holder in (body, _item(body, "error")):
+        yield from (_item(holder, name) for name in ("code", "type"))
+
+
+def _rpc_codes(error: BaseException) -> Iterator[object]:
+    code = _attribute(error, "code")
+    try:
+        yield _attribute(code() if callable(code) else code, "name")
+    except Exception:  # noqa: BLE001 - see _attribute
+        return
+
+
+def _cloud_codes(error: BaseException) -> Iterator[object]:
+    yield _item(_item(_attribute(error, "response"), "Error"), "Code")
+
+
+def _sql_states(error: BaseException) -> Iterator[object]:
+    """The code and its class, the first two characters; an error without one never reached the server."""
+    state = _attribute(error, "sqlstate") or _attribute(error, "pgcode") or "08"
+    yield state
+    if isinstance(state, str):
+        yield state[:2]
+
+
+def _sqlite_codes(error: BaseException) -> Iterator[object]:
+    yield _attribute(error, "sqlite_errorname")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SQL_PASSING = _words("08 40001 40P01 53300 55P03 57014 57P01 57P02 57P03 57P05")
+_FAMILIES: dict[str, _Codes] = {
+    "openai.APIError": _Codes(
+        _model_codes, _words("rate_limit_exceeded server_error"), _words("insufficient_quota")
+    ),
+    "anthropic.APIError": _Codes(
+        _model_codes,
+        _words("api_error overloaded_error rate_limit_error timeout_error"),
+        _words("billing_error enforced_spend_limit_reached"),
+    ),
+    "grpc.RpcError": _Codes(_rpc_codes, _words("ABORTED DEADLINE_EXCEEDED RESOURCE_EXHAUSTED UNAVAILABLE")),
+    "botocore.ClientError": _Codes(
+        _cloud_codes,
+        _words(
+            "BandwidthLimitExceeded EC2ThrottledException PriorRequestNotComplete "
+            "ProvisionedThroughputExceededException RequestLimitExceeded RequestThrottled RequestThrottledException "
+            "RequestTimeout RequestTimeoutException SlowDown ThrottledException Throttling ThrottlingException "
+            "TooManyRequestsException TransactionInProgressException"
+        ),
+    ),
+    "psycopg.OperationalError": _Codes(_sql_states, _SQL_PASSING),
+    "psycopg2.OperationalError": _Codes(_sql_states, _SQL_PASSING),
+    "asyncpg.PostgresError": _Codes(_sql_states, _SQL_PASSING),
+    "sqlite3.OperationalError": _Codes(
+        _sqlite_codes,
+        _words(
+            "SQLITE_BUSY SQLITE_BUSY_RECOVERY SQLITE_BUSY_SNAPSHOT SQLITE_BUSY_TIMEOUT SQLITE_LOCKED "
+            "SQLITE_LOCKED_SHAREDCACHE"
+        ),
+    ),
+}
+
+# --- the class of a failure --------------------------------------------------------------------------
 
 
 def classify(error: BaseException) -> FailureClass:
-    """The class of an exception that a node raised."""
+    """The class of an exception that a node raised. A group is what the worst one in it is."""
+    if isinstance(error, BaseExceptionGroup):
+        kinds = {classify(inner) for inner in error.exceptions}
+        return "fatal" if "fatal" in kinds else "partial" if "partial" in kinds else "recoverable"
     if isinstance(error, Fatal):
         return "fatal"
-    if isinstance(error, _PASSING) or _http_status(error) in _PASSING_HTTP:
-        return "recoverable"
-    return "partial"
+    if isinstance(error, HoldfastError):
+        return "recoverable" if isinstance(error, Recoverable) else "partial"
+    return "recoverable" if _passes(error) else "partial"
 
 
 def describe(error: BaseException, *, kind: FailureClass | None = None) -> Failure:
@@ -49,33 +201,179 @@ def message(error: BaseException) -> str:
     return text[:4000] or type(error).__name__
 
 
-def retry_delay(
-    retry: Retry, error: BaseException, kind: FailureClass, failures: int, luck: random.Random
-) -> float | None:
-    """Seconds until the next try after `failures` failures, this one included; None: that was the last."""
-    wanted = isinstance(error, retry.on) if retry.on else kind == "recoverable"
-    if not wanted or kind == "fatal" or failures >= retry.attempts:
+def _passes(error: BaseException) -> bool:
+    """Whether the same call may succeed later."""
+    chain = list(_chain(error))
+    if any(not _SPOILING.isdisjoint(_names(inner)) for inner in chain):
+        return False
+    verdict = _verdict(error)
+    if verdict == "inside":
+        return any(_verdict(inner) == "passing" for inner in chain)
+    return verdict == "passing"
+
+
+def _verdict(error: BaseException) -> Verdict:
+    """What an exception says about itself, by whatever tells the most."""
+    if not isinstance(error, Exception):
+        return "lasting"  # the code of a SystemExit is no HTTP status
+    names = _names(error)
+    named = next((_VERDICTS[name] for name in names if name in _VERDICTS), None)
+    coded = _code_verdict(error, names)
+    if "lasting" in (named, coded):
+        return "lasting"
+    if "passing" in (named, coded):
+        return "passing"
+    status = _http_status(error)
+    if status is not None:
+        return "passing" if status in _PASSING_HTTP else "lasting"
+    if named == "inside":
+        return "inside"
+    return "passing" if isinstance(error, OSError) and error.errno in _PASSING_ERRNO else "lasting"
+
+
+def _names(error: BaseException) -> list[str]:
+    """Package and name of its class and of all above it, the nearest first."""
+    return [f"{str(kind.__module__).partition('.')[0]}.{kind.__name__}" for kind in type(error).__mro__]
+
+
+def _code_verdict(error: BaseException, names: list[str]) -> Verdict | None:
+    """What the codes say that its family of exceptions carries."""
+    family = next((_FAMILIES[name] for name in names if name in _FAMILIES), None)
+    if family is None:
         return None
-    delay = min(retry.backoff * retry.factor ** (failures - 1), retry.max_delay)
-    return max(0.0, delay * (1 + retry.jitter * (2 * luck.random() - 1)))
+    codes = {code for code in family.read(error) if isinstance(code, str)}
+    if codes & family.lasting:
+        return "lasting"
+    return "passing" if codes & family.passing else None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception, and those it was made from: its cause, and what clients put into arguments and attributes."""
+    todo, seen = [error], set[int]()
+    while todo and len(seen) < _CHAIN_MAX:
+        found = todo.pop(0)
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        yield found
+        args = _attribute(found, "args")
+        inner = [found.__cause__, *(_attribute(found, name) for name in ("reason", "orig"))]
+        inner.extend(args if isinstance(args, tuple) else ())
+        todo.extend(part for part in inner if isinstance(part, BaseException))
 
 
 def _http_status(error: BaseException) -> int | None:
     """The HTTP status that an exception of any client library carries: by attribute, without importing one."""
-    if not isinstance(error, Exception):
-        return None  # the code of a SystemExit is no HTTP status
-    for holder in (error, _attribute(error, "response")):
-        for name in ("status_code", "status", "code"):
-            status = _attribute(holder, name)
-            if isinstance(status, int) and not isinstance(status, bool):
-                return status
+    response = _attribute(error, "response")
+    statuses = [
+        _attribute(holder, name) for holder in (error, response) for name in ("status_code", "status", "code")
+    ]
+    for status in (*statuses, _item(_item(response, "ResponseMetadata"), "HTTPStatusCode")):
+        if isinstance(status, int) and 100 <= status < 600:
+            return status
     return None
+
+
+# --- when it is tried again --------------------------------------------------------------------------
+
+
+def retry_delay(
+    retry: Retry, error: BaseException, kind: FailureClass, failures: int, luck: random.Random, *, now: float
+) -> float | None:
+    """Seconds until the next try after `failures` failures, this one included; None: that was the last.
+
+    Never sooner than the other side asked for, as far as `max_delay` allows.
+    """
+    wanted = isinstance(error, retry.on) if retry.on else kind == "recoverable"
+    if not wanted or kind == "fatal" or failures >= retry.attempts:
+        return None
+    delay = _backoff(retry, failures)
+    asked = min(retry_after(error, now=now) or 0.0, retry.max_delay)
+    return max(asked, delay * (1 + retry.jitter * (2 * luck.random() - 1)))
+
+
+def _backoff(retry: Retry, failures: int) -> float:
+    try:
+        return min(retry.backoff * retry.factor ** (failures - 1), retry.max_delay)
+    except OverflowError:  # the thousandth failure in a row
+        return retry.max_delay if retry.backoff else 0.0
+
+
+def retry_after(error: BaseException, *, now: float) -> float | None:
+    """Seconds that the other side wants us to wait: `Retry-After`, or an attribute of that name; None where it says nothing.
+
+    `raise Recoverable(…) from error` keeps what `error` says. Of a group, the longest.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        waits = [wait for inner in error.exceptions if (wait := retry_after(inner, now=now)) is not None]
+        return max(waits, default=None)
+    for holder in _chain(error):
+        for value, unit in _asked(holder):
+            seconds = _seconds(value, now)
+            if seconds is not None:
+                return seconds * unit
+    return None
+
+
+def _asked(error: BaseException) -> Iterator[tuple[object, float]]:
+    """Whatever may say how long to wait, with its unit in seconds, the most exact first."""
+    yield _attribute(error, "retry_after"), 1.0
+    response = _attribute(error, "response")
+    cloud = _item(_item(response, "ResponseMetadata"), "HTTPHeaders")
+    holders = (_attribute(response, "headers"), _attribute(error, "headers"), cloud)
+    for headers in holders:
+        found = _headers(headers)
+        yield found.get("retry-after-ms"), 0.001
+        yield found.get("retry-after"), 1.0
+
+
+def _headers(headers: object) -> dict[str, object]:
+    """The headers by their names in lower case, whatever kind of mapping the client keeps them in."""
+    try:
+        return {str(name).lower(): value for name, value in headers.items()}  # type: ignore[attr-defined]
+    except Exception:  # noqa: BLE001 - see _attribute
+        return {}
+
+
+def _seconds(value: object, now: float) -> float | None:
+    """A number of seconds, as number or text, or the seconds until an HTTP date."""
+    if isinstance(value, dt.timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        seconds = float(value)
+    except OverflowError:
+        return None
+    except ValueError:
+        return _until(str(value), now)
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+
+
+def _until(date: str, now: float) -> float | None:
+    parts = email.utils.parsedate_tz(date)
+    if parts is None:
+        return None
+    try:
+        return max(0.0, email.utils.mktime_tz(parts) - now)
+    except (ValueError, OverflowError):
+        return None
+
+
+# --- looking at what others made ---------------------------------------------------------------------
 
 
 def _attribute(holder: object, name: str) -> object:
     try:
         return getattr(holder, name, None)
     except Exception:  # noqa: BLE001 - a property of the user's exception that raises itself says nothing
+        return None
+
+
+def _item(holder: object, name: str) -> object:
+    try:
+        return holder.get(name) if isinstance(holder, Mapping) else None
+    except Exception:  # noqa: BLE001 - see _attribute
         return None
 
 

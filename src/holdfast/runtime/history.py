@@ -11,7 +11,7 @@ from holdfast.core.fold import fold
 from holdfast.core.run_state import RunState, stretches
 from holdfast.errors import IllegalEvent, RunNotFound, StoreCorrupt
 from holdfast.storage.contract import Row, RunRow, Store
-from holdfast.storage.rows import broken_at, open_row, unpack
+from holdfast.storage.rows import broken_at, open_body, open_row
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +54,9 @@ def load(
         )
     parts = stretches(row.rewinds, upto)
     snapshot = store.snapshot(run_id, [(base, base)] if cold else parts)
-    state = run_state.load(unpack(snapshot.body)) if snapshot is not None else RunState(run_id)
+    state = (
+        run_state.load(open_body(snapshot.body, store.blobs)) if snapshot is not None else RunState(run_id)
+    )
     state.run_id = run_id
     for first_seq, last_seq in parts:
         if last_seq > state.seq:
@@ -62,7 +64,7 @@ def load(
             if check:
                 _refuse_damage(store, row, rows)
             for found in rows:
-                _fold(state, open_row(found))
+                _fold(state, open_row(found, store.blobs))
     if state.seq != upto:
         raise StoreCorrupt(
             f"run {run_id!r}: the log ends at event {state.seq}, but should reach {upto}. "
@@ -122,7 +124,7 @@ def checkpoints(store: Store, run_id: str) -> list[Checkpoint]:
     listed = []
     for found in store.events(run_id, kinds=events.CHECKPOINTS):
         if found.kind == "LayerCompleted":
-            layer = open_row(found).event.layer
+            layer = open_row(found, store.blobs).event.layer
         listed.append(
             Checkpoint(
                 id=f"{run_id}@{found.seq}",

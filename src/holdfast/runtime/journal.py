@@ -12,8 +12,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from itertools import islice
 from typing import Any
+
+import msgspec
 
 from holdfast.core import events, run_state
 from holdfast.core.events import Encoded, Event, Stored
@@ -22,9 +25,11 @@ from holdfast.core.graph import Flow
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState
 from holdfast.core.writers import Writers
-from holdfast.errors import StoreBusy, StoreError, StoreFull
+from holdfast.errors import LogBudget, StoreBusy, StoreError, StoreFull
 from holdfast.runtime.services import Services
+from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot, View
+from holdfast.storage.oversize import take_out
 from holdfast.storage.rows import SALT_BYTES, pack, seal
 from holdfast.storage.writer import Done
 
@@ -32,9 +37,20 @@ SNAPSHOT_BYTES_MIN = 64 * 1024
 SNAPSHOT_EVENTS_MAX = 4000
 SNAPSHOT_EVENTS_LIGHT = 500
 """A tail of this many events takes longer to fold than a light state to load: 10 µs an event beside 1 µs per 200 bytes."""
+WARN_BYTES = 500_000
+"""Of log for one checkpoint: worth a warning."""
+_LIGHT_BYTES = 50_000
+_RESULTS = (
+    events.NodeCompleted,
+    events.ItemCompleted,
+    events.StepCompleted,
+    events.NodeCheckpointed,
+    events.NodeStreamed,
+)
 _ROW_BYTES = 64
 _RETRY_S = 0.05
 _LATER = StoreBusy("tried again later")
+_log = logging.getLogger("holdfast")
 
 
 class Journal:
@@ -55,6 +71,8 @@ class Journal:
         self.create: NewRun | None = None
         self.definition: bytes | None = None
         self.bases: tuple[Snapshot, ...] = ()
+        self.base_blobs: tuple[Blob, ...] = ()
+        """What the bases refer to."""
         self.taken: list[str] = []
         self.due_at = row.due_at if row is not None else None
         self.at = 0.0
@@ -62,12 +80,24 @@ class Journal:
         """What was recorded and not saved, by the time it happened."""
         self._tail_bytes = 0
         self._tail_events = 0
+        self._since_checkpoint = 0
+        self._light = min(_LIGHT_BYTES, services.blob_over, services.log_budget)
+        self._blobs: tuple[Blob, ...] = ()
+        """What the events that are not saved refer to."""
         self._state_bytes = SNAPSHOT_BYTES_MIN // 4
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self.spills: list[str] = []
+        """Spilled streams that the log holds as soon as it is saved."""
 
     @property
     def dirty(self) -> bool:
         """Whether something was recorded that is not durable yet."""
         return bool(self._unsaved)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody inside a node waits until something is durable."""
+        return bool(self._waiters)
 
     def tick(self) -> float:
         """Read the clock: what is recorded next happens now. Never before the last event."""
@@ -77,6 +107,10 @@ class Journal:
     def record(self, event: Event, *, seq: int | None = None) -> None:
         """Encode and fold one event. It is durable after the next `save`."""
         encoded, state, at, unsaved = events.encode(event), self.state, self.at, self._unsaved
+        size = len(encoded.body)
+        if self._since_checkpoint + size > self._light:
+            encoded = self._weighed(event, encoded)
+            size = len(encoded.body)
         fold(state, Stored(seq or state.seq + 1, at, event))
         self.ready.observe(state, event)
         if type(event) is not events.NodeStarted:
@@ -85,8 +119,30 @@ class Journal:
             unsaved[-1][1].append(encoded)
         else:
             unsaved.append((at, [encoded]))
-        self._tail_bytes += len(encoded.body) + _ROW_BYTES
+        self._tail_bytes += size + _ROW_BYTES
         self._tail_events += 1
+        self._since_checkpoint = 0 if encoded.kind in events.CHECKPOINTS else self._since_checkpoint + size
+
+    def _weighed(self, event: Event, encoded: Encoded) -> Encoded:
+        """An event without what is too large for a log. Warns of one that makes its checkpoint heavy, refuses one over the
+        budget.
+        """
+        body, taken = take_out(encoded.body, self.services.blob_over)
+        weight = self._since_checkpoint + len(body)
+        where = f"run {self.state.run_id!r}, node {encoded.node!r}"
+        if weight > self.services.log_budget and isinstance(event, _RESULTS):
+            raise LogBudget(
+                f"{where}: {weight:,} bytes of log since the last checkpoint are over its budget of "
+                f"{self.services.log_budget:,}. Keep what is large elsewhere (ctx.artifacts, hf.Asset), or raise log_budget "
+                "and resume",
+                node=encoded.node,
+            )
+        if self._since_checkpoint <= WARN_BYTES < weight:
+            _log.warning(
+                "%s: %s bytes of log for one checkpoint; keep what is large elsewhere", where, f"{weight:,}"
+            )
+        self._blobs += taken
+        return msgspec.structs.replace(encoded, body=body) if taken else encoded
 
     def save(self, done: Done, *, release: bool = False) -> None:
         """Make everything recorded durable in one append, then call `done(None)`, perhaps before this
@@ -107,6 +163,19 @@ class Journal:
 
         self.save(done, release=release)
         await acknowledged
+
+    def until_saved(self, seq: int) -> asyncio.Future[None]:
+        """Done when the log is durable up to there."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((seq, waiter))
+        return waiter
+
+    def give_up(self, error: BaseException) -> None:
+        """Nothing more will be saved: tell those who wait for it."""
+        waiters, self._waiters = self._waiters, []
+        for _, waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
 
     def _commit(self, append: Append, done: Done, waited: float) -> None:
         def told(error: BaseException | None) -> None:
@@ -145,21 +214,32 @@ class Journal:
         """The append is durable."""
         last = append.rows[-1]
         self.saved_seq, self.digest = last.seq, last.digest
+        if self._waiters:
+            self._tell()
         self.create = self.definition = None
-        self.bases = ()
+        self.bases, self.base_blobs = (), ()
         if append.taken:
             del self.taken[: len(append.taken)]
         self.services.saved(append.run_id)
+
+    def _tell(self) -> None:
+        told = [waiter for seq, waiter in self._waiters if seq <= self.saved_seq]
+        self._waiters = [(seq, waiter) for seq, waiter in self._waiters if seq > self.saved_seq]
+        for waiter in told:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _append(self, *, release: bool) -> Append:
         unsaved, self._unsaved = self._unsaved, []
         rows: tuple[Row, ...] = ()
         digest, seq = self.digest, self.state.seq - sum(len(encoded) for _, encoded in unsaved)
+        blobs, self._blobs = self.base_blobs + self._blobs, ()
         for at, encoded in unsaved:
             rows += seal(
                 digest, self.state.run_id, seq, at, encoded, self.services.salts(SALT_BYTES * len(encoded))
             )
             digest, seq = rows[-1].digest, rows[-1].seq
+        snapshots, taken = (self.bases, ()) if self.bases else self._snapshots()
         return Append(
             run_id=self.state.run_id,
             expected_seq=rows[0].seq - 1,
@@ -169,22 +249,25 @@ class Journal:
             fence=self.fence,
             create=self.create,
             definition=self.definition,
-            snapshots=self.bases or self._snapshots(),
+            snapshots=snapshots,
             taken=tuple(self.taken),
             release=release,
+            blobs=blobs + taken,
         )
 
-    def _snapshots(self) -> tuple[Snapshot, ...]:
+    def _snapshots(self) -> tuple[tuple[Snapshot, ...], tuple[Blob, ...]]:
+        """A snapshot to go along, where it is time for one, and the blobs it refers to."""
         light = (
             self._tail_events >= SNAPSHOT_EVENTS_LIGHT
             and self._state_bytes + self._tail_bytes <= 200 * self._tail_events
         )
         if not light and self._tail_bytes < 4 * self._state_bytes and self._tail_events < SNAPSHOT_EVENTS_MAX:
-            return ()
+            return (), ()
         body = run_state.dump(self.state)
         self._state_bytes = max(len(body), SNAPSHOT_BYTES_MIN // 4)
         self._tail_bytes = self._tail_events = 0
-        return (Snapshot(self.state.seq, pack(body)),)
+        lighter, blobs = take_out(body, self.services.blob_over)
+        return (Snapshot(self.state.seq, pack(lighter)),), blobs
 
     def view(self) -> View:
         """The run row as it follows from the state."""

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.core import commands, events
 from holdfast.core.events import Failure
 from holdfast.errors import ResumeRefused
-from holdfast.runtime import ends, failures, operator
+from holdfast.runtime import asking, ends, failures, operator
 from holdfast.runtime.journal import Journal
 
 
@@ -19,12 +19,16 @@ def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.
     """
     record = journal.record
     match command:
-        case commands.StartNode(node, iteration, execution, attempt, took):
+        case commands.StartNode(node, iteration, execution, attempt, took, woken):
             started = events.NodeStarted(
-                node=node, iteration=iteration, execution=execution, attempt=attempt, took=took
+                node=node, iteration=iteration, execution=execution, attempt=attempt, took=took, woken=woken
             )
             record(started)
-            if journal.flow.nodes[node].options.each:
+            options = journal.flow.nodes[node].options
+            if options.question is not None:
+                _take_answer(journal, node)
+                return True
+            if options.each:
                 if journal.state.nodes[node].items is None:
                     _list_items(journal, node)
                 return True  # a fan-out is not called itself, only its items
@@ -43,6 +47,15 @@ def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.
         case commands.CompleteLayer():
             _complete_layer(journal, command)
             return True
+        case commands.AskFirst(node, iteration, execution):
+            asking.ask_first(journal, node, iteration, execution)
+            return True
+        case commands.ExpireQuestion(key):
+            asking.expire(journal, key)
+            return True
+        case commands.FireTimer(key):
+            _fire(journal, key)
+            return True
         case _:
             _perform_on_visit(journal, command)
             return True
@@ -51,10 +64,8 @@ def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.
 
 def _perform_on_visit(journal: Journal, command: commands.AnyCommand) -> None:
     """Commands about one open visit."""
-    assert not isinstance(
-        command, (commands.WakeAt, commands.CompleteRun, commands.FailRun, commands.CompleteLayer)
-    )
-    record, name = journal.record, command.node
+    name: str = getattr(command, "node")  # noqa: B009 - all that are left have one
+    record = journal.record
     header = ends.visit_of(name, journal.state.nodes[name])
     match command:
         case commands.CompleteItems():
@@ -74,7 +85,9 @@ def _perform_on_visit(journal: Journal, command: commands.AnyCommand) -> None:
         case commands.SkipNode():
             _skip_cut(journal, name, header)
         case commands.AskAboutNode():
-            record(_question(journal, name, header))
+            asking.ask_about(journal, name)
+        case commands.QuarantineNode():
+            record(events.NodeFailed(**header, failure=_quarantined(journal, name)))
 
 
 def _list_items(journal: Journal, name: str) -> None:
@@ -118,26 +131,56 @@ def _complete_layer(journal: Journal, command: commands.CompleteLayer) -> None:
 
 
 def _skip_cut(journal: Journal, name: str, header: dict[str, Any]) -> None:
-    """`on_interrupt="skip"`: nothing takes the place of the result. A router that cannot decide then fails as
-    any router does.
+    """`on_interrupt="skip"`, `safe_to_fail`: nothing takes the place of the result. A router that cannot decide then
+    fails as any router does.
     """
+    warning = journal.state.nodes[name].failure
+    reason = "on_interrupt" if warning is None else "safe_to_fail"
     try:
-        journal.record(operator.skipped(journal, name, header, reason="on_interrupt"))
+        journal.record(operator.skipped(journal, name, header, reason=reason, warning=warning))
     except ResumeRefused as fault:
         cause = fault.__cause__ or fault
-        journal.record(events.NodeSkipped(**header, reason="on_interrupt"))
+        journal.record(events.NodeSkipped(**header, reason=reason, warning=warning))
         journal.record(events.RoutingFailed(**header, failure=failures.describe(cause, kind="partial")))
 
 
-def _question(journal: Journal, name: str, header: dict[str, Any]) -> events.QuestionAsked:
-    visit = journal.state.nodes[name]
-    return events.QuestionAsked(
-        **header,
-        key=f"{name}.{visit.iteration}.{visit.execution}.{visit.attempt}",
-        text=f"{name!r} did not end and is not idempotent: its effect may or may not have happened. "
-        "Retry it, skip it, or abort the run?",
-        options=["retry", "skip", "abort"],
+def _quarantined(journal: Journal, name: str) -> Failure:
+    times = journal.state.nodes[name].crashes
+    return Failure(
+        "fatal",
+        "Quarantined",
+        f"{name!r} was cut by the end of its process {times} times in a row and kept nothing in between, so it is not tried "
+        "again by itself. Find out what kills it; then resume with force=True (--force), or skip the node.",
     )
+
+
+def _fire(journal: Journal, key: str) -> None:
+    wait = journal.state.waits[key]
+    attempt = journal.state.nodes[wait.node].attempt
+    journal.record(
+        events.TimerFired(
+            node=wait.node,
+            iteration=wait.iteration,
+            execution=wait.execution,
+            attempt=attempt,
+            slot=wait.slot,
+            item=wait.item,
+        )
+    )
+
+
+def _take_answer(journal: Journal, name: str) -> None:
+    """A question node was answered: the answer is its result."""
+    asked, visit = journal.flow.nodes[name].options.question, journal.state.nodes[name]
+    assert asked is not None
+    update = {asked.into: visit.answer} if asked.into is not None else {}
+    try:
+        produced = ends.answered(journal.flow, journal.state, journal.writers, name, update)
+    except Exception as raised:  # noqa: BLE001 - a reducer or a validation of the user's raised
+        failure = failures.describe(raised, kind="partial")
+        produced = [events.NodeFailed(**ends.visit_of(name, visit), failure=failure)]
+    for event in produced:
+        journal.record(event)
 
 
 def give_up(journal: Journal, command: commands.AnyCommand) -> None:

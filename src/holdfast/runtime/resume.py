@@ -26,6 +26,7 @@ from holdfast.runtime import history
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import FINAL, RunRow
+from holdfast.storage.rows import open_row
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +94,7 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: 
         journal.record(
             events.RunResumed(
                 holder=holder,
-                nodes=wish.nodes,
+                nodes=_tried_again(head, wish),
                 fresh=wish.fresh,
                 force=wish.force,
                 by=wish.by,
@@ -103,7 +104,8 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: 
     else:
         seq = row.seq + 1
         journal.rewinds = (*row.rewinds, (seq, to))
-        journal.record(_rewind(head, state, to, wish), seq=seq)
+        signals = _signals_since(services, row, head, to)
+        journal.record(_rewind(head, state, to, wish, signals), seq=seq)
     for event in changed:
         journal.record(event)
         journal.definition = msgspec.json.encode(flow.definition)
@@ -115,6 +117,16 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: 
     _refuse_misfit(flow, journal.state)
     _validate(flow, journal.state, wish)
     return journal
+
+
+def _tried_again(head: RunState, wish: Wish) -> list[str] | None:
+    """The failed nodes that are due again; None: all. A refusal or another fatal failure stays one, also where the run has not
+    come to its end since: then it comes to it now.
+    """
+    fatal = {name for name in head.failed if (told := head.nodes[name].failure) and told.kind == "fatal"}
+    if wish.nodes is not None or wish.force or not fatal:
+        return wish.nodes
+    return [name for name in head.failed if name not in fatal]
 
 
 def refuse_final(run_id: str, status: str) -> None:
@@ -203,7 +215,19 @@ def _rewound_to(
     return state
 
 
-def _rewind(head: RunState, state: RunState, to: int, wish: Wish) -> events.RunRewound:
+def _signals_since(services: Services, row: RunRow, head: RunState, to: int) -> dict[str, list[Any]]:
+    """What the run was told behind that place: it happened, whatever the run forgets."""
+    told: dict[str, list[Any]] = {}
+    for found in services.store.events(row.run_id, to, kinds=("SignalReceived",)):
+        if any(first <= found.seq <= last for first, last in head.stretches()):
+            signal = open_row(found, services.store.blobs).event
+            told.setdefault(signal.name, []).append(signal.payload)
+    return told
+
+
+def _rewind(
+    head: RunState, state: RunState, to: int, wish: Wish, signals: dict[str, list[Any]]
+) -> events.RunRewound:
     """The rewind, with what it never undoes."""
     executions: dict[str, dict[int, int]] = {name: dict(visits) for name, visits in head.executions.items()}
     for name, node in head.nodes.items():
@@ -215,7 +239,15 @@ def _rewind(head: RunState, state: RunState, to: int, wish: Wish) -> events.RunR
             executions.setdefault(name, {})[iteration] = last
     crashes = {name: head.nodes[name].crashes for name in head.open if head.nodes[name].crashes}
     return events.RunRewound(
-        to=to, executions=executions, crashes=crashes, active_s=head.active_s, by=wish.by, reason=wish.reason
+        to=to,
+        executions=executions,
+        crashes=crashes,
+        active_s=head.active_s,
+        usd=head.usd,
+        tokens=head.tokens,
+        signals=signals,
+        by=wish.by,
+        reason=wish.reason,
     )
 
 

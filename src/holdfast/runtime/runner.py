@@ -22,13 +22,14 @@ from holdfast.core import commands, events
 from holdfast.core.decide import decide
 from holdfast.core.events import Failure
 from holdfast.core.graph import Flow
-from holdfast.errors import ResumeRefused
-from holdfast.runtime import ends, operator
-from holdfast.runtime.bodies import Body, Stopped
+from holdfast.errors import AnswerRefused, LogBudget, ResumeRefused
+from holdfast.runtime import asking, ends, operator
+from holdfast.runtime.bodies import Body, Parked, Stopped
 from holdfast.runtime.clock import Timer
-from holdfast.runtime.context import Context
+from holdfast.runtime.context import BlockingContext, Context
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.perform import give_up, perform
+from holdfast.runtime.work import Work
 from holdfast.storage.contract import FINAL, Request
 
 ENDED = frozenset({"completed", "failed", "cancelled", "interrupted"})
@@ -68,6 +69,7 @@ class Runner:
         self._advancing = False
         self._saving = False
         self._again = False
+        self._looking = False
         self._timer: Timer | None = None
 
     # --- from outside ---------------------------------------------------------------------------------
@@ -78,6 +80,20 @@ class Runner:
             self._known_requests.add(request.id)
             self._requests.append(request)
             self._advance()
+
+    def is_current(self, body: Body) -> bool:
+        """Whether an attempt may still record anything."""
+        return self._bodies.get(body.key) is body and not body.cancelled and not self.done.done()
+
+    def look_again(self) -> None:
+        """Something was recorded: save it, together with what else comes in this pass of the event loop."""
+        if not self._looking:
+            self._looking = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._looking = False
+        self._advance()
 
     def wake(self) -> None:
         """Look again: something that the run waited for has changed."""
@@ -142,14 +158,14 @@ class Runner:
         self._take_ends()
         if self._requests:
             self._take_requests()
-        starts, wake_at = self._decide()
-        journal.due_at = wake_at
+        starts, wake_at, due_at = self._decide()
+        journal.due_at = wake_at if due_at is None else due_at
         busy = starts or self._bodies or self._haunted or wake_at is not None
         idle = self.state.status in ENDED or not busy or (self._halt is not None and not self._bodies)
         if idle and self._more_requests():
             idle = False
-        if wake_at is not None and not idle:
-            self._wake_later(wake_at)
+        if journal.due_at is not None and not idle:
+            self._wake_later(journal.due_at)
         if journal.dirty and self._must_save(starts, idle=idle):
             self._save(starts, idle=idle)
         elif idle:
@@ -170,10 +186,10 @@ class Runner:
         return bool(self._requests)
 
     def _must_save(self, starts: list[events.NodeEvent], *, idle: bool) -> bool:
-        """Not now only if the run saves when it stops, and nothing that starts wants its start to be durable."""
+        """Not now only if the run saves when it stops, and nothing in it or about to start wants anything to be durable."""
         # Checkpoint 0 is durable before anything runs, whatever the durability.
         first = not self.journal.saved_seq
-        if first or idle or self._durability != "exit":
+        if first or idle or self._durability != "exit" or self.journal.awaited:
             return True
         return self._careful(starts) or self.state.seq - self.journal.saved_seq >= _EXIT_EVENTS_MAX
 
@@ -196,6 +212,8 @@ class Runner:
         def done(error: BaseException | None) -> None:
             self._saving = False
             try:
+                if error is None:
+                    self._deliver()
                 if error is not None or idle:
                     self._finish(error)
                 elif not self.done.done():
@@ -206,6 +224,16 @@ class Runner:
         self.journal.save(done, release=idle)
         if ahead:
             self._call_all(starts)
+
+    def _deliver(self) -> None:
+        """What is durable now may be what somebody inside a node waits for."""
+        for body in list(self._bodies.values()):
+            if body.work is not None:
+                body.work.deliver()
+        if self.journal.spills:
+            spills, self.journal.spills = self.journal.spills, []
+            blobs, run_id = self.services.store.blobs, self.state.run_id
+            self.services.aside(lambda: blobs.unspill(run_id, spills), lambda error: None)
 
     def _go_on(self, starts: list[events.NodeEvent]) -> None:
         """What starts is durable: call it, unless a halt has come in the meantime; what has not begun then does not begin."""
@@ -224,6 +252,7 @@ class Runner:
         """Nothing is left to do here, or the lease or the store is lost: whoever drives the run is told."""
         if self.done.done():
             return
+        self.journal.give_up(error or Stopped())
         if error is None:
             self.done.set_result(None)
         else:
@@ -273,21 +302,46 @@ class Runner:
     def _take_ends(self) -> None:
         ended, self._ended = self._ended, []
         for body in ended:
+            if body.work is not None:
+                self._take_stream(body)
             if isinstance(body.error, Stopped) and not body.timed_out:
                 continue  # the halt records it
             self._owes = self._owes or not self.flow.nodes[body.key[0]].options.idempotent
-            for event in self._events_of(body):
-                self.journal.record(event)
+            try:
+                for event in self._events_of(body):
+                    self.journal.record(event)
+            except LogBudget as refused:
+                self.journal.record(self._failed(body, refused))
+
+    def _take_stream(self, body: Body) -> None:
+        """What an attempt streamed goes into the log with its end."""
+        stream = body.work.stream
+        stream.close()
+        if stream.chunks:
+            name, item = body.key
+            header = ends.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
+            self.journal.record(events.NodeStreamed(**header, item=item, chunks=stream.chunks))
+        if stream.spilled:
+            self.journal.spills.append(stream.key)
 
     def _events_of(self, body: Body) -> list[events.Event]:
         """What the end of a body means for the run. What comes after the timeout is too late, also if it comes."""
         name, item = body.key
         error = body.error
+        if isinstance(error, Parked) and not body.timed_out:
+            header = ends.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
+            return [events.NodeWaiting(**header, on=error.slots, item=item)]
         if error is None and not body.timed_out:
             try:
                 if item is None:
                     return ends.completed(
-                        self.flow, self.state, self.journal.writers, name, body.given, body.value
+                        self.flow,
+                        self.state,
+                        self.journal.writers,
+                        name,
+                        body.given,
+                        body.value,
+                        body.work.artifacts_made if body.work is not None else {},
                     )
                 header = ends.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
                 return [ends.item_completed(self.flow, name, header, item, body.value)]
@@ -313,19 +367,24 @@ class Runner:
 
     # --- what is next ---------------------------------------------------------------------------------
 
-    def _decide(self) -> tuple[list[events.NodeEvent], float | None]:
-        """Record what `decide` says until it has no more to say. Returns what is to be called, and when to look again."""
+    def _decide(self) -> tuple[list[events.NodeEvent], float | None, float | None]:
+        """Record what `decide` says until it has no more to say. Returns what is to be called, when to look again,
+        and when the run wants attention although nobody waits for that.
+        """
         starts: list[events.NodeEvent] = []
         if self._halt is not None:
             if not self._bodies:
                 self._finish_halt(self._halt)
-            return [], None
+            return [], None, None
         while True:
             wake_at: float | None = None
+            due_at: float | None = None
             again = False
             for command in decide(self.flow, self.state, self.journal.at, self.journal.ready):
                 if isinstance(command, commands.WakeAt):
                     wake_at = command.at
+                elif isinstance(command, commands.DueAt):
+                    due_at = command.at
                 elif self._haunted and (ghost := self._ghost(command)) is not None:
                     until = ghost.given_up_at + (
                         self.flow.nodes[ghost.key[0]].options.timeout_s or _PATIENCE_S
@@ -338,7 +397,7 @@ class Runner:
                 else:
                     again = perform(self.journal, command, starts) or again
             if not again:
-                return starts, wake_at
+                return starts, wake_at, due_at
 
     def _ghost(self, command: commands.AnyCommand) -> Body | None:
         """The thread of an older attempt that still lives: no new one starts beside it."""
@@ -364,7 +423,13 @@ class Runner:
         self._bodies[body.key] = body
         if node.options.timeout_s is not None:
             body.limit(self.services.clock, node.options.timeout_s)
-        arguments = (body.given, self._context(start, body)) if node.takes_context else (body.given,)
+        arguments: tuple[Any, ...] = (body.given,)
+        if node.takes_context or node.streams:
+            context = self._context(start, body, blocks=not (node.is_async or node.streams))
+            arguments = (body.given, context) if node.takes_context else arguments
+            if node.streams:
+                body.call(lambda *given: _streamed(context, node.fn, given), arguments)
+                return
         if node.is_async:
             body.call(node.fn, arguments)
         elif self.services.threads is not None:
@@ -372,8 +437,9 @@ class Runner:
         else:
             body.call_inline(node.fn, arguments)
 
-    def _context(self, start: events.NodeEvent, body: Body) -> Context:
-        return Context(
+    def _context(self, start: events.NodeEvent, body: Body, *, blocks: bool) -> Any:
+        context = Context(
+            Work(self, body, start, blocks=blocks),
             run_id=self.state.run_id,
             flow=self.flow.name,
             node=start.node,
@@ -382,8 +448,8 @@ class Runner:
             attempt=start.attempt,
             item=body.key[1],
             resources=self.services.resources,
-            is_cancelled=lambda: body.cancelled,
         )
+        return BlockingContext(context, asyncio.get_running_loop()) if blocks else context
 
     def _given(self, start: events.NodeEvent, item: int | None) -> Any:
         """The node's own copy of what it is given: typed, and shared with nobody."""
@@ -424,7 +490,7 @@ class Runner:
         for request in requests:
             if self.state.status in ("failed", "interrupted") and request.verb != "cancel":
                 continue  # it stays where it is, for whoever takes the run up again
-            with suppress(ResumeRefused):  # it came too late: the run has moved on
+            with suppress(ResumeRefused, AnswerRefused):  # it came too late: the run has moved on
                 self.answer(request)
 
     def answer(self, request: Request) -> None:
@@ -442,6 +508,9 @@ class Runner:
                 self.halt(Halt("cancel", request.by, request.reason))
             case "pause":
                 operator.pause(self.journal, by=request.by, reason=request.reason)
+            case "answer" | "signal":
+                if asking.tell(self.journal, request):
+                    self.halt(Halt("cancel", request.by, request.reason or "aborted by the answer"))
             case "retry":
                 operator.retry(
                     self.journal,
@@ -462,3 +531,17 @@ class Runner:
                 raise ResumeRefused(
                     self.state.run_id, f"this version does not know the request {request.verb!r}"
                 )
+
+
+async def _streamed(context: Context, fn: Any, given: tuple[Any, ...]) -> Any:
+    """Run an async generator: what it yields are chunks; the last thing is its result, if it can be one."""
+    last: Any = None
+    held = False
+    state_type = type(given[0])
+    async for value in fn(*given):
+        if held:
+            context.emit(last)
+        last, held = value, isinstance(value, (dict, state_type)) and not isinstance(value, str)
+        if not held:
+            context.emit(value)
+    return last if held else None

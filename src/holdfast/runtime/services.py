@@ -9,15 +9,37 @@ import random
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
-from holdfast.errors import StoreError
+from holdfast.errors import ContextError, StoreError
+from holdfast.runtime.artifacts import Artifacts
 from holdfast.runtime.bodies import Body, Threads
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.commits import Commits
 from holdfast.storage.contract import Holder, Store
+from holdfast.storage.oversize import BLOB_OVER, LOG_BUDGET
+
+Aside: TypeAlias = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
+
+
+def at_once(call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
+    """Call something that may block right here: for an engine without threads."""
+    try:
+        call()
+    except Exception as raised:  # noqa: BLE001 - told to whoever asked
+        done(raised)
+    else:
+        done(None)
+
+
+def no_artifacts(run_id: str, flow: str, node: str, visit: str) -> Artifacts:
+    """There is no folder for files."""
+    raise ContextError(
+        f"node {node!r} wants a folder for its files, and there is none: give the engine run_base=… "
+        "(--run-base, HOLDFAST_RUN_BASE)"
+    )
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +61,20 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Have the runner of this run, if there is one, look again."""
     saved: Callable[[str], None]
     """Called with a run id when something new is durable in its log."""
+    aside: Aside = at_once
+    """Call something that may block, off the event loop, and then the other on it."""
+    streamed: Callable[[Any], None] = lambda chunk: None
+    """Called with every chunk (`runtime.streams.Chunk`) that a node streams."""
+    artifacts: Callable[[str, str, str, str], Artifacts] = no_artifacts
+    """The folder for the files of a visit: run, flow, node, visit."""
+    artifact_names: Callable[[str, str, str], list[str]] = lambda run_id, flow, node: []
+    """What is in that folder: run, flow, node."""
+    park_after: float = 30.0
+    """Seconds that a coroutine waits before it is unwound."""
+    log_budget: int = LOG_BUDGET
+    """Bytes of log for one checkpoint over which a result is refused."""
+    blob_over: int = BLOB_OVER
+    """Bytes of JSON over which a value leaves the log and becomes a blob."""
 
 
 class Salts:

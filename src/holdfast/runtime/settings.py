@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from holdfast.errors import SettingError, did_you_mean
+from holdfast.storage.oversize import BLOB_OVER, LOG_BUDGET
 
 Durability = Literal["sync", "async", "exit"]
 
@@ -24,10 +25,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Where runs are kept: a path, sqlite:///path or memory://name."""
     grace: float = 30.0
     """Seconds that running nodes get to end when the process is asked to stop."""
+    park_after: float = 30.0
+    """Seconds that a waiting `async` node is kept in memory before it is unwound."""
     lease_ttl: float = 30.0
     """Seconds after which a holder that does not answer is taken over, where its death cannot be seen."""
     durability: Durability = "sync"
     """When a step is durable: before the next node starts (sync), while it runs (async), when the run stops (exit)."""
+    blobs: str = ""
+    """Where values too large for the log are kept: a folder, file:///path, memory://name or a URL of fsspec; empty: beside
+    the store."""
+    blob_over: int = BLOB_OVER
+    """Bytes of JSON over which a value leaves the log and becomes a blob."""
+    log_budget: int = LOG_BUDGET
+    """Bytes of log for one checkpoint over which a result is refused; from 500 KB on there is a warning."""
+    run_base: str = ""
+    """The folder for receipts, handoffs and artifacts; empty: none are made."""
 
 
 def resolve(
@@ -71,7 +83,7 @@ def project_table(folder: Path | None = None) -> dict[str, Any]:
 
 
 def _fit(value: Any, name: str, kind: Any, where: str) -> Any:
-    if name in ("grace", "lease_ttl"):
+    if name in ("grace", "lease_ttl", "park_after"):
         try:
             seconds = float(value)
         except (TypeError, ValueError):
@@ -83,8 +95,20 @@ def _fit(value: Any, name: str, kind: Any, where: str) -> Any:
         return seconds
     if name == "durability" and value not in get_args(Durability):
         raise SettingError(f"{where} must be one of {', '.join(get_args(Durability))}, not {value!r}")
-    if name == "store":
+    if name in ("blob_over", "log_budget"):
+        return _bytes(value, where)
+    if name in ("store", "blobs", "run_base"):
         if not isinstance(value, (str, os.PathLike)):
             raise SettingError(f"{where} must be a path or a URL, not {value!r}")
         return os.fspath(value)
     return value
+
+
+def _bytes(value: Any, where: str) -> int:
+    try:
+        count = int(value)
+    except (TypeError, ValueError):
+        raise SettingError(f"{where} must be a number of bytes, not {value!r}") from None
+    if isinstance(value, (bool, float)) or count < 1000:
+        raise SettingError(f"{where} must be a whole number of bytes, at least 1000, not {value!r}")
+    return count

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from holdfast.core.run_state import RunState
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreCorrupt
 from holdfast.runtime import history
 from holdfast.runtime.journal import view_of
 from holdfast.storage.contract import Row, RunRow, Store
-from holdfast.storage.rows import broken_at, open_row
+from holdfast.storage.rows import broken_at, open_body, open_row
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ def verify(store: Store, run_id: str) -> Verdict:
     """Check one run from its first event to its row."""
     row = store.run(run_id)
     rows = store.events(run_id)
-    problems = _chain_problems(store, row, rows)
+    problems = _chain_problems(store, row, rows) or _blob_problems(store, rows)
     if not problems:
         problems = _fold_problems(store, row, rows)
     return Verdict(run_id=run_id, events=len(rows), problems=problems)
@@ -41,7 +41,7 @@ def _chain_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
     )
     if base is not None and base.base:
         after, digest = base.seq, base.digest
-        forked = open_row(rows[0]).event
+        forked = open_row(rows[0], store.blobs).event
         if sha256(base.body).hexdigest() != getattr(forked, "base_digest", None):
             return [f"the base at event {after} is not what the fork was made from"]
     broken = broken_at(row.run_id, rows, after=after, digest=digest)
@@ -55,10 +55,21 @@ def _chain_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
     return []
 
 
+def _blob_problems(store: Store, rows: list[Row]) -> list[str]:
+    """What the events refer to must be there, and be what was put there. (The fold reads what snapshots refer to.)"""
+    problems: list[str] = []
+    for row in rows:
+        try:
+            open_body(row.body, store.blobs)
+        except StoreCorrupt as fault:
+            problems.append(f"event {row.seq} ({row.kind}): {fault}")
+    return problems
+
+
 def _fold_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
     """The run row and the snapshot must be what folding all events gives."""
     rewinds = tuple(
-        (stored.seq, stored.event.to) for stored in map(open_row, rows) if stored.kind == "RunRewound"
+        (row.seq, open_row(row, store.blobs).event.to) for row in rows if row.kind == "RunRewound"
     )
     problems: list[str] = []
     try:

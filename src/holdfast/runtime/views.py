@@ -9,11 +9,21 @@ import msgspec
 
 from holdfast.core.events import Failure, NodeEvent, Stored
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import Question, RunState
+from holdfast.core.run_state import NODE_LEVEL, NodeState, Question, RunState, Warned
 from holdfast.errors import StateError
 from holdfast.storage.contract import RunRow, RunStatus
 
 S = TypeVar("S")
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What was spent, as nodes told with `ctx.cost`."""
+
+    usd: float = 0.0
+    tokens: int = 0
+
+
+_NOTHING = Cost()
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +41,13 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     retry_at: float | None
     items: tuple[int, int] | None
     """(done, all) of a fan-out that has not ended."""
+    steps: tuple[str, ...]
+    """The steps that a visit which has not ended has kept, with their keys; not those of items."""
+    checkpoint: Any
+    """How far it has come, in its own words (`ctx.checkpoint`)."""
+    chunks: int
+    """What it has streamed, as far as recorded."""
+    cost: Cost
 
 
 class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
@@ -53,9 +70,22 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     created_at: float
     updated_at: float
     active_s: float
+    cost: Cost
+    warnings: tuple[Warned, ...]
+    """Nodes that failed and were safe to."""
+    waits: tuple[str, ...]
+    """The timers and signals that it waits for."""
     layer: int
     held_by: str | None
     """The live process that executes it, if any."""
+
+
+class AskedQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """An open question and the run that asks it."""
+
+    run_id: str
+    flow: str
+    question: Question
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +120,9 @@ def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S
         created_at=state.created_at,
         updated_at=state.at,
         active_s=state.active_s,
+        cost=Cost(state.usd, state.tokens),
+        warnings=tuple(state.warnings),
+        waits=tuple(state.waits),
         layer=state.layer,
         held_by=row.holder.describe() if row is not None and row.held and row.holder is not None else None,
     )
@@ -103,8 +136,9 @@ def _typed(state: RunState, flow: Flow[Any] | None) -> Any:
     return msgspec.json.decode(msgspec.json.encode(state.values))
 
 
-def _node_view(node: Any) -> NodeView:
+def _node_view(node: NodeState) -> NodeView:
     items = node.items
+    kept = node.kept.get(NODE_LEVEL) or {}
     return NodeView(
         status=node.status,
         iteration=node.iteration,
@@ -117,6 +151,10 @@ def _node_view(node: Any) -> NodeView:
         error=node.failure,
         retry_at=node.retry_at,
         items=(len(items.done), len(items.values)) if items is not None else None,
+        steps=tuple(slot.removeprefix("step:") for slot in kept if slot.startswith("step:")) if kept else (),
+        checkpoint=kept.get("checkpoint"),
+        chunks=node.streamed,
+        cost=Cost(node.usd, node.tokens) if node.tokens or node.usd else _NOTHING,
     )
 
 

@@ -1,7 +1,8 @@
 """What a store is: fifteen verbs, their words and their errors. Every store passes `holdfast.testing.conformance`.
 
 A store keeps, per run, a log of rows without gaps, one run row that is a view of that log, the snapshots that make
-loading fast, a lease (who may append) and an inbox (what everyone else wants). It never looks into a body.
+loading fast, a lease (who may append) and an inbox (what everyone else wants); and beside them blobs, values too large for
+a log (`holdfast.storage.blobs`). It never looks into a body.
 
 The one write that matters is `append`. It is conditional: the log must end at `expected_seq`, and the writer must still hold
 the lease with `fence`. Both are checked in the transaction that writes, so a late writer is harmless whatever the clocks say.
@@ -20,6 +21,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from holdfast.errors import HoldfastError
+from holdfast.storage.blobs import Blob, Blobs
 
 RunStatus: TypeAlias = Literal[
     "pending", "running", "waiting", "paused", "interrupted", "completed", "failed", "cancelled"
@@ -106,6 +108,8 @@ class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Ids of inbox requests that these rows answer; they leave the inbox."""
     release: bool = False
     """Give the lease back with this append."""
+    blobs: tuple[Blob, ...] = ()
+    """What rows and snapshots refer to: durable before they are."""
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,11 +193,15 @@ class Store(Protocol):
 
     url: str
     """How to open this store again, without any secret."""
+    blobs: Blobs
+    """Where the values that are too large for the log are kept."""
 
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
         """Write a batch in one transaction; acknowledged means durable. Verdicts, in order: None (written), `RunExists`,
         `RunNotFound`, `FenceLost` (also for a holder that the store does not know), `SeqConflict`, `CodecError` (text that no
-        store can keep), `StoreCorrupt` (this run's log is damaged). Raises `StoreFull`: nothing of the batch is written.
+        store can keep), `StoreCorrupt` (this run's log is damaged), or why a blob of the append could not be kept
+        (`StoreFull`, `StoreBusy`, …). Blobs are durable before the transaction begins; those of an append that is refused, or
+        that a crash forestalls, stay without harm. Raises `StoreFull`: nothing of the batch is written.
         """
 
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:

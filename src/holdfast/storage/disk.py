@@ -1,4 +1,5 @@
-"""The place on disk where a SQLite store lives: what must be true of a path before SQLite opens it.
+"""The place on disk where a SQLite store lives: what must be true of a path before SQLite opens it. And how a file or
+a folder is made to survive power loss, for whoever writes beside it.
 
 Invariant: this process never opens a database file that may be in use. Closing any handle on it would drop the locks that
 SQLite holds for this process. So the file is opened here once, to create it (exclusively, 0600), and afterwards only looked at
@@ -7,7 +8,9 @@ with `os.stat`.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -32,7 +35,7 @@ def prepare(path: str | os.PathLike[str]) -> str:
     real = Path(path).expanduser().resolve()
     folder = real.parent
     try:
-        _make_folder(folder)
+        make_folder(folder)
         _refuse_network(folder, real)
         if real.is_dir():
             raise StoreUnusable(
@@ -78,12 +81,30 @@ def file_system(path: str, mountinfo: str) -> str:
     return kind
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, for their owner only and to stay."""
     if folder.is_dir():
         return
-    _make_folder(folder.parent)
+    make_folder(folder.parent)
     folder.mkdir(0o700, exist_ok=True)
-    _sync_folder(folder.parent)
+    sync_folder(folder.parent)
+
+
+def sync_file(handle: int) -> None:
+    """Make what was written to a file survive power loss."""
+    if sys.platform == "darwin":
+        fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name in a folder survive power loss."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _refuse_network(folder: Path, path: Path) -> None:
@@ -107,7 +128,7 @@ def _create(path: Path, folder: Path) -> None:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:
             return
-    _sync_folder(folder)
+    sync_folder(folder)
 
 
 def _refuse_emptied(path: Path) -> None:
@@ -124,12 +145,3 @@ def _refuse_emptied(path: Path) -> None:
             f"{path} was cut to nothing while its log ({path}-wal) still holds data. "
             "Put the database file back from a copy, or move both files away to begin anew."
         )
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new name in a folder survive power loss."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -17,6 +17,7 @@ import msgspec
 from holdfast.errors import CodecError, RunHeld, RunNotFound, StoreUnusable
 from holdfast.storage import failpoints, forks, verdicts
 from holdfast.storage import holder as holders
+from holdfast.storage.blobs import Blobs, MemoryBlobs
 from holdfast.storage.contract import (
     Append,
     Holder,
@@ -30,6 +31,7 @@ from holdfast.storage.contract import (
     Verdict,
     View,
 )
+from holdfast.storage.oversize import keep_blobs
 
 _encode = msgspec.msgpack.Encoder().encode  # refuses what cannot be text, as a database would
 _copied = msgspec.msgpack.Decoder(dict[str, Any]).decode
@@ -66,6 +68,7 @@ class _Data:
         self.waiting: dict[tuple[str, str], Request] = {}
         """Requests by run and request id, in the order they came."""
         self.taken: set[tuple[str, str]] = set()
+        self.blobs = MemoryBlobs()
 
 
 _named: dict[str, _Data] = {}
@@ -80,9 +83,11 @@ class MemoryStore:
         *,
         clock: Callable[[], float] = time.time,
         alive: holders.Alive = holders.alive,
+        blobs: Blobs | None = None,
     ) -> None:
         self.url = f"memory://{name or ''}"
         self._data = _Data() if name is None else _named.setdefault(name, _Data())
+        self.blobs: Blobs = blobs or self._data.blobs
         self._clock = clock
         self._alive = alive
         self._forks = forks.count
@@ -93,10 +98,14 @@ class MemoryStore:
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
         if not batch:
             return []
+        self._require_usable()
+        refused = keep_blobs(self.blobs, batch)
         with self._use() as data:
             failpoints.reach("append.before")
             heads: dict[str, _Head] = {}  # as they will be behind the appends judged so far
-            judged = [self._judge(data, append, heads) for append in batch]
+            judged = [
+                refused.get(index) or self._judge(data, append, heads) for index, append in enumerate(batch)
+            ]
             failpoints.reach("append.written")
             for append, verdict in zip(batch, judged, strict=True):
                 if verdict is None:

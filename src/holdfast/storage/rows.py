@@ -14,7 +14,9 @@ import zstandard
 
 from holdfast.core.events import Encoded, Stored, decode
 from holdfast.errors import StoreCorrupt
+from holdfast.storage.blobs import Blobs
 from holdfast.storage.contract import Row
+from holdfast.storage.oversize import put_back
 
 SALT_BYTES = 16
 COMPRESS_OVER_BYTES = 1024
@@ -81,9 +83,17 @@ def seal(
     return tuple(rows)
 
 
-def open_row(row: Row) -> Stored:
-    """The event that a row holds."""
-    encoded = Encoded(row.kind, row.node, row.iteration, row.execution, row.attempt, unpack(row.body))
+def open_body(body: bytes, blobs: Blobs) -> bytes:
+    """The body of a row or a snapshot as it was before it was packed, with what was taken out of it. Raises `BlobMissing`,
+    `BlobCorrupt`.
+    """
+    return put_back(unpack(body), blobs)
+
+
+def open_row(row: Row, blobs: Blobs) -> Stored:
+    """The event that a row holds. Raises `BlobMissing`, `BlobCorrupt`."""
+    body = open_body(row.body, blobs)
+    encoded = Encoded(row.kind, row.node, row.iteration, row.execution, row.attempt, body)
     return Stored(row.seq, row.at, decode(encoded))
 
 

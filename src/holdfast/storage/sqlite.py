@@ -39,7 +39,9 @@ from holdfast.errors import (
 )
 from holdfast.storage import disk, failpoints, forks, schema, verdicts
 from holdfast.storage import holder as holders
+from holdfast.storage.blobs import Blobs, FileBlobs
 from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
+from holdfast.storage.oversize import keep_blobs
 
 T = TypeVar("T")
 Cells = tuple[Any, ...]
@@ -66,8 +68,8 @@ os.register_at_fork(after_in_child=lambda: _inherited.extend(_open))
 
 
 class SqliteStore:
-    """A store in the file at `path`, which is made if it is missing. `clock`, `alive` and `vfs` (a registered apsw VFS)
-    let tests own time, the fate of other processes and the disk.
+    """A store in the file at `path`, which is made if it is missing; its blobs are in the folder `<path>.blobs` unless given.
+    `clock`, `alive` and `vfs` (a registered apsw VFS) let tests own time, the fate of other processes and the disk.
     """
 
     def __init__(
@@ -78,9 +80,11 @@ class SqliteStore:
         alive: holders.Alive = holders.alive,
         busy_timeout_s: float = 5.0,
         vfs: str | None = None,
+        blobs: Blobs | None = None,
     ) -> None:
         self.path = disk.prepare(path)
         self.url = f"sqlite:///{self.path}"
+        self.blobs: Blobs = blobs or FileBlobs(f"{self.path}.blobs")
         self._clock = clock
         self._alive = alive
         self._busy_timeout_s = busy_timeout_s
@@ -110,14 +114,15 @@ class SqliteStore:
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
         if not batch:
             return []
+        self._require_usable()
+        refused = keep_blobs(self.blobs, batch)
         try:
-            return self._commit("append", lambda: self._write_batch(batch, {}, together=True))
+            return self._commit("append", lambda: self._write_batch(batch, refused, together=True))
         except _Unfit:
-            return self._append_singly(batch)
+            return self._append_singly(batch, refused)
 
-    def _append_singly(self, batch: Sequence[Append]) -> list[Verdict]:
+    def _append_singly(self, batch: Sequence[Append], refused: dict[int, Verdict]) -> list[Verdict]:
         """One append of a batch does not fit: find it, leave it out, and write its neighbours."""
-        refused: dict[int, Verdict] = {}
         while True:
             try:
                 return self._commit("append", lambda: self._write_batch(batch, refused, together=False))

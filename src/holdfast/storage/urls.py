@@ -1,4 +1,7 @@
-"""From a URL or a path to a store. A URL may carry a password: none of it is ever printed but its scheme."""
+"""From a URL or a path to a store, and to the place of its blobs.
+
+A URL may carry a password: none of it is ever printed but its scheme (of blobs also host and path).
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,57 @@ import os
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote
 
 from holdfast.errors import SettingError, did_you_mean
+from holdfast.storage.blobs import Blobs, FileBlobs, MemoryBlobs
 from holdfast.storage.contract import Store
 from holdfast.storage.memory import MemoryStore
+from holdfast.storage.remote import FsspecBlobs
 from holdfast.storage.sqlite import SqliteStore
 
 SCHEMES = ("memory", "sqlite", "postgresql")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _NAME = re.compile(r"[A-Za-z0-9._-]{0,128}")
+_memory_blobs: dict[str, MemoryBlobs] = {}
 
 
-def open_store(url: str | os.PathLike[str], *, clock: Callable[[], float] = time.time) -> Store:
-    """Open `memory://[name]`, `sqlite:///path` (`sqlite:////path` from the root) or a bare path, which means SQLite."""
+def open_store(
+    url: str | os.PathLike[str],
+    *,
+    clock: Callable[[], float] = time.time,
+    blobs: str | os.PathLike[str] | None = None,
+) -> Store:
+    """Open `memory://[name]`, `sqlite:///path` (`sqlite:////path` from the root) or a bare path, which means SQLite. Its blobs
+    are where it keeps them itself, or at the URL `blobs`.
+    """
+    store = _open(url, clock)
+    try:
+        if blobs:
+            store.blobs = open_blobs(blobs, spills=store.blobs)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def open_blobs(url: str | os.PathLike[str], *, spills: Blobs) -> Blobs:
+    """Open `file:///path` or a bare path, `memory://[name]`, or any URL of fsspec; there partial streams stay in `spills`."""
+    text = os.fspath(url)
+    match = _SCHEME.match(text)
+    if match is None:
+        return FileBlobs(Path(text).expanduser())
+    scheme, rest = match[1].lower(), text[match.end() :]
+    if scheme == "memory":
+        name = _memory_name(rest)
+        return _memory_blobs.setdefault(name, MemoryBlobs(f"memory://{name}"))
+    if scheme == "file":
+        return FileBlobs(_file_path(rest))
+    return FsspecBlobs(text, spills=spills)
+
+
+def _open(url: str | os.PathLike[str], clock: Callable[[], float]) -> Store:
     text = os.fspath(url)
     if not text:
         raise SettingError(
@@ -50,6 +91,14 @@ def _memory_name(rest: str) -> str:
             "a memory store is memory://name, where the name has letters, digits, '.', '_' and '-' only."
         )
     return name
+
+
+def _file_path(rest: str) -> str:
+    if not rest.startswith("//") or not rest.strip("/"):
+        raise SettingError(
+            "a folder for blobs is a path or file:///path, with three slashes before the path from the root."
+        )
+    return unquote(rest[1:])
 
 
 def _sqlite_path(rest: str) -> str:

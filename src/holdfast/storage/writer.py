@@ -83,7 +83,7 @@ class Writer:
     def try_commit(self, appends: Sequence[Append]) -> list[BaseException | None] | None:
         """Commit a few on this thread: what became of each. None: not now, nothing was done."""
         self._require_own()
-        if not self.quick:
+        if not self.quick or _carry_blobs(appends):
             return None
         with self._lock:
             self._require_open()
@@ -115,8 +115,10 @@ class Writer:
     def _commit_all(self) -> None:
         while (batch := self._next_batch()) is not None:
             began = self._timer()
-            outcomes = _commit(self._store, [append for append, _ in batch])
-            self._took(self._timer() - began, len(batch))
+            appends = [append for append, _ in batch]
+            outcomes = _commit(self._store, appends)
+            if not _carry_blobs(appends):
+                self._took(self._timer() - began, len(batch))
             with self._changed:
                 self._in_flight = False  # before anyone is told: what they do next may be a lone append
             _tell(batch, outcomes, self._wake)
@@ -213,7 +215,14 @@ def _call(callback: Callable[[T], None], what: T) -> None:
         hook(threading.ExceptHookArgs((type(fault), fault, fault.__traceback__, threading.current_thread())))
 
 
+def _carry_blobs(appends: Sequence[Append]) -> bool:
+    """Whether megabytes are to be written: nothing to wait for on an event loop, and no measure of other commits."""
+    for append in appends:  # noqa: SIM110 - every step comes by here, and a generator costs more than all the rest
+        if append.blobs:
+            return True
+    return False
+
+
 def _weight(append: Append) -> int:
-    return sum(len(row.body) for row in append.rows) + sum(
-        len(snapshot.body) for snapshot in append.snapshots
-    )
+    bodies = sum(len(row.body) for row in append.rows) + sum(len(part.body) for part in append.snapshots)
+    return bodies + sum(len(blob.body) for blob in append.blobs)

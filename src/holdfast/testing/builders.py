@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -24,9 +24,9 @@ from holdfast.core.events import Changes, Encoded, Event, Failure, Stored
 from holdfast.core.fold import fold
 from holdfast.core.graph import END, START, Flow, Graph
 from holdfast.core.readiness import Readiness
-from holdfast.core.run_state import NodeState, RunState
+from holdfast.core.run_state import RunState, wait_key
 from holdfast.core.writers import Writers
-from holdfast.runtime import ends, failures, history
+from holdfast.runtime import asking, ends, failures, history, perform
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.creation import input_digest
 from holdfast.runtime.journal import Journal
@@ -73,9 +73,18 @@ class History:
     def paused(self) -> History:
         return self.record(events.RunPaused())
 
-    def taken_up(self) -> History:
+    def taken_up(self, *, force: bool = False) -> History:
         """Another process resumed the run: what was running has been cut."""
-        return self.record(events.RunResumed())
+        return self.record(events.RunResumed(force=force))
+
+    def told(self, signal: str, payload: Any = None) -> History:
+        """The run was told this."""
+        return self.record(events.SignalReceived(name=signal, payload=payload))
+
+    def answered(self, key: str, answer: Any, **said: Any) -> History:
+        """Somebody answered the question of this key, or the only one of this node. `said`: `by`, `reason`, `confidence`."""
+        asking.answer(self._journal, key, answer, **said)
+        return self
 
     def crashed_before(self, node: str) -> History:
         """The process died with this node due, and not begun."""
@@ -109,7 +118,7 @@ class History:
                 events.NodeCompleted(**ends.visit_of(node, visit), changes=changes, routes=routes)
             )
         given = self.flow.state.load(visit.input or {})
-        for event in ends.completed(self.flow, self.state, self.writers, node, given, update):
+        for event in ends.completed(self.flow, self.state, self.writers, node, given, update, {}):
             self.record(event)
         return self
 
@@ -144,10 +153,87 @@ class History:
 
     def settled(self) -> History:
         """Everything that comes next by itself has happened: what is due has started, what is over has ended."""
-        while wanted := [c for c in self.commands() if not isinstance(c, commands.WakeAt)]:
+        later = (commands.WakeAt, commands.DueAt)
+        while wanted := [command for command in self.commands() if not isinstance(command, later)]:
             for command in wanted:
                 self.perform(command)
         return self
+
+    def passed(self, seconds: float) -> History:
+        """Time has passed, and everything that comes by itself then has happened."""
+        self.at += seconds
+        return self.settled()
+
+    # --- inside its nodes -----------------------------------------------------------------------------
+
+    def stepped(self, node: str, step: str, value: Any = None, *, item: int | None = None) -> History:
+        """A step inside the node is done."""
+        return self._inside(events.StepCompleted, node, item, step=step, value=value)
+
+    def checkpointed(self, node: str, value: Any, *, item: int | None = None) -> History:
+        """The node said how far it has come."""
+        return self._inside(events.NodeCheckpointed, node, item, value=value)
+
+    def streamed(self, node: str, *chunks: Any, item: int | None = None) -> History:
+        """What an attempt streamed was written down."""
+        return self._inside(events.NodeStreamed, node, item, chunks=list(chunks))
+
+    def spent(self, node: str, usd: float = 0.0, tokens: int = 0) -> History:
+        """The node cost something."""
+        header = ends.visit_of(node, self.state.nodes[node])
+        return self.record(events.CostIncurred(**header, usd=usd, tokens=tokens))
+
+    def sleeping(
+        self, node: str, seconds: float, *, slot: str = "sleep:1", item: int | None = None
+    ) -> History:
+        """The node began to sleep; it has not unwound yet (`parked`)."""
+        return self._inside(events.TimerSet, node, item, slot=slot, until=self.at + seconds)
+
+    def awaiting(
+        self,
+        node: str,
+        signal: str,
+        timeout: float | None = None,
+        *,
+        slot: str | None = None,
+        item: int | None = None,
+    ) -> History:
+        """The node began to wait for a signal, or took one that was there."""
+        until = None if timeout is None else self.at + timeout
+        slot = slot or f"signal:{signal}:1"
+        return self._inside(events.SignalAwaited, node, item, slot=slot, name=signal, until=until)
+
+    def asking(
+        self,
+        node: str,
+        text: str,
+        *options: str,
+        timeout: float | None = None,
+        on_timeout: str = "fail",
+        item: int | None = None,
+    ) -> History:
+        """The node asked somebody, from inside."""
+        visit, slot = self.state.nodes[node], f"ask:{text}"
+        return self._inside(
+            events.QuestionAsked,
+            node,
+            item,
+            key=wait_key(node, visit.iteration, visit.execution, item, slot),
+            text=text,
+            options=list(options),
+            about="ask",
+            slot=slot,
+            until=None if timeout is None else self.at + timeout,
+            on_timeout=on_timeout,
+        )
+
+    def parked(self, node: str, *slots: str, item: int | None = None) -> History:
+        """The attempt has unwound, and waits for one of these slots."""
+        return self._inside(events.NodeWaiting, node, item, on=list(slots))
+
+    def kept(self, node: str, item: int | None = None) -> dict[str, Any]:
+        """What the visit has kept, by slot."""
+        return self.state.nodes[node].kept.get(run_state.NODE_LEVEL if item is None else item, {})
 
     # --- what there is --------------------------------------------------------------------------------
 
@@ -203,73 +289,32 @@ class History:
     def perform(self, command: AnyCommand) -> History:
         """Record what a command stands for, as the engine would."""
         match command:
-            case commands.StartNode():
-                self.record(_started(command))
-                if (
-                    self.flow.nodes[command.node].options.each
-                    and self.state.nodes[command.node].items is None
-                ):
-                    self._list_items(command.node)
-            case commands.ScheduleNode():
-                name, iteration, execution = command.node, command.iteration, command.execution
-                self.record(
-                    events.NodeScheduled(node=name, iteration=iteration, execution=execution, why=command.why)
-                )
-            case commands.CompleteRun():
-                self.record(events.RunCompleted())
-            case commands.FailRun():
-                self.record(events.RunFailed(failure=command.failure, node=command.node))
-            case commands.CompleteLayer():
-                changes, routes = ends.layer_merged(self.flow, self.state, command.nodes)
-                nodes = list(command.nodes)
-                self.record(
-                    events.LayerCompleted(layer=command.layer, nodes=nodes, changes=changes, routes=routes)
-                )
-            case commands.WakeAt():
+            case commands.WakeAt() | commands.DueAt():
                 self.at = max(self.at, command.at)
+            case commands.AskAboutNode(node):  # the engine would also tell what it knows of this machine
+                visit = self.state.nodes[node]
+                key = f"{node}.{visit.iteration}.{visit.execution}.{visit.attempt}"
+                options = ["retry", "skip", "abort"]
+                self.record(
+                    events.QuestionAsked(**ends.visit_of(node, visit), key=key, text="?", options=options)
+                )
             case _:
-                self._perform_on_visit(command, self.state.nodes[command.node])
+                perform.perform(self._journal, command, [])
         return self
 
-    def _perform_on_visit(self, command: AnyCommand, visit: NodeState) -> None:
-        assert not isinstance(
-            command, (commands.WakeAt, commands.CompleteRun, commands.FailRun, commands.CompleteLayer)
-        )
-        name, header = command.node, ends.visit_of(command.node, visit)
-        match command:
-            case commands.StartItem():
-                self.record(events.ItemStarted(**header | {"attempt": command.attempt}, item=command.item))
-            case commands.CompleteItems():
-                for event in ends.items_completed(self.flow, self.state, self.writers, name):
-                    self.record(event)
-            case commands.FailItems():
-                self.record(events.NodeFailed(**header, failure=command.failure))
-            case commands.RouteNode():
-                self.record(
-                    events.NodeRouted(**header, routes=ends.route(self.flow, name, self.state.values))
-                )
-            case commands.SkipNode():
-                routes = (
-                    None
-                    if self.state.schedule == "layered"
-                    else ends.route(self.flow, name, self.state.values)
-                )
-                self.record(events.NodeSkipped(**header, routes=routes))
-            case commands.AskAboutNode():
-                key = f"{name}.{visit.iteration}.{visit.execution}.{visit.attempt}"
-                self.record(
-                    events.QuestionAsked(**header, key=key, text="?", options=["retry", "skip", "abort"])
-                )
+    @property
+    def _journal(self) -> Journal:
+        """A history stands in for the journal of an engine, where that only records."""
+        return cast("Journal", self)
 
-    def _list_items(self, name: str) -> None:
-        node, visit = self.flow.nodes[name], self.state.nodes[name]
-        assert node.each is not None
-        codec = self.flow.item_codecs[name]
-        items = [
-            codec.encode(item, path="item", node=name)
-            for item in node.each(self.flow.state.load(visit.input or {}))
-        ]
-        self.record(events.ItemsListed(**ends.visit_of(name, visit), items=items))
+    def _inside(self, kind: type[events.NodeEvent], node: str, item: int | None, **fields: Any) -> History:
+        """Record something about the attempt at a node, or at one item of it, that is open; it is started where it is not."""
+        if not self._is_running(node):
+            self.started(node)
+        header = (
+            ends.visit_of(node, self.state.nodes[node]) if item is None else self._item_header(node, item)
+        )
+        return self.record(kind(**header, item=item, **fields))
 
     def _item_header(self, node: str, item: int) -> dict[str, Any]:
         """The header of an item's end; the item is started first where it has not been, with all that come before it."""
@@ -342,25 +387,16 @@ def _disturb(history: History, name: str, item: int | None, luck: random.Random)
     )
 
 
-def _started(command: commands.StartNode) -> events.NodeStarted:
-    return events.NodeStarted(
-        node=command.node,
-        iteration=command.iteration,
-        execution=command.execution,
-        attempt=command.attempt,
-        took=command.took,
-    )
-
-
 def outline(
     *paths: str,
     branches: Mapping[str, str] | None = None,
     nodes: Mapping[str, Mapping[str, Any]] | None = None,
+    asks: Mapping[str, Mapping[str, Any]] | None = None,
     state: type[Any] = dict,
     **options: Any,
 ) -> Flow[Any]:
     """A flow by its arrows: `outline("START a b c END", branches={"c": "a END"}, nodes={"b": {"join": "any"}},
-    schedule="layered")`.
+    schedule="layered")`. `asks` are its question nodes: what they ask is their name with a question mark.
 
     Nodes are declared in the order they are mentioned, and do nothing; a history says what they returned. A branch
     takes its last target, unless the history says otherwise (`completed(…, routes=[…])`).
@@ -370,7 +406,10 @@ def outline(
         name for path in (*paths, *(branches or {}), *(branches or {}).values()) for name in path.split()
     ]
     for name in dict.fromkeys(name for name in mentioned if name not in (START, END)):
-        graph.node(name=name, **(nodes or {}).get(name, {}))(_nothing)
+        if name in (asks or {}):
+            graph.ask(name, f"{name}?", **(asks or {})[name])
+        else:
+            graph.node(name=name, **(nodes or {}).get(name, {}))(_nothing)
     for path in paths:
         graph.chain(*path.split())
     for source, targets in (branches or {}).items():
@@ -420,6 +459,15 @@ def example(kind: type[Event], **fields: Any) -> Any:
         events.LayerCompleted: {"layer": 1, "nodes": ["b"], "routes": {"b": ["END"]}},
         events.QuestionAsked: {"key": "a.1.1.1", "text": "again?", "options": ["retry", "skip"]},
         events.QuestionAnswered: {"key": "a.1.1.1", "answer": "retry"},
+        events.NodeWaiting: {"on": ["sleep:1"]},
+        events.NodeCheckpointed: {"value": 7},
+        events.NodeStreamed: {"chunks": ["once", "upon"]},
+        events.StepCompleted: {"step": "charge", "value": {"id": 1}},
+        events.CostIncurred: {"usd": 0.5, "tokens": 12},
+        events.TimerSet: {"slot": "sleep:1", "until": 60.0},
+        events.TimerFired: {"slot": "sleep:1"},
+        events.SignalAwaited: {"slot": "signal:paid:1", "name": "paid"},
+        events.SignalReceived: {"name": "paid", "payload": 1},
     }
     header = {"node": "a", "iteration": 1} if issubclass(kind, events.NodeEvent) else {}
     return kind(**{**header, **told.get(kind, {}), **fields})
@@ -437,7 +485,9 @@ def crashed_copy(store: Store, run_id: str, seq: int, into: Store, *, snapshot_a
     The run must not be a fork: the base of one is in its own store.
     """
     rows = store.events(run_id, upto=seq)
-    rewinds = tuple((row.seq, open_row(row).event.to) for row in rows if row.kind == "RunRewound")
+    rewinds = tuple(
+        (row.seq, open_row(row, store.blobs).event.to) for row in rows if row.kind == "RunRewound"
+    )
     told = store.run(run_id)
     place = msgspec.structs.replace(told, seq=seq, rewinds=rewinds)
     state = history.load(store, run_id, seq, row=place, cold=True)

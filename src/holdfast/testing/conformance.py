@@ -26,9 +26,12 @@ from holdfast.errors import (
     RunHeld,
     RunNotFound,
     SeqConflict,
+    StoreError,
+    StoreFull,
     StoreUnusable,
 )
 from holdfast.storage import failpoints, rows
+from holdfast.storage.blobs import Blob, MemoryBlobs
 from holdfast.storage.contract import Append, Holder, Query, Request, Snapshot
 from holdfast.testing.appends import Killed, Log, hooked, in_threads, kill_at, raises
 from holdfast.testing.leases import TTL_S, LeaseConformance
@@ -36,6 +39,17 @@ from holdfast.testing.leases import TTL_S, LeaseConformance
 HOSTILE = (
     "'", '"', "a' or '1'='1", "%", "_", "*", "$.a", "a.b", "[0]", "\\", "", " ", "\n", "é", "日本", "🐙", "null", "--", "?1",
 )  # fmt: skip
+
+
+class Refusing(MemoryBlobs):
+    """Blobs that cannot be put."""
+
+    def __init__(self, fault: StoreError) -> None:
+        super().__init__()
+        self._fault = fault
+
+    def put(self, digest: str, body: bytes) -> None:
+        raise self._fault
 
 
 class StoreConformance(LeaseConformance):
@@ -351,6 +365,43 @@ class StoreConformance(LeaseConformance):
         assert self.store.append([append]) == [None]
         fork.wrote(append)
         return append
+
+    # --- blobs ---------------------------------------------------------------------------------------
+
+    def test_the_blobs_of_an_append_are_kept_and_another_way_in_finds_them(self) -> None:
+        blobs = (Blob.of(b"one"), Blob.of(b"two"))
+        log = self.started(blobs=blobs)
+        self.write(log, blobs=blobs[:1])
+        assert list(self.another().blobs.digests()) == sorted(blob.digest for blob in blobs)
+        assert [self.another().blobs.get(blob.digest) for blob in blobs] == [b"one", b"two"]
+
+    def test_blobs_are_durable_before_the_rows_that_refer_to_them(self) -> None:
+        blob = Blob.of(b"value")
+        found: list[list[str]] = []
+
+        def look(place: str) -> None:
+            if place == "append.before":
+                found.append(list(self.store.blobs.digests()))
+
+        with raises(Killed), hooked(kill_at("append.written")):
+            self.store.append([Log("r1").create(blobs=(blob,))])
+        assert self.contents("r1") is None
+        with hooked(look):
+            self.started("r2", blobs=(Blob.of(b"another"),))
+        assert found == [sorted((blob.digest, Blob.of(b"another").digest))]
+
+    def test_an_append_whose_blob_cannot_be_kept_is_refused_and_its_neighbours_are_written(self) -> None:
+        log = self.started()
+        fault = StoreFull("no space left")
+        self.store.blobs = Refusing(fault)
+        try:
+            verdicts = self.store.append(
+                [log.next(b"1", blobs=(Blob.of(b"x"),)), Log("r2").create(), log.next(b"2")]
+            )
+        finally:
+            self.store.blobs = self.another().blobs
+        assert verdicts == [fault, None, None]
+        assert [row.body for row in self.store.events("r1", after=1)] == [b"2"]
 
     # --- listing -------------------------------------------------------------------------------------
 

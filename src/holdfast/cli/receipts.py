@@ -1,0 +1,70 @@
+"""The command that makes the files of a run from its log: receipts. It needs no flow and changes nothing but those files."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.cli import options, screen, stores
+from holdfast.cli.app import CHECK, command
+from holdfast.cli.standing import line
+from holdfast.errors import SettingError
+from holdfast.runtime import settings
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.scribe import Rebuilt, rebuild
+
+_SHOWN_MAX = 20
+
+
+@command(CHECK)
+def receipts(
+    run_id: options.RunId,
+    run_base: options.RunBase = None,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> None:
+    """Make the receipts and handoffs of a run from its log.
+
+    Every file is compared byte for byte; those that are missing, torn or different are written again.
+    """
+    folder = settings.resolve({"run_base": run_base}).run_base
+    if not folder:
+        raise SettingError(
+            "no folder for receipts is set. Name it with --run-base or HOLDFAST_RUN_BASE, or as [tool.holdfast] run_base in "
+            "pyproject.toml."
+        )
+
+    async def use(engine: Engine) -> Rebuilt:
+        try:
+            return rebuild(folder, engine.store, run_id)
+        except OSError as fault:
+            raise SettingError(
+                f"the receipts of run {run_id!r} cannot be written to {fault.filename or folder}: {fault.strerror}. "
+                "Make room or choose another folder with --run-base; the log has everything they say."
+            ) from fault
+
+    found = stores.read(store, use)
+    if as_json:
+        screen.say_json(msgspec.to_builtins(found))
+        return
+    _say(found, store)
+
+
+def _say(found: Rebuilt, store: str | None) -> None:
+    faults = [
+        *((name, "was missing") for name in found.missing),
+        *((name, "was torn") for name in found.torn),
+        *((name, "was different") for name in found.different),
+    ]
+    told = f"{screen.count(found.files, 'file')} in {found.folder}"
+    if not faults:
+        screen.say(("✓ ", "green"), f"{told}: all as the log says")
+        return
+    for name, fault in faults[:_SHOWN_MAX]:
+        screen.say((f"  {fault.ljust(13)}  ", "yellow"), name)
+    if len(faults) > _SHOWN_MAX:
+        more = line("receipts", found.run_id, store=store)
+        screen.say(
+            (f"  … and {len(faults) - _SHOWN_MAX} more; with --json all are listed: {more} --json", "dim")
+        )
+    screen.say(("✓ ", "green"), f"{told}: {len(faults)} written again from the log")

@@ -1,0 +1,131 @@
+"""Events of the inside of a node in a few words, for a person. Used wherever events are shown: in the log and in the story of a run.
+
+It says what an event says and nothing else; the run, the node and the time are told by whoever shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from holdfast.cli import screen
+from holdfast.runtime.views import Cost, EventView
+
+Body: TypeAlias = Mapping[str, Any]
+
+_VALUE_WIDTH = 120
+_TAIL_CHUNKS = 400
+"""More than so many of the last chunks are never looked at for the last lines."""
+
+
+def words(event: EventView) -> str | None:
+    """What happened, in a few words; None for kinds whose fields speak for themselves."""
+    say = _WORDS.get(event.kind)
+    return None if say is None else say(event.body) + _said(event)
+
+
+def value(given: Any) -> str:
+    """A value in one line."""
+    return screen.one_line(screen.json_text(given, indent=None), _VALUE_WIDTH)
+
+
+def cost(spent: Cost) -> str:
+    """`$0.02, 120 tokens`; nothing where nothing was spent."""
+    parts = [f"${spent.usd:.4f}".rstrip("0").rstrip(".")] if spent.usd else []
+    parts += [f"{screen.count(spent.tokens, 'token')}"] if spent.tokens else []
+    return ", ".join(parts)
+
+
+def lines(chunks: Iterable[Any], most: int) -> list[str]:
+    """The last lines of what was streamed: texts follow each other, any other chunk has a line of its own."""
+    text = "".join(
+        chunk if isinstance(chunk, str) else f"\n{value(chunk)}\n"
+        for chunk in list(chunks)[-_TAIL_CHUNKS:]
+    )  # fmt: skip
+    return [line for line in text.splitlines() if line.strip()][-most:]
+
+
+def waited_for(slot: str) -> str:
+    """What stands behind the name of a slot that a node waits for."""
+    what, _, rest = slot.partition(":")
+    match what:
+        case "signal":
+            return f"the signal {rest.rpartition(':')[0]!r}"
+        case "ask":
+            return f"an answer to {rest!r}"
+    return "a time"
+
+
+def _said(event: EventView) -> str:
+    by = f" by {event.by}" if event.by else ""
+    sure = event.body.get("confidence")
+    sure = f", confidence {sure:g}" if sure is not None else ""
+    reason = f": {event.body['reason']}" if event.body.get("reason") else ""
+    return screen.one_line(by + sure + reason, 300)
+
+
+def _until(body: Body) -> str:
+    return f", until {screen.when(body['until'])}" if body.get("until") is not None else ""
+
+
+def _item(body: Body) -> str:
+    return f" (item {body['item']})" if body.get("item") is not None else ""
+
+
+def _step(body: Body) -> str:
+    result = f" = {value(body['value'])}" if "value" in body else ""
+    return f"step {screen.one_line(body['step'])}{_item(body)} is kept{result}"
+
+
+def _streamed(body: Body) -> str:
+    chunks = body.get("chunks", [])
+    last = lines(chunks, 1)
+    tail = f", the last line: {screen.one_line(last[0], 80)}" if last else ""
+    return f"streamed {screen.count(len(chunks), 'chunk')}{_item(body)}{tail}"
+
+
+def _asked(body: Body) -> str:
+    options = f" ({' / '.join(body['options'])})" if body.get("options") else ""
+    return f"{screen.one_line(body['text'] + options, 300)}{_until(body)}"
+
+
+def _answered(body: Body) -> str:
+    refused = ", which keeps the run from going on" if body.get("refused") else ""
+    return f"answered {value(body.get('answer'))}{refused}"
+
+
+def _waiting(body: Body) -> str:
+    awaited = " or ".join(dict.fromkeys(waited_for(slot) for slot in body.get("on", [])))
+    return f"unwound{_item(body)}: holds nothing until {screen.one_line(awaited, 200)} has come"
+
+
+def _awaits(body: Body) -> str:
+    return f"waits for the signal {body['name']!r}{_item(body)}{_until(body)}"
+
+
+def _signal(body: Body) -> str:
+    payload = f" = {value(body['payload'])}" if "payload" in body else ""
+    return f"told {body['name']!r}{payload}"
+
+
+def _fired(body: Body) -> str:
+    what, slot = body.get("slot", "").partition(":")[0], body.get("slot", "")
+    if what == "sleep":
+        return f"slept long enough{_item(body)}"
+    awaited = waited_for(slot) if what == "signal" else "an answer"
+    return f"{awaited} has not come in time{_item(body)}"
+
+
+_WORDS: dict[str, Callable[[Body], str]] = {
+    "StepCompleted": _step,
+    "NodeCheckpointed": lambda body: f"has come to {value(body.get('value'))}{_item(body)}",
+    "NodeStreamed": _streamed,
+    "CostIncurred": lambda body: f"spent {cost(Cost(body.get('usd', 0.0), body.get('tokens', 0))) or 'nothing'}",
+    "NodeWaiting": _waiting,
+    "TimerSet": lambda body: f"sleeps{_item(body)}{_until(body).removeprefix(',')}",
+    "TimerFired": _fired,
+    "SignalAwaited": _awaits,
+    "SignalReceived": _signal,
+    "QuestionAsked": _asked,
+    "QuestionAnswered": _answered,
+}

@@ -1,0 +1,204 @@
+"""The part of the fold that is about the inside of a visit: what it keeps, what it waits for, what is asked.
+
+A *slot* is the place of one thing within an execution: `step:charge`, `checkpoint`, `sleep:1`, `signal:paid:1`, `ask:Publish?`.
+What is done is kept under its slot: the result of a step as it is; what came of a wait as `[value]`, or `[]` where its time
+came first. An attempt that has unwound (`parked`) is due again as soon as one of the slots that it waits for is filled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.core import events
+from holdfast.core.events import Failure, NodeEvent, Stored
+from holdfast.core.run_state import NODE_LEVEL, Question, RunState, Wait, wait_key
+from holdfast.core.standing import end_item, set_status, settle, spend
+from holdfast.errors import IllegalEvent
+
+# --- inside a node -----------------------------------------------------------------------------------
+
+
+def step_completed(state: RunState, event: events.StepCompleted, stored: Stored) -> None:
+    """The result of a step."""
+    _keep(state, event.node, event.item, "step:" + event.step, event.value)
+
+
+def node_checkpointed(state: RunState, event: events.NodeCheckpointed, stored: Stored) -> None:
+    """How far it has come replaces what it said before."""
+    _keep(state, event.node, event.item, "checkpoint", event.value)
+
+
+def node_streamed(state: RunState, event: events.NodeStreamed, stored: Stored) -> None:
+    """The chunks themselves stay in the log."""
+    state.nodes[event.node].streamed += len(event.chunks)
+
+
+def cost_incurred(state: RunState, event: events.CostIncurred, stored: Stored) -> None:
+    """For the node and for the run."""
+    node = state.nodes[event.node]
+    node.usd += event.usd
+    node.tokens += event.tokens
+    state.usd += event.usd
+    state.tokens += event.tokens
+
+
+def _keep(state: RunState, name: str, item: int | None, slot: str, value: Any) -> None:
+    """Something is done that the next attempt need not do: the node has got on, whatever its process does."""
+    node = state.nodes[name]
+    node.crashes = 0
+    node.kept.setdefault(NODE_LEVEL if item is None else item, {})[slot] = value
+
+
+def timer_set(state: RunState, event: events.TimerSet, stored: Stored) -> None:
+    """A time to wait for."""
+    _await(state, event, event.slot, event.item, until=event.until)
+
+
+def signal_awaited(state: RunState, event: events.SignalAwaited, stored: Stored) -> None:
+    """A signal to wait for, unless one is there."""
+    waiting = state.signals.get(event.name)
+    if not waiting:
+        _await(state, event, event.slot, event.item, until=event.until, signal=event.name)
+        return
+    payload = waiting.pop(0)
+    if not waiting:
+        del state.signals[event.name]
+    _keep(state, event.node, event.item, event.slot, [payload])
+
+
+def _await(state: RunState, event: NodeEvent, slot: str, item: int | None, **what: Any) -> None:
+    wait = Wait(event.node, event.iteration, event.execution, slot, item, **what)
+    state.waits[wait_key(event.node, event.iteration, event.execution, item, slot)] = wait
+
+
+def signal_received(state: RunState, event: events.SignalReceived, stored: Stored) -> None:
+    """The oldest wait takes it; otherwise it is kept for the next."""
+    for key, wait in state.waits.items():
+        if wait.signal == event.name:
+            del state.waits[key]
+            _resolve(state, wait.node, wait.item, wait.slot, [event.payload])
+            return
+    state.signals.setdefault(event.name, []).append(event.payload)
+
+
+def timer_fired(state: RunState, event: events.TimerFired, stored: Stored) -> None:
+    """A timer is over; what else was waited for has not come in time."""
+    key = wait_key(event.node, event.iteration, event.execution, event.item, event.slot)
+    wait = state.waits.pop(key, None)
+    if wait is not None:
+        _resolve(state, event.node, event.item, event.slot, [] if wait.signal is not None else [None])
+        return
+    question = _question_of(state, event)
+    del state.questions[question.key]
+    if question.about == "ask":
+        _resolve(state, event.node, event.item, event.slot, [])
+    else:
+        told = f"nobody answered {question.text!r} in time. Resume the run to ask again, or skip the node."
+        _refuse(state, event.node, Failure("partial", "QuestionTimeout", told))
+    settle(state)
+
+
+def _question_of(state: RunState, event: events.TimerFired) -> Question:
+    for question in state.questions.values():
+        if (question.node, question.item, question.slot) == (event.node, event.item, event.slot):
+            return question
+    raise IllegalEvent(f"run {state.run_id!r}: nothing of {event.node!r} waits in {event.slot!r}")
+
+
+def _resolve(state: RunState, name: str, item: int | None, slot: str, value: list[Any]) -> None:
+    """What a visit waited for has come ([value]), or its time has ([]). One that has unwound for it is due again."""
+    node = state.nodes[name]
+    level = NODE_LEVEL if item is None else item
+    node.kept.setdefault(level, {})[slot] = value
+    if slot in node.parked.get(level, ()):
+        _unpark(state, name, level)
+
+
+def _unpark(state: RunState, name: str, level: int) -> None:
+    node = state.nodes[name]
+    if level == NODE_LEVEL:
+        if node.status == "waiting":
+            set_status(state, name, "pending")
+    elif node.items is not None:
+        node.items.again[level] = 0.0
+    settle(state)
+
+
+def node_waiting(state: RunState, event: events.NodeWaiting, stored: Stored) -> None:
+    """The attempt has unwound."""
+    node = state.nodes[event.node]
+    level = NODE_LEVEL if event.item is None else event.item
+    node.parked[level] = event.on
+    if event.item is None:
+        spend(state, node, stored.at)
+        set_status(state, event.node, "waiting")
+    elif node.items is not None:
+        end_item(state, node.items, event, stored.seq)
+        node.items.attempts[event.item] = event.attempt
+        rest(state, event.node, stored.at)
+    if any(slot in node.kept.get(level, ()) for slot in event.on):  # it came while the attempt unwound
+        _unpark(state, event.node, level)
+    settle(state)
+
+
+def rest(state: RunState, name: str, at: float) -> None:
+    """A fan-out of which nothing runs and something waits, waits."""
+    node = state.nodes[name]
+    items = node.items
+    if items is not None and node.parked and not items.running and node.status == "running":
+        spend(state, node, at)
+        set_status(state, name, "waiting")
+        settle(state)
+
+
+# --- questions ---------------------------------------------------------------------------------------
+
+
+def question_asked(state: RunState, event: events.QuestionAsked, stored: Stored) -> None:
+    """It can be answered from now on."""
+    if event.key in state.questions:
+        raise IllegalEvent(f"run {state.run_id!r}: {event.key!r} is asked already")
+    state.questions[event.key] = Question(
+        event.key, event.node, event.text, event.options, stored.at, about=event.about,
+        answer_schema=event.answer_schema, approving=event.approving, slot=event.slot, item=event.item, until=event.until,
+        on_timeout=event.on_timeout, partial=event.partial,
+    )  # fmt: skip
+    if event.about != "ask":
+        node = state.visit(event.node)
+        node.question = event.key
+        node.asked += event.about == "gate"
+        set_status(state, event.node, "waiting")
+    settle(state)
+
+
+def question_answered(state: RunState, event: events.QuestionAnswered, stored: Stored) -> None:
+    """What was asked for is decided."""
+    question = state.questions.pop(event.key, None)
+    if question is None:
+        raise IllegalEvent(f"run {state.run_id!r}: {event.key!r} is not asked, or answered already")
+    name = question.node
+    if question.about == "ask":
+        _resolve(state, name, question.item, question.slot, [event.answer])
+        return
+    node = state.nodes[name]
+    node.question = None
+    if event.refused:
+        by = f" by {event.by}" if event.by else ""
+        told = f"{question.text!r} was answered {event.answer!r}{by}. With force=True (--force) it is asked again."
+        _refuse(state, name, Failure("fatal", "QuestionRefused", told))
+    else:
+        node.approved = question.about == "gate"
+        node.answer = event.answer
+        set_status(state, name, "pending")
+    settle(state)
+    if state.status == "running" and not state.running:
+        state.status = "pending"  # whoever takes the run up next finds something to do
+
+
+def _refuse(state: RunState, name: str, failure: Failure) -> None:
+    """A visit may not begin: the node has failed without having run."""
+    node = state.nodes[name]
+    node.failure = failure
+    node.question = None
+    state.failed[name] = None
+    set_status(state, name, "failed")

@@ -1,0 +1,438 @@
+"""What may be answered: the form that a question asks for, and whether an answer has it.
+
+A question may be asked by one process and answered by another that has never seen the type, so its form is kept as JSON
+Schema. `schema_of` writes one, `misfit` holds a value against it. Invariant: both know the same keywords, and a type whose
+schema would say less than the type does is refused, so that no answer is taken that the asking node could not read. Not
+here: what only a type's own code can tell (`__post_init__`, validators); the asker decodes the answer and finds out.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+import re
+import reprlib
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import inspect as shapes
+
+from holdfast.core.codec import Codec, Problem, is_pydantic, key_path, plain_problem, same, type_name
+from holdfast.errors import CodecError, GraphError, did_you_mean
+
+Schema: TypeAlias = Mapping[str, Any]
+_AWARE = msgspec.Meta(tz=True)
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
+
+# --- the form of an answer ---------------------------------------------------------------------------
+
+
+def schema_of(declared: Any, *, graph: str = "?") -> dict[str, Any]:
+    """The JSON Schema of a type. Raises `GraphError` for one that a schema cannot express in full."""
+    name = type_name(declared)
+    try:
+        if is_pydantic(declared):
+            schema = declared.model_json_schema()
+        else:
+            _refuse_what_says_more(Codec.of(declared).type, name)
+            schema = msgspec.json.schema(declared)
+        _refuse_unknown_keywords(schema, name)
+    except CodecError as fault:
+        raise GraphError(graph, [f"an answer cannot be a {name}: {fault}"]) from fault
+    except (TypeError, ValueError, re.error) as fault:
+        reason = str(fault).splitlines()[-1]
+        raise GraphError(
+            graph,
+            [
+                f"an answer cannot be a {name}: {reason}; declare a dataclass, TypedDict or msgspec.Struct of plain data"
+            ],
+        ) from fault
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
+    return plain
+
+
+def _refuse_what_says_more(declared: Any, name: str) -> None:
+    for part in _parts(shapes.type_info(declared)):
+        match part:
+            case shapes.DateTimeType(tz=zone) | shapes.TimeType(tz=zone) if zone is not True:
+                kind = "datetime" if isinstance(part, shapes.DateTimeType) else "time"
+                told = f"a schema calls a {kind} any text; declare it as Annotated[{kind}, msgspec.Meta(tz=True)]"
+            case shapes.DictType(key_type=key) if not isinstance(key, (shapes.StrType, shapes.AnyType)):
+                told = "a schema knows no keys but any text; declare the dict with str keys"
+            case shapes.BytesType() | shapes.ByteArrayType() if (
+                part.min_length or part.max_length is not None
+            ):
+                told = "a schema cannot count bytes; leave their length to the node that asks"
+            case _:
+                continue
+        raise CodecError(told, path=name)
+
+
+def _parts(shape: shapes.Type) -> Iterator[shapes.Type]:
+    """Every type that a type is made of, itself first; a recursive one once."""
+    todo: list[Any] = [shape]
+    seen: set[int] = set()
+    while todo:
+        part = todo.pop()
+        if isinstance(part, tuple):
+            todo.extend(part)
+        elif isinstance(part, (shapes.Type, shapes.Field)) and id(part) not in seen:
+            seen.add(id(part))
+            if isinstance(part, shapes.Type):
+                yield part
+            todo.extend(getattr(part, field) for field in part.__struct_fields__)
+
+
+def _refuse_unknown_keywords(schema: Any, name: str) -> None:
+    for part in _subschemas(schema):
+        for keyword in part:
+            if keyword not in _CHECKS and keyword not in _NOTES:
+                raise CodecError(
+                    f"its schema says {keyword!r}, which an answer is not checked for", path=name
+                )
+        re.compile(part.get("pattern", ""))
+        if part.get("type", "null") not in _WORDS:
+            raise CodecError(f"its schema says type {part['type']!r}, which is not known here", path=name)
+        form = part.get("format", "date")
+        if form not in _FORMATS:
+            raise CodecError(f"its schema asks for the format {form!r}, which is not known here", path=name)
+
+
+def _subschemas(schema: Any) -> Iterator[Schema]:
+    """A schema and all within it. `True` and `False` are schemas that have nothing to say."""
+    if not isinstance(schema, Mapping):
+        return
+    yield schema
+    for keyword in ("items", "additionalProperties", "propertyNames"):
+        yield from _subschemas(schema.get(keyword))
+    for keyword in ("anyOf", "oneOf", "prefixItems"):
+        for inner in schema.get(keyword, ()):
+            yield from _subschemas(inner)
+    for keyword in ("properties", "$defs"):
+        for inner in schema.get(keyword, {}).values():
+            yield from _subschemas(inner)
+
+
+# --- whether an answer has it ------------------------------------------------------------------------
+
+
+def misfit(value: Any, options: Sequence[str], schema: Schema | None) -> str | None:
+    """Why an answer does not fit and what would, in one sentence; None if it fits. The value is plain data."""
+    if options and value not in options:
+        near = did_you_mean(value, options) if isinstance(value, str) else ""
+        return f"{_shown(value)} is not one of its options, {', '.join(map(repr, options))}{near}"
+    if not schema:
+        return None
+    try:
+        problem = plain_problem(value, "answer") or _problem(value, schema, "answer", schema.get("$defs", {}))
+    except RecursionError:
+        problem = "answer", "it is nested too deep to be checked; give it as a flat list with ids"
+    except KeyError as unknown:
+        problem = (
+            "answer",
+            f"the question says {unknown}, which this Holdfast does not know; answer with a newer one",
+        )
+    return f"{problem[0]}: {problem[1]}" if problem else None
+
+
+def _problem(value: Any, schema: Any, path: str, defs: Schema) -> Problem | None:
+    """The first thing in a plain value that its schema does not allow. Raises `KeyError` for what is not known here."""
+    if not isinstance(schema, Mapping):
+        return None if schema else (path, "nothing may stand here")
+    for keyword in schema:
+        if keyword not in _CHECKS and keyword not in _NOTES:
+            raise KeyError(keyword)
+    for keyword, check in _CHECKS.items():
+        if keyword in schema:
+            problem = check(value, schema, path, defs)
+            if problem:
+                return problem
+    return None
+
+
+def _reference(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
+    return _problem(value, defs[schema["$ref"].rpartition("/")[2]], path, defs)
+
+
+def _kind(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
+    if _is(value, schema["type"]):
+        return None
+    return path, f"{_shown(value)} is not {_WORDS[schema['type']]}"
+
+
+def _is(value: Any, kind: str) -> bool:
+    """Whether a plain value is of a type of JSON Schema; a bool is no number, and 1.0 no integer, as for the codec."""
+    match kind:
+        case "integer":
+            return type(value) is int
+        case "number":
+            return type(value) is float or (type(value) is int and _fits_a_float(value))
+        case _:
+            return isinstance(value, _TYPES[kind])
+
+
+def _fits_a_float(value: int) -> bool:
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
+def _choice(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
+    allowed = schema["enum"] if "enum" in schema else [schema["const"]]
+    if any(same(value, one) for one in allowed):
+        return None
+    names = [one for one in allowed if isinstance(one, str)]
+    near = did_you_mean(value, names) if isinstance(value, str) else ""
+    listed = ", ".join(map(_shown, allowed))
+    return path, f"{_shown(value)} is not {'one of ' if len(allowed) > 1 else ''}{listed}{near}"
+
+
+def _alternatives(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
+    if "discriminator" in schema and isinstance(value, dict):
+        return _tagged(value, schema["discriminator"], path, defs)
+    inner = schema["anyOf"] if "anyOf" in schema else schema["oneOf"]
+    problems = [_problem(value, one, path, defs) for one in inner]
+    fitting = problems.count(None)
+    if fitting == 1 or (fitting and "anyOf" in schema):
+        return None
+    if fitting:
+        return path, f"{_shown(value)} fits {fitting} of the forms it may have, and must fit one"
+    # The alternative that was meant is the one that the value went wrong deepest in.
+    deepest = max((problem for problem in problems if problem), key=lambda problem: len(problem[0]))
+    if deepest[0] != path:
+        return deepest
+    meant = [
+        problem
+        for one, problem in zip(inner, problems, strict=True)
+        if problem and isinstance(value, dict) and _resolved(one, defs).get("type") == "object"
+    ]
+    if len(meant) == 1:
+        return meant[0]
+    return path, f"{_shown(value)} is not {' or '.join(_told(one, defs) for one in inner)}"
+
+
+def _tagged(value: dict[str, Any], tags: Schema, path: str, defs: Schema) -> Problem | None:
+    """One field says which alternative is meant. Its value in the mapping is a text, also where the tag is a number."""
+    field, meant = tags["propertyName"], tags["mapping"]
+    if field not in value:
+        return path, f"{field!r} is missing; it says which of {', '.join(meant)} this is"
+    tag = str(value[field])
+    if tag not in meant:
+        return key_path(
+            path, field
+        ), f"{_shown(value[field])} is not one of {', '.join(meant)}{did_you_mean(tag, meant)}"
+    return _problem(value, {"$ref": meant[tag]}, path, defs)
+
+
+def _resolved(schema: Any, defs: Schema) -> Schema:
+    if not isinstance(schema, Mapping):
+        return {}
+    return defs[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+
+
+def _told(schema: Any, defs: Schema) -> str:
+    """What fits a schema, as far as two words can say it."""
+    found = _resolved(schema, defs)
+    if "enum" in found or "const" in found:
+        return " or ".join(map(_shown, found.get("enum") or [found.get("const")]))
+    if "type" not in found:
+        return "something else"
+    title = found.get("title")
+    return f"{_WORDS[found['type']]} ({title})" if title else _WORDS[found["type"]]
+
+
+# --- objects and lists -------------------------------------------------------------------------------
+
+
+def _fields(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
+    if not isinstance(value, dict):
+        return None
+    for name, inner in schema["properties"].items():
+        if name in value and (problem := _problem(value[name], inner, key_path(path, name), defs)):
+            return problem
+    return None
+
+
+def _required(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
+    missing = [name for name in schema["required"] if isinstance(value, dict) and name not in value]
+    if not missing:
+        return None
+    known = schema.get("properties", {})
+    near = next((found for name in value if name not in known if (found := did_you_mean(name, missing))), "")
+    return path, f"{', '.join(map(repr, missing))} {'is' if len(missing) == 1 else 'are'} missing{near}"
+
+
+def _other_fields(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
+    known, inner = schema.get("properties", {}), schema["additionalProperties"]
+    for name in value if isinstance(value, dict) else ():
+        if name in known:
+            continue
+        if inner is False:
+            takes = ", ".join(map(repr, known)) or "nothing"
+            return path, f"it takes {takes}, and not {_shown(name)}{did_you_mean(name, known)}"
+        if problem := _problem(value[name], inner, key_path(path, name), defs):
+            return problem
+    return None
+
+
+def _names(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
+    for name in value if isinstance(value, dict) else ():
+        if problem := _problem(name, schema["propertyNames"], path, defs):
+            return path, f"the key {problem[1]}"
+    return None
+
+
+def _places(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
+    if not isinstance(value, list):
+        return None
+    for index, (item, inner) in enumerate(zip(value, schema["prefixItems"], strict=False)):
+        if problem := _problem(item, inner, f"{path}[{index}]", defs):
+            return problem
+    return None
+
+
+def _items(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
+    first = len(schema.get("prefixItems", ()))
+    for index, item in enumerate(value[first:] if isinstance(value, list) else (), first):
+        if problem := _problem(item, schema["items"], f"{path}[{index}]", defs):
+            return problem
+    return None
+
+
+def _unique(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
+    if not schema["uniqueItems"] or not isinstance(value, list):
+        return None
+    for index, item in enumerate(value):
+        if any(same(item, earlier) for earlier in value[:index]):
+            return f"{path}[{index}]", f"{_shown(item)} stands there twice"
+    return None
+
+
+# --- numbers and text --------------------------------------------------------------------------------
+
+
+def _limit(keyword: str, words: str, allows: Callable[[Any, Any], bool]) -> _Check:
+    def check(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
+        limit = schema[keyword]
+        if type(value) not in (int, float) or allows(value, limit):
+            return None
+        return path, f"{_shown(value)} is not {words} {limit}"
+
+    return check
+
+
+def _is_multiple(value: float, unit: float) -> bool:
+    if isinstance(value, int) and isinstance(unit, int):
+        return value % unit == 0
+    return math.fmod(value, unit) == 0
+
+
+def _size(keyword: str, kind: type[Sized], words: str, allows: Callable[[int, int], bool]) -> _Check:
+    def check(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
+        limit = schema[keyword]
+        if not isinstance(value, kind) or allows(len(value), limit):
+            return None
+        few, least = _LIMITS[keyword[:3]]
+        return path, f"{_shown(value)} has too {few} {words}: {len(value)} instead of at {least} {limit}"
+
+    return check
+
+
+def _pattern(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
+    if not isinstance(value, str) or re.search(schema["pattern"], value):
+        return None
+    return path, f"{_shown(value)} does not match {schema['pattern']!r}"
+
+
+def _format(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
+    declared, example = _FORMATS[schema["format"]]
+    return _unreadable(value, declared, path, f"{schema['format']} like {example!r}")
+
+
+def _encoding(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
+    return _unreadable(value, bytes, path, f"{schema['contentEncoding']} like 'aGVsbG8='")
+
+
+def _unreadable(value: Any, declared: Any, path: str, wanted: str) -> Problem | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        msgspec.convert(value, declared)
+    except msgspec.ValidationError:
+        return path, f"{_shown(value)} is not a {wanted}"
+    return None
+
+
+def _shown(value: Any) -> str:
+    """A value as it is answered, `null` and not None; never a long one."""
+    if value is None or isinstance(value, bool):
+        return msgspec.json.encode(value).decode()
+    if type(value) is int and abs(value) > 10**40:
+        return "a number of more than 40 digits"
+    return _SHORT.repr(value)
+
+
+# --- the keywords ------------------------------------------------------------------------------------
+
+_Check: TypeAlias = Callable[[Any, Schema, str, Schema], Problem | None]
+
+_TYPES = {"string": str, "boolean": bool, "null": type(None), "array": list, "object": dict}
+_WORDS = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "a text",
+    "boolean": "true or false",
+    "null": "null",
+    "array": "a list",
+    "object": "an object",
+}
+_LIMITS = {"min": ("few", "least"), "max": ("many", "most")}
+_FORMATS: dict[str, tuple[Any, str]] = {
+    "date": (dt.date, "2024-02-29"),
+    "date-time": (Annotated[dt.datetime, _AWARE], "2024-02-29T12:00:00Z"),
+    "time": (Annotated[dt.time, _AWARE], "12:00:00Z"),
+    "duration": (dt.timedelta, "PT90S"),
+    "uuid": (uuid.UUID, "6ba7b810-9dad-11d1-80b4-00c04fd430c8"),
+    "decimal": (decimal.Decimal, "1.50"),
+}
+_NOTES = frozenset({"$defs", "title", "description", "default", "examples", "discriminator"})
+"""Keywords that say something to people only. A discriminator repeats what the alternatives say."""
+
+_CHECKS: dict[str, _Check] = {
+    "$ref": _reference,
+    "type": _kind,
+    "enum": _choice,
+    "const": _choice,
+    "anyOf": _alternatives,
+    "oneOf": _alternatives,
+    "required": _required,
+    "properties": _fields,
+    "additionalProperties": _other_fields,
+    "propertyNames": _names,
+    "minProperties": _size("minProperties", dict, "keys", int.__ge__),
+    "maxProperties": _size("maxProperties", dict, "keys", int.__le__),
+    "minItems": _size("minItems", list, "items", int.__ge__),
+    "maxItems": _size("maxItems", list, "items", int.__le__),
+    "prefixItems": _places,
+    "items": _items,
+    "uniqueItems": _unique,
+    "minimum": _limit("minimum", "at least", lambda value, limit: value >= limit),
+    "maximum": _limit("maximum", "at most", lambda value, limit: value <= limit),
+    "exclusiveMinimum": _limit("exclusiveMinimum", "more than", lambda value, limit: value > limit),
+    "exclusiveMaximum": _limit("exclusiveMaximum", "less than", lambda value, limit: value < limit),
+    "multipleOf": _limit("multipleOf", "a multiple of", _is_multiple),
+    "minLength": _size("minLength", str, "characters", int.__ge__),
+    "maxLength": _size("maxLength", str, "characters", int.__le__),
+    "pattern": _pattern,
+    "format": _format,
+    "contentEncoding": _encoding,
+}
+"""Every keyword that `msgspec.json.schema` writes, and how it is held against a value: in this order, the first misfit
+counts.
+"""

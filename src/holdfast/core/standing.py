@@ -1,0 +1,58 @@
+"""What several handlers of the fold do: a node's status, what the run's status follows from, time spent, waits that close."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.core.run_state import Items, NodeState, NodeStatus, RunState
+from holdfast.errors import IllegalEvent
+
+LIVE = frozenset({"running", "waiting", "paused"})
+
+
+def set_status(state: RunState, name: str, status: NodeStatus) -> None:
+    """What a node is now, and how many of them are that."""
+    node = state.nodes[name]
+    state.running += (status == "running") - (node.status == "running")
+    state.waiting += (status == "waiting") - (node.status == "waiting")
+    node.status = status
+
+
+def settle(state: RunState) -> None:
+    """Running, waiting and paused follow from the nodes."""
+    if state.status in LIVE:
+        if state.running:
+            state.status = "running"
+        elif state.paused:
+            state.status = "paused"
+        else:
+            state.status = "waiting" if state.waiting else "running"
+    elif state.status == "pending" and state.paused:
+        state.status = "paused"
+
+
+def spend(state: RunState, node: NodeState, at: float) -> None:
+    """The time of an attempt that ended counts, for the node and for the run."""
+    spent = max(0.0, at - node.started_at)
+    node.seconds += spent
+    node.ended_at = at
+    state.active_s += spent
+
+
+def end_item(state: RunState, items: Items, event: Any, seq: int) -> None:
+    """An attempt at an item is over."""
+    if items.running.get(event.item) != event.attempt:
+        raise IllegalEvent(
+            f"run {state.run_id!r}: event {seq} ends item {event.item} of {event.node!r}, attempt {event.attempt}, "
+            "which is not running"
+        )
+    del items.running[event.item]
+
+
+def close_waits(state: RunState, name: str, item: int | None = None) -> None:
+    """Nobody waits any more: the visit has ended, or is begun anew."""
+    waiting: list[dict[str, Any]] = [state.waits, state.questions]
+    for pending in waiting:
+        for key, wait in list(pending.items()):
+            if wait.node == name and wait.slot and (item is None or wait.item == item):
+                del pending[key]

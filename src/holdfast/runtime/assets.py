@@ -1,0 +1,77 @@
+"""Assets: things that already live elsewhere (a file, an object in a bucket, a web page), kept in a state by their address.
+
+Owns the address and what kind of thing it is; never opens, copies or deletes what it names. An asset is plain data to the
+codec: it may stand in every kind of state type. Invariant: one that may be gone after a crash was warned about when it was
+made, and is not warned about again when it is read from the log.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+import urllib.parse
+import warnings
+
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - looked for, never used
+_ON_DISK = frozenset({"", "file", "local"})
+
+
+class NotDurable(UserWarning):
+    """An asset that does not outlive the process or the machine: a resumed run may not find it."""
+
+
+@dataclasses.dataclass(frozen=True, order=True, init=False)
+class Asset:
+    """A thing that lives elsewhere: its URI (or path) and media type.
+
+    Holdfast keeps the address only. Decoding makes assets without `__init__`, so that only their maker is warned.
+    """
+
+    uri: str
+    media_type: str = "application/octet-stream"
+
+    def __init__(self, uri: str, media_type: str = "application/octet-stream") -> None:
+        object.__setattr__(self, "uri", uri)
+        object.__setattr__(self, "media_type", media_type)
+        self.__post_init__()
+        lost = _how_lost(uri)
+        if lost:
+            warnings.warn(
+                f"the asset {uri!r} {lost}: a run that is resumed may not find it. Put it where it stays (a folder that "
+                "is kept, a bucket) and name that, or keep its content in the state or in ctx.artifacts.",
+                NotDurable,
+                stacklevel=2,
+            )
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.uri, str):
+            raise TypeError(f"Asset(uri={self.uri!r}): give the URI or path as a str, as in str(path)")
+        if not self.uri.strip():
+            raise ValueError(f"Asset(uri={self.uri!r}): give the URI or path of a thing that is there")
+        if not isinstance(self.media_type, str):
+            raise TypeError(f"Asset(media_type={self.media_type!r}): give a str, as in 'text/csv'")
+
+
+def _how_lost(uri: str) -> str | None:
+    """How what a URI names gets lost, or None for one that stays."""
+    try:
+        parts = urllib.parse.urlsplit(uri)
+    except ValueError:  # square brackets that are no IPv6 address, in a path
+        return None
+    if parts.scheme == "memory":
+        return "is in the memory of this process"
+    if parts.scheme not in _ON_DISK:
+        return None
+    path = urllib.parse.unquote(parts.path) if parts.scheme else uri
+    return "is in a temporary folder" if path and _is_temporary(path) else None
+
+
+def _is_temporary(path: str) -> bool:
+    """Whether a path leads into a temporary folder: as it is written, or where its links lead."""
+    folders = {tempfile.gettempdir(), *_TEMPORARY}
+    for resolve in (os.path.abspath, os.path.realpath):
+        place = resolve(path)
+        if any(place == folder or place.startswith(f"{folder}/") for folder in map(resolve, folders)):
+            return True
+    return False

@@ -1,0 +1,50 @@
+"""Where the files of a run are: `RUN_BASE/<run id>/<flow>/` and what is in it. Names become safe parts of paths here.
+
+Owns no file and touches none. Invariant: two names never become the same part, and no part leads anywhere
+else. (Where a file system does not tell upper case from lower, whoever makes files marks the second name.)
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+from pathlib import Path
+
+RECEIPTS, HANDOFFS, ARTIFACTS, RUN_FILE = "receipts", "handoffs", "artifacts", "run.json"
+TEMPORARY = ".tmp-"
+"""How the name of a file that is still being written begins."""
+
+_SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+_DEVICES = frozenset(
+    {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(1, 10))}
+)
+_PART_BYTES_MAX = 100
+RUN_BYTES_MAX = 128
+
+
+def part(name: str, bytes_max: int = _PART_BYTES_MAX) -> str:
+    """A name as one part of a path. What is not safe there is written as %XX; a long name is cut and told apart by `~` and
+    its digest. Both signs are themselves not safe, so that no other name looks like that.
+    """
+    safe = "".join(sign if sign in _SAFE else _escaped(sign) for sign in name)
+    if safe[:1] in (".", "-") or safe.partition(".")[0].lower() in _DEVICES:
+        safe = _escaped(safe[0]) + safe[1:]
+    if safe.endswith("."):
+        safe = safe[:-1] + _escaped(".")
+    if not safe or len(safe) > bytes_max:
+        return f"{safe[: bytes_max - 17]}~{mark(name, 16)}"
+    return safe
+
+
+def mark(name: str, digits: int = 8) -> str:
+    """What tells a name from others that would look alike."""
+    return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in text.encode("utf-8", "surrogatepass"))
+
+
+def run_folder(run_base: str | os.PathLike[str], run_id: str, flow: str) -> Path:
+    """The folder of a run."""
+    return Path(os.path.abspath(run_base)) / part(run_id, RUN_BYTES_MAX) / part(flow)

@@ -1,0 +1,148 @@
+"""What a running attempt streams: to followers at once, beside the log soon, into the log when the attempt ends.
+
+Chunks are spilled beside the log every second or 64 KB, so that they outlive their process; the end of the attempt
+records them in one piece (`NodeStreamed`), and then the spill is dropped. Whoever takes up a run whose process died
+finds the spill and records it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from holdfast.core import events
+from holdfast.core.codec import Codec
+from holdfast.errors import ContextError, StoreError
+from holdfast.runtime.clock import Timer
+from holdfast.runtime.journal import Journal
+from holdfast.runtime.services import Services
+from holdfast.storage.contract import Store
+
+SPILL_BYTES = 64 * 1024
+SPILL_S = 1.0
+CHUNK_BYTES_MAX = 1_000_000
+_ANY: Codec[Any] = Codec.of(Any)
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_key = msgspec.json.Decoder(tuple[str, int, int, int, int | None]).decode
+
+
+class Chunk(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of what a running attempt streams, as followers see it."""
+
+    run_id: str
+    node: str
+    iteration: int
+    execution: int
+    attempt: int
+    item: int | None
+    number: int
+    """Counted from 1 within the attempt."""
+    value: Any
+
+
+def written(value: Any, node: str) -> bytes:
+    """A chunk as JSON. Refuses what JSON cannot hold, and what is too large to be a piece of a stream."""
+    if isinstance(value, (str, bytes)) and len(value) > CHUNK_BYTES_MAX:
+        size = len(value)
+    else:
+        line = _encode(_ANY.encode(value, path="chunk", node=node))
+        size = len(line)
+        if size <= CHUNK_BYTES_MAX:
+            return line
+    raise ContextError(
+        f"node {node!r} emits a chunk of {size:,} bytes; a chunk has at most {CHUNK_BYTES_MAX:,}. Emit smaller pieces, or "
+        "write it as an artifact (ctx.artifacts)."
+    )
+
+
+class Stream:
+    """The chunks of one attempt, on the event loop."""
+
+    def __init__(self, services: Services, run_id: str, header: dict[str, Any], item: int | None) -> None:
+        self.chunks: list[Any] = []
+        self._services = services
+        self._run_id = run_id
+        self._header = header
+        self._item = item
+        self.key = _encode([*header.values(), item]).decode()
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._timer: Timer | None = None
+        self._spilling = False
+        self.spilled = False
+
+    def add(self, line: bytes, value: Any) -> None:
+        """Tell followers, and see to it that the chunk is spilled soon."""
+        self.chunks.append(_decode(line))
+        self._pending.append(line)
+        self._pending_bytes += len(line)
+        self._services.streamed(
+            Chunk(run_id=self._run_id, **self._header, item=self._item, number=len(self.chunks), value=value)
+        )
+        if self._pending_bytes >= SPILL_BYTES:
+            self.spill()
+        elif self._timer is None:
+            clock = self._services.clock
+            self._timer = clock.call_at(clock.now() + SPILL_S, self.spill)
+
+    def spill(self) -> None:
+        """Write what is pending beside the log; one piece at a time, off the event loop."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._pending or self._spilling:
+            return
+        data = b"\n".join(self._pending) + b"\n"
+        self._pending, self._pending_bytes = [], 0
+        self._spilling = self.spilled = True
+        blobs, run_id, key = self._services.store.blobs, self._run_id, self.key
+        self._services.aside(lambda: blobs.spill(run_id, key, data), self._spill_over)
+
+    def _spill_over(self, error: BaseException | None) -> None:
+        self._spilling = False
+        if error is not None and not isinstance(error, StoreError):
+            raise error  # a disk that is full keeps no partial output; the log itself says so when it is
+        if self._pending_bytes >= SPILL_BYTES:
+            self.spill()
+
+    def close(self) -> None:
+        """The attempt is over: nothing more is spilled."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._pending, self._pending_bytes = [], 0
+
+
+def recover(journal: Journal) -> Journal:
+    """Record what attempts streamed that were cut with their process. The spills are done with when that is saved."""
+    state = journal.state
+    spills = journal.services.store.blobs.spilled(state.run_id)
+    for key, data in spills.items():
+        node, iteration, execution, attempt, item = _key(key)
+        visit = state.nodes.get(node)
+        if visit is None or visit.status != "interrupted":
+            continue
+        known = visit.attempt if item is None or visit.items is None else visit.items.attempts.get(item, 1)
+        if (visit.iteration, visit.execution, known) == (iteration, execution, attempt):
+            journal.record(
+                events.NodeStreamed(
+                    node=node, iteration=iteration, execution=execution, attempt=attempt, item=item,
+                    chunks=[_decode(line) for line in data.splitlines()],
+                )
+            )  # fmt: skip
+    journal.spills = list(spills)
+    return journal
+
+
+def spilled_chunks(store: Store, run_id: str) -> Iterator[Chunk]:
+    """What attempts that run, or were cut, have spilled so far."""
+    for key, data in store.blobs.spilled(run_id).items():
+        node, iteration, execution, attempt, item = _key(key)
+        for number, line in enumerate(data.splitlines(), 1):
+            yield Chunk(
+                run_id=run_id, node=node, iteration=iteration, execution=execution, attempt=attempt, item=item,
+                number=number, value=_decode(line),
+            )  # fmt: skip

@@ -1,0 +1,404 @@
+"""Blobs: large values beside the log, named by their content; and the partial output of nodes that still stream.
+
+What blobs are is the contract `Blobs`; every kind passes `holdfast.testing.blobs`. Which value becomes a blob is decided in
+`oversize`, and when one is put in `Store.append`: before the row that refers to it, so a crash leaves at most a blob that nothing
+refers to, never a reference to nothing. Nothing here knows events.
+
+Invariants:
+- The name of a blob is the sha256 of its content. It is stored compressed, and what was read is held against the name.
+- A blob appears whole or not at all, and is durable when `put` returns. Equal content is stored once.
+- A spill is appended and durable when `spill` returns. A record that was torn by a crash is dropped, with nothing before it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import struct
+import tempfile
+import threading
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import zstandard
+
+from holdfast.core.validate import RUN_ID
+from holdfast.errors import (
+    BlobCorrupt,
+    BlobMissing,
+    SettingError,
+    StoreFull,
+    StorePoisoned,
+    StoreUnusable,
+)
+from holdfast.storage import disk
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_FRAME = struct.Struct(">QI")  # bytes of the record, crc32 of that length and the record
+_LENGTH = struct.Struct(">Q")
+
+
+class Blob(msgspec.Struct, frozen=True, gc=False):
+    """A value that is to be kept beside the log."""
+
+    digest: str
+    """sha256 of the body, in hex."""
+    body: bytes
+
+    @classmethod
+    def of(cls, body: bytes) -> Blob:
+        """The blob with this content."""
+        return cls(sha256(body).hexdigest(), body)
+
+
+class Blobs(Protocol):
+    """The seam: plain functions that may be called from any thread. Every verb may raise `StoreUnusable`, and one whose place
+    is far away `StoreBusy`; a verb that writes `StoreFull` and `StorePoisoned`, and one that takes a run id `SettingError`.
+    """
+
+    where: str
+    """The place, as errors name it: without any secret."""
+
+    def put(self, digest: str, body: bytes) -> None:
+        """Keep a blob; durable when this returns. One that is there already stays, unless it is found damaged."""
+
+    def get(self, digest: str) -> bytes:
+        """The content of a blob. Raises `BlobMissing`, `BlobCorrupt`."""
+
+    def digests(self) -> Iterator[str]:
+        """Every blob that is kept, by name, in order."""
+
+    def delete(self, digest: str) -> None:
+        """Remove a blob. Does nothing where there is none."""
+
+    def spill(self, run_id: str, key: str, data: bytes) -> None:
+        """Add to the partial stream `key` of a run; durable when this returns. One process at a time writes to a stream."""
+
+    def spilled(self, run_id: str) -> dict[str, bytes]:
+        """The partial streams of a run, as far as they are whole, ordered by key."""
+
+    def unspill(self, run_id: str, keys: Iterable[str]) -> None:
+        """Remove partial streams; unknown ones are none. After power loss one may be there again: remove it again."""
+
+
+class MemoryBlobs:
+    """Blobs that nothing survives: the reference for the others."""
+
+    def __init__(self, where: str = "memory://") -> None:
+        self.where = where
+        self._kept: dict[str, bytes] = {}
+        self._spilled: dict[str, dict[str, list[bytes]]] = {}
+        self._lock = threading.Lock()
+
+    def put(self, digest: str, body: bytes) -> None:
+        self._kept[require_digest(digest)] = packed(body)
+
+    def get(self, digest: str) -> bytes:
+        found = self._kept.get(digest)
+        if found is None:
+            raise BlobMissing(digest, self.where)
+        return unpacked(digest, found, self.where)
+
+    def digests(self) -> Iterator[str]:
+        return iter(sorted(self._kept))
+
+    def delete(self, digest: str) -> None:
+        self._kept.pop(digest, None)
+
+    def spill(self, run_id: str, key: str, data: bytes) -> None:
+        _require_run_id(run_id)
+        with self._lock:
+            self._spilled.setdefault(run_id, {}).setdefault(key, []).append(data)
+
+    def spilled(self, run_id: str) -> dict[str, bytes]:
+        _require_run_id(run_id)
+        with self._lock:
+            streams = self._spilled.get(run_id, {})
+            return {key: b"".join(streams[key]) for key in sorted(streams)}
+
+    def unspill(self, run_id: str, keys: Iterable[str]) -> None:
+        _require_run_id(run_id)
+        with self._lock:
+            streams = self._spilled.get(run_id, {})
+            for key in keys:
+                streams.pop(key, None)
+            if not streams:
+                self._spilled.pop(run_id, None)
+
+
+class FileBlobs:
+    """Blobs in a folder, which is made with the first of them: `ab/cd/abcd…` for a blob, `spills/<run id>/…` for the partial
+    streams of a run. Files are 0600, folders 0700.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder).absolute()
+        self.where = str(self.folder)
+        self._lock = threading.Lock()  # of spills: two threads must not mend one stream at once
+        self._settled: set[Path] = set()
+        """Folders whose own names are known to survive power loss."""
+        self._mended: set[Path] = set()
+        """Streams that are known to end with a whole record."""
+        self._poison: str | None = None
+
+    def put(self, digest: str, body: bytes) -> None:
+        path = self._path(require_digest(digest))
+        with self._writing():
+            if not self._is_intact(digest):
+                disk.make_folder(path.parent)
+                self._write(path, packed(body))
+            # Also where it was there already: who put it may not have come this far.
+            self._settle(path.parent)
+
+    def get(self, digest: str) -> bytes:
+        if not _DIGEST.fullmatch(digest):
+            raise BlobMissing(digest, self.where)
+        try:
+            return unpacked(digest, self._path(digest).read_bytes(), self.where)
+        except (FileNotFoundError, NotADirectoryError):
+            raise BlobMissing(digest, self.where) from None
+        except IsADirectoryError:
+            raise BlobCorrupt(digest, self.where) from None
+        except OSError as fault:
+            raise self._unusable(fault) from fault
+
+    def digests(self) -> Iterator[str]:
+        for first in self._names(self.folder, 2):
+            for second in self._names(self.folder / first, 2):
+                yield from self._names(self.folder / first / second, 64)
+
+    def delete(self, digest: str) -> None:
+        if _DIGEST.fullmatch(digest):
+            with self._writing():
+                self._path(digest).unlink(missing_ok=True)
+
+    def spill(self, run_id: str, key: str, data: bytes) -> None:
+        folder = self._spills(run_id)
+        path = folder / _stream_name(run_id, key)
+        with self._lock, self._writing():
+            while True:
+                disk.make_folder(folder)
+                try:
+                    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                    break
+                except FileNotFoundError:  # the folder went away with the last stream of another process
+                    continue
+            try:
+                self._extend(handle, path, _stream_head(run_id, key), data)
+            finally:
+                os.close(handle)
+
+    def spilled(self, run_id: str) -> dict[str, bytes]:
+        folder = self._spills(run_id)
+        mine = run_id.encode() + b"\n"
+        found: dict[str, bytes] = {}
+        try:
+            for name in self._names(folder, 64):
+                records, _ = _whole_records((folder / name).read_bytes())
+                if records and records[0].startswith(mine):
+                    found[_text(records[0][len(mine) :])] = b"".join(records[1:])
+        except FileNotFoundError:  # removed meanwhile
+            return self.spilled(run_id)
+        except OSError as fault:
+            raise self._unusable(fault) from fault
+        return dict(sorted(found.items()))
+
+    def unspill(self, run_id: str, keys: Iterable[str]) -> None:
+        folder = self._spills(run_id)
+        with self._lock, self._writing():
+            for key in keys:
+                path = folder / _stream_name(run_id, key)
+                path.unlink(missing_ok=True)
+                self._mended.discard(path)
+            with suppress(OSError):  # other streams are in there, or none ever was
+                folder.rmdir()
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    def _path(self, digest: str) -> Path:
+        return self.folder / digest[:2] / digest[2:4] / digest
+
+    def _spills(self, run_id: str) -> Path:
+        _require_run_id(run_id)
+        return self.folder / "spills" / run_id
+
+    def _names(self, folder: Path, length: int) -> list[str]:
+        """Names of this many hex digits in a folder, in order; temporary files have others."""
+        try:
+            return sorted(name for name in os.listdir(folder) if len(name) == length and _is_hex(name))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as fault:
+            raise self._unusable(fault) from fault
+
+    def _is_intact(self, digest: str) -> bool:
+        try:
+            self.get(digest)
+        except (BlobMissing, BlobCorrupt):
+            return False
+        return True
+
+    def _write(self, path: Path, content: bytes) -> None:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:8]}-", dir=path.parent)  # 0600
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                self._sync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+    def _extend(self, handle: int, path: Path, head: bytes, data: bytes) -> None:
+        """Add a record to a stream: behind its last whole one, as the first write of this process finds out."""
+        end = os.fstat(handle).st_size
+        if path not in self._mended:
+            _, whole = _whole_records(path.read_bytes())
+            if whole != end:
+                os.ftruncate(handle, whole)
+                end = whole
+        record = _framed(data) if end else _framed(head) + _framed(data)
+        try:
+            left = memoryview(record)
+            while left:
+                left = left[os.write(handle, left) :]
+            self._sync(handle)
+        except BaseException:
+            self._mended.discard(path)  # it may end with half a record now
+            raise
+        self._mended.add(path)
+        if not end:
+            self._settle(path.parent)
+
+    def _sync(self, handle: int) -> None:
+        with self._syncing():
+            disk.sync_file(handle)
+
+    def _settle(self, folder: Path) -> None:
+        """Make the names in a folder, and those that lead to it, survive power loss."""
+        with self._syncing():
+            disk.sync_folder(folder)
+            if folder not in self._settled:
+                for place in folder.parents:
+                    disk.sync_folder(place)
+                    if place == self.folder.parent:
+                        break
+        self._settled.add(folder)
+
+    @contextmanager
+    def _syncing(self) -> Iterator[None]:
+        """A sync that failed may have lost what was written, and the next one would not say so."""
+        try:
+            yield
+        except OSError as fault:
+            if fault.errno not in NO_SPACE:
+                self._poison = (
+                    f"{self.folder}: writing to disk failed ({fault.strerror}). Whether the last step was kept is unknown, "
+                    "so this process writes nothing more. Check the disk, start again and resume."
+                )
+                raise StorePoisoned(self._poison) from fault
+            raise
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        if self._poison is not None:
+            raise StorePoisoned(self._poison)
+        try:
+            yield
+        except OSError as fault:
+            if fault.errno in NO_SPACE:
+                raise StoreFull(
+                    f"no space left for {self.folder}. Nothing of this step was written, what was acknowledged is kept; "
+                    "free some space and resume."
+                ) from fault
+            raise self._unusable(fault) from fault
+
+    def _unusable(self, fault: OSError) -> StoreUnusable:
+        return StoreUnusable(
+            f"{self.folder} cannot be used for blobs: {fault.strerror or fault}. Check the permissions of the folder "
+            "and of what is in it, or choose another place with the setting `blobs`."
+        )
+
+
+# --- content -----------------------------------------------------------------------------------------
+
+
+def packed(body: bytes) -> bytes:
+    """A blob as stored."""
+    stored: bytes = zstandard.ZstdCompressor(level=3).compress(body)
+    return stored
+
+
+def unpacked(digest: str, stored: bytes, where: str) -> bytes:
+    """A blob as put. Raises `BlobCorrupt` where it is not that."""
+    try:
+        # Piece by piece: the size that a damaged head claims must not be believed.
+        body: bytes = zstandard.ZstdDecompressor().decompressobj().decompress(stored)
+    except zstandard.ZstdError as fault:
+        raise BlobCorrupt(digest, where) from fault
+    if sha256(body).hexdigest() != digest:
+        raise BlobCorrupt(digest, where)
+    return body
+
+
+def require_digest(digest: str) -> str:
+    """A name that a blob can have, and that leads nowhere else."""
+    if not _DIGEST.fullmatch(digest):
+        raise SettingError(f"{digest!r} names no blob: give the sha256 of its content, in hex")
+    return digest
+
+
+def _is_hex(name: str) -> bool:
+    return all(letter in "0123456789abcdef" for letter in name)
+
+
+# --- streams -----------------------------------------------------------------------------------------
+
+
+def _require_run_id(run_id: str) -> None:
+    if not RUN_ID.fullmatch(run_id):
+        raise SettingError(
+            f"{run_id!r} is no run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter or digit"
+        )
+
+
+def _stream_head(run_id: str, key: str) -> bytes:
+    """The first record of a stream says whose it is: its name cannot, and a file system may not tell `R` from `r`."""
+    return f"{run_id}\n{key}".encode("utf-8", "surrogatepass")
+
+
+def _stream_name(run_id: str, key: str) -> str:
+    return sha256(_stream_head(run_id, key)).hexdigest()
+
+
+def _text(key: bytes) -> str:
+    return key.decode("utf-8", "surrogatepass")
+
+
+def _framed(record: bytes) -> bytes:
+    length = _LENGTH.pack(len(record))
+    return _FRAME.pack(len(record), zlib.crc32(record, zlib.crc32(length))) + record
+
+
+def _whole_records(stream: bytes) -> tuple[list[bytes], int]:
+    """The records of a stream up to the first that is not what was written, and where they end."""
+    records: list[bytes] = []
+    end = 0
+    while end + _FRAME.size <= len(stream):
+        length, check = _FRAME.unpack_from(stream, end)
+        start = end + _FRAME.size
+        record = stream[start : start + length]
+        if len(record) != length or zlib.crc32(record, zlib.crc32(_LENGTH.pack(length))) != check:
+            break
+        records.append(record)
+        end = start + length
+    return records, end

@@ -1,0 +1,149 @@
+"""Blobs in any place that fsspec reaches: a bucket, a share, a server. The only file that imports fsspec.
+
+It owns nothing but the way there. Partial streams stay on this host (`spills`): they are small, synced every second, and of no
+use to anybody else. Invariant: no secret of a URL is ever printed, only its scheme, host and path.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from holdfast.errors import (
+    BlobMissing,
+    HoldfastError,
+    SettingError,
+    StoreBusy,
+    StoreFull,
+    StoreUnusable,
+    did_you_mean,
+)
+from holdfast.storage.blobs import NO_SPACE, Blobs, packed, require_digest, unpacked
+
+WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "r2", "memory"})
+"""Schemes whose places show an object only when all of it has arrived; elsewhere it is written beside and moved."""
+
+
+class FsspecBlobs:
+    """Blobs below a URL of fsspec, e.g. `s3://bucket/holdfast`; `spills` keeps the partial streams."""
+
+    def __init__(self, url: str, *, spills: Blobs) -> None:
+        self.where = _without_secrets(url)
+        self._spills = spills
+        self._files, root = _opened(url, self.where)
+        self._root = root.rstrip("/")
+        self._whole = urlsplit(url).scheme in WHOLE
+
+    def put(self, digest: str, body: bytes) -> None:
+        path, content = self._path(require_digest(digest)), packed(body)
+        with self._reaching():
+            if self._size(path) == len(content):
+                return
+            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            if self._whole:
+                self._files.pipe_file(path, content)
+                return
+            temporary = f"{path.rpartition('/')[0]}/.{uuid.uuid4().hex}"
+            try:
+                self._files.pipe_file(temporary, content)
+                self._files.mv(temporary, path)
+            except BaseException:
+                with suppress(Exception):
+                    self._files.rm_file(temporary)
+                raise
+
+    def get(self, digest: str) -> bytes:
+        with self._reaching():
+            try:
+                stored: bytes = self._files.cat_file(self._path(require_digest(digest)))
+            except (SettingError, FileNotFoundError):
+                raise BlobMissing(digest, self.where) from None
+        return unpacked(digest, stored, self.where)
+
+    def digests(self) -> Iterator[str]:
+        with self._reaching():
+            self._files.invalidate_cache()
+            try:
+                paths: list[str] = self._files.find(self._root)
+            except FileNotFoundError:
+                return
+        names = {path.rpartition("/")[2] for path in paths}
+        yield from sorted(name for name in names if len(name) == 64)
+
+    def delete(self, digest: str) -> None:
+        with self._reaching(), suppress(SettingError, FileNotFoundError):
+            self._files.rm_file(self._path(require_digest(digest)))
+
+    def spill(self, run_id: str, key: str, data: bytes) -> None:
+        self._spills.spill(run_id, key, data)
+
+    def spilled(self, run_id: str) -> dict[str, bytes]:
+        return self._spills.spilled(run_id)
+
+    def unspill(self, run_id: str, keys: Iterable[str]) -> None:
+        self._spills.unspill(run_id, keys)
+
+    def _path(self, digest: str) -> str:
+        return f"{self._root}/{digest[:2]}/{digest[2:4]}/{digest}"
+
+    def _size(self, path: str) -> int | None:
+        """Bytes of a file. Equal content is equal bytes; to read all of it again would cost more than to write it."""
+        try:
+            size: int | None = self._files.info(path, refresh=True).get("size")
+        except FileNotFoundError:
+            return None
+        return size
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Whatever an implementation of fsspec raises leaves this file as an error of ours."""
+        try:
+            yield
+        except HoldfastError:
+            raise
+        except PermissionError as fault:
+            raise StoreUnusable(
+                f"{self.where} refuses access ({_short(fault)}). Check what this process may do there."
+            ) from fault
+        except Exception as fault:
+            if isinstance(fault, OSError) and fault.errno in NO_SPACE:
+                raise StoreFull(f"no space left at {self.where}. Free some space and resume.") from fault
+            raise StoreBusy(
+                f"{self.where} cannot be reached ({_short(fault)}). Nothing of this step was written; try again."
+            ) from fault
+
+
+def _opened(url: str, where: str) -> tuple[Any, str]:
+    """The file system of fsspec for a URL, and the path in it."""
+    try:
+        import fsspec  # type: ignore[import-untyped]  # it comes without types
+    except ImportError:
+        raise SettingError(
+            f"blobs at {where} need the package fsspec: pip install 'holdfast[blobs]'"
+        ) from None
+    try:
+        files, root = fsspec.core.url_to_fs(url)
+    except ImportError as fault:
+        raise SettingError(
+            f"blobs at {where} need one more package for that scheme ({_short(fault)})"
+        ) from None
+    except ValueError:
+        scheme = urlsplit(url).scheme
+        known = did_you_mean(scheme, fsspec.available_protocols())
+        raise SettingError(
+            f"no blobs can be kept at {where}: fsspec knows no scheme {scheme!r}{known}"
+        ) from None
+    return files, root
+
+
+def _without_secrets(url: str) -> str:
+    """Scheme, host and path: a user, a password or a query may be secret."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _short(fault: BaseException) -> str:
+    return f"{type(fault).__name__}: {fault}".splitlines()[0][:200]

@@ -1,0 +1,217 @@
+"""The suite that every place for blobs passes: what `holdfast.storage.blobs` says, as tests.
+
+    from holdfast.testing.blobs import BlobsConformance
+
+    class TestMyBlobs(BlobsConformance):
+        def open(self, folder):
+            return MyBlobs(folder)
+
+        def alter(self, digest, change):
+            ...  # stored bytes = change(stored bytes)
+
+Run it with pytest (nothing of pytest is needed to import it). `open` is called several times within a test: all of them are
+the same place. One that keeps nothing when it is opened again sets `persistent = False`.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+from holdfast.errors import BlobCorrupt, BlobMissing, SettingError
+from holdfast.storage.blobs import Blob, Blobs
+from holdfast.testing.appends import in_threads, raises
+
+KEYS = ("a", "A", "write.1.1.1", "", ".", "..", "../../x", "/etc/passwd", "a/b", "%2e", "\\", " ", "\n", "é", "日本", "🐙",
+        "\x00", "\ud800", "con", "x" * 5_000)  # fmt: skip
+NO_DIGESTS = ("", "ab", "../../../x", "/" * 64, "A" * 64, "0" * 63, "0" * 65, "0" * 63 + "\n")
+NO_RUN_IDS = ("", ".", "..", "../r1", "a/b", ".hidden", "x" * 129, "r1\n", "\ud800")
+
+
+class BlobsConformance:
+    """Everything a place for blobs promises. Subclass it, name the class `Test…` and say how to open yours."""
+
+    persistent = True
+
+    def open(self, folder: Path) -> Blobs:
+        """The blobs in this folder."""
+        raise NotImplementedError("say how to open your blobs")
+
+    def alter(self, digest: str, change: Callable[[bytes], bytes]) -> None:
+        """Replace the stored bytes of a blob by what `change` makes of them."""
+        raise NotImplementedError("say how to damage a blob of yours")
+
+    def setup_method(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
+        self.blobs = self.open(self.folder)
+
+    def teardown_method(self) -> None:
+        shutil.rmtree(self.folder)
+
+    def put(self, body: bytes) -> str:
+        blob = Blob.of(body)
+        self.blobs.put(blob.digest, blob.body)
+        return blob.digest
+
+    # --- blobs ---------------------------------------------------------------------------------------
+
+    def test_what_was_put_is_got_back(self) -> None:
+        for body in (
+            b"",
+            b"x",
+            b'"text"',
+            bytes(range(256)),
+            b"a" * 3_000_000,
+            random.Random(1).randbytes(2_000_000),
+        ):
+            digest = self.put(body)
+            assert digest == sha256(body).hexdigest()
+            assert self.blobs.get(digest) == body
+            if self.persistent:
+                assert self.open(self.folder).get(digest) == body
+
+    def test_equal_content_is_stored_once_and_listed_in_order(self) -> None:
+        digests = {self.put(body) for body in (b"one", b"two", b"three", b"one", b"two")}
+        assert list(self.blobs.digests()) == sorted(digests)
+        assert len(digests) == 3
+
+    def test_a_place_where_nothing_was_put_is_empty(self) -> None:
+        assert list(self.blobs.digests()) == []
+        assert self.blobs.spilled("r1") == {}
+        self.blobs.unspill("r1", ["a"])
+        self.blobs.delete("0" * 64)
+
+    def test_a_blob_that_is_not_there_is_named_with_its_place(self) -> None:
+        self.put(b"another")
+        with raises(BlobMissing, "0" * 64, self.blobs.where, "Put it back"):
+            self.blobs.get("0" * 64)
+
+    def test_a_deleted_blob_is_gone_and_may_be_put_again(self) -> None:
+        kept, gone = self.put(b"kept"), self.put(b"gone")
+        self.blobs.delete(gone)
+        self.blobs.delete(gone)
+        with raises(BlobMissing, gone):
+            self.blobs.get(gone)
+        assert list(self.blobs.digests()) == [kept]
+        assert self.blobs.get(self.put(b"gone")) == b"gone"
+
+    def test_an_altered_blob_is_found_and_named(self) -> None:
+        body = random.Random(2).randbytes(5_000)
+        changes: tuple[Callable[[bytes], bytes], ...] = (
+            lambda stored: stored[:-1],
+            lambda stored: stored[: len(stored) // 2],
+            lambda stored: b"",
+            lambda stored: b"\x00" * len(stored),
+            lambda stored: b"plain text",
+            *(
+                lambda stored, at=at: stored[:at] + bytes([stored[at] ^ 1]) + stored[at + 1 :]
+                for at in (0, 2500, 4999)
+            ),
+        )
+        for change in changes:
+            digest = self.put(body)
+            self.alter(digest, change)
+            with raises(BlobCorrupt, digest, self.blobs.where, "damaged"):
+                self.blobs.get(digest)
+            self.blobs.delete(digest)
+
+    def test_a_size_that_a_damaged_head_claims_is_not_believed(self) -> None:
+        digest = self.put(b"x" * 1000)
+        self.alter(digest, lambda stored: b"\x28\xb5\x2f\xfd\xe0" + b"\xff" * 7 + b"\x0f" + stored[7:])
+        with raises(BlobCorrupt, digest):
+            self.blobs.get(digest)
+
+    def test_a_blob_that_was_cut_is_mended_when_its_content_is_put_again(self) -> None:
+        digest = self.put(b"x" * 1000)
+        self.alter(digest, lambda stored: stored[:-3])
+        self.put(b"x" * 1000)
+        assert self.blobs.get(digest) == b"x" * 1000
+
+    def test_a_name_that_is_no_digest_leads_nowhere(self) -> None:
+        self.put(b"x")
+        for name in NO_DIGESTS:
+            with raises(SettingError, "sha256"):
+                self.blobs.put(name, b"x")
+            with raises(BlobMissing):
+                self.blobs.get(name)
+            self.blobs.delete(name)
+        assert len(list(self.blobs.digests())) == 1
+
+    def test_many_threads_may_put_the_same_content_at_once(self) -> None:
+        bodies = [bytes([n]) * 50_000 for n in range(8)]
+
+        def put_all() -> None:
+            for body in bodies:
+                assert self.blobs.get(self.put(body)) == body
+
+        in_threads(6, put_all)
+        assert len(list(self.blobs.digests())) == len(bodies)
+
+    # --- partial streams -----------------------------------------------------------------------------
+
+    def test_what_was_spilled_is_read_back_in_order(self) -> None:
+        for part in (b"one ", b"", b"two ", b"three"):
+            self.blobs.spill("r1", "a", part)
+        self.blobs.spill("r1", "b", b"\x00" * 40)
+        self.blobs.spill("r2", "a", b"another run")
+        assert self.blobs.spilled("r1") == {"a": b"one two three", "b": b"\x00" * 40}
+        assert self.blobs.spilled("r2") == {"a": b"another run"}
+        assert self.blobs.spilled("r3") == {}
+        if self.persistent:
+            again = self.open(self.folder)
+            again.spill("r1", "a", b", four")
+            assert again.spilled("r1")["a"] == b"one two three, four"
+
+    def test_a_stream_may_have_any_key_and_the_keys_are_ordered(self) -> None:
+        for key in KEYS:
+            self.blobs.spill("r1", key, f"{len(key)} {key[:9]!r}".encode())
+        found = self.blobs.spilled("r1")
+        assert list(found) == sorted(KEYS)
+        assert found == {key: f"{len(key)} {key[:9]!r}".encode() for key in KEYS}
+        self.blobs.unspill("r1", KEYS[1:])
+        assert list(self.blobs.spilled("r1")) == [KEYS[0]]
+
+    def test_a_removed_stream_begins_anew(self) -> None:
+        self.blobs.spill("r1", "a", b"old")
+        self.blobs.spill("r1", "b", b"kept")
+        self.blobs.unspill("r1", ["a", "never there"])
+        assert self.blobs.spilled("r1") == {"b": b"kept"}
+        self.blobs.unspill("r1", ["b"])
+        assert self.blobs.spilled("r1") == {}
+        self.blobs.spill("r1", "a", b"new")
+        assert self.blobs.spilled("r1") == {"a": b"new"}
+
+    def test_runs_whose_ids_differ_in_case_only_are_two(self) -> None:
+        self.blobs.spill("run", "a", b"small")
+        self.blobs.spill("RUN", "a", b"large")
+        self.blobs.unspill("run", ["a"])
+        assert (self.blobs.spilled("run"), self.blobs.spilled("RUN")) == ({}, {"a": b"large"})
+
+    def test_what_is_no_run_id_is_refused_by_every_verb(self) -> None:
+        for run_id in NO_RUN_IDS:
+            for use in (
+                lambda run: self.blobs.spill(run, "a", b"x"),
+                self.blobs.spilled,
+                lambda run: self.blobs.unspill(run, ["a"]),
+            ):
+                with raises(SettingError, "is no run id"):
+                    use(run_id)
+
+    def test_blobs_and_streams_do_not_meet(self) -> None:
+        digest = self.put(b"x")
+        self.blobs.spill("r1", digest, b"stream")
+        assert list(self.blobs.digests()) == [digest]
+        self.blobs.unspill("r1", [digest])
+        assert self.blobs.get(digest) == b"x"
+
+    def test_many_threads_may_spill_at_once(self) -> None:
+        def spill() -> None:
+            for _ in range(20):
+                self.blobs.spill("r1", "a", b"0123456789")
+
+        in_threads(5, spill)
+        assert self.blobs.spilled("r1") == {"a": b"0123456789" * 100}
