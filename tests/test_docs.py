@@ -1,43 +1,100 @@
-"""What the documents say runs: every Python snippet, every command, every link."""
+"""What the documents say runs: every Python snippet, every command, every link, and what a snippet is said to print.
+
+The snippets of a document are one program, from top to bottom. One that begins with the comment `# name.py` is a file of its
+own, and the commands `python name.py` of the document run it, in their order. The comment behind a `print`, or behind such a
+command, is what comes out; `…` stands for anything, and what follows a colon is an explanation.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import holdfast as hf
+from holdfast import errors
+from holdfast.core import events
+from holdfast.core.definition import NodeOptions
+from holdfast.runtime.settings import Settings
+
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+REFERENCE = (ROOT / "docs" / "api.md").read_text("utf-8")
+FILE = re.compile(r"# (\w+\.py)\n")
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+ENVIRONMENT |= {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "error"}
 
 
 def blocks(document: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", document.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
+def ran(file: str, folder: Path) -> tuple[int, str, str]:
+    """How a program ended, and what it told; one that was killed says so, as in a shell."""
+    done = subprocess.run(
+        [sys.executable, file],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    killed = "Killed\n" if done.returncode == -signal.SIGKILL else ""
+    return done.returncode, done.stdout + killed, done.stderr
+
+
+def says(told: str, output: str) -> bool:
+    """Whether the parts of what a comment tells come out, one behind the other."""
+    parts = (re.escape(part.strip()).replace(r"\ ", r"\s+") for part in told.split("…"))
+    return re.search(".*".join(parts), output, re.DOTALL) is not None
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_python_snippet_runs(document: Path, tmp_path: Path) -> None:
-    snippets = blocks(document, "python")
+def test_every_python_snippet_runs_and_prints_what_it_says(document: Path, tmp_path: Path) -> None:
+    snippets = [snippet for snippet in blocks(document, "python") if not FILE.match(snippet)]
     if not snippets:
         return
-    program = tmp_path / "snippets.py"
-    program.write_text("\n".join(snippets), "utf-8")
-    done = subprocess.run(
-        [sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    if document.name == "README.md":
-        assert "completed ['try 1', 'try 2']" in done.stdout
+    (tmp_path / "snippets.py").write_text("\n".join(snippets), "utf-8")
+    code, output, trouble = ran("snippets.py", tmp_path)
+    assert code == 0, trouble
+    promised = re.findall(r"^ *print\(.*\) +# (.+)$", "\n".join(snippets), re.MULTILINE)
+    wrong = [told for told in promised if not (says(told, output) or says(told.partition(": ")[0], output))]
+    assert not wrong, f"{document.name} tells {wrong}; what came out:\n{output}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_snippet_that_is_a_file_does_what_its_commands_say(document: Path, tmp_path: Path) -> None:
+    files = {found[1]: snippet for snippet in blocks(document, "python") if (found := FILE.match(snippet))}
+    for name, snippet in files.items():
+        (tmp_path / name).write_text(snippet, "utf-8")
+    commands = re.findall(r"^python (\w+\.py) +# (.+)$", "\n".join(blocks(document, "sh")), re.MULTILINE)
+    assert {name for name, _ in commands} == set(files)
+    for name, told in commands:
+        code, output, trouble = ran(name, tmp_path)
+        assert code in (0, -signal.SIGKILL), trouble
+        assert says(told, output), f"{document.name}: python {name} tells {told!r}, this came out:\n{output}"
+
+
+def anchors(document: Path) -> set[str]:
+    """What a link into a document may name: its headings, as they are spelt there."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_link_leads_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", document.read_text("utf-8")):
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", document.read_text("utf-8")):
         if "://" not in target:
-            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+            place = (document.parent / target) if target else document
+            assert place.exists(), f"{document.name} links to {target}"
+            assert not anchor or anchor in anchors(place), f"{document.name} links to {target}#{anchor}"
 
 
 def test_every_make_target_and_command_that_is_named_exists() -> None:
@@ -51,6 +108,33 @@ def test_every_make_target_and_command_that_is_named_exists() -> None:
             assert target in targets, f"{document.name}: make {target}"
         for command in re.findall(r"^holdfast ([a-z-]+)", shell, re.MULTILINE):
             assert re.search(rf"\b{command}\b", listed), f"{document.name}: holdfast {command}"
+
+
+def test_the_reference_names_everything_that_is_public() -> None:
+    told = set(re.findall(r"\w+", REFERENCE))
+    assert [name for name in hf.__all__ if name not in told] == []
+
+
+def test_the_reference_names_every_option() -> None:
+    named = set(re.findall(r"`(\w+)`", REFERENCE)) | set(re.findall(r"(\w+)=", REFERENCE))
+    of_nodes = {name.removesuffix("_s") for name in NodeOptions.__struct_fields__ if name != "question"}
+    assert [name for name in (*Settings.__struct_fields__, *sorted(of_nodes)) if name not in named] == []
+    for name in Settings.__struct_fields__:
+        assert f"`HOLDFAST_{name.upper()}`" in REFERENCE
+
+
+@pytest.mark.parametrize("kind", [hf.Context, hf.BlockingContext, hf.Engine])
+def test_the_reference_names_every_method(kind: type) -> None:
+    methods = [name for name in dir(kind) if not name.startswith("_")]
+    assert [name for name in methods if not re.search(rf"\b{name}\b", REFERENCE)] == []
+
+
+def test_the_reference_names_every_event_and_every_exception() -> None:
+    kinds = [value for value in vars(errors).values() if isinstance(value, type)]
+    raised = [kind.__name__ for kind in kinds if issubclass(kind, errors.HoldfastError)][1:]
+    listed = set(re.findall(r"`(\w+)`", REFERENCE))
+    assert raised[0] == "GraphError"
+    assert [name for name in (*events.KINDS, *raised) if name not in listed] == []
 
 
 def test_the_schema_of_the_events_is_what_the_code_says() -> None:

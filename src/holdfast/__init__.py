@@ -44,6 +44,7 @@ from holdfast.runtime.blocking import (
 )
 from holdfast.runtime.context import BlockingContext, Context
 from holdfast.runtime.engine import Engine
+from holdfast.runtime.streams import Chunk
 from holdfast.runtime.views import Run
 
 __version__ = "0.1.0"
@@ -54,6 +55,7 @@ __all__ = [
     "AnswerRefused",
     "Asset",
     "BlockingContext",
+    "Chunk",
     "CodecError",
     "Context",
     "ContextError",

@@ -334,7 +334,12 @@ def test_a_cut_node_that_is_not_idempotent_is_asked_about(cli: Cli) -> None:
     cut("r1", "die in third")
     ended = cli("resume", "r1", "work.py")
     assert ended.code == Exit.WAITS
-    ways = ("retry r1 third work.py", "skip r1 third work.py --update '", "cancel r1")
+    ways = (
+        "answer r1 third retry",
+        "answer r1 third skip work.py --update '",
+        "answer r1 third abort",
+        "resume r1 work.py",
+    )
     for way in ways:
         assert f"$ holdfast {way}" in ended.err
         assert f"$ holdfast {way.replace('work.py', 'FILE.py')}" in cli("show", "r1").out
@@ -574,6 +579,10 @@ READING = [
     ["events", "r1"],
     ["state", "r1"],
     ["checkpoints", "r1"],
+    ["questions"],
+    ["questions", "r1"],
+    ["answer", "r1", "a", "approve"],
+    ["signal", "r1", "paid"],
     ["verify"],
     ["resume", "r1", "work.py"],
     ["retry", "r1", "work.py"],
@@ -624,7 +633,10 @@ def test_a_place_is_a_number_behind_the_run(cli: Cli, words: list[str]) -> None:
     assert (ended.code, "the number of an event, as in r1@3" in ended.err) == (Exit.USAGE, True)
 
 
-@pytest.mark.parametrize("words", [["show"], ["events"], ["checkpoints"], ["verify"], ["graph"], ["pause"]])
+@pytest.mark.parametrize(
+    "words",
+    [["show"], ["events"], ["checkpoints"], ["verify"], ["graph"], ["pause"], ["questions"]],
+)
 def test_a_command_that_takes_a_run_says_which_take_a_place(cli: Cli, words: list[str]) -> None:
     ended = cli(*words, "r1@3")
     assert (ended.code, "RUN@SEQ is for state, resume and fork" in ended.err) == (Exit.USAGE, True)
@@ -885,6 +897,7 @@ def test_every_error_and_every_status_has_an_exit_code() -> None:
     assert set(OF_STATUSES) == set(STATUSES)
     assert code_of(errors.StoreFull("")) is Exit.STORE
     assert code_of(errors.RunHeld("r", "h")) is Exit.HELD
+    assert code_of(errors.AnswerRefused("r", "q", "no")) is Exit.REFUSED
     assert code_of(errors.FlowNotFound("f", ())) is Exit.USAGE
     assert code_of(errors.IllegalEvent("")) is Exit.DEFECT
 

@@ -126,6 +126,11 @@ class Stage:
         with self.opened() as store:
             return [chunk.value for chunk in spilled_chunks(store, self.flow)]
 
+    def shown(self) -> str:
+        """What a person sees who asks the command line."""
+        command = [sys.executable, "-m", "holdfast.cli", "show", self.flow, "--store", str(self.store)]
+        return subprocess.run(command, text=True, capture_output=True, env=ENVIRONMENT, check=True).stdout
+
     def assert_sound(self) -> None:
         with self.opened() as store:
             assert verification.verify(store, self.flow).problems == []
@@ -301,6 +306,8 @@ def test_what_was_streamed_outlives_a_kill(stages) -> None:
         until(lambda: stage.spilled() == HALF, "the chunks are spilled")
         kill(speaker)
     assert stage.spilled() == HALF
+    shown = stage.shown()
+    assert ("6 chunks" in shown, HALF[-1] in shown, WORDS[-1] in shown) == (True, True, False)
     assert stage.call("resume") == completed("spoken in attempt 2")
     streamed = [(event.attempt, event.chunks) for event in stage.of_kind("NodeStreamed")]
     assert streamed == [(1, HALF), (2, WORDS)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.core.definition import END, START, Definition, NodeOptions
+from holdfast.core.definition import END, START, Definition, NodeOptions, QuestionOptions
 from holdfast.core.difference import compatible, difference, fingerprint
 
 REVIEW = Definition(
@@ -49,6 +49,14 @@ def renamed(old, new):
     )
 
 
+ASKED = QuestionOptions(text="Ship?", options=["ship", "wait"], into="draft", timeout_s=60)
+
+
+def asking(**options):
+    """REVIEW with a question in place of `check`; by default ASKED."""
+    return with_options("check", question=msgspec.structs.replace(ASKED, **options))
+
+
 TUNED = {
     "timeout": with_options("write", timeout_s=10),
     "no timeout": with_options("write", timeout_s=None),
@@ -56,6 +64,10 @@ TUNED = {
     "limit": with_options("write", limit=3),
     "idempotent": with_options("publish", idempotent=True),
     "on_interrupt": with_options("write", on_interrupt="skip"),
+    "approve": with_options("write", approve="Write?"),
+    "agent": with_options("write", agent="writer"),
+    "safe_to_fail": with_options("write", safe_to_fail=True),
+    "crash_limit": with_options("write", crash_limit=9),
     "iterations": changed(max_iterations=10),
     "parallel": changed(max_parallel=2),
     "version": changed(state_version=2),
@@ -68,6 +80,13 @@ RESHAPED = {
     "schedule": changed(schedule="layered"),
     "join": with_options("write", join="any"),
     "each": with_options("write", each=True),
+    "question": asking(),
+    "its text": asking(text="Ship it?"),
+    "its options": asking(options=["wait", "ship"]),
+    "its form": asking(options=[], answer_schema={"type": "integer"}),
+    "its field": asking(into=None),
+    "its time": asking(timeout_s=61),
+    "its way out": asking(on_timeout="wait"),
     "a node": with_node_before("polish", "check"),
     "an edge": changed(edges=[*REVIEW.edges, ("write", END)]),
     "no edge": changed(edges=REVIEW.edges[:-1]),
@@ -100,6 +119,30 @@ def test_a_definition_that_was_stored_and_read_back_has_the_same_fingerprint():
         again = msgspec.json.decode(msgspec.json.encode(definition), type=Definition)
         assert fingerprint(again) == fingerprint(definition)
         assert difference(definition, again).empty
+
+
+def test_a_question_counts_by_what_it_says_however_its_numbers_are_spelt():
+    assert fingerprint(asking(timeout_s=60.0)) == fingerprint(asking(timeout_s=60))
+    assert difference(asking(timeout_s=60.0), asking(timeout_s=60)).empty
+
+
+def test_a_question_that_was_stored_and_read_back_is_the_same_question():
+    stored = msgspec.json.decode(msgspec.json.encode(asking()), type=Definition)
+    assert stored.nodes["check"].question == ASKED
+    assert stored.nodes["check"].gated
+
+
+def test_options_at_their_defaults_are_not_stored():
+    assert b"crash_limit" not in msgspec.json.encode(REVIEW)
+    assert b"question" not in msgspec.json.encode(REVIEW)
+
+
+def test_another_question_is_told_with_what_it_was():
+    (line,) = difference(asking(), asking(options=["wait", "ship"])).lines()
+    assert line.startswith('~ node "check": question {"text": "Ship?", "options": ["ship", "wait"]')
+    assert '-> {"text": "Ship?", "options": ["wait", "ship"]' in line
+    (line,) = difference(REVIEW, with_options("write", approve="Write?")).lines()
+    assert line == '~ node "write": approve null -> Write?'
 
 
 def test_order_that_means_nothing_does_not_count():
@@ -317,3 +360,15 @@ def test_all_reasons_come_at_once():
         new, schedule="layered", nodes={n: o for n, o in new.nodes.items() if n != "publish"}
     )
     assert len(compatible(REVIEW, new, completed=["write"], pending=["publish"])) == 3
+
+
+def test_code_that_became_a_question_is_another_node_and_a_reworded_question_is_not():
+    asks = QuestionOptions(text="Publish?", options=["yes", "no"])
+    reworded = QuestionOptions(text="Shall it be published?", options=["yes", "no"])
+    became = with_options("publish", idempotent=True, on_interrupt="rerun", question=asks)
+    assert not difference(REVIEW, became).only_options
+    assert difference(
+        became, with_options("publish", idempotent=True, on_interrupt="rerun", question=reworded)
+    ).only_options
+    (told,) = compatible(REVIEW, became, completed={"write"}, pending={"publish"})
+    assert "had question=false and has true now" in told

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 
 import msgspec
 import pytest
 
-from holdfast.core.definition import END, START, Definition, NodeOptions
+from holdfast.core.definition import END, START, Definition, NodeOptions, QuestionOptions
+from holdfast.core.graph import Graph
 from holdfast.core.validate import NODE_ID, RUN_ID, node_problems, problems, upgrade_problems
+from holdfast.errors import GraphError
 
 
 def flow(nodes, *chains, branches=None, **settings):
@@ -269,6 +273,141 @@ def test_never_twice_and_always_again_contradict_each_other():
 def test_all_problems_of_a_node_come_at_once():
     options = NodeOptions(timeout_s=0, limit=0, join="no", on_interrupt="no")
     assert len(node_problems("a b", options, taken=False)) == 5
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, True, None])
+def test_a_crash_limit_below_one_is_refused(limit):
+    assert the_node_problem("a", crash_limit=limit) == (
+        f"node 'a': crash_limit={limit!r} lets it never run; use a whole number from 1 up"
+    )
+
+
+@pytest.mark.parametrize("approve", ["", "  ", True, 7])
+def test_an_approval_that_asks_nothing_is_refused(approve):
+    assert the_node_problem("a", approve=approve) == (
+        f"node 'a': approve={approve!r} asks nothing; give the question, such as approve='Publish?'"
+    )
+
+
+@pytest.mark.parametrize("agent", ["", "two words", "../x", None, 7])
+def test_an_agent_that_could_not_name_a_file_is_refused(agent):
+    assert f"agent={agent!r} cannot name an agent" in the_node_problem("a", agent=agent)
+
+
+# --- questions ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Review:
+    draft: str = ""
+    grade: int = 0
+
+
+def ask_problems(*args, **options):
+    """What compiling says about a graph whose only node is this question."""
+    graph = Graph("g", Review).ask(*args, **options).edge(START, args[0]).edge(args[0], END)
+    try:
+        graph.compile()
+    except GraphError as fault:
+        return fault.problems
+    return []
+
+
+def the_question_problem(**options):
+    found = ask_problems("q", "Ship it?", **options)
+    assert len(found) == 1, found
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"options": ["ship", "wait"]},
+        {"into": "draft"},
+        {"into": "grade", "schema": int},
+        {"options": ["ship", "wait"], "into": "draft", "timeout": 60, "on_timeout": "ship"},
+        {"options": ["ship", "wait"], "timeout": 60, "on_timeout": "wait"},
+        {"timeout": 0.5, "on_timeout": "fail"},
+    ],
+)
+def test_a_sound_question_has_no_problems(options):
+    assert ask_problems("q", "Ship it?", **options) == []
+    assert ask_problems("q", lambda state: f"Ship {state.draft}?", **options) == []
+
+
+@pytest.mark.parametrize("name", ["", "a b", START])
+def test_a_question_needs_a_name_like_any_node(name):
+    problem = node_problems(name, NodeOptions(question=QuestionOptions(text="?", into="x")), taken=False)
+    assert len(problem) == 1
+
+
+def test_a_question_with_the_name_of_a_node_is_refused():
+    graph = Graph("g", Review)
+    graph.node(name="q")(lambda state: None)
+    graph.ask("q", "Ship it?").edge(START, "q").edge("q", END)
+    with pytest.raises(GraphError, match="two nodes are named 'q'"):
+        graph.compile()
+
+
+@pytest.mark.parametrize("options", [["yes", "yes"], ["yes", ""], ["yes", 7]])
+def test_options_that_are_not_different_words_are_refused(options):
+    assert (
+        the_question_problem(options=options) == f"question 'q': options={options!r} must be different words"
+    )
+
+
+def test_a_single_option_leaves_nothing_to_decide():
+    assert the_question_problem(options=["yes"]) == (
+        "question 'q': with 'yes' as the only option there is nothing to decide; give another"
+    )
+
+
+def test_an_answer_that_nothing_takes_is_refused():
+    assert the_question_problem(schema=int) == (
+        "question 'q': nothing takes its answer; name a field with into='…', or give options"
+    )
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), float("inf"), "60", True])
+def test_a_time_that_nobody_could_answer_in_is_refused(timeout):
+    assert the_question_problem(timeout=timeout) == (
+        f"question 'q': timeout={timeout!r} is no time to answer in; use seconds above 0"
+    )
+
+
+def test_an_answer_for_nobody_must_be_one_of_the_options():
+    assert the_question_problem(options=["ship", "wait"], into="draft", on_timeout="drop") == (
+        "question 'q': on_timeout='drop' is not one of its options; use one, or 'fail'"
+    )
+
+
+def test_nobodys_answer_must_not_be_an_approval():
+    assert the_question_problem(options=["ship", "wait"], on_timeout="ship") == (
+        "question 'q': on_timeout='ship' would go on without anybody's approval; use another option, or 'fail'"
+    )
+    assert "without anybody's approval" in the_question_problem(on_timeout="approve")
+
+
+def test_a_field_that_the_state_does_not_have_is_refused_with_the_one_that_was_meant():
+    problem = the_question_problem(into="grad")
+    assert problem.startswith("question 'q' puts its answer into 'grad', which Review does not have")
+    assert "did you mean 'grade'?" in problem
+
+
+def test_a_state_without_declared_fields_takes_any_answer():
+    graph = Graph("g").ask("q", "Who?", into="owner").edge(START, "q").edge("q", END)
+    assert graph.compile().definition.nodes["q"].question.into == "owner"
+
+
+def test_a_type_that_no_answer_can_be_checked_against_is_refused():
+    problem = the_question_problem(schema=Callable, into="draft")
+    assert problem.startswith("question 'q': an answer cannot be a")
+
+
+def test_all_problems_of_a_question_come_at_once():
+    asked = QuestionOptions(text="?", options=["yes"], timeout_s=0, on_timeout="no")
+    assert len(node_problems("q", NodeOptions(question=asked, agent="?"), taken=False)) == 4
 
 
 # --- versions and ids --------------------------------------------------------------------------------

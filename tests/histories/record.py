@@ -27,7 +27,7 @@ from holdfast import END, START, Flow, Graph, Retry, add, append, merge
 from holdfast.core.events import Encoded
 from holdfast.runtime import failures, history
 from holdfast.runtime.views import run_view
-from holdfast.storage.contract import Append, NewRun, Row, RunRow, View
+from holdfast.storage.contract import Append, NewRun, Row, RunRow, RunStatus, View
 from holdfast.storage.memory import MemoryStore
 from holdfast.storage.rows import seal, unpack
 from holdfast.testing.appends import dead_process
@@ -244,10 +244,165 @@ def interrupted(recorder: Recorder) -> str:
     return "r"
 
 
-STORIES = (failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, cut, interrupted)
+@dataclass
+class Order:
+    number: str
+    parcels: list[str] = field(default_factory=list)
+    log: Annotated[list[Any], append] = field(default_factory=list)
+    price: int = 0
 
 
-def copy_of(store: MemoryStore, parent: str, run_id: str, upto: int) -> None:
+def order_flow(crash_limit: int = 3) -> Flow[Order]:
+    """charge (steps, a map, checkpoints, costs) -> hint (safe to fail) -> price (a question) -> send (gated)."""
+    graph = Graph("order", Order)
+
+    @graph.node(crash_limit=crash_limit)
+    async def charge(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        paid = await ctx.step("pay", lambda: {"receipt": f"for {state.number}"})
+        weights = await ctx.map("weigh", len, state.parcels, limit=1)
+        await ctx.checkpoint({"weighed": len(weights)})
+        ctx.cost(usd=0.25, tokens=40)
+        return {"log": [paid, weights, ctx.attempt]}
+
+    @graph.node(safe_to_fail=True)
+    def hint(state: Order) -> None:
+        raise ValueError("no idea")
+
+    graph.ask("price", lambda state: f"What does {state.number} cost?", into="price", timeout=3600)
+
+    @graph.node(approve="Send it?", agent="courier")
+    def send(state: Order) -> dict[str, Any]:
+        return {"log": ["sent"]}
+
+    return graph.chain(START, "charge", "hint", "price", "send", END).compile()
+
+
+def kept(recorder: Recorder) -> str:
+    """A process that died between two steps of a node: what was kept is not done again."""
+    flow = order_flow()
+    recorder.call(lambda e: e.run(flow, Order("T-1", ["a", "bcd", "ef"]), run_id="whole"))
+    place = recorder.store.events("whole", kinds=("StepCompleted",))[1].seq
+    copy_of(recorder.store, "whole", "r", place, active="charge")
+    recorder.call(lambda e: e.resume("r"), flow)
+    return "r"
+
+
+def refused(recorder: Recorder) -> str:
+    """A question that nobody answered in time, then one with an answer; a rejection, a refusal, force, and an approval."""
+    flow = order_flow()
+    recorder.call(lambda e: e.run(flow, Order("T-2"), run_id="r"))
+    recorder.clock.advance(4000)
+    recorder.call(lambda e: e.resume("r"), flow)
+    recorder.call(lambda e: e.resume("r", by="ann"), flow)
+    recorder.call(
+        lambda e: e.answer("r", "price", 12, by="agent:clerk", confidence=0.5, reason="a guess"), flow
+    )
+    recorder.call(lambda e: e.resume("r"), flow)
+    recorder.call(lambda e: e.answer("r", "send", "reject", by="ann", reason="too dear"), flow)
+    recorder.call(lambda e: e.resume("r"), flow)
+    recorder.call(lambda e: e.resume("r"), flow)
+    recorder.call(lambda e: e.resume("r", force=True, by="ann"), flow)
+    recorder.call(lambda e: e.answer("r", "send", "approve", by="ann"), flow)
+    recorder.call(lambda e: e.resume("r"), flow)
+    return "r"
+
+
+def quarantined(recorder: Recorder) -> str:
+    """A process that died twice in the same node, which may do that twice."""
+    flow = order_flow(crash_limit=2)
+    recorder.call(lambda e: e.run(flow, Order("T-3"), run_id="whole"))
+    for number, (before, after) in enumerate((("whole", "once"), ("once", "r"))):
+        place = recorder.store.events(before, kinds=("NodeStarted",), node="charge")[number].seq
+        copy_of(recorder.store, before, after, place, active="charge")
+        recorder.call(lambda e, run_id=after: e.resume(run_id), flow)
+    return "r"
+
+
+def wait_flow() -> Flow[Order]:
+    """One node that waits for a time, two signals and an answer; then one whose items wait."""
+    graph = Graph("waits", Order)
+
+    @graph.node
+    async def listen(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        first = await ctx.wait_for("paid")
+        await ctx.sleep(600)
+        second = await ctx.wait_for("paid", timeout=60, key="late")
+        sure = await ctx.ask("Sure?", options=["yes", "no"], timeout=60, on_timeout="no")
+        return {"log": [first, second, sure], "parcels": ["a", "b"]}
+
+    @graph.node(each=lambda state: state.parcels)
+    async def stamp(parcel: str, ctx: hf.Context) -> dict[str, Any]:
+        await ctx.step("weigh", lambda: 5)
+        return {"log": [parcel, await ctx.wait_for("stamp")]}
+
+    return graph.chain(START, "listen", "stamp", END).compile()
+
+
+def waited(recorder: Recorder) -> str:
+    """A signal before its wait, a sleep, a signal behind it, nobody's answer, and items that wait for one signal each."""
+    flow = wait_flow()
+    recorder.call(lambda e: e.start(flow, Order("T-4"), run_id="r"))
+    recorder.call(lambda e: e.signal("r", "paid", {"eur": 5}, by="bank"), flow)
+    recorder.call(lambda e: e.signal("r", "paid"), flow)
+    recorder.call(lambda e: e.resume("r"), flow)
+    recorder.clock.advance(1000)
+    recorder.call(lambda e: e.resume("r"), flow)
+    for number in (1, 2):
+        recorder.call(lambda e, number=number: e.signal("r", "stamp", number), flow)
+        recorder.call(lambda e: e.resume("r"), flow)
+    return "r"
+
+
+def waiting(recorder: Recorder) -> str:
+    """A run of the story before that waits for a signal, with its steps kept."""
+    waited(recorder)
+    place = recorder.store.events("r", kinds=("NodeWaiting",), node="stamp")[-1].seq
+    copy_of(recorder.store, "r", "half", place, active="stamp", status="waiting")
+    return "half"
+
+
+def streamed(recorder: Recorder) -> str:
+    """A process that was asked to stop while its node streamed; the next one streams to the end."""
+    graph = Graph("streams")
+
+    @graph.node
+    async def tell(state: dict[str, Any], ctx: hf.Context) -> Any:
+        for word in ("once", "upon", {"a": "time"}):
+            yield word
+        if ctx.attempt == 1:
+            ctx.resources["engine"][0].stop("SIGTERM")
+            await asyncio.Event().wait()
+        yield {"told": ctx.attempt}
+
+    flow = graph.chain(START, "tell", END).compile()
+
+    async def main(verb: str, *args: Any) -> None:
+        engines: list[hf.Engine] = []
+        options: dict[str, Any] = {"clock": recorder.clock, "luck": random.Random(1), "inline": True}
+        options |= {"flows": [flow], "resources": {"engine": engines}, "grace": 0.0}
+        async with hf.Engine(recorder.store, **options) as engine:
+            engines.append(engine)
+            await getattr(engine, verb)(*args, **({"run_id": "r"} if verb == "run" else {}))
+
+    asyncio.run(main("run", flow, {}))
+    asyncio.run(main("resume", "r"))
+    return "r"
+
+
+STORIES = (
+    *(failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, cut, interrupted),
+    *(kept, refused, quarantined, waited, waiting, streamed),
+)
+
+
+def copy_of(
+    store: MemoryStore,
+    parent: str,
+    run_id: str,
+    upto: int,
+    active: str = "publish",
+    status: RunStatus = "running",
+) -> None:
     """A log that ends there, of a process that died: the rows are sealed anew, because a chain belongs to one run."""
     holder, row = dead_process(), store.run(parent)
     store.renew(holder)
@@ -257,9 +412,7 @@ def copy_of(store: MemoryStore, parent: str, run_id: str, upto: int) -> None:
             found.kind, found.node, found.iteration, found.execution, found.attempt, unpack(found.body)
         )
         rows += seal(rows[-1].digest if rows else b"", run_id, found.seq - 1, found.at, [encoded], found.salt)
-    view = View(
-        status="running", fingerprint=row.fingerprint, state_version=row.state_version, active=("publish",)
-    )
+    view = View(status=status, fingerprint=row.fingerprint, state_version=row.state_version, active=(active,))
     create = NewRun(flow=row.flow, input_digest=row.input_digest, created_at=row.created_at)
     (verdict,) = store.append(
         [

@@ -31,11 +31,12 @@ from holdfast.storage.contract import Append, NewRun, Row, Snapshot, View
 from holdfast.storage.memory import MemoryStore
 from holdfast.storage.rows import open_row, unpack
 from holdfast.storage.sqlite import SqliteStore
+from holdfast.testing.clock import ManualClock
 
 FOLDER = Path(__file__).parent
 HISTORIES = sorted(FOLDER.glob("v*/*.jsonl"))
-NOT_WRITTEN_YET = {"RunClaimed", "QuestionAnswered"}
-"""Workers and answers come later; the fold knows what they will record."""
+NOT_WRITTEN_YET = {"RunClaimed"}
+"""Workers come later; the fold knows what they will record."""
 
 
 def ids(path: Path) -> str:
@@ -142,10 +143,10 @@ def test_every_body_of_a_history_says_what_it_said(path: Path) -> None:
         ), row.seq
 
 
-def resume(store: MemoryStore, flow: Any, verb: str = "resume", *args: Any) -> hf.Run[Any]:
+def resume(store: MemoryStore, flow: Any, verb: str = "resume", *args: Any, **named: Any) -> hf.Run[Any]:
     async def use() -> Any:
         async with hf.Engine(store, flows=[flow]) as engine:
-            return await getattr(engine, verb)(*args)
+            return await getattr(engine, verb)(*args, **named)
 
     return asyncio.run(use())
 
@@ -167,3 +168,43 @@ def test_a_fork_that_an_old_version_left_paused_is_carried_on(version: str) -> N
     run = resume(store, stories().report_flow(set()), "resume", kept.run_id)
     assert (run.status, run.state.draft) == ("completed", "published 2")
     assert verification.verify(store, kept.run_id).problems == []
+
+
+def left(version: str, name: str) -> tuple[MemoryStore, str, int]:
+    """A store with that run in it, at the time it was recorded; its id, and where its log ends."""
+    kept, store = Kept(FOLDER / version / f"{name}.jsonl"), MemoryStore(clock=ManualClock().now)
+    kept.put_into(store)
+    return store, kept.run_id, kept.rows[-1].seq
+
+
+@pytest.mark.parametrize("version", sorted({path.parent.name for path in HISTORIES}))
+def test_a_run_that_an_old_version_left_with_a_question_is_answered_and_carried_on(version: str) -> None:
+    store, run_id, seq = left(version, "kept")
+    flow = stories().order_flow()
+    resume(store, flow, "answer", run_id, "price.1.1", 12)
+    assert resume(store, flow, "resume", run_id).status == "waiting"
+    resume(store, flow, "answer", run_id, "send", "approve")
+    run = resume(store, flow, "resume", run_id)
+    assert (run.status, run.state.price, run.state.log[-1]) == ("completed", 12, "sent")
+    assert [row.node for row in store.events(run_id, seq, kinds=("NodeStarted",))] == ["price", "send"]
+
+
+@pytest.mark.parametrize("version", sorted({path.parent.name for path in HISTORIES}))
+def test_items_that_an_old_version_left_waiting_get_their_signals_and_keep_their_steps(version: str) -> None:
+    store, run_id, seq = left(version, "waiting")
+    flow = stories().wait_flow()
+    for number in (1, 2):
+        resume(store, flow, "signal", run_id, "stamp", number)
+    run = resume(store, flow, "resume", run_id)
+    assert (run.status, run.state.log[-4:]) == ("completed", ["a", 1, "b", 2])
+    assert store.events(run_id, seq, kinds=("StepCompleted",)) == []
+
+
+@pytest.mark.parametrize("version", sorted({path.parent.name for path in HISTORIES}))
+def test_a_node_that_an_old_version_quarantined_runs_again_only_by_force(version: str) -> None:
+    store, run_id, _ = left(version, "quarantined")
+    flow = stories().order_flow(crash_limit=2)
+    with pytest.raises(hf.ResumeRefused, match="Quarantined"):
+        resume(store, flow, "resume", run_id)
+    run = resume(store, flow, "resume", run_id, force=True)
+    assert (run.status, run.nodes["charge"].status) == ("waiting", "completed")

@@ -104,7 +104,11 @@ class Stage:
     # --- engines --------------------------------------------------------------------------------------
 
     def do(
-        self, use: Callable[[hf.Engine], Awaitable[Any]], *flows: Flow[Any], url: str | None = None, **options: Any
+        self,
+        use: Callable[[hf.Engine], Awaitable[Any]],
+        *flows: Flow[Any],
+        url: str | None = None,
+        **options: Any,
     ) -> Any:
         """Use an engine of its own; whoever waits longer than anything here can take has found a hang."""
 
@@ -202,7 +206,9 @@ class Stage:
 
 async def until(condition: Callable[[], Any]) -> None:
     """Let the event loop go round until this holds; `Stage.do` bounds how long."""
-    while not condition():
+    for _ in iter(int, 1):  # for ever
+        if condition():
+            return
         await asyncio.sleep(0)
 
 

@@ -156,8 +156,21 @@ def stands(folder: Path) -> dict[str, bytes]:
     return {
         file.relative_to(folder).as_posix(): file.read_bytes()
         for file in sorted(folder.rglob("*"))
-        if file.is_file() and file.name != ".lock" and "artifacts" not in file.parts
+        if file.is_file() and not file.name.startswith(".") and "artifacts" not in file.parts
     }
+
+
+def counted_writes(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each file is written from now on."""
+    written: Counter[str] = Counter()
+    put_all = scribe.put_all
+
+    def counted(folder: Path, contents: dict[str, bytes]) -> None:
+        written.update(list(contents))
+        put_all(folder, contents)
+
+    monkeypatch.setattr(scribe, "put_all", counted)
+    return written
 
 
 @pytest.fixture
@@ -304,6 +317,7 @@ def test_a_node_that_died_with_its_process_says_that_nobody_knows_when(scene: Sc
     flow = busy_flow(broken)
     scene.fail(flow)
     cut(scene, flow)
+    scene.clock.advance(50)
     broken.clear()
     scene.use(lambda engine: engine.resume("r"), flows=[flow])
     lost = scene.read("receipts/publish-writer.1.1.2.json")
@@ -342,6 +356,30 @@ def test_a_layer_decides_the_routes_of_its_nodes_together(scene: Scene) -> None:
     handoff = scene.read("handoffs/a-engine.json", "layers")
     assert (handoff["decided"], handoff["layer"]) == ("layer", 1)
     assert handoff["to"] == [{"node": "c", "why": "edge"}]
+    scene.assert_as_the_log_says("layers")
+
+
+def test_a_route_that_is_decided_once_more_does_not_overwrite_the_first(scene: Scene) -> None:
+    graph = Graph("layers", Work)
+    broken = ["c"]
+
+    def body(state: Work, ctx: hf.Context) -> dict[str, Any]:
+        if ctx.node in broken:
+            raise ValueError("broken")
+        return {"log": [ctx.node]}
+
+    for name in "abc":
+        graph.node(name=name)(body)
+    graph.edge(START, "a").edge(START, "b").edge("a", "c").edge("b", "c").edge("c", END)
+    flow = graph.compile(schedule="layered")
+    scene.fail(flow)
+    before = scene.store.events("r", kinds=("NodeCompleted",))[-1].seq
+    first = stands(scene.folder("layers"))["handoffs/a-engine.1.1.1.json"]
+    broken.clear()
+    scene.use(lambda engine: engine.resume("r", checkpoint=before), flows=[flow])
+    after = stands(scene.folder("layers"))
+    assert after["handoffs/a-engine.1.1.1.json"] == first
+    assert after["handoffs/a-engine.1.1.1~2.json"] == after["handoffs/a-engine.json"] != first
     scene.assert_as_the_log_says("layers")
 
 
@@ -395,12 +433,17 @@ def test_what_was_written_step_by_step_is_what_the_whole_log_makes(scene: Scene,
     scene.assert_as_the_log_says()
 
 
-def test_a_folder_that_was_removed_is_made_again_byte_for_byte(scene: Scene) -> None:
+def test_a_folder_that_was_removed_is_made_again_byte_for_byte(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     eventful(scene)
     before = stands(scene.folder())
     for file in scene.folder().rglob("*.json"):
         file.unlink()
+    written = counted_writes(monkeypatch)
+    monkeypatch.setattr(scribe, "_TOGETHER", 1)
     found = scribe.rebuild(scene.base, scene.store, "r")
+    assert set(written.values()) == {1}
     assert sorted(found.missing) == sorted(before)
     assert stands(scene.folder()) == before
 
@@ -425,13 +468,20 @@ def test_a_rebuild_names_what_was_missing_torn_or_different(scene: Scene) -> Non
 
 
 @pytest.mark.parametrize("inline", [True, False])
-@pytest.mark.parametrize("harm", ["missing", "torn", "no list", "torn list", "old list"])
+@pytest.mark.parametrize("harm", ["missing", "torn", "no list", "torn list", "old list", "other list"])
 def test_the_next_engine_repairs_a_damaged_folder(scene: Scene, harm: str, inline: bool) -> None:
     scene.run(busy_flow())
     before = stands(scene.folder())
     file = scene.folder() / ("run.json" if "list" in harm else "handoffs/turn-engine.1.1.1.json")
     if harm == "old list":
         file.write_bytes(before["run.json"].replace(b'"seq": ', b'"seq": 1'))
+    elif harm == "other list":
+        other = before["receipts/side-engine.json"].replace(b"succeeded", b"forgotten")
+        (scene.folder() / "receipts/side-engine.json").write_bytes(other)
+        listed = scene.read("run.json")
+        listed["seq"] -= 1
+        listed["files"]["receipts/side-engine.json"] = msgspec.to_builtins(receipts.Listed.of(other))
+        file.write_bytes(receipts.encode(listed))
     elif harm.startswith("torn"):
         file.write_bytes(file.read_bytes()[:50])
     else:
@@ -461,11 +511,14 @@ def test_the_folder_of_a_run_of_another_store_is_moved_aside(scene: Scene) -> No
     flow = busy_flow()
     scene.run(flow)
     before = stands(scene.folder())
-    scene.store = MemoryStore(clock=scene.clock.now)
-    scene.open()
-    assert stands(scene.folder()) == before
     scene.clock.advance(5)
-    scene.run(flow)
+    for run_base in ("", scene.base):
+        scene.store = MemoryStore(clock=scene.clock.now)
+        scene.open()
+        scene.run(flow, run_base=run_base)
+        if not run_base:
+            scene.open()
+            assert stands(scene.folder()) == before
     assert stands(scene.folder().with_name("busy@1")) == before
     scene.assert_as_the_log_says()
 
@@ -476,14 +529,7 @@ def test_the_folder_of_a_run_of_another_store_is_moved_aside(scene: Scene) -> No
 def test_a_run_of_a_thousand_steps_writes_every_receipt_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written: Counter[str] = Counter()
-    put_all = scribe.put_all
-
-    def counted(folder: Path, contents: dict[str, bytes]) -> None:
-        written.update(list(contents))
-        put_all(folder, contents)
-
-    monkeypatch.setattr(scribe, "put_all", counted)
+    written = counted_writes(monkeypatch)
     monkeypatch.setattr("holdfast.runtime.files.sync_file", lambda handle: None)
     monkeypatch.setattr("holdfast.runtime.files.sync_folder", lambda folder: None)
     graph = Graph("long", Work)
@@ -526,6 +572,48 @@ def test_what_is_owed_is_written_with_the_next_write(scene: Scene, monkeypatch: 
     scene.run(busy_flow())
     assert len(refused) == 3
     scene.assert_as_the_log_says()
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_what_is_owed_at_the_end_is_written_when_the_engine_is_closed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, inline: bool
+) -> None:
+    put_all, is_full = scribe.put_all, [True]
+    kept: list[int] = []
+
+    def full(folder: Path, contents: dict[str, bytes]) -> None:
+        if is_full:
+            kept.append(len(contents))
+            raise OSError(28, "No space left on device")
+        put_all(folder, contents)
+
+    async def use(engine: hf.Engine) -> None:
+        monkeypatch.setattr(scribe, "put_all", full)
+        await engine.run(busy_flow(), run_id="r")
+        is_full.clear()
+
+    scene.use(use, inline=inline)
+    scene.assert_as_the_log_says()
+    if inline:  # on its own thread the scribe may come late, and find the whole log at once
+        assert max(kept) < 10
+
+
+def test_one_run_that_cannot_be_written_is_warned_of_once_and_keeps_no_other_from_it(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.base.mkdir()
+    (scene.base / "r").write_text("a file stands in place of the folder")
+    flow = busy_flow()
+
+    async def use(engine: hf.Engine) -> None:
+        for run_id in ("r", "well", "better"):
+            await engine.run(flow, run_id=run_id)
+
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        scene.use(use)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    scene.assert_as_the_log_says(run_id="well")
+    scene.assert_as_the_log_says(run_id="better")
 
 
 def test_a_slow_disk_holds_no_run_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -581,11 +669,11 @@ def test_two_pairs_that_look_alike_have_receipts_of_their_own(scene: Scene) -> N
     graph.node(name="a-b", agent="c")(lambda state: None)
     graph.node(name="a", agent="b-c")(lambda state: None)
     graph.node(name="A", agent="b-c")(lambda state: None)
-    graph.node(name="x", agent="y")(lambda state: None)
-    graph.node(name="x.1", agent="y.1.1.1")(lambda state: None)
-    scene.run(graph.chain(START, "a-b", "a", "A", "x", "x.1", END).compile())
+    graph.node(name="p", agent="q-r")(lambda state: None)
+    graph.node(name="p-q", agent="r.1.1.1")(lambda state: None)
+    scene.run(graph.chain(START, "a-b", "a", "A", "p-q", "p", END).compile())
     found = [json.loads(file.read_bytes()) for file in (scene.folder("twins") / "receipts").iterdir()]
-    assert Counter(receipt["node"] for receipt in found) == dict.fromkeys(["a-b", "a", "A", "x", "x.1"], 2)
+    assert Counter(receipt["node"] for receipt in found) == dict.fromkeys(["a-b", "a", "A", "p", "p-q"], 2)
     assert len({file.name.casefold() for file in (scene.folder("twins") / "receipts").iterdir()}) == 10
     scene.assert_as_the_log_says("twins")
 

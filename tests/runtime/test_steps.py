@@ -14,7 +14,6 @@ from stage import Stage, Work, until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry
-from holdfast.errors import ContextError
 from holdfast.testing.appends import Killed, hooked
 
 NOW = Retry(attempts=3, backoff=0.0)
@@ -322,7 +321,9 @@ def test_what_a_node_does_to_a_result_does_not_change_what_is_kept(stage: Stage)
     assert seen == [["a"]] * 3
 
 
-@pytest.mark.parametrize("value", [object(), float("nan"), {1: 2}, "a\0b"], ids=["object", "nan", "key", "nul"])
+@pytest.mark.parametrize(
+    "value", [object(), float("nan"), {1: 2}, "a\0b"], ids=["object", "nan", "key", "nul"]
+)
 def test_a_result_that_cannot_be_kept_names_the_step_and_the_node(stage: Stage, value: Any) -> None:
     def body(state: Work, ctx: Any) -> Any:
         yield ctx.step("charge", lambda: value)
@@ -427,7 +428,12 @@ def test_an_attempt_that_was_given_up_keeps_nothing_any_more(tmp_path: Path) -> 
     def node(state: Work, ctx: Any) -> None:
         entered.set()
         leave.wait(20)
-        for act in (lambda: ctx.step("late", list), lambda: ctx.checkpoint(1), lambda: ctx.cost(usd=1), lambda: ctx.emit("x")):
+        for act in (
+            lambda: ctx.step("late", list),
+            lambda: ctx.checkpoint(1),
+            lambda: ctx.cost(usd=1),
+            lambda: ctx.emit("x"),
+        ):
             try:
                 act()
             except BaseException as stopped:
@@ -719,7 +725,9 @@ def test_idempotency_keys_differ_by_name_node_item_iteration_and_run(stage: Stag
 
 
 @pytest.mark.parametrize("durability", ["async", "exit"])
-def test_a_run_of_less_durability_keeps_steps_and_does_not_wait_for_them(stage: Stage, durability: str) -> None:
+def test_a_run_of_less_durability_keeps_steps_and_does_not_wait_for_them(
+    stage: Stage, durability: str
+) -> None:
     calls, tries = Calls(), []
 
     def body(state: Work, ctx: Any) -> Any:
@@ -815,5 +823,14 @@ def test_no_step_is_kept_by_a_context_of_another_attempt(quick: Stage) -> None:
     assert quick.told("StepCompleted") == []
 
 
-def test_the_context_errors_are_ours_to_catch() -> None:
-    assert issubclass(ContextError, hf.HoldfastError)
+def test_a_plain_node_on_the_event_loop_is_told_that_it_cannot_wait_there(quick: Stage) -> None:
+    """An engine with `inline=True` has no threads: a context that blocks would wait for itself."""
+
+    def node(state: Work, ctx: Any) -> None:
+        ctx.checkpoint(1)
+
+    graph = Graph("inline", Work)
+    graph.node(name="only")(node)
+    error = quick.fails(graph.chain(START, "only", END).compile()).error
+    assert error.type == "ContextError"
+    assert all(part in error.message for part in ("'only'", "inline=True", "async def"))

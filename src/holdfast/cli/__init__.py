@@ -1,8 +1,8 @@
 """The command line: one file per family of commands, all of them thin over the engine's verbs.
 
-`app` holds the commands together and turns errors into messages and exit codes; `execution`, `requests`, `listing`, `log` and
-`demo` are the families; `screen` is the only way to the terminal, `stores` the only way to a store, `flow_files` the only way to
-a user's code.
+`app` holds the commands together and turns errors into messages and exit codes; `execution`, `requests`, `questions`, `listing`,
+`log`, `receipts` and `demo` are the families; `standing` says how a run stands and what carries it on, `known` what is partial;
+`screen` is the only way to the terminal, `stores` the only way to a store, `flow_files` the only way to a user's code.
 """
 
 from __future__ import annotations

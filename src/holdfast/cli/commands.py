@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.cli import demo, execution, listing, log, receipts, requests
+from holdfast.cli import demo, execution, listing, log, questions, receipts, requests
 from holdfast.cli.app import app
 
-__all__ = ["app", "demo", "execution", "listing", "log", "receipts", "requests"]
+__all__ = ["app", "demo", "execution", "listing", "log", "questions", "receipts", "requests"]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 
-from holdfast.cli import flow_files, options, program, screen, stores
+from holdfast.cli import flow_files, options, program, screen, stores, told
 from holdfast.cli.app import EXECUTE, command
 from holdfast.cli.exits import OF_STATUSES, Exit
 from holdfast.cli.progress import Display, shown
@@ -358,9 +358,13 @@ def conclude(errand: Errand, run: Run[Any] | None, stands: Standing | None) -> N
     status = "cut" if stands.cut else run.status
     tries = sum(node.tries for node in run.nodes.values())
     work = f"{screen.count(tries, 'attempt')} at {screen.count(len(run.nodes), 'node')}"
-    told = f"{run.id}  {work}, {screen.duration(run.active_s)}"
+    spent = f", {told.cost(run.cost)}" if told.cost(run.cost) else ""
+    facts = f"{run.id}  {work}, {screen.duration(run.active_s)}{spent}"
     well = run.status == "completed"
-    screen.say((status, f"bold {screen.STYLES.get(run.status, '')}".strip()), f"  {told}", err=not well)
+    screen.say((status, f"bold {screen.STYLES.get(run.status, '')}".strip()), f"  {facts}", err=not well)
+    for warned in run.warnings:
+        fault = screen.one_line(f"{warned.failure.type}: {warned.failure.message}", 300)
+        screen.say(("  warning: ", "yellow"), f"{warned.node} failed, and is safe to: {fault}", err=True)
     if well:
         _say_state(run, errand.store)
         return

@@ -32,6 +32,7 @@ OF_ERRORS: tuple[tuple[type[errors.HoldfastError], Exit], ...] = (
     (errors.RunNotFound, Exit.NOT_FOUND),
     (errors.RunExists, Exit.REFUSED),
     (errors.ResumeRefused, Exit.REFUSED),
+    (errors.AnswerRefused, Exit.REFUSED),
     (errors.RunHeld, Exit.HELD),
     (errors.StoreError, Exit.STORE),
     (errors.IllegalEvent, Exit.DEFECT),

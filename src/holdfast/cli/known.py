@@ -109,7 +109,7 @@ def _facts(one: Known) -> list[tuple[str, str]]:
     if one.checkout:
         facts.append(("git", _stood(one.checkout)))
     if one.chunks:
-        ends = ", which ends:" if one.last_lines else ""
+        ends = ", the last lines:" if one.last_lines else ""
         facts.append(("streamed", f"{screen.count(one.chunks, 'chunk')}{ends}"))
     return facts
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+import shlex
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
 
 import holdfast
-from holdfast.cli import flow_files, options, program, screen, stores
+from holdfast.cli import flow_files, known, options, program, screen, stores, told
 from holdfast.cli.app import CHECK, LOOK, command
+from holdfast.cli.known import Known
 from holdfast.cli.screen import Part
-from holdfast.cli.standing import Standing, Way, is_row_cut, line, say_ways, standing
+from holdfast.cli.standing import Look, Standing, Way, awaits, line, look, say_ways, standing
 from holdfast.core import drawing
 from holdfast.core.definition import Definition
-from holdfast.errors import SettingError, StoreCorrupt, did_you_mean
+from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, did_you_mean
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.views import NodeView, Run
 from holdfast.storage.contract import STATUSES, RunRow, RunStatus
@@ -49,13 +51,14 @@ def runs(
     wanted = [_known_status(name) for name in status or []]
     labels = options.read_pairs(label or [], "--label")
 
-    async def use(engine: Engine) -> tuple[list[RunRow], float]:
-        return await engine.runs(status=wanted, flow=flow, labels=labels, limit=limit + 1), engine.store.now()
+    async def use(engine: Engine) -> tuple[list[_Listed], bool, float]:
+        found = await engine.runs(status=wanted, flow=flow, labels=labels, limit=limit + 1)
+        listed = [_Listed(row, _looked_at(engine, row)) for row in found[:limit]]
+        return listed, len(found) > limit, engine.store.now()
 
-    found, now = stores.read(store, use)
-    listed, more = found[:limit], len(found) > limit
+    listed, more, now = stores.read(store, use)
     if as_json:
-        screen.say_json([_row_as_json(row) for row in listed])
+        screen.say_json([_row_as_json(one) for one in listed])
         return
     if not listed:
         chosen = bool(wanted or flow or labels)
@@ -66,7 +69,7 @@ def runs(
         )
         return
     screen.say_table(
-        ["RUN", "FLOW", "STATUS", "UPDATED", "SEQ", "ABOUT"], [_cells(row, now) for row in listed], flexible=5
+        ["RUN", "FLOW", "STATUS", "UPDATED", "SEQ", "ABOUT"], [_cells(one, now) for one in listed], flexible=5
     )
     if more:
         screen.say((f"… and more: --limit {limit * 4} shows them", "dim"))
@@ -74,40 +77,57 @@ def runs(
 
 
 def _known_status(name: str) -> RunStatus:
-    for known in STATUSES:
-        if name == known:
-            return known
+    for status in STATUSES:
+        if name == status:
+            return status
     raise SettingError(
         f"no run has the status {name!r}; there are {', '.join(STATUSES)}{did_you_mean(name, STATUSES)}"
     )
 
 
-def _cells(row: RunRow, now: float) -> list[Part]:
-    cut = is_row_cut(row)
-    about = (
-        [row.error]
-        if row.error
-        else [f"in {', '.join(row.active)}"]
-        if row.active and row.status in _GOING
-        else []
-    )
+class _Listed(NamedTuple):
+    """A run in a list."""
+
+    row: RunRow
+    seen: Look
+
+
+def _looked_at(engine: Engine, row: RunRow) -> Look:
+    """A closer look where the row leaves it open how the run stands. One that cannot be read does not hide the others."""
+    if row.status == "running" and row.held:
+        return Look()
+    try:
+        return look(engine, row)
+    except (StoreCorrupt, SchemaTooNew):
+        return Look(cut=row.status == "running")
+
+
+def _cells(one: _Listed, now: float) -> list[Part]:
+    row, cut = one.row, one.seen.cut
+    about = [row.error] if row.error else []
+    if row.status in _GOING:
+        awaited = awaits(one.seen, now)
+        about += awaited or ([f"in {', '.join(row.active)}"] if row.active else [])
     about += [f"{name}={value}" for name, value in row.labels.items()]
     about += [f"forked from {row.parent}"] if row.parent else []
+    status = f"{row.status}, {'cut' if cut else 'answered'}" if cut or one.seen.told else row.status
     return [
         row.run_id,
         row.flow,
-        (f"{row.status}, cut" if cut else row.status, "bold yellow" if cut else screen.STYLES[row.status]),
+        (status, "bold yellow" if cut else screen.STYLES[row.status]),
         screen.ago(now - row.updated_at),
         str(row.seq),
-        ("; ".join(filter(None, about)), "dim"),
+        ("; ".join(about), "dim"),
     ]
 
 
-def _say_stopped(rows: list[RunRow], store: str | None) -> None:
+def _say_stopped(listed: list[_Listed], store: str | None) -> None:
     """Which runs go on only when somebody carries them on."""
-    cut = [row.run_id for row in rows if is_row_cut(row)]
-    interrupted = [row.run_id for row in rows if row.status == "interrupted" and not row.held]
-    begun_by_nobody = [row.run_id for row in rows if row.status == "pending" and not row.held]
+    cut = [row.run_id for row, seen in listed if seen.cut]
+    told_runs = [row.run_id for row, seen in listed if seen.told]
+    free = [row for row, seen in listed if not row.held and not seen.told]
+    interrupted = [row.run_id for row in free if row.status == "interrupted"]
+    begun_by_nobody = [row.run_id for row in free if row.status == "pending"]
     if cut:
         verb = "was cut: its process ended" if len(cut) == 1 else "were cut: their processes ended"
         screen.say(
@@ -115,18 +135,30 @@ def _say_stopped(rows: list[RunRow], store: str | None) -> None:
         )
     if interrupted:
         screen.say(f"\n{screen.count(len(interrupted), 'run')} stopped in order, with its process.")
+    if told_runs:
+        screen.say(
+            f"\n{screen.count(len(told_runs), 'run')} answered or told something, and executed by nobody."
+        )
     if begun_by_nobody:
         screen.say(f"\n{screen.count(len(begun_by_nobody), 'run')} recorded, and executed by nobody.")
     say_ways([
         Way(line("resume", run_id, store=store, executes=True), "carry it on")
-        for run_id in [*cut, *interrupted, *begun_by_nobody][:_WAYS_MAX]
+        for run_id in [*cut, *interrupted, *told_runs, *begun_by_nobody][:_WAYS_MAX]
     ])  # fmt: skip
-    if any(row.status in ("failed", "waiting", "paused") and not is_row_cut(row) for row in rows):
+    _say_where_to_look(listed, store)
+
+
+def _say_where_to_look(listed: list[_Listed], store: str | None) -> None:
+    if any(seen.questions for _, seen in listed):
+        asked = f"{program.name()} questions" + (f" --store {shlex.quote(store)}" if store else "")
+        screen.say((f"\n`{asked}` lists what is asked, and the commands that answer.", "dim"))
+    if any(row.status in ("failed", "waiting", "paused") and not seen.cut for row, seen in listed):
         show_it = line("show", "RUN", store=store)
         screen.say((f"\n`{show_it}` says why a run failed or waits, and what carries it on.", "dim"))
 
 
-def _row_as_json(row: RunRow) -> dict[str, Any]:
+def _row_as_json(one: _Listed) -> dict[str, Any]:
+    row, seen = one
     names = (
         "flow",
         "status",
@@ -144,7 +176,7 @@ def _row_as_json(row: RunRow) -> dict[str, Any]:
     return (
         {"id": row.run_id}
         | {name: getattr(row, name) for name in names}
-        | {"held_by": holder, "cut": is_row_cut(row)}
+        | {"held_by": holder, "cut": seen.cut, "told": seen.told, "asks": [q.key for q in seen.questions]}
     )
 
 
@@ -160,39 +192,83 @@ def show(
     And the exact command that carries it on.
     """
 
-    async def use(engine: Engine) -> tuple[Run[Any], Standing, Definition, float]:
+    async def use(engine: Engine) -> _Shown:
         run = await engine.get(run_id)
         stands = await standing(engine, run, store=store)
-        return run, stands, definition_of(engine, run_id), engine.store.now()
+        definition = definition_of(engine, run_id)
+        return _Shown(run, stands, definition, await known.known(engine, run), engine.store.now())
 
-    run, stands, definition, now = stores.read(store, use)
+    shown = stores.read(store, use)
     if as_json:
-        told = {"cut": stands.cut, "why": stands.why, "ways": stands.ways}
-        screen.say_json(msgspec.to_builtins(run, str_keys=True, enc_hook=str) | told)
+        run, stands = shown.run, shown.stands
+        more = {"cut": stands.cut, "told": stands.told, "why": stands.why, "ways": stands.ways}
+        more |= {"awaited": stands.waits, "partial": shown.partial}
+        screen.say_json(msgspec.to_builtins(run, str_keys=True, enc_hook=str) | more)
         return
-    status = f"{run.status}, cut" if stands.cut else run.status
+    _say_run(shown, store)
+
+
+class _Shown(NamedTuple):
+    """One run, and all that is told about it."""
+
+    run: Run[Any]
+    stands: Standing
+    definition: Definition
+    partial: list[Known]
+    now: float
+
+
+def _say_run(shown: _Shown, store: str | None) -> None:
+    run, stands = shown.run, shown.stands
+    status = (
+        f"{run.status}, {'cut' if stands.cut else 'answered'}" if stands.cut or stands.told else run.status
+    )
     screen.say((run.id, "bold"), f"  flow {run.flow}  ", (status, f"bold {screen.STYLES[run.status]}"))
-    facts = [
-        f"started {screen.when(run.created_at)}",
-        f"last event {run.seq}, {screen.ago(now - run.updated_at)}",
-    ]
-    facts += [f"forked from {run.parent}"] if run.parent else []
-    facts += [f"{name}={value}" for name, value in run.labels.items()]
-    screen.say(("; ".join(facts), "dim"))
+    screen.say(("; ".join(_facts(run, shown.now)), "dim"))
     screen.say("")
-    _say_graph(run, definition, cut=stands.cut)
+    _say_graph(run, shown.definition, shown.now, cut=stands.cut)
     screen.say("")
     screen.say("Why:  ", stands.why)
     say_ways(stands.ways)
+    for warned in run.warnings:
+        fault = screen.one_line(f"{warned.failure.type}: {warned.failure.message}", 300)
+        screen.say(("Warning:  ", "yellow"), f"{warned.node} failed, and is safe to: {fault}")
+    for one in shown.partial:
+        known.say(one, _head(one, run, cut=stands.cut))
     _say_more(run, store)
 
 
-def _say_graph(run: Run[Any], definition: Definition, *, cut: bool) -> None:
+def _facts(run: Run[Any], now: float) -> list[str]:
+    facts = [
+        f"started {screen.when(run.created_at)}",
+        f"last event {run.seq}, {screen.ago(now - run.updated_at)}",
+        f"active {screen.duration(run.active_s)}",
+    ]
+    facts += [spent] if (spent := told.cost(run.cost)) else []
+    facts += [f"forked from {run.parent}"] if run.parent else []
+    return facts + [f"{name}={value}" for name, value in run.labels.items()]
+
+
+def _head(one: Known, run: Run[Any], *, cut: bool) -> str:
+    """What the visit is whose doings follow."""
+    if (
+        known.partial_of(run.questions, one.node)
+        or one.status == "interrupted"
+        or (cut and one.status == "running")
+    ):
+        return f"{one.node} was cut. What is known of it:"
+    return {
+        "running": f"{one.node} so far:",
+        "waiting": f"{one.node} waits. So far:",
+    }.get(one.status, f"{one.node} failed. Until then:")
+
+
+def _say_graph(run: Run[Any], definition: Definition, now: float, *, cut: bool) -> None:
     statuses = {
         name: "interrupted" if cut and node.status == "running" else node.status
         for name, node in run.nodes.items()
     }
-    notes = {name: _note(node, cut=cut) for name, node in run.nodes.items()}
+    notes = {name: _note(node, now, cut=cut) for name, node in run.nodes.items()}
     picture = drawing.terminal(
         definition, statuses, width=screen.picture_width(), notes=notes, ascii=screen.ascii_only()
     )
@@ -205,11 +281,13 @@ def _say_graph(run: Run[Any], definition: Definition, *, cut: bool) -> None:
         screen.say(before, (mark or "", styles.get(mark or "", "")), behind)
 
 
-def _note(node: NodeView, *, cut: bool) -> str:
+def _note(node: NodeView, now: float, *, cut: bool) -> str:
     is_cut = (
         cut and node.status == "running"
     )  # when it was cut nobody wrote down, so nobody knows how long it took
-    words = [] if node.status == "pending" else ["—" if is_cut else screen.duration(node.seconds)]
+    begun = node.status != "pending" and node.attempt > 0
+    going_s = max(0.0, now - node.started_at) if node.status == "running" else 0.0
+    words = ["—" if is_cut else screen.duration(node.seconds + going_s)] if begun else []
     if node.items is not None:
         words.append(f"{node.items[0]} of {node.items[1]} items")
     if node.iteration > 1:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
-from holdfast.cli import options, screen, stores
+from holdfast.cli import options, screen, stores, told
 from holdfast.cli.app import CHECK, LOOK, command
 from holdfast.cli.exits import Exit
 from holdfast.cli.standing import Way, line, say_ways
@@ -17,6 +19,7 @@ from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, did_you_me
 from holdfast.runtime import resume
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.history import Checkpoint
+from holdfast.runtime.streams import Chunk
 from holdfast.runtime.verification import Verdict
 from holdfast.runtime.verification import verify as verify_run
 from holdfast.runtime.views import EventView
@@ -42,6 +45,9 @@ def events(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on as events happen, until the run stops.")
     ] = False,
+    chunks: Annotated[
+        bool, typer.Option("--chunks", help="With --follow: also what nodes stream, as it comes.")
+    ] = False,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
@@ -50,6 +56,9 @@ def events(
 
     With --follow, --json prints one event a line.
     """
+    if chunks and not follow:
+        recorded = line("events", run_id, "--kind", "NodeStreamed", store=store)
+        raise SettingError(f"--chunks goes with --follow. What was streamed and recorded: {recorded} --json")
     if kind is not None and kind not in KINDS:
         raise SettingError(
             f"no event has the kind {kind!r}; there are {', '.join(sorted(KINDS))}{did_you_mean(kind, KINDS)}"
@@ -59,9 +68,15 @@ def events(
         return await engine.events(run_id, after, node, kind)
 
     async def followed(engine: Engine) -> None:
-        async for event in engine.follow(run_id, after):
-            if (node is None or event.node == node) and (kind is None or event.kind == kind):
-                screen.say_json(event, indent=None) if as_json else _say_event(event)
+        going = engine.follow(run_id, after, chunks=True) if chunks else engine.follow(run_id, after)
+        async for found in going:
+            if node is not None and found.node != node:
+                continue
+            if isinstance(found, Chunk):
+                _say_chunk(found, as_json=as_json)
+            elif kind is None or found.kind == kind:
+                screen.say_json(found, indent=None) if as_json else _say_event(found)
+            sys.stdout.flush()  # whoever follows through a pipe sees it now
 
     if follow:
         stores.read(store, followed)
@@ -76,9 +91,33 @@ def events(
         screen.say("No event fits. Leave --node, --kind or --after out to see more.", err=True)
 
 
+def _say_chunk(chunk: Chunk, *, as_json: bool) -> None:
+    if as_json:
+        screen.say_json({"kind": "Chunk"} | msgspec.structs.asdict(chunk), indent=None)
+        return
+    item = f" (item {chunk.item})" if chunk.item is not None else ""
+    shown = chunk.value if isinstance(chunk.value, str) else screen.json_text(chunk.value, indent=None)
+    screen.say(
+        (" " * 22 + f"chunk {chunk.number}".ljust(16), "dim"),
+        f"  {chunk.node}{item}  {screen.one_line(shown)}",
+    )
+
+
 def _say_event(event: EventView) -> None:
     where = f"  {event.node}" if event.node else ""
     which = f" ({visited})" if (visited := visit(event)) else ""
+    shown = told.words(event)
+    if shown is None:
+        shown = _body(event)
+    screen.say(
+        (f"{event.seq:>6}  {screen.time_of_day(event.at)}  ", "dim"),
+        (event.kind.ljust(16), _style(event.kind)),
+        where + which,
+        (f"  {screen.one_line(shown, 400)}", "dim"),
+    )
+
+
+def _body(event: EventView) -> str:
     body = {
         name: value
         for name, value in event.body.items()
@@ -86,15 +125,11 @@ def _say_event(event: EventView) -> None:
     }
     if failure := body.get("failure"):
         body["failure"] = f"{failure.get('kind')} {failure.get('type')}: {failure.get('message')}"
+    if warning := body.get("warning"):
+        body["warning"] = f"{warning.get('type')}: {warning.get('message')}"
     if retry_at := body.get("retry_at"):
         body["retry_at"] = screen.when(retry_at)
-    shown = screen.json_text(body, indent=None) if body else ""
-    screen.say(
-        (f"{event.seq:>6}  {screen.time_of_day(event.at)}  ", "dim"),
-        (event.kind.ljust(16), _style(event.kind)),
-        where + which,
-        (f"  {screen.one_line(shown, 400)}", "dim"),
-    )
+    return screen.json_text(body, indent=None) if body else ""
 
 
 def _style(kind: str) -> str:
@@ -143,10 +178,10 @@ def state(
         return
     found = list(changes(then, now))
     if as_json:
-        told = [
+        listed = [
             {"change": sign, "path": path, "was": was, "now": is_now} for sign, path, was, is_now in found
         ]
-        screen.say_json({"from": earlier, "to": here, "changes": told})
+        screen.say_json({"from": earlier, "to": here, "changes": listed})
         return
     screen.say(
         (f"from event {earlier} to {here}" if earlier else f"up to event {here}: everything is new", "dim")
@@ -191,9 +226,9 @@ def changes(then: Any, now: Any, path: str = "") -> Iterator[tuple[str, str, Any
 
 def _say_change(sign: str, path: str, was: Any, is_now: Any) -> None:
     old, new = (screen.one_line(screen.json_text(value, indent=None), 200) for value in (was, is_now))
-    told = {"+": new, "-": old, "~": f"{old} → {new}"}[sign]
+    change = {"+": new, "-": old, "~": f"{old} → {new}"}[sign]
     screen.say(
-        (f"{sign} ", {"+": "green", "-": "red", "~": "yellow"}[sign]), f"{screen.one_line(path)}: {told}"
+        (f"{sign} ", {"+": "green", "-": "red", "~": "yellow"}[sign]), f"{screen.one_line(path)}: {change}"
     )
 
 

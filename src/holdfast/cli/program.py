@@ -14,7 +14,8 @@ import shutil
 import sys
 
 _COMMANDS = (
-    "run|resume|retry|skip|demo|cancel|pause|fork|runs|show|graph|events|state|checkpoints|verify|receipts|version"
+    "run|resume|retry|skip|demo|cancel|pause|fork|answer|signal|runs|show|graph|questions|events|state|checkpoints|verify|"
+    "receipts|version"
 )
 _SUGGESTED = re.compile(rf"(?<![\w./-])holdfast(?= (?:{_COMMANDS})\b)")
 

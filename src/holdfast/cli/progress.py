@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from holdfast.cli import screen
+from holdfast.cli import screen, told
 from holdfast.cli.story import NodeSeen, Story
 from holdfast.core.definition import Definition
 from holdfast.core.drawing import MARKS
 from holdfast.errors import RunNotFound, StoreError
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.engine import Engine
+from holdfast.runtime.streams import Chunk
 from holdfast.runtime.views import EventView, Run
 from holdfast.storage.holder import this_process
 
@@ -52,7 +53,7 @@ class Display:
     def __init__(self, title: str, *, quiet: bool = False) -> None:
         self.title = title
         self._story = Story()
-        self._events: queue.SimpleQueue[EventView | Stop | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[EventView | Chunk | Stop | None] = queue.SimpleQueue()
         self._stops: list[Stop] = []
         self._thread: threading.Thread | None = None
         if not quiet:
@@ -67,7 +68,7 @@ class Display:
             self._story = Story(definition, before)
             self._thread.start()
 
-    def tell(self, event: EventView) -> None:
+    def tell(self, event: EventView | Chunk) -> None:
         if self._thread is not None:
             self._events.put(event)
 
@@ -90,6 +91,8 @@ class Display:
                 if isinstance(event, Stop):
                     self._stops.append(event)
                     screen.say(("; ".join(self._stopping()), "yellow"), err=True)
+                elif isinstance(event, Chunk):
+                    self._story.stream(event)  # the end of the node says how many there were
                 elif line := self._story.tell(event):
                     screen.say((screen.time_of_day(event.at) + "  ", "dim"), *line.parts(), err=True)
 
@@ -115,6 +118,8 @@ class Display:
             while event is not None:
                 if isinstance(event, Stop):
                     self._stops.append(event)
+                elif isinstance(event, Chunk):
+                    self._story.stream(event)
                 else:
                     self._story.tell(event)
                 event = self._events.get_nowait()
@@ -132,14 +137,15 @@ class Display:
 
     def _frame(self, story: Story, now: float, began_at: float) -> Text:
         done = sum(seen.status in ("completed", "skipped") for seen in story.nodes.values())
-        status = story.status
+        status = _status(story)
+        spent = f"  {told.cost(story.cost)}" if told.cost(story.cost) else ""
         counted = f"{done} of {screen.count(len(story.nodes), 'node')}"
         frame = screen.text(
             (f"{MARKS.get(status, ' ')} {status}", screen.STYLES.get(status, "")),
             ("  " + self.title, "bold"),
-            (f"  {counted} done  {screen.duration(now - began_at)}", "dim"),
+            (f"  {counted} done  {screen.duration(now - began_at)}{spent}", "dim"),
         )
-        if self._stops and status == "running":
+        if self._stops and story.status == "running":
             frame.append_text(screen.text(("\n" + "\n  ".join(self._stopping()), "bold yellow")))
         shown = _worth_showing(story)
         width = max((len(name) for name, _ in shown), default=0)
@@ -151,6 +157,13 @@ class Display:
         frame.no_wrap = True
         frame.overflow = "ellipsis"
         return frame
+
+
+def _status(story: Story) -> str:
+    """The run as its nodes make it: one of which nothing runs and something waits, waits."""
+    statuses = {seen.status for seen in story.nodes.values()}
+    waits = story.status == "running" and "waiting" in statuses and "running" not in statuses
+    return "waiting" if waits else story.status
 
 
 def _worth_showing(story: Story) -> list[tuple[str, NodeSeen]]:
@@ -171,6 +184,10 @@ def _row(name: str, seen: NodeSeen, width: int, now: float) -> Text:
         notes.append(f"iteration {seen.iteration}")
     if seen.attempt > 1:
         notes.append(f"attempt {seen.attempt}")
+    if seen.steps:
+        notes.append(screen.count(seen.steps, "step"))
+    if seen.chunks and status == "running":
+        notes.append(f"{screen.count(seen.chunks, 'chunk')}: {screen.one_line(seen.last_line)}")
     if seen.note:
         notes.append(screen.one_line(seen.note, 100))
     seconds = now - seen.started_at if status == "running" and seen.started_at else seen.seconds
@@ -243,10 +260,11 @@ class _Watch:
         self._mine = this_process().describe()
         self._taken_up = False
 
-    def _tell(self, event: EventView) -> None:
+    def _tell(self, event: EventView | Chunk) -> None:
         """Tell an event, if it is of what this process executes: until it has taken the run up, another may write."""
-        self.after = event.seq
-        self._taken_up = self._taken_up or self._takes_up(event)
+        if isinstance(event, EventView):
+            self.after = event.seq
+            self._taken_up = self._taken_up or self._takes_up(event)
         if self._taken_up:
             self.display.tell(event)
 
@@ -264,7 +282,7 @@ class _Watch:
         """Tell events until the verb is done. `follow` ends at once for a run that has not been taken up yet: ask again."""
         while not going.done():
             with suppress(RunNotFound, StoreError):
-                async for event in self.engine.follow(self.run_id, self.after):
+                async for event in self.engine.follow(self.run_id, self.after, chunks=True):
                     self._tell(event)
             await asyncio.wait({going}, timeout=_LOOK_AGAIN_S)
 

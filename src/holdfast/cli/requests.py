@@ -13,7 +13,7 @@ import typer
 from holdfast.cli import flow_files, options, screen, stores
 from holdfast.cli.app import OPERATE, command
 from holdfast.cli.execution import name_the_file
-from holdfast.cli.standing import is_row_cut, line
+from holdfast.cli.standing import line, look
 from holdfast.errors import FlowNotFound, SettingError
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.views import Run
@@ -77,10 +77,11 @@ def _ask(
 ) -> None:
     async def use(engine: Engine) -> tuple[Run[Any], str | None, list[str]]:
         before = engine.store.run(run_id)
+        was_cut = look(engine, before).cut
         run = await ask(engine)
         row = engine.store.run(run_id)
         holder = row.holder.describe() if row.held and row.holder is not None else None
-        return run, holder, list(before.active) if is_row_cut(before) else []
+        return run, holder, list(before.active) if was_cut else []
 
     run, holder, was_cut_in = _recorded(verb, file, store, use)
     if as_json:

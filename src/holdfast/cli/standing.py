@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.cli import flow_files, program, screen
-from holdfast.core.run_state import Question, RunState, Wait
+from holdfast.core.run_state import NodeState, Question, RunState, Wait
 from holdfast.runtime import history
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.views import EventView, Run
@@ -45,6 +45,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     """Node -> when it is tried again."""
     kept: tuple[str, ...] = ()
     """Signals that nobody has taken yet."""
+    refused: tuple[str, ...] = ()
+    """Nodes that somebody has refused; the run fails when it is carried on."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +54,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
     status: RunStatus
     cut: bool
+    told: bool
     why: str
     ways: list[Way]
     waits: tuple[Wait, ...] = ()
@@ -74,7 +77,12 @@ def look(engine: Engine, row: RunRow) -> Look:
         waits=tuple(state.waits.values()),
         retries=_retries(state),
         kept=tuple(state.signals),
+        refused=tuple(name for name in state.failed if _is_refused(state.nodes[name])),
     )
+
+
+def _is_refused(node: NodeState) -> bool:
+    return node.failure is not None and node.failure.type == "QuestionRefused"
 
 
 def _is_cut(status: RunStatus, state: RunState) -> bool:
@@ -108,14 +116,14 @@ async def standing(
     engine: Engine, run: Run[object], *, file: str | None = None, store: str | None = None
 ) -> Standing:
     """How a run stands."""
+    seen = look(engine, engine.store.run(run.id))
     kind = _ENDINGS.get(run.status)
     ended = await engine.events(run.id, kind=kind) if kind else []
-    if run.status == "pending":
+    if seen.told:
         ended = await engine.events(run.id, run.seq - 1)
-    seen = look(engine, engine.store.run(run.id))
     why = _why(run, seen, ended=ended[-1] if ended else None, now=engine.store.now())
     ways = _ways(run, seen, file=file, store=store)
-    return Standing(status=run.status, cut=seen.cut, why=why, ways=ways, waits=seen.waits)
+    return Standing(status=run.status, cut=seen.cut, told=seen.told, why=why, ways=ways, waits=seen.waits)
 
 
 # --- why ---------------------------------------------------------------------------------------------
@@ -133,7 +141,8 @@ def _why(run: Run[object], seen: Look, *, ended: EventView | None, now: float) -
         inside = f" in {' and '.join(going)}" if going else ""
         return f"cut: the process that executed it ended{inside} without a word, and nobody carries it on{behind}"
     if seen.told:
-        return f"{_said(ended)}, and nobody executes it{behind}"
+        refuses = f", which refuses {' and '.join(seen.refused)}" if seen.refused else ""
+        return f"{_said(ended)}{refuses}, and nobody executes it{behind}"
     match run.status:
         case "pending":
             return "recorded, and not begun: nobody executes it"
@@ -240,6 +249,8 @@ def _ways(run: Run[object], seen: Look, *, file: str | None, store: str | None) 
     speak = [*_answers(run.id, seen.questions, file, store), *_signals(run.id, seen.waits, store)]
     if run.held_by is not None:
         return [*speak, Way(line("events", run.id, "--follow", store=store), "watch it")]
+    if seen.refused:
+        return [resume(f"let it end: it fails, {' and '.join(seen.refused)} never ran"), *speak]
     if seen.cut or seen.told or not speak:
         return [resume("carry it on; what completed does not run again"), *speak]
     return [*speak, resume("then carry it on; what completed does not run again")]
@@ -261,17 +272,19 @@ def _skip(run_id: str, node: str, file: str | None, store: str | None) -> Way:
 def _signals(run_id: str, waits: tuple[Wait, ...], store: str | None) -> list[Way]:
     names = dict.fromkeys(wait.signal for wait in waits if wait.signal is not None)
     return [
-        Way(line("signal", run_id, name, store=store), "tell it that; a payload, as JSON, may follow the name")
+        Way(
+            line("signal", run_id, name, store=store), "tell it that; a payload, as JSON, may follow the name"
+        )
         for name in list(names)[:_ASKED_MAX]
     ]
 
 
-def _answers(
-    run_id: str, questions: tuple[Question, ...], file: str | None, store: str | None
-) -> list[Way]:
+def _answers(run_id: str, questions: tuple[Question, ...], file: str | None, store: str | None) -> list[Way]:
     """Every answer to the first few questions, and where the others are listed."""
     found = [
-        way for question in questions[:_ASKED_MAX] for way in answers(run_id, question, questions, file, store)
+        way
+        for question in questions[:_ASKED_MAX]
+        for way in answers(run_id, question, questions, file, store)
     ]
     if len(questions) > _ASKED_MAX:
         found.append(Way(line("questions", run_id, store=store), f"all {len(questions)} questions"))
@@ -330,7 +343,9 @@ def form(schema: dict[str, Any]) -> tuple[str, str]:
     reference = schema.get("$ref", "").rpartition("/")[2]
     schema = schema.get("$defs", {}).get(reference, schema)
     if schema.get("enum"):
-        return screen.json_text(schema["enum"][0], indent=None), f"one of {', '.join(map(str, schema['enum']))}"
+        return screen.json_text(
+            schema["enum"][0], indent=None
+        ), f"one of {', '.join(map(str, schema['enum']))}"
     if schema.get("type") == "object":
         fields = schema.get("properties", {})
         return "{" + ", ".join(f'"{name}": …' for name in fields) + "}", "an object, as JSON"

@@ -9,14 +9,34 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cli import screen
+from holdfast.cli import screen, told
 from holdfast.cli.screen import Part
 from holdfast.core.definition import Definition
 from holdfast.core.drawing import MARKS
-from holdfast.runtime.views import EventView, Run
+from holdfast.runtime.streams import Chunk
+from holdfast.runtime.views import Cost, EventView, Run
 
 _ITEM_LINES_MAX = 24
 """A fan-out with more items than this is told in tenths."""
+_STEP_LINES_EVERY = 100
+"""Of more steps or checkpoints than that, one of so many is told."""
+_LINE_WIDTH = 60
+_INSIDE = frozenset(
+    {
+        "StepCompleted",
+        "NodeCheckpointed",
+        "NodeStreamed",
+        "CostIncurred",
+        "NodeWaiting",
+        "TimerSet",
+        "TimerFired",
+        "SignalAwaited",
+        "SignalReceived",
+        "QuestionAsked",
+        "QuestionAnswered",
+    }
+)
+"""What happens inside nodes, and what they wait for; `told` has the words."""
 
 
 class NodeSeen(msgspec.Struct):
@@ -29,6 +49,14 @@ class NodeSeen(msgspec.Struct):
     seconds: float = 0.0
     items_done: int = 0
     items_all: int | None = None
+    steps: int = 0
+    """Kept by this visit while it was watched."""
+    checkpoints: int = 0
+    chunks: int = 0
+    last_line: str = ""
+    """The end of what it streams."""
+    unended: str = ""
+    """What it streamed since the last line break."""
     note: str = ""
 
 
@@ -55,6 +83,7 @@ class Story:
             name: NodeSeen() for name in (definition.nodes if definition else ())
         }
         self.status = "pending"
+        self.cost = before.cost if before is not None else Cost()
         for name, node in before.nodes.items() if before is not None else ():
             seen = self._node(name)
             seen.status = "interrupted" if node.status == "running" else node.status
@@ -73,7 +102,61 @@ class Story:
         """Take an event up. Returns its line, or None where it is not worth one."""
         if event.kind.startswith("Item"):
             return self._tell_item(event)
+        if event.kind in _INSIDE:
+            return self._tell_inside(event)
         return self._tell_node(event) if event.iteration else self._tell_run(event)
+
+    def stream(self, chunk: Chunk) -> None:
+        """Take up a piece of what a node streams. It is shown where the node is, and has no line of its own."""
+        seen = self._node(chunk.node)
+        seen.chunks += 1
+        text = seen.unended + (
+            chunk.value if isinstance(chunk.value, str) else f"{told.value(chunk.value)}\n"
+        )
+        lines = [line for line in text.splitlines() if line.strip()]
+        seen.last_line = lines[-1][-_LINE_WIDTH:] if lines else seen.last_line
+        seen.unended = text.rpartition("\n")[2][-_LINE_WIDTH:]
+
+    # --- inside nodes ---------------------------------------------------------------------------------
+
+    def _tell_inside(self, event: EventView) -> Line | None:
+        name, words = event.node or "", told.words(event) or ""
+        if event.kind == "SignalReceived":
+            self._deliver(event.body["name"])
+            return Line("running", "run", words)
+        seen = self._node(name)
+        match event.kind:
+            case "CostIncurred":
+                self.cost = Cost(
+                    self.cost.usd + event.body.get("usd", 0.0), self.cost.tokens + event.body.get("tokens", 0)
+                )
+                return None
+            case "StepCompleted":
+                seen.steps += 1
+                return Line("running", name, words) if _is_worth_a_line(seen.steps) else None
+            case "NodeCheckpointed":
+                seen.checkpoints += 1
+                seen.note = words
+                return Line("running", name, words) if _is_worth_a_line(seen.checkpoints) else None
+            case "NodeStreamed":
+                return Line("running", name, words)
+            case "TimerFired" | "QuestionAnswered":
+                seen.note = ""
+                if seen.status == "waiting" and seen.started_at:
+                    seen.status = "running"  # it waited where it was, without unwinding
+                answered = event.kind == "QuestionAnswered" and not event.body.get("refused")
+                return Line("completed" if answered else "waiting", name, words)
+        if event.kind == "NodeWaiting":
+            self._end(seen, "waiting", event.at)
+        seen.status, seen.note = "waiting", seen.note if event.kind == "NodeWaiting" else words
+        return Line("waiting", name, words)
+
+    def _deliver(self, signal: str) -> None:
+        """A node that waits for it where it is, without having unwound, goes on."""
+        for seen in self.nodes.values():
+            if seen.status == "waiting" and seen.started_at and f"the signal {signal!r}" in seen.note:
+                seen.status, seen.note = "running", ""
+                return
 
     # --- nodes ----------------------------------------------------------------------------------------
 
@@ -83,8 +166,12 @@ class Story:
         seen.note = ""
         match event.kind:
             case "NodeStarted":
-                if event.execution > 1 or seen.iteration != event.iteration:
+                woken = event.body.get("woken", False)
+                if not woken and (event.execution > 1 or seen.iteration != event.iteration):
                     seen.items_done, seen.items_all = 0, None
+                if not woken:
+                    seen.steps = seen.checkpoints = seen.chunks = 0
+                    seen.last_line = seen.unended = ""
                 seen.status, seen.iteration, seen.attempt, seen.started_at = (
                     "running",
                     event.iteration,
@@ -98,7 +185,8 @@ class Story:
                     if seen.items_all
                     else ""
                 )
-                return Line("running", name, visit(event) + kept)
+                behind = "goes on behind its wait" if woken else visit(event)
+                return Line("running", name, behind + kept)
             case "NodeCompleted":
                 self._end(seen, "completed", event.at)
                 branches = self._definition is not None and name in self._definition.branches
@@ -111,15 +199,16 @@ class Story:
                 return Line("interrupted", name, f"stopped before it ended ({event.body.get('reason', '')})")
             case "NodeSkipped":
                 self._end(seen, "skipped", event.at)
+                warning = event.body.get("warning")
+                if warning is not None:
+                    fault = screen.one_line(f"{warning.get('type')}: {warning.get('message')}", 300)
+                    return Line("skipped", name, f"failed, and is safe to: {fault}")
                 return Line("skipped", name, f"skipped{_by(event)}")
+            case "NodeRouted":
+                return Line("completed", name, f"goes on to {' and '.join(event.body.get('routes') or [])}")
             case "NodeScheduled":
                 seen.status, seen.note = "pending", str(event.body.get("why", ""))
                 return Line("pending", name, f"due, waits ({seen.note})")
-            case "QuestionAsked":
-                seen.status, seen.note = "waiting", "waits for a decision"
-                return Line("waiting", name, str(event.body.get("text", "")))
-            case "QuestionAnswered":
-                return Line("completed", name, f"answered{_by(event)}: {event.body.get('answer')}")
             case "RoutingFailed":
                 seen.status, seen.note = "failed", _fault(event)
                 return Line("failed", name, f"completed, but its router raised {seen.note}")
@@ -202,6 +291,11 @@ class Story:
                     f"{event.body.get('layer')}: {', '.join(event.body.get('nodes', []))}",
                 )
         return None
+
+
+def _is_worth_a_line(number: int) -> bool:
+    """Of many alike, the first few are told and then some."""
+    return number <= _ITEM_LINES_MAX or number % _STEP_LINES_EVERY == 0
 
 
 def visit(event: EventView) -> str:

@@ -1,4 +1,4 @@
-"""Events of the inside of a node in a few words, for a person. Used wherever events are shown: in the log and in the story of a run.
+"""Events of the inside of a node in a few words, for a person: used wherever events are shown, in the log and in a story.
 
 It says what an event says and nothing else; the run, the node and the time are told by whoever shows it.
 """
@@ -86,7 +86,7 @@ def _streamed(body: Body) -> str:
 
 def _asked(body: Body) -> str:
     options = f" ({' / '.join(body['options'])})" if body.get("options") else ""
-    return f"{screen.one_line(body['text'] + options, 300)}{_until(body)}"
+    return f"asks: {screen.one_line(body['text'] + options, 300)}{_item(body)}{_until(body)}"
 
 
 def _answered(body: Body) -> str:
@@ -120,7 +120,9 @@ _WORDS: dict[str, Callable[[Body], str]] = {
     "StepCompleted": _step,
     "NodeCheckpointed": lambda body: f"has come to {value(body.get('value'))}{_item(body)}",
     "NodeStreamed": _streamed,
-    "CostIncurred": lambda body: f"spent {cost(Cost(body.get('usd', 0.0), body.get('tokens', 0))) or 'nothing'}",
+    "CostIncurred": lambda body: (
+        f"spent {cost(Cost(body.get('usd', 0.0), body.get('tokens', 0))) or 'nothing'}"
+    ),
     "NodeWaiting": _waiting,
     "TimerSet": lambda body: f"sleeps{_item(body)}{_until(body).removeprefix(',')}",
     "TimerFired": _fired,

@@ -82,7 +82,8 @@ def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = N
             commands.append(command)
     starts, limit = _begin(flow.definition, state, ready, room)
     if state.running or commands or starts:
-        return commands + starts + _wake(wakes + lapses)
+        told = commands + starts
+        return told + _later(state, told, wakes, lapses) if wakes or lapses else told
     return [limit] if limit is not None else _end(state, ready, wakes, lapses)
 
 
@@ -123,12 +124,17 @@ def _open_visit(
             wakes.append(node.retry_at)
         elif not held_back:
             yield _again(options, state, node, name)
-    elif node.status == "waiting" and node.items is not None:
+    elif node.status == "waiting" and node.items is not None and not held_back:
         yield from _items(options.limit, node, name, now, wakes)
     elif node.status == "pending" and node.input is not None and not held_back:
         yield _again(options, state, node, name)
-    elif node.status == "failed" and options.safe_to_fail and not state.paused:
+    elif node.status == "failed" and options.safe_to_fail and not _is_refused(node):
         yield SkipNode(name)
+
+
+def _is_refused(node: NodeState) -> bool:
+    """Whether somebody has said no: that is not a failure one can do without."""
+    return node.failure is not None and node.failure.type == "QuestionRefused"
 
 
 def _cut(
@@ -153,9 +159,13 @@ def _again(options: NodeOptions, state: RunState, node: NodeState, name: str) ->
     """
     if NODE_LEVEL in node.parked:
         return StartNode(name, node.iteration, node.execution, node.attempt, 0, woken=True)
+    execution = state.next_execution(name, node.iteration)
+    cut_behind_answer = node.status == "interrupted" and bool(node.asked)
+    if options.question is not None and not node.approved and not cut_behind_answer:
+        # What failed was putting the question, or merging the answer: nobody has approved anything.
+        return AskFirst(name, node.iteration, execution)
     if node.attempt:
         return StartNode(name, node.iteration, node.execution, node.attempt + 1, 0)
-    execution = state.next_execution(name, node.iteration)
     if options.gated and not node.approved:
         return AskFirst(name, node.iteration, execution)
     return StartNode(name, node.iteration, execution, 1, 0)
@@ -236,10 +246,10 @@ def _end(state: RunState, ready: Readiness, wakes: list[float], lapses: list[flo
         return []
     if state.held and not state.open and not state.questions:
         return [CompleteLayer(state.layer + 1, tuple(sorted(state.held, key=ready.index.__getitem__)))]
-    if wakes:
-        return _wake(wakes + lapses)
+    if wakes or lapses:
+        return _later(state, [], wakes, lapses)
     if state.open or state.questions:
-        return [DueAt(min(lapses))] if lapses else []  # waits for somebody
+        return []  # waits for somebody
     if state.arrivals:
         raise IllegalEvent(
             f"run {state.run_id!r} is stuck: {list(state.arrivals)} were reached and cannot start. "
@@ -248,5 +258,13 @@ def _end(state: RunState, ready: Readiness, wakes: list[float], lapses: list[flo
     return [CompleteRun()]
 
 
-def _wake(wakes: list[float]) -> list[AnyCommand]:
-    return [WakeAt(min(wakes))] if wakes else []
+def _later(
+    state: RunState, told: list[AnyCommand], wakes: list[float], lapses: list[float]
+) -> list[AnyCommand]:
+    """When to look again. Nobody need stay for that where nothing runs and only somebody's word could come earlier, or
+    where the run is paused.
+    """
+    runs = state.running or any(isinstance(command, (StartNode, StartItem)) for command in told)
+    if runs or (wakes and not state.paused):
+        return [WakeAt(min(wakes + lapses))]
+    return [] if state.paused else [DueAt(min(lapses))]

@@ -38,6 +38,15 @@ def fingerprint(definition: Definition) -> str:
     return sha256(canonical.encode()).hexdigest()
 
 
+def _is_structural(changed: OptionChanged) -> bool:
+    """Whether a changed option makes another node of it, and not only another treatment: how it joins, what it fans out
+    over, whether it is code or a question.
+    """
+    if changed.option == "question":
+        return (changed.old is None) != (changed.new is None)
+    return changed.option in _STRUCTURAL_OPTIONS
+
+
 class Changed(msgspec.Struct, frozen=True):
     """A setting of the flow or a field of its state. None: it is not there."""
 
@@ -89,7 +98,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
                  self.branches, self.reordered)  # fmt: skip
         return not (
             any(shape)
-            or any(changed.option in _STRUCTURAL_OPTIONS for changed in self.options)
+            or any(_is_structural(changed) for changed in self.options)
             or any(changed.what in _STRUCTURAL_SETTINGS for changed in self.settings)
         )
 
@@ -265,8 +274,12 @@ def _option_refusals(
 ) -> Iterator[str]:
     for name in pending:
         now = rename.get(name, name)
-        for option in ("join", "each"):
-            before, after = getattr(old.nodes[name], option), getattr(new.nodes[now], option)
+        was, is_now = old.nodes[name], new.nodes[now]
+        for option, before, after in (
+            ("join", was.join, is_now.join),
+            ("each", was.each, is_now.each),
+            ("question", was.question is not None, is_now.question is not None),
+        ):
             if before != after:
                 yield (
                     f"node {now!r}, which the run has yet to finish, had {option}={_shown(before)} and has {_shown(after)} "

@@ -330,6 +330,8 @@ class ItemCompleted(NodeEvent, frozen=True, kw_only=True):
 
     item: int
     changes: Changes = Changes()
+    artifacts: dict[str, Any] = {}
+    """File name -> its sha256 and size, for what the item wrote into its folder."""
 
 
 class ItemFailed(NodeEvent, frozen=True, kw_only=True):

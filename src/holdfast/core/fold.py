@@ -27,6 +27,7 @@ from holdfast.core.run_state import (
     NodeStatus,
     RunState,
     Warned,
+    wait_key,
 )
 from holdfast.core.standing import LIVE, close_waits, end_item, set_status, settle, spend
 from holdfast.core.state import always, apply
@@ -53,13 +54,13 @@ RUN: dict[type[events.Event], frozenset[str]] = {
     events.NodeScheduled: GOING | {"paused"},
     events.NodeStarted: GOING,
     events.NodeCompleted: LIVE,
-    events.NodeFailed: LIVE,
+    events.NodeFailed: GOING | {"paused"},
     events.NodeInterrupted: LIVE,
     events.NodeSkipped: GOING | {"paused"},
     events.NodeRouted: GOING | {"paused"},
     events.RoutingFailed: GOING | {"paused"},
     events.ItemsListed: LIVE,
-    events.ItemStarted: LIVE,
+    events.ItemStarted: GOING | {"paused"},
     events.ItemCompleted: LIVE,
     events.ItemFailed: LIVE,
     events.LayerCompleted: GOING | {"paused"},
@@ -105,6 +106,7 @@ NODE: dict[type[events.Event], tuple[frozenset[str], NodeStatus | None]] = {
 always the same.
 """
 
+_RUNNING = frozenset({"running"})
 _ENDS = frozenset({events.NodeCompleted, events.NodeFailed, events.NodeInterrupted})
 _INSIDE = frozenset(
     {events.StepCompleted, events.NodeCheckpointed, events.TimerSet, events.SignalAwaited, events.NodeWaiting}
@@ -143,12 +145,13 @@ def _check_node(state: RunState, event: NodeEvent, seq: int) -> None:
     cls = type(event)
     node = state.nodes.get(event.node)
     status = node.status if node is not None else ""
-    if status not in NODE[cls][0]:
+    inside = cls in _INSIDE or (cls is events.QuestionAsked and event.about == "ask")  # type: ignore[attr-defined]
+    if status not in (_RUNNING if inside else NODE[cls][0]):
         raise IllegalEvent(
             f"run {state.run_id!r}: node {event.node!r} is {status or 'not reached'}: "
             f"{cls.__name__} (event {seq}) cannot happen then"
         )
-    if node is not None and (cls in _ENDS or cls in _INSIDE):
+    if node is not None and (inside or cls in _ENDS):
         attempt = node.attempt if cls in _ENDS else _open_attempt(node, event)
         open_attempt = (node.iteration, node.execution, attempt)
         if (event.iteration, event.execution, event.attempt) != open_attempt:
@@ -292,10 +295,20 @@ def _flow_changed(state: RunState, event: events.FlowChanged, stored: Stored) ->
         state.executions = _renamed(state.executions, rename)
         state.writers = {field: _renamed(by, rename) for field, by in state.writers.items()}
         state.failure_node = rename.get(state.failure_node or "", state.failure_node)
-        for question in state.questions.values():
-            question.node = rename.get(question.node, question.node)
-        for wait in state.waits.values():
-            wait.node = rename.get(wait.node, wait.node)
+        _rename_waits(state, rename)
+
+
+def _rename_waits(state: RunState, rename: dict[str, str]) -> None:
+    """What is waited for is called after its node, and found by that."""
+    waits, questions = list(state.waits.values()), list(state.questions.values())
+    for wait in waits:
+        wait.node = rename.get(wait.node, wait.node)
+    for question in questions:
+        before, question.node = question.node, rename.get(question.node, question.node)
+        if question.about == "ask":
+            question.key = question.node + question.key.removeprefix(before)
+    state.waits = {wait_key(w.node, w.iteration, w.execution, w.item, w.slot): w for w in waits}
+    state.questions = {question.key: question for question in questions}
 
 
 def _renamed(named: dict[str, Any], rename: dict[str, str]) -> dict[str, Any]:
@@ -315,22 +328,24 @@ def _node_scheduled(state: RunState, event: events.NodeScheduled, stored: Stored
 
 
 def _node_started(state: RunState, event: events.NodeStarted, stored: Stored) -> None:
+    if event.woken:
+        _wake_up(state, event, stored)
+        return
     _take_up(state, event)
     node = state.visit(event.node)
-    if event.woken:
-        _wake_up(state, node, event, stored)
-        return
     if (event.iteration, event.execution) != (node.iteration, node.execution) or event.attempt == 1:
         if event.iteration != node.iteration or node.input is None:
             node.input = dict(state.values)
-        node.failures = node.crashes = 0
+        node.failures = 0
         node.items = None
         if node.kept or node.asked or node.streamed:
             node.kept, node.streamed, node.approved = {}, 0, False
         if event.iteration != node.iteration:
-            node.fresh = 0
-    if node.parked:
-        node.parked = {}
+            node.fresh = node.crashes = 0  # doing a visit over is no reason to forget whom it killed
+        if node.parked:
+            node.parked = {}
+    elif node.parked:  # its items go on waiting
+        node.parked.pop(NODE_LEVEL, None)
     node.iteration, node.execution, node.attempt = event.iteration, event.execution, event.attempt
     node.tries += 1
     node.started_at = stored.at
@@ -340,9 +355,11 @@ def _node_started(state: RunState, event: events.NodeStarted, stored: Stored) ->
     state.status = "running"
 
 
-def _wake_up(state: RunState, node: NodeState, event: events.NodeStarted, stored: Stored) -> None:
+def _wake_up(state: RunState, event: events.NodeStarted, stored: Stored) -> None:
     """The same attempt goes on behind a wait."""
-    if NODE_LEVEL not in node.parked or event.attempt != node.attempt:
+    node = state.visit(event.node) if event.node in state.open else NodeState()
+    same = (event.iteration, event.execution, event.attempt) == (node.iteration, node.execution, node.attempt)
+    if not same or NODE_LEVEL not in node.parked:
         raise IllegalEvent(
             f"run {state.run_id!r}: node {event.node!r} does not wait, so event {stored.seq} cannot wake it"
         )
@@ -585,7 +602,7 @@ def _try_again(state: RunState, name: str, *, fresh: bool) -> None:
     if node.question is not None:
         state.questions.pop(node.question, None)
     node.question = node.retry_at = None
-    node.parked = {}
+    waited, node.parked = node.parked, {}
     close_waits(state, name)
     if name not in state.open:  # it was refused before it began: it is due, and will be asked about again
         set_status(state, name, "pending")
@@ -595,7 +612,7 @@ def _try_again(state: RunState, name: str, *, fresh: bool) -> None:
         node.attempt = 0
         node.fresh += 1
     elif node.items is not None:
-        node.items.again.update(dict.fromkeys(node.items.failed, 0.0))
+        node.items.again.update(dict.fromkeys((*node.items.failed, *waited), 0.0))
         node.items.failed.clear()
     set_status(state, name, "pending")
 

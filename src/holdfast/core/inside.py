@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.core import events
 from holdfast.core.events import Failure, NodeEvent, Stored
 from holdfast.core.run_state import NODE_LEVEL, Question, RunState, Wait, wait_key
-from holdfast.core.standing import end_item, set_status, settle, spend
+from holdfast.core.standing import awaken, end_item, set_status, settle, spend
 from holdfast.errors import IllegalEvent
 
 # --- inside a node -----------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def timer_fired(state: RunState, event: events.TimerFired, stored: Stored) -> No
     else:
         told = f"nobody answered {question.text!r} in time. Resume the run to ask again, or skip the node."
         _refuse(state, event.node, Failure("partial", "QuestionTimeout", told))
-    settle(state)
+        settle(state)
 
 
 def _question_of(state: RunState, event: events.TimerFired) -> Question:
@@ -121,7 +121,7 @@ def _unpark(state: RunState, name: str, level: int) -> None:
             set_status(state, name, "pending")
     elif node.items is not None:
         node.items.again[level] = 0.0
-    settle(state)
+    awaken(state)
 
 
 def node_waiting(state: RunState, event: events.NodeWaiting, stored: Stored) -> None:
@@ -136,9 +136,9 @@ def node_waiting(state: RunState, event: events.NodeWaiting, stored: Stored) -> 
         end_item(state, node.items, event, stored.seq)
         node.items.attempts[event.item] = event.attempt
         rest(state, event.node, stored.at)
+    settle(state)
     if any(slot in node.kept.get(level, ()) for slot in event.on):  # it came while the attempt unwound
         _unpark(state, event.node, level)
-    settle(state)
 
 
 def rest(state: RunState, name: str, at: float) -> None:
@@ -190,9 +190,7 @@ def question_answered(state: RunState, event: events.QuestionAnswered, stored: S
         node.approved = question.about == "gate"
         node.answer = event.answer
         set_status(state, name, "pending")
-    settle(state)
-    if state.status == "running" and not state.running:
-        state.status = "pending"  # whoever takes the run up next finds something to do
+    awaken(state)
 
 
 def _refuse(state: RunState, name: str, failure: Failure) -> None:

@@ -27,8 +27,15 @@ def settle(state: RunState) -> None:
             state.status = "paused"
         else:
             state.status = "waiting" if state.waiting else "running"
-    elif state.status == "pending" and state.paused:
-        state.status = "paused"
+    elif state.status == "pending" and (state.paused or state.waiting):
+        state.status = "paused" if state.paused else "waiting"
+
+
+def awaken(state: RunState) -> None:
+    """Something can go on: whoever takes the run up next finds something to do."""
+    settle(state)
+    if state.status in ("running", "waiting") and not state.running:
+        state.status = "pending"
 
 
 def spend(state: RunState, node: NodeState, at: float) -> None:

@@ -118,7 +118,7 @@ def find(journal: Journal, key: str) -> Question:
     if of_node:
         told = f"{key!r} has asked {len(of_node)} questions; choose one: {', '.join(q.key for q in of_node)}"
         raise AnswerRefused(run_id, key, told)
-    for row in journal.services.store.events(run_id, kinds=("QuestionAnswered",)):
+    for row in reversed(journal.services.store.events(run_id, kinds=("QuestionAnswered",))):
         answered = open_row(row, journal.services.store.blobs).event
         if key in (answered.key, answered.node):
             raise AnswerRefused(run_id, key, said_already(answered))
@@ -134,6 +134,9 @@ def check(journal: Journal, key: str, value: Any, *, update: Any = None) -> str:
     """The key of the question that this answers, if it does. Raises `AnswerRefused`."""
     question = find(journal, key)
     run_id = journal.state.run_id
+    if question.until is not None and question.until <= journal.services.store.now():
+        told = "nobody answered it in time. Resume the run: it goes on as the question says"
+        raise AnswerRefused(run_id, question.key, told)
     fitting = _fitting(journal, question, value)
     wrong = questions.misfit(fitting, question.options, question.answer_schema or None)
     if wrong is not None:

@@ -11,11 +11,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import signal as os_signals
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import suppress
-from types import FrameType
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from holdfast.core.graph import Flow
@@ -23,6 +20,7 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.engine import Edit, Engine
 from holdfast.runtime.history import Checkpoint
 from holdfast.runtime.settings import Durability
+from holdfast.runtime.signals import Signals
 from holdfast.runtime.views import AskedQuestion, EventView, Run
 from holdfast.storage.contract import RunRow, RunStatus, Store
 
@@ -66,7 +64,7 @@ def _run_in_thread(use: Callable[[Engine], Awaitable[T]], options: Options) -> T
     """In a thread of its own. An interrupt of the waiting caller (a notebook's stop button) stops the engine in order, too."""
     outcome: list[T] = []
     raised: list[BaseException] = []
-    signals = _Signals()
+    signals = Signals(always=True)
 
     def work() -> None:
         try:
@@ -87,8 +85,8 @@ def _run_in_thread(use: Callable[[Engine], Awaitable[T]], options: Options) -> T
     return outcome[0]
 
 
-def _run_here(use: Callable[[Engine], Awaitable[T]], options: Options, signals: _Signals | None = None) -> T:
-    signals = signals or _Signals()
+def _run_here(use: Callable[[Engine], Awaitable[T]], options: Options, signals: Signals | None = None) -> T:
+    signals = signals or Signals(always=True)
 
     async def main() -> T | None:
         async with Engine(**options) as engine:
@@ -105,64 +103,6 @@ def _run_here(use: Callable[[Engine], Awaitable[T]], options: Options, signals: 
     finally:
         signals.pass_on()
     return outcome  # type: ignore[return-value]  # None only where the signal was passed on
-
-
-class _Signals:
-    """SIGINT and SIGTERM while an engine runs in the main thread."""
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self.left = False
-        self._engine: Engine | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._main: asyncio.Task[Any] | None = None
-        self._before: dict[int, Any] = {}
-
-    def watch(self, engine: Engine) -> _Signals:
-        self._engine = engine
-        self._loop = asyncio.get_running_loop()
-        self._main = asyncio.current_task()
-        return self
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in (os_signals.SIGINT, os_signals.SIGTERM):
-                if os_signals.getsignal(number) is not os_signals.SIG_IGN:
-                    self._before[number] = os_signals.signal(number, self._handle)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            os_signals.signal(number, handler)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        assert self._loop is not None
-        again = self.received is not None
-        if again:  # a node that blocks the event loop keeps it from hearing this: the next signal is not ours any more
-            os_signals.signal(number, self._before[number])
-        self.received = self.received or number
-        self._loop.call_soon_threadsafe(self._leave if again else self._stop, number)
-
-    def stop_from_outside(self) -> None:
-        """Stop the engine from another thread than its own."""
-        if self._loop is not None and self._engine is not None:
-            with suppress(RuntimeError):  # it has ended by itself
-                self._loop.call_soon_threadsafe(self._engine.stop, "interrupted")
-
-    def _stop(self, number: int) -> None:
-        assert self._engine is not None
-        self._engine.stop(os_signals.Signals(number).name)
-
-    def _leave(self, number: int) -> None:
-        self.left = True
-        if self._main is not None:
-            self._main.cancel()
-
-    def pass_on(self) -> None:
-        """Raise what the signal stands for, now that everything is in order."""
-        if self.received == os_signals.SIGINT:
-            raise KeyboardInterrupt
-        if self.received is not None:
-            raise SystemExit(128 + self.received)
 
 
 # --- the verbs ---------------------------------------------------------------------------------------
@@ -294,7 +234,9 @@ def answer(
 ) -> Run[Any]:
     """Answer a question of a run: see `Engine.answer`."""
     return with_engine(
-        lambda e: e.answer(run_id, question, value, update=update, by=by, reason=reason, confidence=confidence),
+        lambda e: e.answer(
+            run_id, question, value, update=update, by=by, reason=reason, confidence=confidence
+        ),
         options,
     )
 

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.runtime.clock import Clock, Timer
+from holdfast.runtime.family import start
 from holdfast.storage.failpoints import reach
 
 _IDLE_S = 10.0
@@ -67,13 +68,17 @@ class Threads:
             with self._lock:
                 self._idle += 1
 
-    def call(self, fn: Callable[[], Any]) -> asyncio.Future[Any]:
-        """What a plain function returns, called in a thread. Whoever gives up waiting leaves the thread to itself."""
+    def call(self, fn: Callable[[], Any], ended: Callable[[], None] | None = None) -> asyncio.Future[Any]:
+        """What a plain function returns, called in a thread. Whoever gives up waiting leaves the thread to itself; `ended`
+        is called when it has really left.
+        """
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
 
         def tell(value: Any, error: BaseException | None) -> None:
+            if ended is not None:
+                ended()
             if not result.done():
                 if error is None:
                     result.set_result(value)
@@ -148,7 +153,9 @@ class Body:
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Call a coroutine function on the loop."""
-        self._task = asyncio.get_running_loop().create_task(self._await(fn, args))
+        loop = asyncio.get_running_loop()
+        called = self._await(fn, args)
+        self._task = loop.create_task(called) if self.work is None else start(loop, called, self.work.family)
 
     async def _await(self, fn: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> None:
         # Every exception is caught here: SystemExit and KeyboardInterrupt in a task would tear the event loop down.
@@ -165,6 +172,12 @@ class Body:
                 await self.work.close()
             except BaseException as raised:  # noqa: BLE001 - what it wrote could not be made durable
                 error = error or raised
+            if (
+                left := self.work.threads_left()
+            ) is not None:  # a thread of a step lives on: the body only seems over
+                self._end(value, error)
+                await asyncio.shield(left)
+                value, error = None, None
         self._leave(value, error)
 
     def call_in_thread(self, threads: Threads, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:

@@ -80,6 +80,14 @@ class _Told:
         parts = (self.run_id, self.node, self.iteration, self.item, name, fresh)
         return "hf-" + sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:40]
 
+    def emit(self, chunk: Any) -> None:
+        """Stream a piece of output: followers see it at once, and what was streamed outlives the process."""
+        self._work.emit(written(chunk, self.node), chunk)
+
+    def cost(self, *, usd: float = 0.0, tokens: int = 0) -> None:
+        """Add to what the run has cost. Kept across crashes, resumes and rewinds."""
+        self._work.cost(*_cost(self.node, usd, tokens))
+
     def __repr__(self) -> str:
         item = f" item {self.item}" if self.item is not None else ""
         name = type(self).__name__
@@ -175,14 +183,7 @@ class Context(_Told):
 
     async def sleep(self, seconds: float, *, key: Any = None) -> None:
         """Wait. The time is set once; neither a crash nor a restart begins it anew. `key`: by default, the how-manieth it is."""
-        if (
-            isinstance(seconds, bool)
-            or not isinstance(seconds, (int, float))
-            or not 0 <= seconds <= _SECONDS_MAX
-        ):
-            raise ContextError(
-                f"node {self.node!r}: ctx.sleep({seconds!r}) is no time to wait; give seconds from 0 to ten years"
-            )
+        self._require_time(f"ctx.sleep({seconds!r})", seconds)
         slot = self._wait_slot("sleep", "", key)
         if self._is_new(slot):
             until = self._work.now() + seconds
@@ -195,6 +196,10 @@ class Context(_Told):
         """Wait for a signal and return its payload; one that came before is taken at once, each only once. Raises
         `WaitTimeout`.
         """
+        if not isinstance(signal, str) or not signal:
+            raise ContextError(f"node {self.node!r}: {signal!r} is no name of a signal")
+        if timeout is not None:
+            self._require_time(f"ctx.wait_for({signal!r}, timeout={timeout!r})", timeout)
         slot = self._wait_slot("signal", signal, key)
         if self._is_new(slot):
             until = None if timeout is None else self._work.now() + timeout
@@ -217,10 +222,15 @@ class Context(_Told):
         """Ask somebody, and return the answer: one of `options`, or what fits `schema` (a type), or any JSON. Raises
         `WaitTimeout` when nobody answers in time, unless `on_timeout` names the option that is then taken.
         """
+        is_list = not isinstance(options, str) and all(isinstance(option, str) for option in options)
+        if not is_list or len(set(options)) != len(options):
+            raise ContextError(f"node {self.node!r}: options={options!r} must be different words")
         if on_timeout != "fail" and on_timeout not in options:
             raise ContextError(
                 f"node {self.node!r}: on_timeout={on_timeout!r} is not one of the options; use one, or 'fail'"
             )
+        if timeout is not None:
+            self._require_time(f"ctx.ask({question!r}, timeout={timeout!r})", timeout)
         slot = self._wait_slot("ask", question, question if key is None else key)
         if self._is_new(slot):
             await self._work.record(
@@ -239,6 +249,13 @@ class Context(_Told):
             raise WaitTimeout(f"node {self.node!r}: nobody answered {question!r} in {timeout:g} s")
         return _codec(schema).decode(came[0], path="answer", node=self.node)
 
+    def _require_time(self, told: str, seconds: Any) -> None:
+        is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+        if not is_number or not 0 <= seconds <= _SECONDS_MAX:
+            raise ContextError(
+                f"node {self.node!r}: {told} is no time to wait; give seconds from 0 to ten years"
+            )
+
     def _wait_slot(self, what: str, of: str, key: Any) -> str:
         self._work.refuse_waits({"sleep": "ctx.sleep", "signal": "ctx.wait_for", "ask": "ctx.ask"}[what])
         named = f"{what}:{of}" if of and what == "signal" else what
@@ -248,16 +265,6 @@ class Context(_Told):
 
     def _is_new(self, slot: str) -> bool:
         return not self._work.is_waiting(slot) and slot not in self._work.kept()
-
-    # --- telling --------------------------------------------------------------------------------------
-
-    def emit(self, chunk: Any) -> None:
-        """Stream a piece of output: followers see it at once, and what was streamed outlives the process."""
-        self._work.emit(written(chunk, self.node), chunk)
-
-    def cost(self, *, usd: float = 0.0, tokens: int = 0) -> None:
-        """Add to what the run has cost. Kept across crashes, resumes and rewinds."""
-        self._work.cost(*_cost(self.node, usd, tokens))
 
 
 class BlockingContext(_Told):
@@ -325,25 +332,25 @@ class BlockingContext(_Told):
             )
         )
 
-    def emit(self, chunk: Any) -> None:
-        """Stream a piece of output; see `Context.emit`."""
-        line = written(chunk, self.node)
-        self._wait(_call(self._work.emit, line, chunk))
-
-    def cost(self, *, usd: float = 0.0, tokens: int = 0) -> None:
-        """Add to what the run has cost; see `Context.cost`."""
-        self._wait(_call(self._work.cost, *_cost(self.node, usd, tokens)))
-
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if _running_loop() is self._loop:
+            coroutine.close()
+            raise ContextError(
+                f"node {self.node!r} is a plain function that runs on the event loop itself (inline=True), where its context "
+                "would wait for ever. Make it an async def, or use an engine with threads."
+            )
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 async def _await(value: Awaitable[T]) -> T:
     return await value
-
-
-async def _call(fn: Callable[..., None], *args: Any) -> None:
-    fn(*args)
 
 
 def _cost(node: str, usd: Any, tokens: Any) -> tuple[float, int]:

@@ -170,11 +170,16 @@ def _refuse_silent_mutation(flow: Flow[Any], name: str, given: Any, values: Valu
 
 
 def item_completed(
-    flow: Flow[Any], name: str, header: dict[str, Any], item: int, returned: Any
+    flow: Flow[Any],
+    name: str,
+    header: dict[str, Any],
+    item: int,
+    returned: Any,
+    artifacts: dict[str, Any] | None = None,
 ) -> events.ItemCompleted:
     """One item of a fan-out returned."""
     changes = flow.state.changes(returned, {}, node=name)
-    return events.ItemCompleted(**header, item=item, changes=changes)
+    return events.ItemCompleted(**header, item=item, changes=changes, artifacts=artifacts or {})
 
 
 # --- custom reducers ---------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ from holdfast.runtime.resume import Invalid, Wish, edited, prepare, refuse_final
 from holdfast.runtime.runner import Halt, Runner
 from holdfast.runtime.scribe import WANTED, Scribe
 from holdfast.runtime.services import Aside, Renewal, Salts, Services, at_once
+from holdfast.runtime.signals import Signals
 from holdfast.runtime.streams import recover
 from holdfast.runtime.views import Run, run_view
 from holdfast.storage.contract import FINAL, Request, RunRow, Store
@@ -135,6 +136,7 @@ class Engine(Reading):
         self._poller: asyncio.Task[None] | None = None
         self._renewal: Renewal | None = None
         self._stopping: str | None = None
+        self._signals = Signals()
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -174,6 +176,8 @@ class Engine(Reading):
             saved=self._saved,
             **self._files(store),
         )
+        if not self._inline:
+            self._signals.watch(self).__enter__()
         return self
 
     def _files(self, store: Store) -> dict[str, Any]:
@@ -187,7 +191,12 @@ class Engine(Reading):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        try:
+            await self.close()
+        finally:
+            self._signals.__exit__()
+        if error is None or isinstance(error, asyncio.CancelledError):
+            self._signals.pass_on()
 
     async def close(self) -> None:
         """Interrupt what still runs, give the leases back, and close the store if it was opened here."""
@@ -438,6 +447,8 @@ class Engine(Reading):
                     if (answered.answer, answered.by) != (request.body["value"], request.by):
                         raise AnswerRefused(run_id, key, asking.said_already(answered))
                     return
+            if key not in history.load(services.store, run_id).questions:
+                raise AnswerRefused(run_id, key, "it was closed before anybody could take the answer")
             await sleep(self._clock, POLL_S / 4)
 
     async def signal(
@@ -458,9 +469,10 @@ class Engine(Reading):
         self._looked_up(run_id, "told anything")
         body = {"name": name, "payload": asking.plain(payload, "payload")}
         request_id = f"signal:{id}" if id is not None else self._request_id()
-        return await self._operate(
-            run_id, Request(id=request_id, verb="signal", body=body, by=by, reason=reason)
-        )
+        request = Request(id=request_id, verb="signal", body=body, by=by, reason=reason)
+        if id is not None and not self.store.post(run_id, request):  # the inbox knows what was told before
+            return self._view(run_id)
+        return await self._operate(run_id, request)
 
     def _looked_up(self, run_id: str, asked: str) -> Journal:
         """A run as it stands, for looking only."""
@@ -523,6 +535,8 @@ class Engine(Reading):
                 operator.cancel(journal, by=request.by, reason=request.reason)
             if journal.dirty:
                 await journal.saved()
+            if journal.spills:
+                services.store.blobs.unspill(run_id, journal.spills)
         finally:
             with suppress(StoreError):
                 services.store.release(run_id, services.holder.id, lease.fence)

@@ -384,6 +384,8 @@ def _trace(error: BaseException) -> str:
         trace = trace.tb_next
     if trace is None:
         return ""
-    frames = traceback.TracebackException(type(error), error, trace, limit=-20)
+    frames = traceback.TracebackException(type(error), error, trace)
+    theirs = [frame for frame in frames.stack if not frame.filename.startswith(_OURS)]
+    frames.stack = traceback.StackSummary.from_list(theirs[-20:])
     text = "".join(frames.format()).encode("utf-8", "replace").decode().replace("\0", "\\0")
     return text if len(text) <= _TRACEBACK_CHARS_MAX else "…" + text[-_TRACEBACK_CHARS_MAX:]

@@ -7,7 +7,8 @@ chunks in what the other process has spilled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.streams import Chunk, spilled_chunks
@@ -28,7 +29,7 @@ class _Follower:
         self.seen: dict[tuple[str, int, int, int, int | None], int] = {}
         """Attempt -> how many of its chunks were told."""
 
-    def fresh(self, chunks: Iterator[Chunk] | list[Chunk]) -> Iterator[Chunk]:
+    def fresh(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         """Those of the chunks that were not told yet."""
         for chunk in chunks:
             attempt = (chunk.node, chunk.iteration, chunk.execution, chunk.attempt, chunk.item)
@@ -73,9 +74,8 @@ class Followers:
                 row = store.run(run_id)
                 if chunks:
                     streamed, follower.chunks = follower.chunks, []
-                    for chunk in follower.fresh(
-                        streamed if is_here(run_id) else spilled_chunks(store, run_id)
-                    ):
+                    elsewhere = () if is_here(run_id) else spilled_chunks(store, run_id)
+                    for chunk in follower.fresh(itertools.chain(streamed, elsewhere)):
                         yield chunk
                 for found in store.events(run_id, after, row.seq):
                     after = found.seq

@@ -132,7 +132,7 @@ class Journal:
         where = f"run {self.state.run_id!r}, node {encoded.node!r}"
         if weight > self.services.log_budget and isinstance(event, _RESULTS):
             raise LogBudget(
-                f"{where}: {weight:,} bytes of log since the last checkpoint are over its budget of "
+                f"{weight:,} bytes of log since the last checkpoint are over its budget of "
                 f"{self.services.log_budget:,}. Keep what is large elsewhere (ctx.artifacts, hf.Asset), or raise log_budget "
                 "and resume",
                 node=encoded.node,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from holdfast.core import events
 from holdfast.errors import ResumeRefused
 from holdfast.runtime import ends
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.streams import recover
 
 
 def cancel(journal: Journal, *, by: str | None, reason: str | None) -> None:
     """Call off a run that nobody executes. What still counted as running was cut with its process."""
     cut_all(journal, "its process died", lost=True)
+    recover(journal)
     journal.record(events.RunCancelled(by=by, reason=reason))
 
 
@@ -82,7 +85,9 @@ def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:
         for name in journal.state.open
         if nodes[name].status in ("failed", "interrupted", "waiting", "pending")
     ]
-    if node in journal.state.arrivals and node in nodes and nodes[node].status == "pending":
+    # What asks first, or was refused, has not begun: it can be passed over, and nobody tries it without an approval.
+    unbegun = ("pending", "waiting", "failed") if verb == "skip" else ("pending",)
+    if node in journal.state.arrivals and node in nodes and nodes[node].status in unbegun:
         names.append(node)
     if verb == "retry":
         names += [name for name in journal.state.open if not nodes[name].routed]
@@ -95,14 +100,29 @@ def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:
     else:
         visit = nodes.get(node)
         is_now = visit.status if visit is not None else "not reached"
+        if verb == "retry":
+            _refuse_unapproved(journal, [node])
         raise ResumeRefused(
             journal.state.run_id,
             f"node {node!r} is {is_now}; only a failed, cut or waiting node "
             f"can be {'tried again' if verb == 'retry' else 'skipped'}",
         )
     if not names:
+        _refuse_unapproved(journal, journal.state.arrivals)
         raise ResumeRefused(
             journal.state.run_id,
             f"no node of it has failed, was cut or waits, so there is nothing to {verb}",
         )
     return names
+
+
+def _refuse_unapproved(journal: Journal, names: Iterable[str]) -> None:
+    """Nobody tries a visit again that somebody must let begin."""
+    for name in names:
+        visit = journal.state.nodes.get(name)
+        if visit is not None and visit.asked and name in journal.state.arrivals:
+            raise ResumeRefused(
+                journal.state.run_id,
+                f"node {name!r} asks first and has not begun. Answer its question; where that was refused, resume with "
+                "force=True (--force) to ask again.",
+            )

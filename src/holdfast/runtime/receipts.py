@@ -71,6 +71,8 @@ class _Attempt(msgspec.Struct):
     """When its time began to count; None while it waits or has ended."""
     seconds: float = 0.0
     ended: bool = False
+    asked: dict[str, Any] | None = None
+    """Who asked for it, and why, where somebody did."""
     facts: dict[str, Any] = {}
     """What its end says."""
     receipt: str = ""
@@ -87,6 +89,8 @@ class _Visit(msgspec.Struct):
     attempt: _Attempt | None = None
     items: dict[int, _Item] = {}
     steps: dict[str, None] = {}
+    running: set[int] = set()
+    waiting: set[int] = set()
     changes: list[Changes] = []
     """What its items changed."""
     usd: float = 0.0
@@ -201,6 +205,7 @@ class Book:
                 "created_at": instant(run.created_at),
                 "updated_at": instant(run.updated_at),
                 "seq": self.seq,
+                "checkpoint": f"{self.run_id}@{self.seq}",
                 "files": self.files,
             }
         )
@@ -247,9 +252,9 @@ class Book:
     ) -> None:
         if lost:
             attempt.since = None
-        for item in visit.items.values():
-            if item.status == "running":
-                item.status = "interrupted"
+        for number in visit.running:
+            visit.items[number].status = "interrupted"
+        visit.running.clear()
         self._end(
             name, visit, attempt, stored, status="interrupted", reason=reason, lost=lost, at_known=not lost
         )
@@ -264,21 +269,15 @@ class Book:
         visit = self._visit(event)
         attempt = visit.attempt
         key = (event.iteration, event.execution, event.attempt)
-        if attempt is None or attempt.ended or attempt.key != key:
+        if attempt is None or attempt.key != key or attempt.decided:
             if attempt is not None and not attempt.ended:
-                self._cut(
-                    event.node,
-                    visit,
-                    attempt,
-                    stored,
-                    "another attempt took its place",
-                    lost=attempt.since is not None,
-                )
+                self._cut(event.node, visit, attempt, stored, "another attempt took its place", lost=True)
             asked, visit.asked = visit.asked, None
             if event.execution > 1 and event.attempt == 1:
                 asked = asked or self._went_back
-            attempt = visit.attempt = _Attempt(key, stored.seq, stored.at, facts={"asked": asked})
-        attempt.since = stored.at
+            attempt = visit.attempt = _Attempt(key, stored.seq, stored.at, asked=asked)
+        attempt.since = stored.at  # the same attempt again: it was woken
+        attempt.ended = False
 
     def _visit(self, event: NodeEvent) -> _Visit:
         """The visit that an event belongs to. Items and steps are kept over the attempts of one execution."""
@@ -302,9 +301,11 @@ class Book:
         return visit, attempt
 
     def _waiting(self, event: events.NodeWaiting, stored: Stored) -> None:
-        attempt = self._visit(event).attempt
-        if event.item is None and attempt is not None:
-            _spend(attempt, stored.at)
+        visit = self._visit(event)
+        if event.item is not None:
+            self._item(event, stored, "waiting")
+        elif visit.attempt is not None:
+            _spend(visit.attempt, stored.at)
 
     def _completed(self, event: events.NodeCompleted, stored: Stored) -> None:
         visit, attempt = self._attempt(event, stored)
@@ -363,10 +364,10 @@ class Book:
         """An attempt is over. What an earlier end of it said stays, unless this one says otherwise."""
         _spend(attempt, stored.at)
         attempt.ended = True
-        attempt.facts = {**attempt.facts, **said}
+        attempt.facts = {**attempt.facts, **said} if status != "succeeded" else said
         checkpoint = f"{self.run_id}@{stored.seq}" if stored.kind in CHECKPOINTS else None
         facts = {
-            "asked": None,
+            "asked": attempt.asked,
             "by": None,
             "reason": None,
             "failure": None,
@@ -415,7 +416,17 @@ class Book:
 
     def _item(self, event: Any, stored: Stored, status: str) -> _Item:
         item = self._visit(event).items.setdefault(event.item, _Item())
+        visit = self._visit(event)
+        visit.running.discard(event.item)
+        visit.waiting.discard(event.item)
+        if status in ("running", "waiting"):
+            (visit.running if status == "running" else visit.waiting).add(event.item)
         item.status, item.attempt, item.seq, item.failure = status, event.attempt, stored.seq, None
+        attempt = visit.attempt
+        if attempt is not None and visit.running and attempt.since is None:
+            attempt.since = stored.at
+        elif attempt is not None and visit.waiting and not visit.running:
+            _spend(attempt, stored.at)  # nothing of the fan-out runs, and something waits: so does the whole
         return item
 
     def _step(self, event: events.StepCompleted, stored: Stored) -> None:

@@ -8,7 +8,7 @@ that is recorded instead (`Invalid`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from holdfast.core.definition import Definition
 from holdfast.core.difference import compatible, difference
 from holdfast.core.events import CHECKPOINTS, Values
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import RunState
+from holdfast.core.run_state import NODE_LEVEL, RunState
 from holdfast.core.state import diff
 from holdfast.errors import HoldfastError, ResumeRefused, SettingError, StateError, did_you_mean
 from holdfast.runtime import history
@@ -82,7 +82,7 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: 
     if head.failure is not None and fatal and not wish.named and not wish.force:
         raise ResumeRefused(
             row.run_id,
-            f"it failed with {head.failure.type}: {head.failure.message}, which is fatal: "
+            f"it failed with {head.failure.type}: {head.failure.message.rstrip('.')}, which is fatal: "
             "trying again is pointless unless the cause is gone. Then use force=True (--force).",
         )
     state = head if to is None else _rewound_to(services, flow, row, head, to, wish)
@@ -104,7 +104,7 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: 
     else:
         seq = row.seq + 1
         journal.rewinds = (*row.rewinds, (seq, to))
-        signals = _signals_since(services, row, head, to)
+        signals = _signals_since(services, row, head, state, to)
         journal.record(_rewind(head, state, to, wish, signals), seq=seq)
     for event in changed:
         journal.record(event)
@@ -215,14 +215,35 @@ def _rewound_to(
     return state
 
 
-def _signals_since(services: Services, row: RunRow, head: RunState, to: int) -> dict[str, list[Any]]:
-    """What the run was told behind that place: it happened, whatever the run forgets."""
+def _signals_since(
+    services: Services, row: RunRow, head: RunState, state: RunState, to: int
+) -> dict[str, list[Any]]:
+    """What the run was told behind that place, or what a visit had taken that is done over: it happened, whatever the run
+    forgets.
+    """
     told: dict[str, list[Any]] = {}
+    for name in state.open:
+        for signal, payload in _taken(services, row, state, name, to):
+            told.setdefault(signal, []).append(payload)
     for found in services.store.events(row.run_id, to, kinds=("SignalReceived",)):
         if any(first <= found.seq <= last for first, last in head.stretches()):
             signal = open_row(found, services.store.blobs).event
             told.setdefault(signal.name, []).append(signal.payload)
     return told
+
+
+def _taken(services: Services, row: RunRow, state: RunState, name: str, to: int) -> Iterator[tuple[str, Any]]:
+    """The signals that an open visit has taken."""
+    node = state.nodes[name]
+    slots: set[tuple[int, str]] = set()
+    for found in services.store.events(row.run_id, 0, to, kinds=("SignalAwaited",), node=name):
+        awaited = open_row(found, services.store.blobs).event
+        level = NODE_LEVEL if awaited.item is None else awaited.item
+        visit = (awaited.iteration, awaited.execution)
+        if visit == (node.iteration, node.execution) and (level, awaited.slot) not in slots:
+            slots.add((level, awaited.slot))
+            for payload in node.kept.get(level, {}).get(awaited.slot, ()):
+                yield awaited.name, payload
 
 
 def _rewind(
@@ -237,7 +258,11 @@ def _rewind(
         for iteration in range(max(1, first), node.iteration + 1):
             last = node.execution if iteration == node.iteration else done.get(iteration, 0) + 1
             executions.setdefault(name, {})[iteration] = last
-    crashes = {name: head.nodes[name].crashes for name in head.open if head.nodes[name].crashes}
+        if node.asked and not (name in head.open and node.attempt):  # asked about, not begun: the next question is another
+            visit = node.iteration + (name not in head.open)
+            executions.setdefault(name, {})[visit] = head.next_execution(name, visit)
+    cut = {name: head.nodes[name].crashes + (head.nodes[name].status == "running") for name in head.open}
+    crashes = {name: times for name, times in cut.items() if times}
     return events.RunRewound(
         to=to,
         executions=executions,

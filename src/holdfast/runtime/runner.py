@@ -29,6 +29,7 @@ from holdfast.runtime.clock import Timer
 from holdfast.runtime.context import BlockingContext, Context
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.perform import give_up, perform
+from holdfast.runtime.streams import Stream
 from holdfast.runtime.work import Work
 from holdfast.storage.contract import FINAL, Request
 
@@ -59,6 +60,8 @@ class Runner:
         self._haunted = self.services.haunted.get(self.state.run_id, {})
         """Threads that were given up and still live."""
         self._ended: list[Body] = []
+        self._streams: list[Stream] = []
+        """Of attempts that ended: what they spilled is done with when the log is saved."""
         self._requests: list[Request] = []
         self._known_requests: set[str] = set()
         self._owes = False
@@ -105,6 +108,10 @@ class Runner:
             self._halt = halt
         if self._grace is not None:
             self._grace.cancel()
+        if halt.kind == "interrupt":  # what only waits need not be waited for
+            for body in list(self._bodies.values()):
+                if body.work is not None:
+                    body.work.park()
         if grace_s > 0 and self._bodies:
             clock = self.services.clock
             self._grace = clock.call_at(clock.now() + grace_s, self._stop_bodies)
@@ -234,6 +241,9 @@ class Runner:
             spills, self.journal.spills = self.journal.spills, []
             blobs, run_id = self.services.store.blobs, self.state.run_id
             self.services.aside(lambda: blobs.unspill(run_id, spills), lambda error: None)
+        streams, self._streams = self._streams, []
+        for stream in streams:
+            stream.drop()
 
     def _go_on(self, starts: list[events.NodeEvent]) -> None:
         """What starts is durable: call it, unless a halt has come in the meantime; what has not begun then does not begin."""
@@ -321,8 +331,7 @@ class Runner:
             name, item = body.key
             header = ends.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
             self.journal.record(events.NodeStreamed(**header, item=item, chunks=stream.chunks))
-        if stream.spilled:
-            self.journal.spills.append(stream.key)
+        self._streams.append(stream)
 
     def _events_of(self, body: Body) -> list[events.Event]:
         """What the end of a body means for the run. What comes after the timeout is too late, also if it comes."""
@@ -332,6 +341,7 @@ class Runner:
             header = ends.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
             return [events.NodeWaiting(**header, on=error.slots, item=item)]
         if error is None and not body.timed_out:
+            made = body.work.artifacts_made if body.work is not None else {}
             try:
                 if item is None:
                     return ends.completed(
@@ -341,10 +351,10 @@ class Runner:
                         name,
                         body.given,
                         body.value,
-                        body.work.artifacts_made if body.work is not None else {},
+                        made,
                     )
                 header = ends.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
-                return [ends.item_completed(self.flow, name, header, item, body.value)]
+                return [ends.item_completed(self.flow, name, header, item, body.value, made)]
             except Exception as raised:  # noqa: BLE001 - what it returned does not fit, or a reducer raised
                 error = raised
         return [self._failed(body, error or TimeoutError())]

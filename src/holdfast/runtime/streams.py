@@ -19,6 +19,7 @@ from holdfast.runtime.clock import Timer
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Store
+from holdfast.storage.rows import open_row
 
 SPILL_BYTES = 64 * 1024
 SPILL_S = 1.0
@@ -72,6 +73,7 @@ class Stream:
         self._pending_bytes = 0
         self._timer: Timer | None = None
         self._spilling = False
+        self._drop_due = False
         self.spilled = False
 
     def add(self, line: bytes, value: Any) -> None:
@@ -84,7 +86,11 @@ class Stream:
         )
         if self._pending_bytes >= SPILL_BYTES:
             self.spill()
-        elif self._timer is None:
+        else:
+            self._spill_later()
+
+    def _spill_later(self) -> None:
+        if self._timer is None:
             clock = self._services.clock
             self._timer = clock.call_at(clock.now() + SPILL_S, self.spill)
 
@@ -105,8 +111,19 @@ class Stream:
         self._spilling = False
         if error is not None and not isinstance(error, StoreError):
             raise error  # a disk that is full keeps no partial output; the log itself says so when it is
-        if self._pending_bytes >= SPILL_BYTES:
+        if self._drop_due:
+            self.drop()
+        elif self._pending_bytes >= SPILL_BYTES:
             self.spill()
+        elif self._pending:
+            self._spill_later()
+
+    def drop(self) -> None:
+        """The log holds the stream: its spill is done with, as soon as nothing is being added to it any more."""
+        self._drop_due = self._spilling
+        if self.spilled and not self._spilling:
+            blobs, run_id, key = self._services.store.blobs, self._run_id, self.key
+            self._services.aside(lambda: blobs.unspill(run_id, [key]), lambda error: None)
 
     def close(self) -> None:
         """The attempt is over: nothing more is spilled."""
@@ -126,15 +143,30 @@ def recover(journal: Journal) -> Journal:
         if visit is None or visit.status != "interrupted":
             continue
         known = visit.attempt if item is None or visit.items is None else visit.items.attempts.get(item, 1)
-        if (visit.iteration, visit.execution, known) == (iteration, execution, attempt):
+        is_open = (visit.iteration, visit.execution, known) == (iteration, execution, attempt)
+        if is_open and not _is_recorded(journal, key):
             journal.record(
                 events.NodeStreamed(
                     node=node, iteration=iteration, execution=execution, attempt=attempt, item=item,
                     chunks=[_decode(line) for line in data.splitlines()],
                 )
             )  # fmt: skip
-    journal.spills = list(spills)
+    journal.spills.extend(spills)
     return journal
+
+
+def _is_recorded(journal: Journal, key: str) -> bool:
+    """Whether the log holds this stream: its process ended between the append and the removal of the spill. One that was
+    woken since streams anew.
+    """
+    node, *attempt = _key(key)
+    store, recorded = journal.services.store, False
+    kinds = ("NodeStarted", "ItemStarted", "NodeStreamed")
+    for row in store.events(journal.state.run_id, kinds=kinds, node=node):
+        event = open_row(row, store.blobs).event
+        if [event.iteration, event.execution, event.attempt, getattr(event, "item", None)] == attempt:
+            recorded = row.kind == "NodeStreamed"
+    return recorded
 
 
 def spilled_chunks(store: Store, run_id: str) -> Iterator[Chunk]:

@@ -8,12 +8,13 @@ Invariants
   seconds, and never while a step of it is under way.
 - An attempt that was given up records nothing any more.
 
-Everything here happens on the event loop.
+Everything here happens on the event loop; only `emit` and `cost` may be called from elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ from holdfast.core.run_state import NODE_LEVEL, NodeState, wait_key
 from holdfast.errors import ContextError
 from holdfast.runtime.artifacts import Artifacts
 from holdfast.runtime.bodies import Body, Parked, Stopped
+from holdfast.runtime.family import Family
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.streams import Stream
 
@@ -65,12 +67,17 @@ class Work:
         )
         self._used: set[str] = set()
         self._counts: dict[str, int] = {}
+        self._loop = asyncio.get_running_loop()
+        self._home = threading.get_ident()
         self._steps = 0
+        self._threads = 0
+        self._gone: asyncio.Future[None] | None = None
         self._waiters: dict[str, asyncio.Future[None]] = {}
         self._park_due = False
         self._artifacts: Artifacts | None = None
         self.artifacts_made: dict[str, Any] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.family: Family = Family()
         self.stream = Stream(self._services, driver.journal.state.run_id, self._header, self._item)
         body.work = self
 
@@ -152,13 +159,13 @@ class Work:
         """While a step is under way, the attempt does not unwind for a wait beside it."""
         self._require_current()
         self._steps += 1
+        self._adopt()
         try:
-            with self._inside():
-                yield
+            yield
         finally:
             self._steps -= 1
             if self._park_due:
-                self._park()
+                self.park()
 
     async def call(self, fn: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Call a piece of work: a coroutine function here, a plain function in a thread."""
@@ -166,8 +173,21 @@ class Work:
         if asyncio.iscoroutinefunction(fn) or threads is None:
             value = fn(*args, **named)
         else:
-            value = await threads.call(lambda: fn(*args, **named))
+            self._threads += 1
+            value = await threads.call(lambda: fn(*args, **named), self._thread_ended)
         return await value if isinstance(value, Awaitable) else value
+
+    def _thread_ended(self) -> None:
+        self._threads -= 1
+        if not self._threads and self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+
+    def threads_left(self) -> asyncio.Future[None] | None:
+        """Done when no thread of a step is left; None where there is none. A thread cannot be killed."""
+        if not self._threads:
+            return None
+        self._gone = asyncio.get_running_loop().create_future()
+        return self._gone
 
     # --- waiting --------------------------------------------------------------------------------------
 
@@ -204,10 +224,10 @@ class Work:
         loop = asyncio.get_running_loop()
         waiter = self._waiters[slot] = loop.create_future()
         clock = self._services.clock
-        timer = clock.call_at(clock.now() + self._services.park_after, self._park)
+        timer = clock.call_at(clock.now() + self._services.park_after, self.park)
+        self._adopt()
         try:
-            with self._inside():
-                await waiter
+            await waiter
         finally:
             timer.cancel()
             self._waiters.pop(slot, None)
@@ -219,7 +239,7 @@ class Work:
             if slot in kept and not waiter.done():
                 waiter.set_result(None)
 
-    def _park(self) -> None:
+    def park(self) -> None:
         """Unwind, because a wait takes long; not while a step is under way, or when it is over by now."""
         self._park_due = bool(self._waiters) and all(not waiter.done() for waiter in self._waiters.values())
         if self._park_due and not self._steps and self._driver.is_current(self.body):
@@ -227,24 +247,21 @@ class Work:
 
     # --- inside ---------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _inside(self) -> Iterator[None]:
-        """The coroutine that is in here belongs to the attempt, and does not outlive it."""
+    def _adopt(self) -> None:
+        """The coroutine that is in here belongs to the attempt from now on, and does not outlive it."""
         task = asyncio.current_task()
-        if task is None or task in self._tasks:
-            yield
-            return
-        self._tasks.add(task)
-        try:
-            yield
-        finally:
-            self._tasks.discard(task)
+        if task is not None and task not in self._tasks:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
         """The node has returned, raised or unwound: cancel what it left running, and wait for that."""
-        left = [task for task in self._tasks if task is not asyncio.current_task()]
+        me = asyncio.current_task()
+        left = [task for task in self._tasks if task is not me]
         for task in left:
-            task.cancel()
+            if not task.cancelling():  # a second time would cut what it does to clean up
+                task.cancel()
+        left += [task for task in self.family if task.cancelling() and task is not me and not task.done()]
         if left:
             await asyncio.gather(*left, return_exceptions=True)
         if self._artifacts is not None and not self.blocks:
@@ -271,10 +288,25 @@ class Work:
         return self._artifacts
 
     def cost(self, usd: float, tokens: int) -> None:
-        """Note what was spent."""
-        self.note(events.CostIncurred, usd=usd, tokens=tokens)
+        """Note what was spent. May be called from a thread of the node."""
+        self._on_loop(lambda: self.note(events.CostIncurred, usd=usd, tokens=tokens))
 
     def emit(self, written: bytes, value: Any) -> None:
-        """Stream a chunk that `streams.written` has accepted."""
-        self._require_current()
-        self.stream.add(written, value)
+        """Stream a chunk that `streams.written` has accepted. May be called from a thread of the node."""
+
+        def add() -> None:
+            self._require_current()
+            self.stream.add(written, value)
+
+        self._on_loop(add)
+
+    def _on_loop(self, call: Callable[[], object]) -> None:
+        """Do something on the event loop, from wherever this is called."""
+        if threading.get_ident() == self._home:
+            call()
+            return
+
+        async def called() -> None:
+            call()
+
+        asyncio.run_coroutine_threadsafe(called(), self._loop).result()

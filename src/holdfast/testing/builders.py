@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -20,7 +21,7 @@ import msgspec
 from holdfast.core import commands, events, run_state
 from holdfast.core.commands import AnyCommand
 from holdfast.core.decide import decide
-from holdfast.core.events import Changes, Encoded, Event, Failure, Stored
+from holdfast.core.events import Changes, Encoded, Event, Failure, NodeEvent, Stored
 from holdfast.core.fold import fold
 from holdfast.core.graph import END, START, Flow, Graph
 from holdfast.core.readiness import Readiness
@@ -32,6 +33,7 @@ from holdfast.runtime.creation import input_digest
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Append, Holder, NewRun, Snapshot, Store, View
+from holdfast.storage.memory import MemoryStore
 from holdfast.storage.rows import open_row, pack
 from holdfast.storage.writer import InlineWriter
 from holdfast.testing.clock import STARTS_AT, ManualClock
@@ -124,8 +126,6 @@ class History:
 
     def item_completed(self, node: str, item: int, update: Any = None) -> History:
         """One item of a fan-out returned `update`."""
-        if not self._is_running(node):
-            self.started(node)
         header = self._item_header(node, item)
         return self.record(ends.item_completed(self.flow, node, header, item, update))
 
@@ -304,12 +304,17 @@ class History:
 
     @property
     def _journal(self) -> Journal:
-        """A history stands in for the journal of an engine, where that only records."""
+        """A history stands in for the journal of an engine, where that only records and asks for the time."""
         return cast("Journal", self)
 
-    def _inside(self, kind: type[events.NodeEvent], node: str, item: int | None, **fields: Any) -> History:
+    @cached_property
+    def services(self) -> Services:
+        """An engine's, with an empty store whose time is that of the history."""
+        return _services(MemoryStore(clock=lambda: self.at), None)
+
+    def _inside(self, kind: Callable[..., NodeEvent], node: str, item: int | None, **fields: Any) -> History:
         """Record something about the attempt at a node, or at one item of it, that is open; it is started where it is not."""
-        if not self._is_running(node):
+        if item is None and not self._is_running(node):
             self.started(node)
         header = (
             ends.visit_of(node, self.state.nodes[node]) if item is None else self._item_header(node, item)
@@ -318,11 +323,18 @@ class History:
 
     def _item_header(self, node: str, item: int) -> dict[str, Any]:
         """The header of an item's end; the item is started first where it has not been, with all that come before it."""
+        if self._stands_still(node):
+            self.started(node)
         items = self.state.nodes[node].items
         assert items is not None, f"{node!r} is no fan-out, or has listed no items"
         while item not in items.running:
             self.perform(self._wanted(commands.StartItem, node))
         return ends.visit_of(node, self.state.nodes[node]) | {"attempt": items.running[item]}
+
+    def _stands_still(self, node: str) -> bool:
+        """Whether a fan-out has not begun, or was cut: one that waits has begun."""
+        visit = self.state.nodes.get(node)
+        return visit is None or visit.items is None or visit.status not in ("running", "waiting")
 
     def _is_running(self, node: str) -> bool:
         visit = self.state.nodes.get(node)
@@ -340,25 +352,99 @@ class History:
         return f"the run is {state.status}, open are {list(state.open)}, arrived at {list(state.arrivals)}"
 
 
-def play(history: History, sketch: Sketch, luck: random.Random, *, trouble: float = 0.0) -> Iterator[History]:
+def play(
+    history: History, sketch: Sketch, luck: random.Random, *, trouble: float = 0.0, inside: float = 0.0
+) -> Iterator[History]:
     """Carry a history of this sketch on until its run is over; luck chooses what ends next. Yields after every event or few.
 
     `trouble` is how often something goes wrong instead: the process dies, a node fails and is tried again, or fails
-    for good and is resumed, or somebody pauses the run and resumes it.
+    for good and is resumed, or somebody pauses the run and resumes it. `inside` is how often something happens inside a
+    node instead: it keeps, spends, streams, or waits for a time, a signal or an answer.
     """
     while True:
         for command in history.commands():
-            yield history.perform(command)
-        if history.state.status in ("completed", "failed", "paused"):
-            if history.state.status == "completed":
-                return
-            yield history.taken_up()
-        elif not history.commands():
-            name, item = luck.choice([*_bodies(history)])
-            if luck.random() < trouble:
-                yield _disturb(history, name, item, luck)
+            later = isinstance(command, (commands.WakeAt, commands.DueAt))
+            if later and luck.random() < 0.5 and ([*_bodies(history)] or _awaited(history)):
+                yield _carry_on(history, sketch, luck, trouble, inside)
             else:
-                yield _end(history, sketch, name, item)
+                yield history.perform(command)
+        if history.state.status == "completed":
+            return
+        if history.state.status in ("failed", "paused"):
+            failure = history.state.failure
+            yield history.taken_up(force=failure is not None and failure.kind == "fatal")
+        elif not history.commands():
+            yield _carry_on(history, sketch, luck, trouble, inside)
+
+
+def _carry_on(
+    history: History, sketch: Sketch, luck: random.Random, trouble: float, inside: float
+) -> History:
+    """Something ends, goes wrong, happens inside a node, or somebody says what the run waits for."""
+    bodies = [*_bodies(history)]
+    if not bodies or (_awaited(history) and luck.random() < 0.3):
+        return _speak(history, luck)
+    name, item = luck.choice(bodies)
+    if luck.random() < trouble:
+        return _disturb(history, name, item, luck)
+    if luck.random() < inside:
+        return _work(history, name, item, luck)
+    if sketch.fails(name, history.state.nodes[name].iteration):
+        return history.failed(name, ValueError("as drawn"))
+    return _end(history, sketch, name, item)
+
+
+def _awaited(history: History) -> list[str]:
+    """Signals that somebody waits for, and questions that can still be answered."""
+    signals = [wait.signal for wait in history.state.waits.values() if wait.signal is not None]
+    questions = history.state.questions.items()
+    return [*signals, *(key for key, asked in questions if asked.until is None or asked.until > history.at)]
+
+
+def _speak(history: History, luck: random.Random) -> History:
+    """Somebody answers, or says something that is waited for. Of what refuses, the first answer is the likeliest."""
+    word = luck.choice(_awaited(history))
+    question = history.state.questions.get(word)
+    if question is None:
+        return history.told(word, luck.randrange(9))
+    if not question.options:
+        return history.answered(word, luck.randrange(9))
+    options = [option for option in question.options if option != "abort"]
+    return history.answered(word, luck.choice([*options[:1] * 3, *options]))
+
+
+def _work(history: History, name: str, item: int | None, luck: random.Random) -> History:
+    """Something happens inside a node."""
+    number = luck.randrange(3)
+    match luck.choice(("step", "checkpoint", "cost", "stream", "sleep", "signal", "ask", "signal")):
+        case "step":
+            return history.stepped(name, f"step {number}", number, item=item)
+        case "checkpoint":
+            return history.checkpointed(name, number, item=item)
+        case "cost":
+            return history.spent(name, 0.5, number)
+        case "stream":
+            return history.streamed(name, *range(number), item=item)
+        case waited:
+            return _wait(history, name, item, luck, waited)
+
+
+def _wait(history: History, name: str, item: int | None, luck: random.Random, what: str) -> History:
+    """A node waits for something that it has not waited for before, and unwinds; sometimes it comes meanwhile."""
+    slot = {"sleep": "sleep:1", "signal": "signal:go:1", "ask": "ask:Sure?"}[what]
+    visit = history.state.nodes[name]
+    key = wait_key(name, visit.iteration, visit.execution, item, slot)
+    timeout = luck.choice((None, 5.0, 500.0))
+    if slot not in history.kept(name, item) and key not in {**history.state.waits, **history.state.questions}:
+        if what == "sleep":
+            history.sleeping(name, timeout or 0.0, item=item)
+        elif what == "signal":
+            history.awaiting(name, "go", timeout, item=item)
+        else:
+            history.asking(name, "Sure?", "yes", "no", timeout=timeout, item=item)
+        if luck.random() < 0.3:
+            history.told("go", 0)
+    return history.parked(name, slot, item=item)
 
 
 def _end(history: History, sketch: Sketch, name: str, item: int | None) -> History:

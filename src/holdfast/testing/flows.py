@@ -9,6 +9,8 @@ what a run does is known before it starts, whatever order its nodes end in:
 - `arbitrary(luck)` draws arrows at random: loops that cross, loops with two entries, joins anywhere. Every run of it
   ends, because from some visit on each branch takes a way to END; how often a join is visited there may depend on the
   order.
+- `attended(sketch, luck)` is the same drawing for a run that somebody attends to: some of its nodes are gated, some are
+  questions, some are safe to fail and do fail. `answer_to` says what is to be answered.
 
 `random_flow(luck)` compiles a nested sketch. An engine that is given `resources={"witness": fn}` calls `fn(ctx)` from every node.
 """
@@ -18,17 +20,19 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from holdfast.core.definition import END, START, Definition, NodeOptions
+from holdfast.core.definition import END, START, Definition, NodeOptions, QuestionOptions
 from holdfast.core.graph import Flow, Graph
 from holdfast.core.state import add, append, merge
 from holdfast.runtime.context import Context
 
 ITERATIONS_MAX = 10_000
+CRASHES_MAX = 100
 _ITEMS_AT_ONCE = 3
+_DECISIONS = ["on", "off"]
 
 
 def largest(one: int, other: int) -> int:
@@ -84,12 +88,28 @@ class Sketch:
     """`async def` nodes -> how often they let others go first; all others are `def`."""
     visits: dict[str, int] | None
     """How often a run visits each node, where that does not depend on the order."""
+    gated: frozenset[str] = frozenset()
+    questions: frozenset[str] = frozenset()
+    """Nodes that are questions; those that never run beside another put the answer into `stage`."""
+    safe: frozenset[str] = frozenset()
+    """Nodes that are safe to fail, and fail at every odd visit."""
+    crash_limit: int = CRASHES_MAX
 
     def routes(self, node: str, iteration: int) -> list[str]:
         """Where a visit leads."""
         plain = [target for source, target in self.edges if source == node]
         chosen = self.plans[node].at(iteration) if node in self.plans else ()
         return list(dict.fromkeys([*plain, *chosen]))
+
+    def fails(self, node: str, iteration: int) -> bool:
+        """Whether a visit raises."""
+        return node in self.safe and iteration % 2 == 1
+
+    def answer_to(self, node: str, iteration: int) -> str:
+        """What is to be answered before a visit, so that the run goes on and every run of the sketch ends alike."""
+        if node in self.questions and node in self.alone:
+            return _DECISIONS[iteration % 2]
+        return "approve"
 
     def update(self, node: str, iteration: int, item: int | None = None) -> dict[str, Any]:
         """What a visit, or one item of it, returns."""
@@ -99,29 +119,48 @@ class Sketch:
 
     def definition(self) -> Definition:
         """The graph without its functions: all that `decide` needs, and quick to make."""
-        nodes = {}
-        for name in self.nodes:
-            join: Literal["all", "any"] = "any" if name in self.any_joins else "all"
-            nodes[name] = NodeOptions(join=join, each=name in self.items, limit=_ITEMS_AT_ONCE)
         branches = {source: list(plan.targets) for source, plan in self.plans.items()}
         return Definition(
             name=self.name,
-            nodes=nodes,
+            nodes={name: self._options(name) for name in self.nodes},
             edges=list(self.edges),
             branches=branches,
             max_iterations=ITERATIONS_MAX,
         )
 
+    def _options(self, name: str) -> NodeOptions:
+        join: Literal["all", "any"] = "any" if name in self.any_joins else "all"
+        if name in self.questions:
+            into = "stage" if name in self.alone else None
+            options = _DECISIONS if into else ["approve", "reject"]
+            asked = QuestionOptions(text=f"{name}?", options=options, into=into)
+            return NodeOptions(join=join, question=asked)
+        return NodeOptions(
+            join=join,
+            each=name in self.items,
+            limit=_ITEMS_AT_ONCE,
+            approve=f"{name}?" if name in self.gated else None,
+            safe_to_fail=name in self.safe,
+            crash_limit=self.crash_limit,
+        )
+
     def graph(self) -> Graph[Journey]:
         graph = Graph(self.name, Journey)
         for name in self.nodes:
-            join: Literal["all", "any"] = "any" if name in self.any_joins else "all"
-            if name in self.items:
-                graph.node(name=name, join=join, limit=_ITEMS_AT_ONCE, each=_each(self.items[name]))(
-                    _item_body(self, name)
-                )
-            else:
-                graph.node(name=name, join=join)(_body(self, name))
+            told = self._options(name)
+            if told.question is not None:
+                asked = told.question
+                graph.ask(name, asked.text, options=asked.options, into=asked.into, join=told.join)
+                continue
+            graph.node(
+                name=name,
+                join=told.join,
+                limit=told.limit,
+                each=_each(self.items[name]) if told.each else None,
+                approve=told.approve,
+                safe_to_fail=told.safe_to_fail,
+                crash_limit=told.crash_limit,
+            )(_item_body(self, name) if told.each else _body(self, name))
         for source, target in self.edges:
             graph.edge(source, target)
         for source, plan in self.plans.items():
@@ -141,6 +180,18 @@ def random_flow(luck: random.Random, *, schedule: Literal["eager", "layered"] = 
     return nested(luck).flow(schedule=schedule)
 
 
+def attended(sketch: Sketch, luck: random.Random) -> Sketch:
+    """The same drawing, with gates, questions and nodes that are safe to fail. What has a router needs its result."""
+    plain = [name for name in sketch.nodes if name not in sketch.plans and name not in sketch.items]
+    questions = frozenset(name for name in plain if luck.random() < 0.15)
+    return replace(
+        sketch,
+        questions=questions,
+        gated=frozenset(name for name in sketch.nodes if name not in questions and luck.random() < 0.2),
+        safe=frozenset(name for name in plain if name not in questions and luck.random() < 0.3),
+    )
+
+
 # --- what the nodes do -------------------------------------------------------------------------------
 
 
@@ -151,15 +202,20 @@ def _tell(ctx: Context) -> None:
 
 
 def _body(sketch: Sketch, name: str) -> Callable[..., Any]:
+    def result(ctx: Context) -> dict[str, Any]:
+        if sketch.fails(name, ctx.iteration):
+            raise ValueError("as drawn")
+        return sketch.update(name, ctx.iteration)
+
     def visit(state: Journey, ctx: Context) -> dict[str, Any]:
         _tell(ctx)
-        return sketch.update(name, ctx.iteration)
+        return result(ctx)
 
     async def visit_later(state: Journey, ctx: Context) -> dict[str, Any]:
         _tell(ctx)
         for _ in range(sketch.yields[name]):
             await asyncio.sleep(0)
-        return sketch.update(name, ctx.iteration)
+        return result(ctx)
 
     return visit_later if name in sketch.yields else visit
 

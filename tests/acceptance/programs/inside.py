@@ -333,9 +333,7 @@ def main() -> int:
         world.unwound.wait(20)  # a thread that was given up is told, and needs a moment
         return CANCELLED
     keys = [question.key for question in run.questions]
-    print(
-        json.dumps({"status": run.status, "done": run.state.done, "log": run.state.log, "questions": keys})
-    )
+    print(json.dumps({"status": run.status, "done": run.state.done, "log": run.state.log, "questions": keys}))
     return 0
 
 

@@ -1,0 +1,130 @@
+"""An agent that answers a customer: a model that streams its words, tools as steps, and a person who is asked before
+money moves.
+
+    holdfast run examples/agent.py --run-id agent            # thinks, looks things up, and stops at the refund
+    holdfast answer agent refund approve                     # or reject: then it is never paid
+    holdfast resume agent examples/agent.py
+
+Kill it wherever you like (Ctrl-C, `kill -9`), and resume it: a tool that has answered is not called again, what the model
+has said is not paid for twice, and the refund is in shop/refunds.jsonl once. The model is scripted, so that the example
+needs no network; put a real one into `ask_model`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import holdfast as hf
+from holdfast import END, START, Graph, append
+
+
+@dataclass
+class Message:
+    who: str  # user, model or tool
+    text: str
+    tool: str = ""  # the tool that the model wants, or that has answered
+    given: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Chat:
+    request: str = "My order 7 came broken. Can I have my money back?"
+    messages: Annotated[list[Message], append] = field(default_factory=list)
+    shop: str = "shop"  # the folder that stands for the world outside
+
+
+# --- a model that knows its lines ---------------------------------------------------------------------
+
+SCRIPT = [
+    Message("model", "Let me see what was ordered, and what our rules say.", "look_up", {"order": 7}),
+    Message("model", "The order was 40 euros. Are broken goods refunded?", "search", {"words": "broken"}),
+    Message("model", "They are, in full. I will refund it.", "refund", {"order": 7, "euros": 40}),
+    Message("model", "I am sorry about the vase. Your 40 euros are on their way."),
+]
+
+
+async def ask_model(messages: list[Message], ctx: hf.Context) -> Message:
+    """What a model says next, word by word. Its cost is told as soon as it is spent, and so counted also if the rest is cut."""
+    line = SCRIPT[sum(message.who == "model" for message in messages)]
+    words = line.text.split()
+    ctx.cost(usd=0.0001 * len(words), tokens=len(words))
+    for word in words:
+        ctx.emit(word)
+        await asyncio.sleep(0.05)
+    return line
+
+
+# --- its tools ----------------------------------------------------------------------------------------
+
+
+def look_up(order: int) -> str:
+    return json.dumps({"order": order, "item": "a vase", "euros": 40})
+
+
+def search(words: str) -> str:
+    rules = {"broken": "Broken goods are refunded in full.", "late": "Late parcels get a voucher."}
+    return next(rule for key, rule in rules.items() if key in words)
+
+
+def pay_back(shop: str, order: int, euros: int, key: str) -> str:
+    """What a payment provider does: a key that it has seen is the same payment, and not made again."""
+    ledger = Path(shop, "refunds.jsonl")
+    ledger.parent.mkdir(exist_ok=True)
+    paid = [json.loads(line) for line in ledger.read_text().splitlines()] if ledger.exists() else []
+    if not any(payment["key"] == key for payment in paid):
+        with ledger.open("a") as file:
+            file.write(json.dumps({"key": key, "order": order, "euros": euros}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    return f"{euros} euros were paid back for order {order}."
+
+
+SAFE_TOOLS = {"look_up": look_up, "search": search}
+
+# --- the loop -----------------------------------------------------------------------------------------
+
+graph = Graph("agent", Chat)
+
+
+@graph.node(agent="support")
+async def think(state: Chat, ctx: hf.Context) -> dict[str, Any]:
+    heard = state.messages or [Message("user", state.request)]
+    said = await ctx.step("model", ask_model, heard, ctx)
+    return {"messages": [*([] if state.messages else heard), said]}
+
+
+@graph.node(timeout=10)
+async def act(state: Chat, ctx: hf.Context) -> dict[str, Any]:
+    wanted = state.messages[-1]
+    answer = await ctx.step(wanted.tool, SAFE_TOOLS[wanted.tool], **wanted.given)
+    return {"messages": [Message("tool", answer, wanted.tool)]}
+
+
+@graph.node(approve="The agent wants to refund an order. May it?", agent="cashier")
+async def refund(state: Chat, ctx: hf.Context) -> dict[str, Any]:
+    wanted = state.messages[-1].given
+    key = ctx.idempotency_key("refund")  # the same in every attempt
+    answer = await ctx.step("pay_back", pay_back, state.shop, wanted["order"], wanted["euros"], key)
+    return {"messages": [Message("tool", answer, "refund")]}
+
+
+def next_move(state: Chat) -> str:
+    tool = state.messages[-1].tool
+    return "refund" if tool == "refund" else "act" if tool else END
+
+
+graph.edge(START, "think").edge("act", "think").edge("refund", "think")
+graph.branch("think", next_move, to=["act", "refund", END])
+flow = graph.compile(max_iterations=20)  # an agent that does not stop by itself is stopped
+
+if __name__ == "__main__":
+    run = hf.run(flow, Chat(), run_id="agent")
+    for message in run.state.messages:
+        print(f"{message.who:>5}: {message.text}")
+    for question in run.questions:
+        print(f"{question.text}  holdfast answer {run.id} {question.key} approve")

@@ -1,0 +1,52 @@
+"""Which tasks belong to an attempt: those that its coroutine has started, directly or through others.
+
+asyncio does not tell, so tasks are noted where they are made: an event loop on which a node with a context runs gets a task
+factory that looks whether the maker belongs to an attempt. It changes nothing else about the tasks.
+
+An attempt that unwinds takes with it what was cancelled on the way (the other halves of a `gather`) and whatever has used
+the attempt's context. What it only started is left alone: the reader of a connection pool that was first used inside a node
+must not die with that node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+class Family(weakref.WeakSet[asyncio.Task[Any]]):
+    """The tasks of one attempt, as long as they live."""
+
+
+_family: contextvars.ContextVar[Family | None] = contextvars.ContextVar("holdfast_family", default=None)
+
+
+def start(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None], family: Family
+) -> asyncio.Task[None]:
+    """Start the coroutine of an attempt, whose further tasks are to be noted in `family`."""
+    factory = loop.get_task_factory()
+    if not getattr(factory, "notes_families", False):
+        loop.set_task_factory(_noting(factory))
+    context = contextvars.copy_context()
+    context.run(_family.set, family)
+    return asyncio.Task(coroutine, loop=loop, context=context)
+
+
+def _noting(factory: Callable[..., Any] | None) -> Callable[..., Any]:
+    def make(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
+        task = (
+            asyncio.Task(coroutine, loop=loop, **options)
+            if factory is None
+            else factory(loop, coroutine, **options)
+        )
+        family = _family.get()
+        if family is not None:
+            family.add(task)
+        return task
+
+    make.notes_families = True  # type: ignore[attr-defined]
+    return make

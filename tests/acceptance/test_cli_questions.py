@@ -1,0 +1,577 @@
+"""Questions, answers and signals as a person meets them: real processes, what they print and what they return."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from holdfast.cli import flow_files, told
+from holdfast.cli.commands import app
+from holdfast.cli.exits import Exit
+from holdfast.cli.progress import Display, _status
+from holdfast.cli.standing import choices, form
+from holdfast.cli.story import Story
+from holdfast.core.events import KINDS
+from holdfast.core.run_state import Question
+from holdfast.runtime.streams import Chunk
+from holdfast.runtime.views import EventView
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FLOW = """
+import asyncio, os
+from dataclasses import dataclass, field
+from typing import Annotated
+import holdfast as hf
+from holdfast import END, START, Graph, append
+
+@dataclass
+class Post:
+    mode: str = ""
+    price: int = 0
+    log: Annotated[list[str], append] = field(default_factory=list)
+
+def witness(word):
+    with open("witness", "a") as file:
+        file.write(word + "\\n")
+    return word
+
+# --- a gate and a question node
+
+gated = Graph("gated", Post)
+
+@gated.node
+async def write(state, ctx):
+    ctx.cost(usd=0.25, tokens=1200)
+
+@gated.node(approve="Publish it?")
+def publish(state):
+    return {"log": [witness("published")]}
+
+gated.ask("price", "What does it cost?", schema=int, into="price", timeout=3600)
+gated.chain(START, write, publish, "price", END)
+gate = gated.compile()
+
+# --- signals and asks inside nodes
+
+inside = Graph("inside", Post)
+
+@inside.node
+def collect(state, ctx):
+    paid = ctx.wait_for("paid")
+    return {"log": [f"paid {paid}"]}
+
+@inside.node(safe_to_fail=True)
+def note(state):
+    raise ValueError("no pen")
+
+@inside.node
+async def ship(state, ctx):
+    if state.mode == "two":
+        how, when = await asyncio.gather(
+            ctx.ask("How?", options=["post", "courier"]), ctx.ask("When?", schema=str)
+        )
+        return {"log": [f"{how} {when}"]}
+    if state.mode == "sleep":
+        await ctx.sleep(3600)
+    return {}
+
+inside.chain(START, collect, note, ship, END)
+waits = inside.compile()
+
+# --- a node that must not run twice
+
+once = Graph("once", Post)
+
+@once.node(idempotent=False)
+async def charge(state, ctx):
+    witness("charged")
+    await ctx.step("quote", lambda: 3)
+    await ctx.checkpoint({"page": 7})
+    ctx.emit("x" * 70_000 + "\\nthe last line\\n")   # enough to be spilled at once
+    while not ctx._work.stream.spilled or ctx._work.stream._spilling:
+        await asyncio.sleep(0.001)
+    os._exit(77)
+
+@once.node
+def ship_it(state):
+    return {"log": ["shipped"]}
+
+once.chain(START, charge, ship_it, END)
+pay = once.compile()
+
+# --- a node that streams until it is told to stop
+
+stream = Graph("stream", Post)
+
+@stream.node
+async def talk(state, ctx):
+    for number in range(3):
+        yield f"word {number}\\n"
+    await ctx.ask("Enough?", options=["yes", "no"])
+
+stream.chain(START, talk, END)
+talks = stream.compile()
+"""
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Cli = Callable[..., Ended]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with a flow file in it, and no settings of whoever runs the tests."""
+    (tmp_path / "post.py").write_text(FLOW, "utf-8")
+    (tmp_path / "pyproject.toml").write_text("", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
+    return tmp_path
+
+
+def started(*words: str) -> subprocess.Popen[str]:
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", *words],
+        env={**os.environ, "PYTHONPATH": path},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.fixture
+def cli(place: Path) -> Cli:
+    """Calls a command in a process of its own."""
+
+    def call(*words: str) -> Ended:
+        child = started(*words)
+        out, err = child.communicate(timeout=60)
+        assert "Traceback" not in err
+        return Ended(child.returncode, out, err)
+
+    return call
+
+
+@pytest.fixture
+def quick(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+    """Calls a command in this process, where no process is the point."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def call(*words: str) -> Ended:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            app(list(words), prog_name="holdfast")
+        seen = capsys.readouterr()
+        assert "Traceback" not in seen.err
+        return Ended(left.value.code if isinstance(left.value.code, int) else 0, seen.out, seen.err)
+
+    yield call
+    flow_files._loaded.clear()
+
+
+@pytest.fixture
+def live(place: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a command that goes on, and returns when it has said a word on stderr."""
+    children = []
+
+    def begin(word: str, *words: str) -> subprocess.Popen[str]:
+        child = started(*words)
+        children.append(child)
+        assert child.stderr is not None
+        for line in child.stderr:
+            if word in line:
+                return child
+        raise AssertionError(f"{words} ended without {word!r}")
+
+    yield begin
+    for child in children:
+        child.kill()
+        child.communicate()
+
+
+def witnessed(place: Path) -> list[str]:
+    file = place / "witness"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+# --- gates -------------------------------------------------------------------------------------------
+
+
+def test_a_gate_is_asked_rejected_forced_and_approved(cli: Cli, place: Path) -> None:
+    ended = cli("run", "post.py:gate", "--run-id", "r1")
+    assert ended.code == Exit.WAITS
+    assert ended.err.splitlines()[-4:] == [
+        "  publish asks: Publish it?",
+        "  $ holdfast answer r1 publish approve   # go on with publish",
+        "  $ holdfast answer r1 publish reject   # refuse: the run fails, publish never runs",
+        "  $ holdfast resume r1 post.py:gate   # then carry it on; what completed does not run again",
+    ]
+    assert "$0.25, 1200 tokens" in ended.err
+    listed = cli("questions")
+    assert listed.code == Exit.OK
+    assert "publish.1.1  publish has not begun  Publish it?  approve / reject" in listed.out
+    assert "$ holdfast answer r1 publish approve" in listed.out
+    assert "publish asks: Publish it?" in cli("runs").out
+
+    wrong = cli("answer", "r1", "publish", "yes")
+    assert (wrong.code, "'yes' is not one of its options, 'approve', 'reject'" in wrong.err) == (
+        Exit.REFUSED,
+        True,
+    )
+    assert len(cli("questions", "--json").json) == 1
+
+    rejected = cli("answer", "r1", "publish", "reject", "post.py:gate", "--reason", "too dull")
+    assert rejected.code == Exit.OK
+    assert "$ holdfast resume r1 post.py:gate   # let it end: it fails, publish never ran" in rejected.out
+    failed = cli("resume", "r1", "post.py:gate")
+    assert failed.code == Exit.FAILED
+    assert "QuestionRefused" in failed.err
+    assert (
+        "$ holdfast resume r1 post.py:gate --force   # ask again; publish begins only if it is then approved"
+        in failed.err
+    )
+    assert cli("resume", "r1", "post.py:gate").code == Exit.REFUSED
+    assert witnessed(place) == []
+
+    assert cli("resume", "r1", "post.py:gate", "--force").code == Exit.WAITS
+    assert witnessed(place) == []
+    approved = cli("answer", "r1", "publish", "approve", "--by", "agent:x", "--confidence", "0.9")
+    assert approved.code == Exit.OK
+    assert approved.out.splitlines()[:2] == [
+        'answered  r1 publish.1.1.2: "approve"',
+        "  nobody executes the run",
+    ]
+    assert "$ holdfast resume r1 FILE.py" in approved.out
+    assert "Why:  answered by agent:x, and nobody executes it" in cli("show", "r1").out
+    assert "pending, answered" in cli("runs").out
+    twice = cli("answer", "r1", "publish", "reject")
+    assert (twice.code, "it was answered 'approve' by agent:x already" in twice.err) == (Exit.REFUSED, True)
+
+    assert cli("resume", "r1", "post.py:gate").code == Exit.WAITS
+    assert witnessed(place) == ["published"]
+    assert cli("answer", "r1", "price", "--", "-5").code == Exit.OK
+    ended = cli("resume", "r1", "post.py:gate")
+    assert (ended.code, json.loads(ended.out.partition("\n")[2])["price"]) == (Exit.OK, -5)
+
+
+def test_a_question_that_lapses_waits_for_somebody_and_was_not_cut(quick: Cli) -> None:
+    quick("run", "post.py:gate", "--run-id", "r1")
+    quick("answer", "r1", "publish", "approve")
+    quick("resume", "r1", "post.py:gate")
+    (row,) = quick("runs", "--json").json
+    assert (row["status"], row["cut"], row["asks"]) == ("waiting", False, ["price.1.1"])
+    shown = quick("show", "r1").out
+    assert "price asks: What does it cost? (until 2" in shown
+    assert "$ holdfast answer r1 price NUMBER   # answer price with a whole number" in shown
+    told_so = quick("answer", "r1", "price", "five")
+    assert (told_so.code, "is not a whole number" in told_so.err) == (Exit.REFUSED, True)
+
+
+# --- signals and asks --------------------------------------------------------------------------------
+
+
+def test_a_signal_is_taken_before_and_after_the_wait(cli: Cli) -> None:
+    ended = cli("run", "post.py:waits", "--run-id", "after")
+    assert ended.code == Exit.WAITS
+    assert ended.err.splitlines()[-3] == "  collect waits for the signal 'paid'"
+    assert "  $ holdfast signal after paid   # tell it that" in ended.err
+    sent = cli("signal", "after", "paid", '{"usd": 3}', "--by", "bank")
+    assert sent.out.splitlines()[:2] == ['told  after paid: {"usd": 3}', "  nobody executes the run"]
+    assert "told 'paid' by bank, and nobody executes it" in cli("show", "after").out
+    ended = cli("resume", "after", "post.py:waits")
+    assert (ended.code, "paid {'usd': 3}" in ended.out) == (Exit.OK, True)
+    assert "warning: note failed, and is safe to: ValueError: no pen" in ended.err
+    assert "Warning:  note failed, and is safe to: ValueError: no pen" in cli("show", "after").out
+
+    cli("run", "post.py:waits", "--run-id", "before")
+    kept = cli("signal", "before", "early", "--id", "once")
+    assert "nobody waits for it yet: it is kept for the next that does" in kept.out
+    assert cli("signal", "before", "early", "--id", "once", "--json").json["kept"] is True
+    assert len(cli("events", "before", "--kind", "SignalReceived", "--json").json) == 1
+    fork = cli("fork", "before@1", "--json").json["id"]
+    assert cli("signal", fork, "paid", "7").code == Exit.OK
+    ended = cli("resume", fork, "post.py:waits")
+    assert (ended.code, "paid 7" in ended.out) == (Exit.OK, True)
+
+    late = cli("signal", "after", "paid")
+    assert (late.code, "it is completed, which is final" in late.err) == (Exit.REFUSED, True)
+
+
+def test_a_payload_stands_in_a_file_and_must_be_json(quick: Cli, place: Path) -> None:
+    quick("run", "post.py:waits", "--run-id", "r1")
+    wrong = quick("signal", "r1", "paid", "{usd")
+    assert (wrong.code, "PAYLOAD is not JSON" in wrong.err) == (Exit.USAGE, True)
+    (place / "payload.json").write_text('{"usd": 9}')
+    assert quick("signal", "r1", "paid", "@payload.json", "--json").json["payload"] == {"usd": 9}
+    assert quick("signal", "r1", "").code == Exit.USAGE
+
+
+def test_the_process_that_executes_the_run_goes_on_with_the_answer(
+    cli: Cli, live: Callable[..., subprocess.Popen[str]]
+) -> None:
+    given = ("run", "post.py:waits", "--run-id", "r1", "--input", '{"mode": "two"}')
+    assert cli(*given).code == Exit.WAITS
+    cli("signal", "r1", "paid")
+    child = live("asks: When?", *given)
+    shown = cli("show", "r1").out
+    assert "executes it, now in ship; ship asks: How?; ship asks: When?" in shown
+    assert "holdfast answer r1 'ship.1.1:ask:How?' post   # answer ship" in shown
+    both = cli("answer", "r1", "ship", "post")
+    assert (both.code, "'ship' has asked 2 questions; choose one" in both.err) == (Exit.REFUSED, True)
+    assert "executes the run, and goes on with it" in cli("answer", "r1", "ship.1.1:ask:How?", "post").out
+    assert cli("answer", "r1", "ship", "7").code == Exit.OK
+    out, _ = child.communicate(timeout=60)
+    assert (child.returncode, '"post 7"' in out) == (Exit.OK, True)
+
+
+def test_a_timer_whose_process_died_was_cut(cli: Cli, live: Callable[..., subprocess.Popen[str]]) -> None:
+    given = ("run", "post.py:waits", "--run-id", "r1", "--input", '{"mode": "sleep"}')
+    cli(*given)
+    cli("signal", "r1", "paid")
+    child = live("sleeps until", *given)
+    assert "ship sleeps until 2" in cli("show", "r1").out
+    child.kill()
+    child.wait()
+    shown = cli("show", "r1").out
+    assert "Why:  cut: the process that executed it ended" in shown
+    assert "$ holdfast resume r1 FILE.py" in shown
+
+
+# --- nodes that were cut -----------------------------------------------------------------------------
+
+
+def test_a_cut_node_is_shown_with_what_is_known_and_skipped_with_an_update(cli: Cli, place: Path) -> None:
+    git = ("git", "-c", "user.name=n", "-c", "user.email=n@example.org")
+    subprocess.run([*git, "init", "-q", "-b", "trunk"], check=True)
+    subprocess.run([*git, "add", "post.py"], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "first"], check=True)
+    assert cli("run", "post.py:pay", "--run-id", "r1").code == 77
+    before = cli("show", "r1").out
+    assert cli("resume", "r1", "post.py:pay").code == Exit.WAITS
+    shown = cli("questions", "r1").out
+    for known in (before, shown):
+        assert "was cut. What is known of it:" in known
+        assert "steps kept  quote" in known
+        assert 'checkpoint  {"page": 7}' in known
+        assert "streamed    1 chunk, the last lines:" in known
+        assert "  | the last line" in known
+    assert "on trunk" in shown
+    assert "pyproject.toml" in shown
+    assert "charge was cut" in shown
+    update = ("--update", '{"log": ["by hand"]}')
+    asked = cli("answer", "r1", "charge", "skip", *update)
+    assert (asked.code, "holdfast answer r1 charge skip FILE.py" in asked.err) == (Exit.USAGE, True)
+    misfit = cli("answer", "r1", "charge", "skip", "post.py:pay", "--update", '{"lgo": 1}')
+    assert (misfit.code, "did you mean 'log'?" in misfit.err) == (Exit.REFUSED, True)
+    assert cli("answer", "r1", "charge", "retry", *update).code == Exit.REFUSED
+    assert cli("answer", "r1", "charge", "skip", "post.py:pay", *update).code == Exit.OK
+    assert cli("resume", "r1", "post.py:pay").code == Exit.OK
+    assert cli("state", "r1").json["log"] == ["by hand", "shipped"]
+    assert witnessed(place) == ["charged"]
+
+
+def test_a_cut_node_is_aborted(cli: Cli, place: Path) -> None:
+    assert cli("run", "post.py:pay", "--run-id", "r1").code == 77
+    assert cli("resume", "r1", "post.py:pay").code == Exit.WAITS
+    ended = cli("answer", "r1", "charge", "abort", "--reason", "never mind")
+    assert (ended.code, "cancelled" in ended.out) == (Exit.OK, True)
+    assert cli("resume", "r1", "post.py:pay").code == Exit.REFUSED
+    assert witnessed(place) == ["charged"]
+
+
+# --- bad input ---------------------------------------------------------------------------------------
+
+
+def test_what_nobody_asks_is_told_with_what_was_meant(quick: Cli) -> None:
+    quick("run", "post.py:gate", "--run-id", "r1")
+    near = quick("answer", "r1", "publsh", "approve")
+    assert (near.code, "the run does not ask that; did you mean 'publish'?" in near.err) == (
+        Exit.REFUSED,
+        True,
+    )
+    far = quick("answer", "r1", "weather", "approve")
+    assert (far.code, "open are: publish.1.1" in far.err) == (Exit.REFUSED, True)
+    assert quick("answer", "r1", "publish", "approve", "--confidence", "7").code == Exit.USAGE
+    assert quick("answer", "r1", "publish", "approve", "--update", "{}").code == Exit.REFUSED
+    assert quick("answer", "r1", "publish").code == Exit.USAGE
+    assert len(quick("questions", "--json").json) == 1
+    quick("cancel", "r1")
+    late = quick("answer", "r1", "publish", "approve")
+    assert (late.code, "it is cancelled, which is final" in late.err) == (Exit.REFUSED, True)
+    assert quick("questions").out == "No run asks anything.\n"
+    assert quick("questions", "r1").out == "Run r1 asks nothing.\n"
+
+
+def test_a_program_gets_json_of_all(quick: Cli) -> None:
+    ran = quick("run", "post.py:gate", "--run-id", "r1", "--json")
+    assert (ran.code, ran.json["questions"][0]["key"]) == (Exit.WAITS, "publish.1.1")
+    (asked,) = quick("questions", "r1", "--json").json
+    assert (asked["run_id"], asked["flow"], asked["about"], asked["options"]) == (
+        "r1",
+        "gated",
+        "gate",
+        ["approve", "reject"],
+    )
+    assert asked["ways"][0]["command"] == "holdfast answer r1 publish approve"
+    error = json.loads(quick("answer", "r1", "publish", "no", "--json").err)["error"]
+    assert (error["type"], error["exit_code"]) == ("AnswerRefused", Exit.REFUSED)
+    answered = quick("answer", "r1", "publish", "approve", "--json").json
+    assert (answered["question"], answered["answer"], answered["status"], answered["held_by"]) == (
+        "publish.1.1", "approve", "pending", None,
+    )  # fmt: skip
+    assert answered["ways"][0]["command"] == "holdfast resume r1 FILE.py"
+    shown = quick("show", "r1", "--json").json
+    assert (shown["told"], shown["awaited"], shown["partial"]) == (True, [], [])
+    sent = quick("signal", "r1", "x", "1", "--json").json
+    assert (sent["signal"], sent["payload"], sent["kept"]) == ("x", 1, True)
+
+
+# --- events, chunks and progress ---------------------------------------------------------------------
+
+
+def test_chunks_are_followed_as_they_come(
+    cli: Cli, live: Callable[..., subprocess.Popen[str]], place: Path
+) -> None:
+    child = live("asks: Enough?", "run", "post.py:talks", "--run-id", "r1")
+    follower = started("events", "r1", "--follow", "--chunks", "--json")
+    assert follower.stdout is not None
+    seen: list[Any] = []
+    while len([one for one in seen if one["kind"] == "Chunk"]) < 3:  # a child that lives has spilled them
+        seen.append(json.loads(follower.stdout.readline()))
+    assert [one["value"] for one in seen if one["kind"] == "Chunk"] == ["word 0\n", "word 1\n", "word 2\n"]
+    assert "talk so far:" in cli("show", "r1").out
+    cli("answer", "r1", "talk", "yes")
+    child.communicate(timeout=60)
+    rest, _ = follower.communicate(timeout=60)
+    assert json.loads(rest.splitlines()[-1])["kind"] == "RunCompleted"
+    assert "streamed 3 chunks, the last line: word 2" in cli("events", "r1").out
+    alone = cli("events", "r1", "--chunks")
+    assert (alone.code, "--chunks goes with --follow" in alone.err) == (Exit.USAGE, True)
+
+
+def test_every_new_kind_of_event_has_a_short_line(quick: Cli) -> None:
+    assert set(told._WORDS) <= set(KINDS)
+    quick("run", "post.py:waits", "--run-id", "r1", "--input", '{"mode": "two"}')
+    quick("signal", "r1", "paid", '{"usd": 1}')
+    lines = quick("events", "r1").out
+    assert "SignalAwaited     collect  waits for the signal 'paid'" in lines
+    assert "NodeWaiting       collect  unwound: holds nothing until the signal 'paid' has come" in lines
+    assert "SignalReceived    told 'paid' = {\"usd\": 1} by " in lines
+
+
+def event(kind: str, seq: int = 1, **body: Any) -> EventView:
+    by = body.pop("by", None)
+    return EventView(
+        seq=seq, at=float(seq), kind=kind, node="a", iteration=1, execution=1, attempt=1, by=by, body=body
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "words"),
+    [
+        ("StepCompleted", {"step": "quote", "value": 3, "item": 2}, "step quote (item 2) is kept = 3"),
+        ("StepCompleted", {"step": "none"}, "step none is kept"),
+        ("NodeCheckpointed", {"value": [1]}, "has come to [1]"),
+        ("NodeStreamed", {"chunks": ["a\nb", {"c": 1}]}, 'streamed 2 chunks, the last line: {"c": 1}'),
+        ("CostIncurred", {"usd": 0.5, "tokens": 1}, "spent $0.5, 1 token"),
+        ("CostIncurred", {}, "spent nothing"),
+        ("TimerFired", {"slot": "sleep:1"}, "slept long enough"),
+        ("TimerFired", {"slot": "signal:paid:1"}, "the signal 'paid' has not come in time"),
+        ("TimerFired", {"slot": ""}, "an answer has not come in time"),
+        ("QuestionAsked", {"text": "Go?", "options": ["y", "n"]}, "asks: Go? (y / n)"),
+        (
+            "QuestionAnswered",
+            {"answer": "n", "refused": True, "confidence": 0.5, "reason": "dull", "by": "me"},
+            'answered "n", which keeps the run from going on by me, confidence 0.5: dull',
+        ),
+    ],
+)
+def test_an_event_is_told_in_a_few_words(kind: str, body: dict[str, Any], words: str) -> None:
+    assert told.words(event(kind, **body)) == words
+
+
+def test_a_story_tells_waiting_nodes_and_not_every_one_of_a_thousand_steps() -> None:
+    story = Story()
+    story.tell(event("NodeStarted"))
+    lines = [story.tell(event("StepCompleted", step=f"m[{number}]")) for number in range(1000)]
+    assert sum(line is not None for line in lines) == 24 + 10
+    assert story.nodes["a"].steps == 1000
+    for number, value in enumerate(["one ", "two\nthr", "ee", "\n", {"four": 4}], 1):
+        story.stream(
+            Chunk(
+                run_id="r",
+                node="a",
+                iteration=1,
+                execution=1,
+                attempt=1,
+                item=None,
+                number=number,
+                value=value,
+            )
+        )
+        assert story.nodes["a"].last_line == ["one ", "thr", "three", "three", '{"four": 4}'][number - 1]
+    story.tell(event("SignalAwaited", name="paid"))
+    story.status = "running"
+    assert (story.nodes["a"].status, story.nodes["a"].note, _status(story)) == (
+        "waiting", "waits for the signal 'paid'", "waiting",
+    )  # fmt: skip
+    story.tell(event("SignalReceived", name="paid"))
+    assert _status(story) == "running"
+    story.tell(event("CostIncurred", usd=0.5, tokens=10))
+    assert "$0.5, 10 tokens" in Display("r1", quiet=True)._frame(story, 2.0, 1.0).plain
+
+
+# --- what is offered ---------------------------------------------------------------------------------
+
+
+def asked(**said: Any) -> Question:
+    return Question(
+        **({"key": "k", "node": "a", "text": "?", "options": [], "asked_at": 0.0, "about": "ask"} | said)
+    )
+
+
+def test_what_may_be_answered_is_offered_as_it_is_typed() -> None:
+    assert [typed for typed, _ in choices(asked(about="interrupt"))] == ["retry", "skip", "abort"]
+    assert [typed for typed, _ in choices(asked(options=["x", "y"]))] == ["x", "y"]
+    refused = choices(asked(options=["yes", "no"], approving=["yes"], about="gate"))[1]
+    assert refused == ("no", "refuse: the run fails, a never runs")
+    assert choices(asked()) == [("VALUE", "answer a with JSON or a text")]
+    assert form({"type": "boolean"}) == ("true", "true or false")
+    assert form({"enum": ["b", 1]}) == ('"b"', "one of b, 1")
+    schema = {
+        "$ref": "#/$defs/Who",
+        "$defs": {"Who": {"type": "object", "properties": {"name": {}, "age": {}}}},
+    }
+    assert form(schema) == ('{"name": …, "age": …}', "an object, as JSON")
+
+
+def test_a_value_is_json_where_it_is_json_and_fits_and_a_text_otherwise() -> None:
+    from holdfast.cli.questions import _read
+
+    assert _read("5", asked()) == 5
+    assert _read("five", asked()) == "five"
+    assert _read("5", asked(answer_schema={"type": "string"})) == "5"
+    assert _read('"5"', asked(answer_schema={"type": "string"})) == "5"
+    assert _read("5", asked(options=["5", "6"])) == "5"
+    assert _read("NaN", asked()) == "NaN"
+    assert _read("[" * 100_000, asked()) == "[" * 100_000
+    assert _read("5", None) == "5"
