@@ -834,3 +834,24 @@ def test_a_plain_node_on_the_event_loop_is_told_that_it_cannot_wait_there(quick:
     error = quick.fails(graph.chain(START, "only", END).compile()).error
     assert error.type == "ContextError"
     assert all(part in error.message for part in ("'only'", "inline=True", "async def"))
+
+
+def test_a_step_that_raised_may_be_called_again_in_the_same_attempt(stage: Stage) -> None:
+    tried: list[int] = []
+
+    def flaky() -> int:
+        tried.append(1)
+        if len(tried) < 3:
+            raise ConnectionError("not yet")
+        return len(tried)
+
+    def body(state: Work, ctx: Any) -> Any:
+        for _ in range(5):
+            try:
+                total = yield ctx.step("call", flaky)
+            except ConnectionError:
+                continue
+            return {"total": total}
+
+    run = stage.run(stage.one(body))
+    assert (run.state.total, run.nodes["one"].attempt if "one" in run.nodes else 1) == (3, 1)

@@ -15,8 +15,9 @@ from holdfast.storage.contract import Append
 from holdfast.storage.writer import Done, InlineWriter, Writer
 
 FEW = 32
-"""Appends that share a commit on the event loop: about two milliseconds of work. An eighth of all runs that move, where that
-is more: then a pass over all of them takes longer anyway."""
+"""Appends that share a commit on the event loop: about two milliseconds of work."""
+MANY = 128
+"""Runs that move at once from which on the writer thread commits: it needs the interpreter only a few times a batch."""
 
 
 class Commits:
@@ -40,9 +41,9 @@ class Commits:
 
     def _hand_over(self) -> None:
         """Commit the first few that were gathered; the rest follow in the next passes of the loop."""
-        count = max(FEW, self._moving() // 8)
-        few, self._gathered = self._gathered[:count], self._gathered[count:]
-        outcomes = self._writer.try_commit([append for append, _ in few])
+        few, self._gathered = self._gathered[:FEW], self._gathered[FEW:]
+        many = self._moving() >= MANY
+        outcomes = None if many else self._writer.try_commit([append for append, _ in few])
         if outcomes is None:
             few, self._gathered = few + self._gathered, []
             self._writer.submit_all(few)

@@ -135,7 +135,7 @@ class Context(_Told):
         slot = self._work.claim_step(name, key)
         if kept := self._work.kept_step(slot, codec):
             return kept[0]
-        with self._work.step():
+        with self._work.step(slot):
             value = await self._work.call(fn, args, named)
             return await self._work.keep_step(slot, value, codec)
 
@@ -290,10 +290,14 @@ class BlockingContext(_Told):
         slot = self._work.claim_step(name, key)
         if kept := self._work.kept_step(slot, codec):
             return kept[0]
-        value = fn(*args, **named)
-        if isinstance(value, Awaitable):
-            value = self._wait(_await(value))
-        return self._wait(self._work.keep_step(slot, value, codec))
+        try:
+            value = fn(*args, **named)
+            if isinstance(value, Awaitable):
+                value = self._wait(_await(value))
+            return self._wait(self._work.keep_step(slot, value, codec))
+        except BaseException:
+            self._work.unclaim_step(slot)
+            raise
 
     def map(
         self, name: str, fn: Callable[[Any], Any], items: Iterable[Any], *, limit: int = 8, type: Any = None

@@ -258,7 +258,9 @@ def _rewind(
         for iteration in range(max(1, first), node.iteration + 1):
             last = node.execution if iteration == node.iteration else done.get(iteration, 0) + 1
             executions.setdefault(name, {})[iteration] = last
-        if node.asked and not (name in head.open and node.attempt):  # asked about, not begun: the next question is another
+        if node.asked and not (
+            name in head.open and node.attempt
+        ):  # asked about, not begun: the next question is another
             visit = node.iteration + (name not in head.open)
             executions.setdefault(name, {})[visit] = head.next_execution(name, visit)
     cut = {name: head.nodes[name].crashes + (head.nodes[name].status == "running") for name in head.open}

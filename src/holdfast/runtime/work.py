@@ -116,6 +116,10 @@ class Work:
         self.claim("step:" + slot, f"the step {slot!r}")
         return slot
 
+    def unclaim_step(self, slot: str) -> None:
+        """The step raised, and nothing was kept: its name is free."""
+        self._used.discard("step:" + slot)
+
     def kept_step(self, slot: str, codec: Codec[Any]) -> list[Any]:
         """`[result]` where a step is done, otherwise nothing."""
         kept = self.kept()
@@ -155,13 +159,16 @@ class Work:
         return codec.encode(value, path=path, node=self._header["node"])
 
     @contextmanager
-    def step(self) -> Iterator[None]:
-        """While a step is under way, the attempt does not unwind for a wait beside it."""
+    def step(self, slot: str) -> Iterator[None]:
+        """While a step is under way, the attempt does not unwind for a wait beside it. One that raised may be called again."""
         self._require_current()
         self._steps += 1
         self._adopt()
         try:
             yield
+        except BaseException:
+            self.unclaim_step(slot)
+            raise
         finally:
             self._steps -= 1
             if self._park_due:

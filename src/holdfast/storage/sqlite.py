@@ -37,7 +37,7 @@ from holdfast.errors import (
     StorePoisoned,
     StoreUnusable,
 )
-from holdfast.storage import disk, failpoints, forks, schema, verdicts
+from holdfast.storage import batches, disk, failpoints, forks, schema, verdicts
 from holdfast.storage import holder as holders
 from holdfast.storage.blobs import Blobs, FileBlobs
 from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
@@ -137,13 +137,16 @@ class SqliteStore:
         rows: list[Cells] = []
         index = 0
         try:
-            for index, append in enumerate(batch):
-                if index in refused:
-                    judged.append(refused[index])
-                    continue
-                judged.append(self._write(append, rows))
-                if not together:
-                    self._write_rows(rows)
+            if together and batches.are_many(batch):
+                judged = self._write_many(batch, refused, rows)
+            else:
+                for index, append in enumerate(batch):
+                    if index in refused:
+                        judged.append(refused[index])
+                        continue
+                    judged.append(self._write(append, rows))
+                    if not together:
+                        self._write_rows(rows)
             if rows:
                 self._write_rows(rows)
         except (UnicodeEncodeError, OverflowError, apsw.TooBigError) as fault:
@@ -161,6 +164,43 @@ class SqliteStore:
             ) from fault
         failpoints.reach("append.written")
         return judged
+
+    def _write_many(
+        self, batch: Sequence[Append], refused: dict[int, Verdict], rows: list[Cells]
+    ) -> list[Verdict]:
+        """The same for many appends, in few statements. What does not fit those is written the ordinary way, its rows
+        with the others in `rows`.
+        """
+        fitting = {append.run_id: append for append in batch if batches.fits(append)}
+        found = batches.heads(self._cursor.execute(_SQL["heads"], (batches.ids(list(fitting.values())),)).get)
+        heads = dict(zip(fitting, found, strict=True))
+        advances: list[Cells] = []
+        written: list[Cells] = []
+        judged: list[Verdict] = []
+        for index, append in enumerate(batch):
+            head = heads.pop(append.run_id, None) if fitting.get(append.run_id) is append else None
+            if index in refused:
+                judged.append(refused[index])
+            elif head is None or head[0] is None:
+                judged.append(self._write(append, rows))
+            else:
+                judged.append(self._collect(head, append, advances, written))
+        self._cursor.execute(_SQL["advance_runs"], (batches.as_json(advances),))
+        self._cursor.execute(_SQL["write_events"], (batches.as_json(written),))
+        return judged
+
+    def _collect(self, head: Cells, append: Append, advances: list[Cells], written: list[Cells]) -> Verdict:
+        """Judge an append and gather what the statements for many write of it; the rest is written at once."""
+        run, seq, fence, status, holder_id = head
+        verdict = verdicts.judge(append, seq=seq, fence=fence, holder=holder_id)
+        if verdict is not None:
+            return verdict
+        advances.append(batches.advanced(run, append))
+        written.extend(batches.event(run, row) for row in append.rows)
+        self._turn(run, status, append)
+        if append.snapshots or append.definition is not None or append.taken:
+            self._write_beside(run, append)
+        return None
 
     def _write(self, append: Append, rows: list[Cells]) -> Verdict:
         """Write everything of an append but its rows, which are added to `rows`."""
@@ -204,8 +244,12 @@ class SqliteStore:
         self._cursor.execute(_ADVANCE_RUN, (
             run, last.seq, last.digest, last.at, view.fingerprint, view.state_version, _json(view.active), view.error,
             _json(view.rewinds), view.due_at))  # fmt: skip
-        if status != view.status:
-            self._cursor.execute(_SQL["turn_run"], (run, view.status))
+        self._turn(run, status, append)
+
+    def _turn(self, run: int, status: str, append: Append) -> None:
+        """What seldom changes: the status of a run, and that its lease is given back."""
+        if status != append.view.status:
+            self._cursor.execute(_SQL["turn_run"], (run, append.view.status))
         if append.release:
             self._cursor.execute(_SQL["release_lease"], (append.run_id, append.holder, append.fence))
 

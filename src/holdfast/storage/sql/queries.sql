@@ -21,6 +21,24 @@ pragma integrity_check(100)
 -- head: what an append is judged by
 select key, seq, fence, status, (select id from holders where holders.key = runs.holder) from runs where run_id = ?1
 
+-- heads: the same for many runs, a JSON list of ids, in their order
+select json_group_array(json_array(runs.key, runs.seq, runs.fence, runs.status,
+                                   (select id from holders where holders.key = runs.holder)) order by asked.key)
+from json_each(?1) as asked left join runs on runs.run_id = asked.value
+
+-- advance_runs: the view of many logs, a JSON list of rows; times are multiples of 2**-22 seconds
+update runs set seq = new.cells ->> 1, digest = unhex(new.cells ->> 2), updated_at = (new.cells ->> 3) / 4194304.0,
+                fingerprint = new.cells ->> 4, state_version = new.cells ->> 5, active = new.cells ->> 6,
+                error = null, rewinds = new.cells ->> 7, due_at = new.cells ->> 8
+from (select value as cells from json_each(?1)) as new
+where runs.key = new.cells ->> 0
+
+-- write_events: many rows of logs, a JSON list; a body is text, or compressed and then in hex
+insert into events (key, at, kind, node, iteration, execution, attempt, salt, body, digest)
+select cells ->> 0, (cells ->> 1) / 4194304.0, cells ->> 2, cells ->> 3, cells ->> 4, cells ->> 5, cells ->> 6,
+       unhex(cells ->> 7), coalesce(cast(cells ->> 8 as blob), unhex(cells ->> 9)), unhex(cells ->> 10)
+from (select value as cells from json_each(?1))
+
 -- create_run: a new run row
 insert into runs (run_id, flow, parent, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint,
                   state_version, active, error, rewinds, due_at, fence, holder)
