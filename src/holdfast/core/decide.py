@@ -211,7 +211,7 @@ def _begin(
         if iteration > definition.max_iterations:
             return [], FailRun(_limit(name, definition.max_iterations), name)
         execution = state.next_execution(name, iteration)
-        if definition.nodes[name].gated and not (node is not None and node.approved):
+        if name in ready.gated and not (node is not None and node.approved):
             room += 1
             starts[name] = AskFirst(name, iteration, execution)
             continue

@@ -476,6 +476,7 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
 
 _HEADER = ("node", "iteration", "execution", "attempt")
 _json_encode = msgspec.json.Encoder().encode
+_UNCHANGED = Changes()
 
 
 def _body_fields(cls: type[Event]) -> tuple[tuple[str, Any], ...]:
@@ -499,12 +500,32 @@ _DECODERS = {cls: msgspec.json.Decoder(cls).decode for cls in KINDS.values()}
 _BODY_FIELDS = {cls: _body_fields(cls) for cls in KINDS.values()}
 
 
+def _completion(event: NodeCompleted) -> dict[str, Any]:
+    """What a completion says beyond its defaults, written out."""
+    body: dict[str, Any] = {}
+    changes = event.changes
+    if changes.set or changes != _UNCHANGED:
+        body["changes"] = changes
+    if event.routes is not None:
+        body["routes"] = event.routes
+    if event.items:
+        body["items"] = True
+    if event.artifacts:
+        body["artifacts"] = event.artifacts
+    return body
+
+
 def encode(event: Event) -> Encoded:
     """Turn an event into what is stored. Done before the event is folded: the fold may grow a list it still holds."""
     cls = type(event)
     if cls is NodeStarted and event.took == 1 and not event.woken:  # type: ignore[attr-defined]  # half of all events: nothing is left to say
         return Encoded("NodeStarted", event.node, event.iteration, event.execution, event.attempt, b"")  # type: ignore[attr-defined]
-    body = {name: value for name, default in _BODY_FIELDS[cls] if (value := getattr(event, name)) != default}
+    if cls is NodeCompleted:  # and half of what is left
+        body = _completion(event)  # type: ignore[arg-type]
+    else:
+        body = {
+            name: value for name, default in _BODY_FIELDS[cls] if (value := getattr(event, name)) != default
+        }
     if cls.VERSION > 1:
         body["v"] = cls.VERSION
     encoded = _json_encode(body) if body else b""

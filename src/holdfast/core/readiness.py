@@ -18,6 +18,7 @@ from holdfast.core.events import Event, NodeEvent
 from holdfast.core.run_state import RunState
 from holdfast.core.topology import Topology
 
+_ROUTED = (events.NodeCompleted, events.NodeSkipped, events.NodeRouted)
 _WHOLE = (
     events.RunCreated,
     events.RunForked,
@@ -38,6 +39,7 @@ class Readiness:
         "_blocked",
         "_witnessed",
         "due",
+        "gated",
         "index",
         "joins",
         "live",
@@ -48,6 +50,7 @@ class Readiness:
     def __init__(self, topology: Topology, state: RunState) -> None:
         self.index = topology.index
         self.joins = topology.joins
+        self.gated = topology.gated
         self._back_edges = topology.back_edges
         self.rebuild(state)
 
@@ -71,11 +74,12 @@ class Readiness:
     def observe(self, state: RunState, event: Event) -> None:
         """Follow one event that has just been folded into the state."""
         # Half of all events are starts: what starts was live and stays so, and wants nothing more.
-        if isinstance(event, events.NodeStarted):
+        if type(event) is events.NodeStarted:
             self._not_due(event.node)
             self._attend(state, event.node)
         elif isinstance(event, NodeEvent):
-            self._move(state, event.node, getattr(event, "routes", None) or ())
+            if isinstance(event, _ROUTED) and event.routes:
+                self._move(state, event.node, event.routes)
             self._touch(state, event.node)
         elif isinstance(event, _WHOLE):
             self.rebuild(state)

@@ -42,6 +42,8 @@ class Topology(msgspec.Struct, frozen=True):
     descendants: tuple[int, ...]
     joins: dict[str, int]
     """Every join -> the nodes that can still reach it."""
+    gated: frozenset[str] = frozenset()
+    """Nodes of which something is asked before they begin."""
 
     @classmethod
     def of(cls, definition: Definition) -> Topology:
@@ -60,7 +62,8 @@ class Topology(msgspec.Struct, frozen=True):
             for name, sources in _sources(forward).items()
             if len(sources) > 1 and definition.nodes[name].join == "all"
         }
-        return cls(names, index, back, loops, ancestors, descendants, joins)
+        gated = frozenset(name for name, options in definition.nodes.items() if options.gated)
+        return cls(names, index, back, loops, ancestors, descendants, joins, gated)
 
     def parallel(self, node: str, mask: int) -> Iterator[str]:
         """The nodes of a mask that neither come before this node nor after it."""

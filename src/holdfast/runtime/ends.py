@@ -92,9 +92,15 @@ def _finished(
     artifacts: dict[str, Any] | None = None,
 ) -> list[events.Event]:
     node = state.nodes[name]
-    parts = (*items, changes)
-    fields = [field for part in parts for field in (*part.set, *part.unset)]
-    clash = writers.conflict(state, name, fields) or _held_conflict(flow, state, name, fields)
+    parts = (*items, changes) if items else (changes,)
+    fields = (
+        [field for part in parts for field in (*part.set, *part.unset)]
+        if items or changes.unset
+        else changes.set
+    )
+    clash = writers.conflict(state, name, fields)
+    if clash is None and state.held:
+        clash = _held_conflict(flow, state, name, fields)
     if clash is not None:
         field, other = clash
         raise StateError(
@@ -107,7 +113,7 @@ def _finished(
     routes, unroutable = None, None
     if state.schedule == "eager":
         changes = reduced(flow, state.values, name, changes, items)
-        parts = (*items, changes)
+        parts = (*items, changes) if items else (changes,)
         _refuse_misfit(flow, state.values, name, parts)
         try:
             routes = route(flow, name, state.values, parts)
@@ -132,8 +138,12 @@ def _refuse_misfit(flow: Flow[Any], values: Values, name: str, parts: Sequence[C
     """Sums may leave what their type allows, and a type with validators of its own may have an opinion on
     anything: that is the fault of this node, not of the next one that is handed the state.
     """
-    if not flow.state.validates and not any(part.add for part in parts):
-        return
+    if not flow.state.validates:
+        for part in parts:
+            if part.add:
+                break
+        else:
+            return
     summed = {field for part in parts for field in part.add}
     after = dict(values)
     try:
@@ -147,7 +157,9 @@ def _refuse_misfit(flow: Flow[Any], values: Values, name: str, parts: Sequence[C
         raise StateError(f"what it returned makes a state that does not fit: {misfit}", node=name) from misfit
 
 
-def _held_conflict(flow: Flow[Any], state: RunState, name: str, fields: list[str]) -> tuple[str, str] | None:
+def _held_conflict(
+    flow: Flow[Any], state: RunState, name: str, fields: Iterable[str]
+) -> tuple[str, str] | None:
     """A field that another node of the same layer has set; its changes wait for the layer."""
     for other, held in state.held.items():
         if any(flow.topology.parallel(name, 1 << flow.topology.index[other])):

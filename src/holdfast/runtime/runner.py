@@ -391,10 +391,11 @@ class Runner:
             due_at: float | None = None
             again = False
             for command in decide(self.flow, self.state, self.journal.at, self.journal.ready):
-                if isinstance(command, commands.WakeAt):
-                    wake_at = command.at
-                elif isinstance(command, commands.DueAt):
-                    due_at = command.at
+                kind = type(command)
+                if kind is commands.WakeAt:
+                    wake_at = command.at  # type: ignore[union-attr]
+                elif kind is commands.DueAt:
+                    due_at = command.at  # type: ignore[union-attr]
                 elif self._haunted and (ghost := self._ghost(command)) is not None:
                     until = ghost.given_up_at + (
                         self.flow.nodes[ghost.key[0]].options.timeout_s or _PATIENCE_S
