@@ -108,7 +108,7 @@ class Codec(Generic[T]):
         if type(plain) in self._scalars:
             return cast(T, plain)
         try:
-            return cast(T, self._form.from_json(_dumps(plain)))
+            return cast(T, self._form.from_plain(plain))
         except Exception as fault:  # a validator or `__post_init__` of the user's type may raise anything
             where, message = _fault(fault, path)
             raise CodecError(message, path=where, node=node) from fault
@@ -170,6 +170,8 @@ class _Form(NamedTuple):
 
     to_json: Callable[[Any], bytes]
     from_json: Callable[[bytes], Any]
+    from_plain: Callable[[Any], Any]
+    """The same for plain data that is there already. Shares nothing mutable with it."""
     scalars: frozenset[type] = frozenset()
     """Exact types whose values are plain data already."""
     plain: bool = False
@@ -207,6 +209,7 @@ def _form_of(declared: Any) -> _Form:
     return _Form(
         to_json=msgspec.json.Encoder(enc_hook=_to_pydantic).encode,
         from_json=decoder.decode,
+        from_plain=_from_plain(declared, decoder.decode, parts),
         scalars=_scalars(shape),
         plain=plain,
         recodes=not plain and any(isinstance(part, (shapes.FloatType, shapes.DecimalType)) for part in parts),
@@ -214,6 +217,32 @@ def _form_of(declared: Any) -> _Form:
         sort=_set_sorter(shape, parts),
         ordered=not any(isinstance(part, shapes.CustomType) for part in parts),
     )
+
+
+def _from_plain(
+    declared: Any, from_json: Callable[[bytes], Any], parts: list[shapes.Type]
+) -> Callable[[Any], Any]:
+    """How plain data becomes a value of its own. Through JSON it would cost as much as it has bytes; this way, as much as
+    it has members: text is shared, containers are made anew.
+    """
+    if any(isinstance(part, shapes.CustomType) for part in parts):
+        return lambda plain: from_json(_dumps(plain))
+    if declared is Any or declared is dict:
+        return _own
+    convert = functools.partial(msgspec.convert, type=declared, str_keys=True)
+    if any(isinstance(part, shapes.AnyType) for part in parts):  # what is not declared is handed through as it is
+        return lambda plain: convert(_own(plain))
+    return convert
+
+
+def _own(plain: Any) -> Any:
+    """A copy of plain data, down to what cannot be changed."""
+    kind = type(plain)
+    if kind is dict:
+        return {key: value if type(value) in _SCALARS else _own(value) for key, value in plain.items()}
+    if kind is list:
+        return [value if type(value) in _SCALARS else _own(value) for value in plain]
+    return plain
 
 
 def _set_sorter(shape: shapes.Type, parts: list[shapes.Type]) -> Callable[[Any], None] | None:
@@ -368,6 +397,7 @@ def _pydantic_form(annotation: Any, config: Any) -> _Form:
     return _Form(
         to_json=functools.partial(adapter.dump_json, by_alias=True, round_trip=True, warnings="error"),
         from_json=adapter.validate_json,
+        from_plain=lambda plain: adapter.validate_json(_dumps(plain)),
         scalars=frozenset({annotation})
         if not config and annotation in (str, int, float, bool)
         else frozenset(),
