@@ -346,6 +346,7 @@ def _node_started(state: RunState, event: events.NodeStarted, stored: Stored) ->
         node.parked.pop(NODE_LEVEL, None)
     node.iteration, node.execution, node.attempt = event.iteration, event.execution, event.attempt
     node.tries += 1
+    node.cut = ""
     node.started_at = stored.at
     node.retry_at = node.failure = node.question = None
     set_status(state, event.node, "running")
@@ -404,10 +405,10 @@ def _node_failed(state: RunState, event: events.NodeFailed, stored: Stored) -> N
 
 def _node_interrupted(state: RunState, event: events.NodeInterrupted, stored: Stored) -> None:
     node = state.nodes[event.node]
+    node.cut = event.reason
     if event.lost:
         node.crashes += 1
-    else:
-        spend(state, node, stored.at)
+    spend(state, node, state.at if event.lost else stored.at)
     if node.items is not None:
         _cut_items(node.items)
     set_status(state, event.node, "interrupted")
@@ -575,6 +576,7 @@ def _cut(state: RunState) -> None:
     for name in state.open:
         node = state.nodes[name]
         if node.status == "running":
+            spend(state, node, state.at)  # as far as the log knows
             node.crashes += 1
             if node.items is not None:
                 _cut_items(node.items)

@@ -68,6 +68,8 @@ class Node(msgspec.Struct, frozen=True):
     is_async: bool
     streams: bool = False
     """An async generator: what it yields are chunks."""
+    asks: NodeFn | None = None
+    """What is asked before a visit begins, as a function of the state."""
 
 
 class Branch(msgspec.Struct, frozen=True):
@@ -117,7 +119,7 @@ class Graph(Generic[S]):
         each: Callable[[S], Iterable[Any]] | None = None,
         limit: int = 16,
         join: Literal["all", "any"] = "all",
-        approve: str | None = None,
+        approve: str | Callable[[S], str] | None = None,
         agent: str = "engine",
         safe_to_fail: bool = False,
         crash_limit: int = 3,
@@ -136,7 +138,7 @@ class Graph(Generic[S]):
         each: Callable[[S], Iterable[Any]] | None = None,
         limit: int = 16,
         join: Literal["all", "any"] = "all",
-        approve: str | None = None,
+        approve: str | Callable[[S], str] | None = None,
         agent: str = "engine",
         safe_to_fail: bool = False,
         crash_limit: int = 3,
@@ -146,7 +148,8 @@ class Graph(Generic[S]):
 
         It returns a partial update, a whole state, or None. `idempotent=False` promises never to run it twice
         without asking: it is not retried by default, and a crash inside it leaves the choice to a person.
-        `approve="Publish?"` asks that before each visit; it begins only if the answer is `approve`. A node that
+        `approve="Publish?"` (or a function of the state
+        that says it) asks that before each visit; it begins only if the answer is `approve`. A node that
         is `safe_to_fail` lets the run go on without its result. One that killed its process `crash_limit` times
         in a row, with nothing kept in between, is not tried again.
 
@@ -168,7 +171,7 @@ class Graph(Generic[S]):
                 limit=limit,
                 join=join,
                 retry=_describe(chosen) if chosen else {},
-                approve=approve,
+                approve=f"{called}?" if callable(approve) else approve,
                 agent=agent,
                 safe_to_fail=safe_to_fail,
                 crash_limit=crash_limit,
@@ -182,6 +185,7 @@ class Graph(Generic[S]):
                 takes_context=_takes_context(fn),
                 is_async=_is(inspect.iscoroutinefunction, fn),
                 streams=_is(inspect.isasyncgenfunction, fn),
+                asks=approve if callable(approve) else None,
             )
             self._problems.extend(validate.node_problems(node.name, options, taken=node.name in self._nodes))
             self._nodes.setdefault(node.name, node)

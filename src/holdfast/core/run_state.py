@@ -84,6 +84,8 @@ class NodeState(msgspec.Struct, omit_defaults=True):
     """Somebody has let the next visit begin."""
     answer: Any = None
     """What a question node was answered."""
+    cut: str = ""
+    """Why the latest attempt was stopped before it ended, where that is known."""
     asked: int = 0
     """How often this visit has asked before it began."""
     fresh: int = 0

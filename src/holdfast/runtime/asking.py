@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.core import events, questions
 from holdfast.core.codec import Codec
+from holdfast.core.definition import QuestionOptions
 from holdfast.core.run_state import NODE_LEVEL, Question
 from holdfast.errors import AnswerRefused, FlowNotFound, ResumeRefused, StateError, did_you_mean
 from holdfast.runtime import ends, failures, operator
@@ -35,34 +36,25 @@ def ask_first(journal: Journal, name: str, iteration: int, execution: int) -> No
     visit = journal.state.nodes.get(name)
     times = visit.asked if visit is not None else 0
     header: dict[str, Any] = {"node": name, "iteration": iteration, "execution": execution}
-    key = f"{name}.{iteration}.{execution}" + (f".{times + 1}" if times else "")
-    asked = node.options.question
-    if asked is None:
-        text = node.options.approve or ""
-        journal.record(
-            events.QuestionAsked(
-                **header, key=key, text=text, options=_GATE, approving=[APPROVE], about="gate"
-            )
-        )
-        return
+    asked = node.options.question or QuestionOptions(text=node.options.approve or "", options=_GATE)
+    says = node.fn if node.options.question is not None and not asked.text else node.asks
     try:
-        text = asked.text or str(node.fn(journal.flow.state.load(journal.state.values)))
+        text = asked.text if says is None else str(says(journal.flow.state.load(journal.state.values)))
     except Exception as raised:  # noqa: BLE001 - user code
         took = journal.state.arrivals.get(name, 0) if name in journal.flow.topology.joins else 1
         journal.record(events.NodeStarted(**header, took=took if name in journal.state.arrivals else 0))
         journal.record(events.NodeFailed(**header, failure=failures.describe(raised, kind="partial")))
         return
-    until = None if asked.timeout_s is None else journal.at + asked.timeout_s
     journal.record(
         events.QuestionAsked(
             **header,
-            key=key,
+            key=f"{name}.{iteration}.{execution}" + (f".{times + 1}" if times else ""),
             text=text,
             options=asked.options,
             approving=[] if asked.into is not None else asked.options[:1],
             about="gate",
             answer_schema=asked.answer_schema,
-            until=until,
+            until=None if asked.timeout_s is None else journal.at + asked.timeout_s,
             on_timeout=asked.on_timeout,
         )
     )
@@ -71,7 +63,7 @@ def ask_first(journal: Journal, name: str, iteration: int, execution: int) -> No
 def ask_about(journal: Journal, name: str) -> None:
     """Ask what to do with a visit that was cut and must not simply be run again."""
     visit = journal.state.nodes[name]
-    cut = f"{name!r} did not end"
+    cut = f"{name!r} did not end" + (f" ({visit.cut})" if visit.cut else "")
     why = "" if journal.flow.nodes[name].options.idempotent else " and is not idempotent"
     journal.record(
         events.QuestionAsked(
@@ -125,6 +117,11 @@ def find(journal: Journal, key: str) -> Question:
     known = [name for question in pending.values() for name in (question.key, question.node)]
     near = did_you_mean(key, known)
     listed = f"; open are: {', '.join(pending)}" if pending and not near else ""
+    cut = [name for name, node in journal.state.nodes.items() if node.status == "running"]
+    if cut and not pending and not journal.services.store.run(run_id).held:
+        listed = (
+            f"; its process ended in {' and '.join(cut)}: resume it first, then it asks what there is to ask"
+        )
     raise AnswerRefused(
         run_id, key, f"the run does not ask that{near or listed or '; it asks nothing at present'}"
     )

@@ -164,6 +164,8 @@ class Body:
         try:
             reach("node.enter")
             value = await fn(*args)
+            if self.work is not None:
+                self.work.refuse_forgotten()
             reach("node.exit")
         except BaseException as raised:  # noqa: BLE001
             error = raised
@@ -251,7 +253,8 @@ class Body:
             self._timer.cancel()
         if self.cancelled and isinstance(error, asyncio.CancelledError):
             error = Stopped()
-        elif self.parking is not None and isinstance(error, asyncio.CancelledError):
+        elif self.parking is not None and not isinstance(error, Stopped):
+            # Also where the node has caught the signal and returned something: what it waits for has not come.
             error = Parked(self.parking)
         self.value, self.error = value, error
         self._ended(self)

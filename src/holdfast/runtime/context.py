@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, wraps
 from hashlib import sha256
-from typing import Any, TypeVar, cast, overload
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from holdfast.core import events, questions
 from holdfast.core.codec import Codec
@@ -26,8 +26,25 @@ from holdfast.runtime.streams import written
 from holdfast.runtime.work import Work
 
 T = TypeVar("T")
+P = ParamSpec("P")
 _ANY: Codec[Any] = Codec.of(Any)
 _SECONDS_MAX = 10 * 366 * 86_400
+
+
+def _to_be_awaited(
+    method: Callable[P, Coroutine[Any, Any, T]],
+) -> Callable[P, Coroutine[Any, Any, T]]:
+    """A method that does nothing unless it is awaited; a node that forgets to is told."""
+
+    @wraps(method)
+    def call(*args: P.args, **named: P.kwargs) -> Coroutine[Any, Any, T]:
+        coroutine = method(*args, **named)
+        context = cast("Context", args[0])
+        first = f"{args[1]!r:.60}" if len(args) > 1 else ""
+        context._work.promised(coroutine, f"ctx.{method.__name__}({first}{', …' if len(args) > 2 else ''})")  # noqa: SLF001
+        return coroutine
+
+    return call
 
 
 class _Told:
@@ -115,6 +132,7 @@ class Context(_Told):
         self, name: str, fn: Callable[..., T], /, *args: Any, key: Any = None, **named: Any
     ) -> T: ...
 
+    @_to_be_awaited
     async def step(
         self,
         name: str,
@@ -139,6 +157,7 @@ class Context(_Told):
             value = await self._work.call(fn, args, named)
             return await self._work.keep_step(slot, value, codec)
 
+    @_to_be_awaited
     async def map(
         self,
         name: str,
@@ -174,6 +193,7 @@ class Context(_Told):
             raise failed[0]
         return results
 
+    @_to_be_awaited
     async def checkpoint(self, value: Any) -> None:
         """Keep how far this node has come: `last_checkpoint` of the next attempt."""
         plain = self._work.encode(value, "checkpoint")
@@ -181,6 +201,7 @@ class Context(_Told):
 
     # --- waiting --------------------------------------------------------------------------------------
 
+    @_to_be_awaited
     async def sleep(self, seconds: float, *, key: Any = None) -> None:
         """Wait. The time is set once; neither a crash nor a restart begins it anew. `key`: by default, the how-manieth it is."""
         self._require_time(f"ctx.sleep({seconds!r})", seconds)
@@ -190,6 +211,7 @@ class Context(_Told):
             await self._work.record(events.TimerSet, slot=slot, until=until)
         await self._work.until_kept(slot)
 
+    @_to_be_awaited
     async def wait_for(
         self, signal: str, *, timeout: float | None = None, key: Any = None, type: Any = None
     ) -> Any:
@@ -209,6 +231,7 @@ class Context(_Told):
             raise WaitTimeout(f"node {self.node!r}: the signal {signal!r} did not come in {timeout:g} s")
         return _codec(type).decode(came[0], path=f"signal {signal!r}", node=self.node)
 
+    @_to_be_awaited
     async def ask(
         self,
         question: str,
@@ -233,6 +256,7 @@ class Context(_Told):
             self._require_time(f"ctx.ask({question!r}, timeout={timeout!r})", timeout)
         slot = self._wait_slot("ask", question, question if key is None else key)
         if self._is_new(slot):
+            self._work.warn_of_unused_answers(slot)
             await self._work.record(
                 events.QuestionAsked,
                 key=wait_key(self.node, self.iteration, self.execution, self.item, slot),

@@ -15,7 +15,7 @@ from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import NodeState, RunState
 from holdfast.core.state import always, apply, item_conflict
 from holdfast.core.writers import Writers
-from holdfast.errors import HoldfastError, StateError, did_you_mean
+from holdfast.errors import HoldfastError, Recoverable, StateError, did_you_mean
 from holdfast.runtime import failures
 
 
@@ -315,6 +315,18 @@ def item_failed(
     return events.ItemFailed(
         **header, item=item, failure=failure, retry_at=None if delay is None else now + delay
     )
+
+
+def is_uncertain(node: Node, state: NodeState, error: BaseException, now: float, luck: random.Random) -> bool:
+    """Whether a failure leaves open what became of the effect of a node that is not idempotent: a connection that broke, an
+    answer that did not come. Not where the node's `Retry` covers it, or the node itself says that it may be tried again.
+    """
+    options = node.options
+    if options.idempotent or options.on_interrupt != "ask" or isinstance(error, Recoverable):
+        return False
+    if failures.classify(error) != "recoverable":
+        return False
+    return failures.retry_delay(node.retry, error, "recoverable", state.failures + 1, luck, now=now) is None
 
 
 def _judge(

@@ -23,7 +23,7 @@ from holdfast.core.decide import decide
 from holdfast.core.events import Failure
 from holdfast.core.graph import Flow
 from holdfast.errors import AnswerRefused, LogBudget, ResumeRefused
-from holdfast.runtime import asking, ends, operator
+from holdfast.runtime import asking, ends, failures, operator
 from holdfast.runtime.bodies import Body, Parked, Stopped
 from holdfast.runtime.clock import Timer
 from holdfast.runtime.context import BlockingContext, Context
@@ -368,6 +368,9 @@ class Runner:
             # Its effect may or may not have happened, as after a crash: the same question is asked.
             return events.NodeInterrupted(**header, reason=f"took longer than {node.options.timeout_s:g} s")
         now, luck = self.journal.at, self.services.luck
+        if item is None and ends.is_uncertain(node, visit, error, now, luck):
+            told = f"{type(error).__name__}: {failures.message(error)}"[:500]
+            return events.NodeInterrupted(**header, reason=told)
         if item is None:
             return ends.failed(node, visit, error, now=now, luck=luck, timed_out=body.timed_out)
         header["attempt"] = body.attempt

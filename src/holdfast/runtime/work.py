@@ -14,8 +14,10 @@ Everything here happens on the event loop; only `emit` and `cost` may be called 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -31,6 +33,12 @@ from holdfast.runtime.journal import Journal
 from holdfast.runtime.streams import Stream
 
 _ANY: Codec[Any] = Codec.of(Any)
+_PROMISES_MAX = 100
+_log = logging.getLogger("holdfast")
+
+
+def _is_untouched(coroutine: Coroutine[Any, Any, Any]) -> bool:
+    return inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
 
 
 class Driver(Protocol):
@@ -74,6 +82,8 @@ class Work:
         self._gone: asyncio.Future[None] | None = None
         self._waiters: dict[str, asyncio.Future[None]] = {}
         self._park_due = False
+        self._in_step: dict[asyncio.Task[Any] | None, str] = {}
+        self._promises: list[tuple[Coroutine[Any, Any, Any], str]] = []
         self._artifacts: Artifacts | None = None
         self.artifacts_made: dict[str, Any] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -162,6 +172,9 @@ class Work:
     def step(self, slot: str) -> Iterator[None]:
         """While a step is under way, the attempt does not unwind for a wait beside it. One that raised may be called again."""
         self._require_current()
+        task = asyncio.current_task()
+        outer = self._in_step.get(task)
+        self._in_step[task] = slot
         self._steps += 1
         self._adopt()
         try:
@@ -171,6 +184,10 @@ class Work:
             raise
         finally:
             self._steps -= 1
+            if outer is None:
+                del self._in_step[task]
+            else:
+                self._in_step[task] = outer
             if self._park_due:
                 self.park()
 
@@ -216,10 +233,49 @@ class Work:
         key = wait_key(*visit, self._item, slot)
         return key in self._journal.state.waits or key in self._journal.state.questions
 
+    def _refuse_inside_step(self, slot: str) -> None:
+        """A step is under way until it has returned, and while it is, nothing unwinds: it would wait in memory for ever."""
+        step = self._in_step.get(asyncio.current_task())
+        if step is not None:
+            raise ContextError(
+                f"node {self._header['node']!r} waits ({slot!r}) inside the step {step!r}, which then cannot be unwound. Wait "
+                "outside of steps, and give what came to the step."
+            )
+
+    def warn_of_unused_answers(self, slot: str) -> None:
+        """A question whose words vary from attempt to attempt is asked for ever: what was answered belongs to other words."""
+        unused = [kept for kept in self.kept() if kept.startswith("ask:") and kept not in self._used]
+        if unused:
+            _log.warning(
+                "run %r, node %r: it asks %r, and the answer to %r is not used. If that is the same question in other words, "
+                "give it a key=…, or make its words in a step.",
+                self._journal.state.run_id,
+                self._header["node"],
+                slot.removeprefix("ask:"),
+                unused[0].removeprefix("ask:"),
+            )
+
+    def promised(self, coroutine: Coroutine[Any, Any, Any], told: str) -> None:
+        """A method of the context was called; its coroutine has to be awaited."""
+        self._promises.append((coroutine, told))
+        if len(self._promises) > _PROMISES_MAX:
+            self._promises = [promise for promise in self._promises if _is_untouched(promise[0])]
+
+    def refuse_forgotten(self) -> None:
+        """The node has returned: whatever it called and did not await has not been done."""
+        for coroutine, told in self._promises:
+            if _is_untouched(coroutine):
+                coroutine.close()
+                raise ContextError(
+                    f"node {self._header['node']!r} called {told} and did not await it, so it was not done: await {told}"
+                )
+
     async def until_kept(self, slot: str) -> list[Any]:
         """What came of a wait that is in the log: `[value]`, or `[]` when its time came first."""
         while slot not in self.kept():
+            self._refuse_inside_step(slot)
             if self.blocks:
+                self.body.parking = [slot]
                 raise Parked([slot])
             await self._wait_here(slot)
         if self._sync:
