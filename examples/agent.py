@@ -54,7 +54,7 @@ async def ask_model(messages: list[Message], ctx: hf.Context) -> Message:
     words = line.text.split()
     ctx.cost(usd=0.0001 * len(words), tokens=len(words))
     for word in words:
-        ctx.emit(word)
+        ctx.emit(word + " ")
         await asyncio.sleep(0.05)
     return line
 

@@ -103,8 +103,8 @@ class FlowNotFound(HoldfastError):
             else "this engine knows no flow"
         )
         super().__init__(
-            f"{whose} was not given to this engine ({have}){did_you_mean(flow, self.known)}. "
-            "Pass flows=[…], name the file that defines it, or list it in [tool.holdfast] flows."
+            ended(f"{whose} was not given to this engine ({have}){did_you_mean(flow, self.known)}")
+            + " Pass flows=[…], name the file that defines it, or list it in [tool.holdfast] flows."
         )
 
 
@@ -270,6 +270,16 @@ class Recoverable(HoldfastError):
 
 class Fatal(HoldfastError):
     """Raise it in a node: trying again is pointless; the run fails and resumes only with `force`."""
+
+
+def named(kind: str, message: str) -> str:
+    """A fault as it is told: `"ValueError: no luck"`, or its type alone where it has nothing to say."""
+    return f"{kind}: {message}" if message and message != kind else kind
+
+
+def ended(text: str) -> str:
+    """The text as a whole sentence, to be followed by another."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

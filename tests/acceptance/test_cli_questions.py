@@ -257,7 +257,7 @@ def test_a_gate_is_asked_rejected_forced_and_approved(cli: Cli, place: Path) -> 
     approved = cli("answer", "r1", "publish", "approve", "--by", "agent:x", "--confidence", "0.9")
     assert approved.code == Exit.OK
     assert approved.out.splitlines()[:2] == [
-        'answered  r1 publish.1.1.2: "approve"',
+        'answered  r1 publish.1.1#2: "approve"',
         "  nobody executes the run",
     ]
     assert "$ holdfast resume r1 FILE.py" in approved.out

@@ -47,7 +47,8 @@ def test_the_clock_is_the_callers():
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("postgresql://me:geheim@host/db", "PostgreSQL stores are not available in this version"),
+        ("postgresql://me:ge/heim@host/db", "this PostgreSQL URL cannot be read"),
+        ("postgres://me:geheim@host:x/db", "this PostgreSQL URL cannot be read"),
         ("sqlit:///runs.db", "no store has the scheme 'sqlit'; did you mean 'sqlite'"),
         ("redis://:geheim@host", "no store has the scheme 'redis'"),
         ("sqlite://runs.db", "three slashes"),

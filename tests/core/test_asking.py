@@ -116,9 +116,9 @@ def test_after_a_rejection_force_asks_again_under_a_new_key_and_does_not_start_t
     run = gate().answered("b", "reject").settled().taken_up(force=True)
     assert run.commands() == [AskFirst("b", 1, 1)]
     run.settled()
-    assert (run.state.status, list(run.state.questions), run.running) == ("waiting", ["b.1.1.2"], [])
+    assert (run.state.status, list(run.state.questions), run.running) == ("waiting", ["b.1.1#2"], [])
     run.answered("b", "reject").settled().taken_up(force=True).settled()
-    assert list(run.state.questions) == ["b.1.1.3"]
+    assert list(run.state.questions) == ["b.1.1#3"]
     assert run.answered("b", "approve").settled().running == ["b"]
 
 
@@ -160,7 +160,7 @@ def test_a_rejected_execution_that_is_done_over_is_asked_again_under_a_new_key()
     run.answered("b", "reject").settled()
     assert run.state.status == "failed"
     run.taken_up(force=True).settled()
-    assert (list(run.state.questions), run.running) == (["b.1.2.2"], [])
+    assert (list(run.state.questions), run.running) == (["b.1.2#2"], [])
     assert run.answered("b", "approve").settled().running == ["b"]
 
 
@@ -363,7 +363,7 @@ def test_a_field_with_a_reducer_takes_the_answer_as_any_update():
 
 def test_a_refused_question_node_is_asked_again_by_force():
     run = asks().answered("q", "reject").settled().taken_up(force=True).settled()
-    assert list(run.state.questions) == ["q.1.1.2"]
+    assert list(run.state.questions) == ["q.1.1#2"]
     assert run.answered("q", "approve").settled().running == ["c"]
 
 
@@ -405,7 +405,7 @@ def test_nobodys_answer_fails_the_node_and_a_resume_asks_again():
     )
     assert run.state.questions == {}
     run.taken_up().settled()
-    assert (list(run.state.questions), run.state.status) == (["q.1.1.2"], "waiting")
+    assert (list(run.state.questions), run.state.status) == (["q.1.1#2"], "waiting")
 
 
 def test_nobodys_answer_takes_the_option_that_stands_for_it():

@@ -446,7 +446,7 @@ def test_a_rewind_puts_signals_back_that_came_since():
     place = deepcopy(run.state)
     run.started("b").awaiting("b", "paid").told("paid", 2)
     fold.fold(
-        place, Stored(run.state.seq + 1, run.at, events.RunRewound(to=place.seq, signals={"paid": [2]}))
+        place, Stored(run.state.seq + 1, run.at, events.RunRewound(to=place.seq, signals={"paid": [1, 2]}))
     )
     assert place.signals == {"paid": [1, 2]}
 

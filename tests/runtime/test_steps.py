@@ -499,7 +499,8 @@ def test_map_keeps_each_item_and_returns_them_in_order(stage: Stage) -> None:
     stage.crash(flow)
     assert stage.resume(flow).state.log == [30, 10, 20]
     assert sorted(calls.made) == [1, 2, 3]
-    assert {step.step for step in stage.told("StepCompleted")} == {"embed[0]", "embed[1]", "embed[2]"}
+    names = {step.step.partition(":")[0] for step in stage.told("StepCompleted")}
+    assert names == {"embed[0]", "embed[1]", "embed[2]"}
 
 
 @pytest.mark.parametrize("limit", [1, 3, 8])
@@ -539,7 +540,7 @@ def test_when_an_item_of_a_map_fails_no_more_start_and_those_under_way_are_kept(
     failed = quick.fails(flow)
     assert (failed.error.type, failed.error.message) == ("Boom", "item 1")
     assert sorted(calls.made) == [0, 1, 2]
-    assert set(failed.nodes["only"].steps) == {"embed[0]", "embed[2]"}
+    assert {step.partition(":")[0] for step in failed.nodes["only"].steps} == {"embed[0]", "embed[2]"}
     broken.clear()
     calls.made.clear()
     assert quick.resume(flow).state.log == list(range(6))

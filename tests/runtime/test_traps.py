@@ -159,3 +159,99 @@ def test_a_question_whose_words_vary_is_warned_about(caplog: pytest.LogCaptureFi
 
     asyncio.run(main())
     assert "the answer to 'Buy for 981?' is not used" in caplog.text
+
+
+def test_who_and_why_are_words() -> None:
+    flow = flow_of(lambda state: None)
+
+    async def main() -> None:
+        async with Engine(store(), flows=flow) as engine:
+            await engine.start(flow, {}, run_id="r")
+            wrong: Any = 5
+            for verb in (
+                engine.cancel("r", by=wrong),
+                engine.pause("r", by=wrong),
+                engine.resume("r", by=wrong),
+            ):
+                with pytest.raises(hf.SettingError):
+                    await verb
+            with pytest.raises(hf.SettingError):
+                await engine.start(flow, {}, run_id="r2", by=wrong)
+            assert (await engine.get("r")).status == "pending"
+
+    asyncio.run(main())
+
+
+def test_a_stream_over_the_budget_does_not_cost_the_result() -> None:
+    async def talkative(state: Any, ctx: hf.Context) -> dict[str, Any]:
+        for number in range(1000):
+            ctx.emit(str(number) * 50)
+        return {"done": True}
+
+    assert ran(flow_of(talkative), log_budget=50_000).state == {"done": True}
+
+
+def test_a_node_that_swallows_its_cancellation_is_given_up() -> None:
+    async def stubborn(state: Any) -> None:
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+
+    flow = flow_of(stubborn)
+
+    async def main() -> None:
+        async with Engine(store(), flows=flow, grace=0.0) as engine:
+            running = asyncio.create_task(engine.run(flow, {}, run_id="r"))
+            while not (await engine.runs()) or (await engine.get("r")).nodes["trap"].status != "running":
+                await asyncio.sleep(0)
+            engine.stop("enough")
+            engine.stop("enough, really")
+            assert (await running).status == "interrupted"
+
+    asyncio.run(main())
+
+
+def test_time_in_a_wait_is_not_time_of_the_node() -> None:
+    async def patient(state: Any, ctx: hf.Context) -> dict[str, Any]:
+        await ctx.sleep(0.3)
+        return {"done": True}
+
+    assert ran(flow_of(patient, timeout=0.1, retry=1)).state == {"done": True}
+
+
+def test_results_of_a_map_belong_to_items_not_to_places() -> None:
+    tries = itertools.count()
+
+    async def mapped(state: Any, ctx: hf.Context) -> dict[str, Any]:
+        first = next(tries) == 0
+        items = ["a", "bb", "ccc"] if first else ["ccc", "a", "bb"]
+        lengths = await ctx.map("length", len, items)
+        if first:
+            raise hf.Recoverable("again")
+        return {"lengths": lengths}
+
+    assert ran(flow_of(mapped, retry=hf.Retry(attempts=2, backoff=0.0))).state == {"lengths": [3, 1, 2]}
+
+
+def test_a_fan_out_that_is_not_idempotent_waits_for_its_answer_after_a_timeout() -> None:
+    calls: list[int] = []
+
+    async def pay(item: int) -> None:
+        calls.append(item)
+        if calls.count(2) == 1 and item == 2:
+            await asyncio.Event().wait()
+
+    flow = flow_of(pay, each=lambda state: [1, 2], idempotent=False, timeout=0.05)
+
+    async def main() -> None:
+        async with Engine(store(), flows=flow) as engine:
+            assert (await engine.run(flow, {}, run_id="r")).status == "waiting"
+            assert (await engine.resume("r")).status == "waiting"
+            assert calls == [1, 2]
+            await engine.answer("r", "trap", "retry")
+            assert (await engine.resume("r")).status == "completed"
+
+    asyncio.run(main())
+    assert calls == [1, 2, 2]

@@ -29,6 +29,13 @@ FAMILIES: dict[str, list[str]] = {EXECUTE: [], OPERATE: [], LOOK: [], CHECK: []}
 class _ByFamily(TyperGroup):
     """Lists the commands under the heads of their families, and tells a program of a wrong option in JSON."""
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            _hint_at_dashes(error)
+            raise
+
     def main(self, *args: Any, **options: Any) -> Any:
         words = args[0] if args else options.get("args")
         if "--json" not in (sys.argv[1:] if words is None else words):
@@ -129,6 +136,13 @@ def _ended(call: Callable[[], int | None], options: dict[str, Any]) -> int:
 def _is_wrong_option(error: Exception) -> bool:
     """Whether an error is typer's own, about what was typed."""
     return type(error).__module__.startswith(("click", "typer"))
+
+
+def _hint_at_dashes(error: Exception) -> None:
+    """What looks like an option and is a number is a value: say how it is given."""
+    given = getattr(error, "option_name", "")
+    if _is_wrong_option(error) and given.removeprefix("-")[:1].isdigit():
+        error.message = f"{error.message}. If it is a value, put -- before it."  # type: ignore[attr-defined]
 
 
 def tell(error: Exception, code: Exit, *, debug: bool, as_json: bool) -> None:

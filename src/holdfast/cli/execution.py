@@ -16,13 +16,22 @@ from holdfast.cli import flow_files, options, program, screen, stores, told
 from holdfast.cli.app import EXECUTE, command
 from holdfast.cli.exits import OF_STATUSES, Exit
 from holdfast.cli.progress import Display, shown
-from holdfast.cli.standing import Standing, line, say_ways, standing
+from holdfast.cli.standing import Standing, base_for, line, look, say_ways, standing
 from holdfast.core.graph import Flow
-from holdfast.errors import FlowNotFound, RunCancelled, RunFailed, SettingError, StateError
+from holdfast.errors import (
+    FlowNotFound,
+    RunCancelled,
+    RunFailed,
+    RunNotFound,
+    SettingError,
+    StateError,
+    named,
+)
 from holdfast.runtime import blocking
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.settings import Durability
 from holdfast.runtime.views import Run
+from holdfast.storage.contract import FINAL
 
 OnChange = Annotated[
     Literal["refuse", "compatible"],
@@ -30,6 +39,7 @@ OnChange = Annotated[
 ]
 
 _STATE_LINES_MAX = 30
+_STATE_WIDTH_MAX = 200
 
 
 class Errand(msgspec.Struct, kw_only=True):
@@ -247,8 +257,7 @@ def _errand(
     grace: float | None,
     run_base: str | None,
 ) -> Errand:
-    stores.require(store)
-    flows = flow_files.flows_for(file)
+    flows = flow_files.flows_for(file, stores.flow_of(store, run_id))
     return Errand(
         verb=verb,
         run_id=run_id,
@@ -282,6 +291,8 @@ class _Outcome(msgspec.Struct):
 
     run: Run[Any] | None = None
     standing: Standing | None = None
+    was_completed: bool = False
+    """Before anything was asked of it."""
 
 
 def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> int:
@@ -297,12 +308,15 @@ def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> i
     signalled: Exit | None = None
 
     async def use(engine: Engine) -> None:
+        outcome.was_completed = _begin(engine, errand)
         try:
             run = await shown(engine, errand.run_id, display, lambda: verb(engine))
         except (RunFailed, RunCancelled) as ended:
             run = ended.run
         outcome.run = _as_plain(engine, run)
-        outcome.standing = await standing(engine, outcome.run, file=errand.file, store=errand.store)
+        outcome.standing = await standing(
+            engine, outcome.run, file=errand.file, store=errand.store, run_base=errand.run_base
+        )
 
     with screen.shielded(json_only=errand.as_json):
         try:
@@ -316,8 +330,24 @@ def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> i
         finally:
             display.close()
     with screen.unread():
-        conclude(errand, outcome.run, outcome.standing)
+        conclude(errand, outcome)
     return int(signalled or (OF_STATUSES[outcome.run.status] if outcome.run is not None else Exit.OK))
+
+
+def _begin(engine: Engine, errand: Errand) -> bool:
+    """Say what somebody should know before a run goes on. Returns whether it was completed already."""
+    try:
+        row = engine.store.run(errand.run_id)
+    except RunNotFound:
+        return False
+    bare = errand.run_base is None and not errand.as_json and row.status not in FINAL
+    if bare and base_for(look(engine, row, failed_too=True), None):
+        screen.say(
+            ("note: ", "yellow"),
+            "the run was made with a run base and none is set, so no receipts and artifacts are written; --run-base DIR sets it",
+            err=True,
+        )
+    return row.status == "completed"
 
 
 def _as_plain(engine: Engine, run: Run[Any]) -> Run[Any]:
@@ -341,14 +371,20 @@ def name_the_file(missing: FlowNotFound, verb: str) -> str:
     )
 
 
-def conclude(errand: Errand, run: Run[Any] | None, stands: Standing | None) -> None:
+def conclude(errand: Errand, outcome: _Outcome) -> None:
     """Say how the run stands: the result on stdout, what somebody must do on stderr."""
+    run, stands = outcome.run, outcome.standing
     if run is None or stands is None:  # left by a second signal, before it could be looked at
         screen.say(("left at once. ", "yellow"), "Carry it on with:", err=True)
-        screen.say(
-            f"  {line('resume', errand.run_id, file=errand.file, store=errand.store, executes=True)}",
-            err=True,
+        typed = line(
+            "resume",
+            errand.run_id,
+            file=errand.file,
+            store=errand.store,
+            run_base=errand.run_base,
+            executes=True,
         )
+        screen.say(f"  {typed}", err=True)
         return
     if errand.as_json:
         screen.say_json(
@@ -361,9 +397,10 @@ def conclude(errand: Errand, run: Run[Any] | None, stands: Standing | None) -> N
     spent = f", {told.cost(run.cost)}" if told.cost(run.cost) else ""
     facts = f"{run.id}  {work}, {screen.duration(run.active_s)}{spent}"
     well = run.status == "completed"
+    facts += "; it was completed already, and nothing was run" if well and outcome.was_completed else ""
     screen.say((status, f"bold {screen.STYLES.get(run.status, '')}".strip()), f"  {facts}", err=not well)
     for warned in run.warnings:
-        fault = screen.one_line(f"{warned.failure.type}: {warned.failure.message}", 300)
+        fault = screen.one_line(named(warned.failure.type, warned.failure.message), 300)
         screen.say(("  warning: ", "yellow"), f"{warned.node} failed, and is safe to: {fault}", err=True)
     if well:
         _say_state(run, errand.store)
@@ -375,9 +412,11 @@ def conclude(errand: Errand, run: Run[Any] | None, stands: Standing | None) -> N
 
 
 def _say_state(run: Run[Any], store: str | None) -> None:
-    lines = screen.json_text(run.state).splitlines()
-    for shown_line in lines[:_STATE_LINES_MAX]:
+    whole = screen.json_text(run.state)
+    lines = whole.splitlines()
+    shown_lines = [screen.one_line(found, _STATE_WIDTH_MAX) for found in lines[:_STATE_LINES_MAX]]
+    for shown_line in shown_lines:
         screen.say(shown_line)
-    if len(lines) > _STATE_LINES_MAX:
-        left = len(lines) - _STATE_LINES_MAX
-        screen.say((f"… {left} more lines: {line('state', run.id, store=store)}", "dim"))
+    if shown_lines != lines:
+        how_long = f"{screen.count(len(lines), 'line')}, {screen.size(len(whole.encode()))}"
+        screen.say((f"… shortened; all of it ({how_long}): {line('state', run.id, store=store)}", "dim"))

@@ -13,11 +13,14 @@ import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 from holdfast.core.graph import Flow, Graph
 from holdfast.errors import GraphError, SettingError, did_you_mean
 from holdfast.runtime.settings import project_table
+
+Found: TypeAlias = "dict[str, Flow[Any] | Graph[Any]]"
+"""The name of a variable -> the flow, or graph, that it holds."""
 
 _loaded: dict[Path, ModuleType] = {}
 
@@ -31,15 +34,44 @@ def load_flow(named: str) -> Flow[Any]:
             there = f"; there {_are(found)}" if found else ", and no other flow either"
             raise SettingError(f"{file} has no flow {name!r}{there}{did_you_mean(name, found)}")
         return _compiled(found[name], file)
-    compiled = [value for value in found.values() if isinstance(value, Flow)]
-    flows = list({id(value): value for value in compiled or found.values()}.values())
-    if len(flows) == 1:
-        return _compiled(flows[0], file)
+    meant = _meant(found, file)
+    if len(meant) == 1:
+        return _compiled(next(iter(meant.values())), file)
+    raise SettingError(
+        f"{file} defines {len(meant)} flows; name one, as in {file}:{next(iter(meant))}. There {_are(meant)}."
+    )
+
+
+def _meant(found: Found, file: str) -> Found:
+    """Each flow of a file once, by its first name. Graphs count only where nothing is compiled."""
     if not found:
         raise SettingError(f"{file} defines no flow. Make one at the top of the file: flow = graph.compile()")
-    raise SettingError(
-        f"{file} defines {len(flows)} flows; name one, as in {file}:{next(iter(found))}. There {_are(found)}."
-    )
+    compiled: Found = {name: value for name, value in found.items() if isinstance(value, Flow)}
+    by_value: dict[int, str] = {}
+    for name, value in (compiled or found).items():
+        by_value.setdefault(id(value), name)
+    return {name: found[name] for name in by_value.values()}
+
+
+def _flows_of(named: str, wanted: str | None) -> list[Flow[Any]]:
+    """The flow that was named; of a file without a name the one that is `wanted`, or all where it has none called so."""
+    file, name = split(named)
+    if wanted is None or name is not None:
+        return [load_flow(named)]
+    found = _flows_in(_module(file))
+    meant = _meant(found, file)
+    if len(meant) == 1:
+        return [load_flow(named)]
+    called = {key: value for key, value in meant.items() if value.name == wanted}
+    if len(called) > 1:
+        raise SettingError(
+            f"{file} defines {len(called)} flows called {wanted!r}; name one, as in {file}:{next(iter(called))}. "
+            f"There {_are(called)}."
+        )
+    unfinished = [value for value in found.values() if value.name == wanted]
+    if called or unfinished:
+        return [_compiled(next(iter([*called.values(), *unfinished])), file)]
+    return [value for value in meant.values() if isinstance(value, Flow)]
 
 
 def _are(found: Iterable[str]) -> str:
@@ -47,12 +79,14 @@ def _are(found: Iterable[str]) -> str:
     return f"are {names}" if "," in names else f"is {names}"
 
 
-def flows_for(file: str | None) -> list[Flow[Any]]:
-    """The flows that a command may execute: of the file that was named, or of the project."""
-    return [load_flow(file)] if file is not None else project_flows()
+def flows_for(file: str | None, wanted: str | None = None) -> list[Flow[Any]]:
+    """The flows that a command may execute: of the file that was named, or of the project. `wanted`: what the run's flow is
+    called, which chooses where a file has several.
+    """
+    return _flows_of(file, wanted) if file is not None else project_flows(wanted)
 
 
-def project_flows() -> list[Flow[Any]]:
+def project_flows(wanted: str | None = None) -> list[Flow[Any]]:
     """The flows of `[tool.holdfast] flows` in the nearest pyproject.toml; its paths count from there."""
     listed = project_table().get("flows", [])
     if not isinstance(listed, list) or not all(isinstance(entry, str) for entry in listed):
@@ -63,7 +97,7 @@ def project_flows() -> list[Flow[Any]]:
         (place for place in (Path.cwd(), *Path.cwd().parents) if (place / "pyproject.toml").is_file()),
         Path.cwd(),
     )
-    return [load_flow(os.path.relpath(folder / entry)) for entry in listed]
+    return [flow for entry in listed for flow in _flows_of(os.path.relpath(folder / entry), wanted)]
 
 
 def has_project_flows() -> bool:
@@ -93,7 +127,7 @@ def split(named: str) -> tuple[str, str | None]:
     return (file, name) if colon and name.isidentifier() and not os.path.exists(named) else (named, None)
 
 
-def _flows_in(module: ModuleType) -> dict[str, Flow[Any] | Graph[Any]]:
+def _flows_in(module: ModuleType) -> Found:
     return {name: value for name, value in vars(module).items() if isinstance(value, (Flow, Graph))}
 
 

@@ -95,7 +95,7 @@ def say(one: Known, head: str) -> None:
     for name, words in _facts(one):
         screen.say((f"  {name.ljust(10)}  ", "dim"), words)
     for line in one.last_lines:
-        screen.say(("  | ", "dim"), screen.one_line(line, screen.picture_width() - 4))
+        screen.say(("  | ", "dim"), screen.last_of_line(line, screen.picture_width() - 4))
 
 
 def _facts(one: Known) -> list[tuple[str, str]]:

@@ -14,10 +14,22 @@ from holdfast.cli import flow_files, known, options, program, screen, stores, to
 from holdfast.cli.app import CHECK, LOOK, command
 from holdfast.cli.known import Known
 from holdfast.cli.screen import Part
-from holdfast.cli.standing import Look, Standing, Way, awaits, line, look, say_ways, standing
+from holdfast.cli.standing import (
+    Look,
+    Standing,
+    Way,
+    awaits,
+    base_for,
+    carries_on,
+    definition_of,
+    line,
+    look,
+    say_ways,
+    standing,
+)
 from holdfast.core import drawing
 from holdfast.core.definition import Definition
-from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, did_you_mean
+from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, did_you_mean, named
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.views import NodeView, Run
 from holdfast.storage.contract import STATUSES, RunRow, RunStatus
@@ -123,11 +135,11 @@ def _cells(one: _Listed, now: float) -> list[Part]:
 
 def _say_stopped(listed: list[_Listed], store: str | None) -> None:
     """Which runs go on only when somebody carries them on."""
-    cut = [row.run_id for row, seen in listed if seen.cut]
-    told_runs = [row.run_id for row, seen in listed if seen.told]
-    free = [row for row, seen in listed if not row.held and not seen.told]
-    interrupted = [row.run_id for row in free if row.status == "interrupted"]
-    begun_by_nobody = [row.run_id for row in free if row.status == "pending"]
+    cut = [one for one in listed if one.seen.cut]
+    told_runs = [one for one in listed if one.seen.told]
+    free = [one for one in listed if not one.row.held and not one.seen.told]
+    interrupted = [one for one in free if one.row.status == "interrupted"]
+    begun_by_nobody = [one for one in free if one.row.status == "pending"]
     if cut:
         verb = "was cut: its process ended" if len(cut) == 1 else "were cut: their processes ended"
         screen.say(
@@ -142,10 +154,15 @@ def _say_stopped(listed: list[_Listed], store: str | None) -> None:
     if begun_by_nobody:
         screen.say(f"\n{screen.count(len(begun_by_nobody), 'run')} recorded, and executed by nobody.")
     say_ways([
-        Way(line("resume", run_id, store=store, executes=True), "carry it on")
-        for run_id in [*cut, *interrupted, *told_runs, *begun_by_nobody][:_WAYS_MAX]
+        _carries_on(one, store) for one in [*cut, *interrupted, *told_runs, *begun_by_nobody][:_WAYS_MAX]
     ])  # fmt: skip
     _say_where_to_look(listed, store)
+
+
+def _carries_on(one: _Listed, store: str | None) -> Way:
+    run_base = base_for(one.seen, None)
+    typed = line("resume", one.row.run_id, store=store, run_base=run_base, executes=True)
+    return Way(typed, carries_on(one.seen) if one.seen.asked_about else "carry it on")
 
 
 def _say_where_to_look(listed: list[_Listed], store: str | None) -> None:
@@ -195,7 +212,7 @@ def show(
     async def use(engine: Engine) -> _Shown:
         run = await engine.get(run_id)
         stands = await standing(engine, run, store=store)
-        definition = definition_of(engine, run_id)
+        definition = definition_of(engine, engine.store.run(run_id))
         return _Shown(run, stands, definition, await known.known(engine, run), engine.store.now())
 
     shown = stores.read(store, use)
@@ -230,12 +247,19 @@ def _say_run(shown: _Shown, store: str | None) -> None:
     screen.say("")
     screen.say("Why:  ", stands.why)
     say_ways(stands.ways)
+    if run.signals:
+        screen.say("Told, and taken by nobody yet:  ", ", ".join(map(_kept, run.signals.items())))
     for warned in run.warnings:
-        fault = screen.one_line(f"{warned.failure.type}: {warned.failure.message}", 300)
+        fault = screen.one_line(named(warned.failure.type, warned.failure.message), 300)
         screen.say(("Warning:  ", "yellow"), f"{warned.node} failed, and is safe to: {fault}")
     for one in shown.partial:
         known.say(one, _head(one, run, cut=stands.cut))
     _say_more(run, store)
+
+
+def _kept(told: tuple[str, int]) -> str:
+    name, times = told
+    return screen.one_line(f"{name!r}" + (f" ({times} times)" if times > 1 else ""))
 
 
 def _facts(run: Run[Any], now: float) -> list[str]:
@@ -320,17 +344,6 @@ def _say_more(run: Run[Any], store: str | None) -> None:
     ])  # fmt: skip
 
 
-def definition_of(engine: Engine, run_id: str) -> Definition:
-    """The definition of a run's flow, as the store has it."""
-    row = engine.store.run(run_id)
-    stored = engine.store.definition(row.fingerprint)
-    if stored is None:
-        raise StoreCorrupt(
-            f"run {run_id!r}: the definition of its flow is not in the store. `holdfast verify` says more."
-        )
-    return msgspec.json.decode(stored, type=Definition)
-
-
 @command(LOOK)
 def graph(
     target: Annotated[str, typer.Argument(metavar="FILE.py[:FLOW]|RUN", help="A flow's file, or a run.")],
@@ -352,7 +365,7 @@ def graph(
         options.a_run(target)
 
         async def use(engine: Engine) -> tuple[Definition, Run[Any]]:
-            return definition_of(engine, target), await engine.get(target)
+            return definition_of(engine, engine.store.run(target)), await engine.get(target)
 
         definition, run = stores.read(store, use)
         statuses = {name: node.status for name, node in run.nodes.items()}

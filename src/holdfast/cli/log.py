@@ -12,10 +12,10 @@ import typer
 from holdfast.cli import options, screen, stores, told
 from holdfast.cli.app import CHECK, LOOK, command
 from holdfast.cli.exits import Exit
-from holdfast.cli.standing import Way, line, say_ways
+from holdfast.cli.standing import Way, definition_of, line, say_ways, standing
 from holdfast.cli.story import visit
 from holdfast.core.events import KINDS
-from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, did_you_mean
+from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, did_you_mean, named
 from holdfast.runtime import resume
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.history import Checkpoint
@@ -65,9 +65,11 @@ def events(
         )
 
     async def listed(engine: Engine) -> list[EventView]:
+        _require_node(engine, run_id, node)
         return await engine.events(run_id, after, node, kind)
 
     async def followed(engine: Engine) -> None:
+        _require_node(engine, run_id, node)
         going = engine.follow(run_id, after, chunks=True) if chunks else engine.follow(run_id, after)
         async for found in going:
             if node is not None and found.node != node:
@@ -77,6 +79,8 @@ def events(
             elif kind is None or found.kind == kind:
                 screen.say_json(found, indent=None) if as_json else _say_event(found)
             sys.stdout.flush()  # whoever follows through a pipe sees it now
+        if not as_json:
+            await _say_end(engine, run_id, store)
 
     if follow:
         stores.read(store, followed)
@@ -89,6 +93,28 @@ def events(
         _say_event(event)
     if not found:
         screen.say("No event fits. Leave --node, --kind or --after out to see more.", err=True)
+
+
+def _require_node(engine: Engine, run_id: str, node: str | None) -> None:
+    """Refuse a name that no node of the run has or had."""
+    if node is None:
+        return
+    row = engine.store.run(run_id)
+    nodes = definition_of(engine, row).nodes
+    if node not in nodes and not engine.store.events(run_id, node=node, limit=1):
+        near = did_you_mean(node, nodes) or f"; it has {', '.join(nodes)}"
+        raise SettingError(f"flow {row.flow!r} of run {run_id!r} has no node {node!r}{near}")
+
+
+async def _say_end(engine: Engine, run_id: str, store: str | None) -> None:
+    """Why nothing more comes, and what carries the run on."""
+    run = await engine.get(run_id)
+    stands = await standing(engine, run, store=store)
+    if run.status in FINAL or run.held_by is not None:
+        return
+    status = f"{run.status}, cut" if stands.cut else run.status
+    screen.say((status, f"bold {screen.STYLES[run.status]}"), f"  {run_id}  {stands.why}", err=True)
+    say_ways(stands.ways, err=True)
 
 
 def _say_chunk(chunk: Chunk, *, as_json: bool) -> None:
@@ -124,12 +150,16 @@ def _body(event: EventView) -> str:
         if name not in _SAID_ELSEWHERE and value is not False
     }
     if failure := body.get("failure"):
-        body["failure"] = f"{failure.get('kind')} {failure.get('type')}: {failure.get('message')}"
+        body["failure"] = f"{failure.get('kind')} {_named(failure)}"
     if warning := body.get("warning"):
-        body["warning"] = f"{warning.get('type')}: {warning.get('message')}"
+        body["warning"] = _named(warning)
     if retry_at := body.get("retry_at"):
         body["retry_at"] = screen.when(retry_at)
     return screen.json_text(body, indent=None) if body else ""
+
+
+def _named(failure: dict[str, Any]) -> str:
+    return named(failure.get("type", ""), failure.get("message", ""))
 
 
 def _style(kind: str) -> str:
@@ -239,7 +269,10 @@ def checkpoints(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """List where a run can be resumed or forked from."""
+    """List where a run can be resumed or forked from.
+
+    SIZE is what the checkpoint added to the log: the event as it is stored, without the values that became blobs.
+    """
 
     async def use(engine: Engine) -> tuple[list[Checkpoint], bool]:
         return await engine.checkpoints(run_id), engine.store.run(run_id).status in FINAL

@@ -67,10 +67,10 @@ def answer(
     fields = options.read_fields(update, "--update")
     asked, held = _asked(run_id, question, store)
     chosen = _read(value, asked.question if asked is not None else None)
-    flows = (
-        flow_files.flows_for(file) if file is not None or (not held and _needs_flow(asked, chosen)) else []
-    )
-    if not held and asked is not None and _needs_flow(asked, chosen):
+    needed = not held and _needs_flow(asked, chosen)
+    wanted = asked.flow if asked is not None else None
+    flows = flow_files.flows_for(file, wanted) if asked is not None and (file is not None or needed) else []
+    if needed and asked is not None:
         _require_flow(asked, [flow.name for flow in flows])
     key = asked.question.key if asked is not None else question
 
@@ -165,7 +165,11 @@ def signal(
     run, stands, seen = stores.execute(store, use, {})
     is_kept = run.held_by is None and name in seen.kept
     if as_json:
-        _say_json(run, stands, {"signal": name, "payload": given, "kept": is_kept})
+        recorded = {"signal": name, "payload": given, "kept": is_kept, "repeated": run.repeated}
+        _say_json(run, stands, recorded)
+        return
+    if run.repeated:
+        screen.say(f"{run_id}: already told with id {screen.one_line(signal_id or '')}; nothing changed")
         return
     screen.say(
         ("told  ", "bold green"), f"{run_id} {screen.one_line(name)}: {screen.json_text(given, indent=None)}"

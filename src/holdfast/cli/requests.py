@@ -83,7 +83,7 @@ def _ask(
         holder = row.holder.describe() if row.held and row.holder is not None else None
         return run, holder, list(before.active) if was_cut else []
 
-    run, holder, was_cut_in = _recorded(verb, file, store, use)
+    run, holder, was_cut_in = _recorded(verb, run_id, file, store, use)
     if as_json:
         screen.say_json({"id": run.id, "status": run.status, "requested": wanted, "held_by": holder})
     elif run.status == wanted:
@@ -132,7 +132,7 @@ def fork(
             target, edit=fields, run_id=run_id, labels=labels or None, by=options.who(by), reason=reason
         )
 
-    made = _recorded("fork", file, store, use, needs_flow=fields is not None)
+    made = _recorded("fork", target.partition("@")[0], file, store, use, needs_flow=fields is not None)
     carries_on = line("resume", made, file=file, store=store, executes=True)
     if as_json:
         screen.say_json({"id": made, "parent": target, "carry_on": carries_on})
@@ -142,10 +142,17 @@ def fork(
 
 
 def _recorded(
-    verb: str, file: str | None, store: str | None, use: stores.Use[Any], *, needs_flow: bool = True
+    verb: str,
+    run_id: str,
+    file: str | None,
+    store: str | None,
+    use: stores.Use[Any],
+    *,
+    needs_flow: bool = True,
 ) -> Any:
     stores.require(store)
-    flows = flow_files.flows_for(file) if needs_flow or file is not None else []
+    wanted = needs_flow or file is not None
+    flows = flow_files.flows_for(file, stores.flow_of(store, run_id)) if wanted else []
     try:
         return stores.execute(store, use, {"flows": flows})
     except FlowNotFound as missing:

@@ -57,6 +57,12 @@ def one_line(text: str, width: int = 0) -> str:
     return line if not width or len(line) <= width else line[: max(1, width - 1)] + "…"
 
 
+def last_of_line(text: str, width: int) -> str:
+    """The end of the text in one line of at most `width` columns."""
+    line = one_line(text)
+    return line if len(line) <= width else "…" + line[len(line) - max(1, width - 1) :]
+
+
 def _shown(match: re.Match[str]) -> str:
     char = match[0]
     code = ord(char)

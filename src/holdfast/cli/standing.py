@@ -13,9 +13,12 @@ from typing import Any
 import msgspec
 
 from holdfast.cli import flow_files, program, screen
+from holdfast.core.definition import Definition
 from holdfast.core.run_state import NodeState, Question, RunState, Wait
-from holdfast.runtime import history
+from holdfast.errors import StoreCorrupt, named
+from holdfast.runtime import history, settings
 from holdfast.runtime.engine import Engine
+from holdfast.runtime.scribe import WANTED
 from holdfast.runtime.views import EventView, Run
 from holdfast.storage.contract import RunRow, RunStatus
 
@@ -47,6 +50,12 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     """Signals that nobody has taken yet."""
     refused: tuple[str, ...] = ()
     """Nodes that somebody has refused; the run fails when it is carried on."""
+    asked_about: dict[str, bool] = {}
+    """Nodes that were cut and are asked about instead of run -> whether they are idempotent."""
+    once: tuple[str, ...] = ()
+    """Nodes that failed and are not idempotent."""
+    wants_base: bool = False
+    """It was made where there was a RUN_BASE."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,9 +73,9 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 # --- looking -----------------------------------------------------------------------------------------
 
 
-def look(engine: Engine, row: RunRow) -> Look:
+def look(engine: Engine, row: RunRow, *, failed_too: bool = False) -> Look:
     """Look closer at a run that is not over."""
-    if row.status in _OVER:
+    if row.status in _OVER and not (failed_too and row.status == "failed"):
         return Look()
     state = history.load(engine.store, row.run_id, row=row)
     told = not row.held and not state.running and _is_told(engine, row, state)
@@ -78,7 +87,38 @@ def look(engine: Engine, row: RunRow) -> Look:
         retries=_retries(state),
         kept=tuple(state.signals),
         refused=tuple(name for name in state.failed if _is_refused(state.nodes[name])),
+        asked_about=_asked_about(engine, row, state),
+        once=_once(engine, row, state),
+        wants_base=bool(state.options.get(WANTED)),
     )
+
+
+def definition_of(engine: Engine, row: RunRow) -> Definition:
+    """The definition of a run's flow, as the store has it."""
+    stored = engine.store.definition(row.fingerprint)
+    if stored is None:
+        raise StoreCorrupt(
+            f"run {row.run_id!r}: the definition of its flow is not in the store. `holdfast verify` says more."
+        )
+    return msgspec.json.decode(stored, type=Definition)
+
+
+def _asked_about(engine: Engine, row: RunRow, state: RunState) -> dict[str, bool]:
+    cut = [name for name in state.open if state.nodes[name].status in ("running", "interrupted")]
+    if row.held or not cut:
+        return {}
+    nodes = definition_of(engine, row).nodes
+    return {
+        name: nodes[name].idempotent
+        for name in cut
+        if name in nodes and nodes[name].on_interrupt == "ask" and not state.nodes[name].question
+    }
+
+
+def _once(engine: Engine, row: RunRow, state: RunState) -> tuple[str, ...]:
+    begun = [name for name in state.failed if name in state.open and state.nodes[name].attempt]
+    nodes = definition_of(engine, row).nodes if begun else {}
+    return tuple(name for name in begun if name in nodes and not nodes[name].idempotent)
 
 
 def _is_refused(node: NodeState) -> bool:
@@ -113,16 +153,22 @@ def _retries(state: RunState) -> dict[str, float]:
 
 
 async def standing(
-    engine: Engine, run: Run[object], *, file: str | None = None, store: str | None = None
+    engine: Engine,
+    run: Run[object],
+    *,
+    file: str | None = None,
+    store: str | None = None,
+    run_base: str | None = None,
 ) -> Standing:
-    """How a run stands."""
-    seen = look(engine, engine.store.run(run.id))
+    """How a run stands. What a command was called with stands in the commands that it suggests, too."""
+    row = engine.store.run(run.id)
+    seen = look(engine, row, failed_too=True)
     kind = _ENDINGS.get(run.status)
     ended = await engine.events(run.id, kind=kind) if kind else []
     if seen.told:
         ended = await engine.events(run.id, run.seq - 1)
     why = _why(run, seen, ended=ended[-1] if ended else None, now=engine.store.now())
-    ways = _ways(run, seen, file=file, store=store)
+    ways = _ways(run, seen, file=file, store=store, run_base=base_for(seen, run_base))
     return Standing(status=run.status, cut=seen.cut, told=seen.told, why=why, ways=ways, waits=seen.waits)
 
 
@@ -204,7 +250,7 @@ def _until(until: float | None, now: float) -> str:
 
 def _failure(run: Run[object]) -> str:
     error = run.error
-    told = f"{error.type}: {error.message}" if error is not None else "unknown"
+    told = named(error.type, error.message) if error is not None else "unknown"
     where = f"node {run.failed_node} failed" if run.failed_node else "the run failed"
     fatal = (
         " (fatal: trying again is pointless unless the cause is gone)"
@@ -218,10 +264,18 @@ def _failure(run: Run[object]) -> str:
 
 
 def line(
-    verb: str, run: str, *rest: str, file: str | None = None, store: str | None = None, executes: bool = False
+    verb: str,
+    run: str,
+    *rest: str,
+    file: str | None = None,
+    store: str | None = None,
+    run_base: str | None = None,
+    executes: bool = False,
 ) -> str:
     """A command as it would be typed. `executes`: it needs the flow's file, unless the project lists it."""
     words = [verb, run, *(_file(file) if executes else ()), *rest]
+    if run_base is not None:
+        words += ["--run-base", run_base]
     if store is not None:
         words += ["--store", store]
     return f"{program.name()} {shlex.join(words)}"
@@ -234,9 +288,21 @@ def _file(file: str | None) -> tuple[str, ...]:
     return () if flow_files.has_project_flows() else ("FILE.py",)
 
 
-def _ways(run: Run[object], seen: Look, *, file: str | None, store: str | None) -> list[Way]:
+def base_for(seen: Look, given: str | None) -> str | None:
+    """The RUN_BASE that a command which carries the run on must be told: as it was given here; `DIR` where the run was made
+    with one and none is set.
+    """
+    if given is not None:
+        return given
+    return "DIR" if seen.wants_base and not settings.resolve({}).run_base else None
+
+
+def _ways(
+    run: Run[object], seen: Look, *, file: str | None, store: str | None, run_base: str | None
+) -> list[Way]:
     def resume(does: str, *rest: str) -> Way:
-        return Way(line("resume", run.id, *rest, file=file, store=store, executes=True), does)
+        typed = line("resume", run.id, *rest, file=file, store=store, run_base=run_base, executes=True)
+        return Way(typed, does)
 
     if run.status == "completed":
         return []
@@ -244,29 +310,48 @@ def _ways(run: Run[object], seen: Look, *, file: str | None, store: str | None) 
         places = line("checkpoints", run.id, store=store)
         return [Way(line("fork", f"{run.id}@SEQ", store=store), f"go on from a checkpoint (see: {places})")]
     if run.status == "failed":
-        skip = [_skip(run.id, run.failed_node, file, store)] if run.failed_node is not None else []
-        return [resume(*_once_more(run)), *skip]
+        does, *rest = _once_more(run, seen)
+        return [resume(does, *rest), *_skip(run, seen, file=file, store=store, run_base=run_base)]
     speak = [*_answers(run.id, seen.questions, file, store), *_signals(run.id, seen.waits, store)]
     if run.held_by is not None:
         return [*speak, Way(line("events", run.id, "--follow", store=store), "watch it")]
     if seen.refused:
         return [resume(f"let it end: it fails, {' and '.join(seen.refused)} never ran"), *speak]
-    if seen.cut or seen.told or not speak:
-        return [resume("carry it on; what completed does not run again"), *speak]
-    return [*speak, resume("then carry it on; what completed does not run again")]
+    if seen.cut or seen.told or seen.asked_about or not speak:
+        return [resume(carries_on(seen)), *speak]
+    return [*speak, resume(f"then {carries_on(seen)}")]
 
 
-def _once_more(run: Run[object]) -> tuple[str, ...]:
+def carries_on(seen: Look) -> str:
+    """What resuming a run does that has not failed."""
+    names = " and ".join(seen.asked_about)
+    if not names:
+        return "carry it on; what completed does not run again"
+    asks_what = f"resume asks what to do, it does not run {'it' if len(seen.asked_about) == 1 else 'them'}"
+    if any(seen.asked_about.values()):
+        return f"carry it on; {names} may have done something: {asks_what}"
+    return f"{names} {'is' if len(seen.asked_about) == 1 else 'are'} not idempotent: {asks_what}"
+
+
+def _once_more(run: Run[object], seen: Look) -> tuple[str, ...]:
     """What resuming a failed run does, and the options it takes."""
+    again = f"; it runs {' and '.join(seen.once)} AGAIN, which is not idempotent" if seen.once else ""
     if run.error is None or run.error.kind != "fatal":
-        return ("fix the cause, then carry it on",)
+        return (f"fix the cause, then carry it on{again}",)
     if run.error.type == "QuestionRefused":
         return (f"ask again; {run.failed_node} begins only if it is then approved", "--force")
-    return ("try again all the same", "--force")
+    return (f"try again all the same{again}", "--force")
 
 
-def _skip(run_id: str, node: str, file: str | None, store: str | None) -> Way:
-    return Way(line("skip", run_id, node, *_file(file), store=store), f"go on without {node}")
+def _skip(
+    run: Run[object], seen: Look, *, file: str | None, store: str | None, run_base: str | None
+) -> list[Way]:
+    node = run.failed_node
+    if node is None:
+        return []
+    happened = "; skip stands for: its effect did happen" if node in seen.once else ""
+    typed = line("skip", run.id, node, *_file(file), store=store, run_base=run_base)
+    return [Way(typed, f"go on without {node}{happened}")]
 
 
 def _signals(run_id: str, waits: tuple[Wait, ...], store: str | None) -> list[Way]:

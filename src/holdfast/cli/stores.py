@@ -36,6 +36,15 @@ def read(store: str | None, use: Use[T], *, create: bool = False) -> T:
     return asyncio.run(main())
 
 
+def flow_of(store: str | None, run_id: str) -> str:
+    """What the flow of a run is called."""
+
+    async def use(engine: Engine) -> str:
+        return engine.store.run(run_id).flow
+
+    return read(store, use)
+
+
 def execute(store: str | None, use: Use[T], options: blocking.Options, *, create: bool = False) -> T:
     """Use a store for what executes or records; only `create` makes one that is not there."""
     if not create:

@@ -13,6 +13,7 @@ from holdfast.cli import screen, told
 from holdfast.cli.screen import Part
 from holdfast.core.definition import Definition
 from holdfast.core.drawing import MARKS
+from holdfast.errors import named
 from holdfast.runtime.streams import Chunk
 from holdfast.runtime.views import Cost, EventView, Run
 
@@ -201,7 +202,7 @@ class Story:
                 self._end(seen, "skipped", event.at)
                 warning = event.body.get("warning")
                 if warning is not None:
-                    fault = screen.one_line(f"{warning.get('type')}: {warning.get('message')}", 300)
+                    fault = screen.one_line(named(warning.get("type", ""), warning.get("message", "")), 300)
                     return Line("skipped", name, f"failed, and is safe to: {fault}")
                 return Line("skipped", name, f"skipped{_by(event)}")
             case "NodeRouted":
@@ -316,4 +317,4 @@ def _by(event: EventView) -> str:
 
 def _fault(event: EventView) -> str:
     failure = event.body.get("failure") or {}
-    return screen.one_line(f"{failure.get('type', '')}: {failure.get('message', '')}", 300)
+    return screen.one_line(named(failure.get("type", ""), failure.get("message", "")), 300)

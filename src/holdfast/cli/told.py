@@ -80,7 +80,7 @@ def _step(body: Body) -> str:
 def _streamed(body: Body) -> str:
     chunks = body.get("chunks", [])
     last = lines(chunks, 1)
-    tail = f", the last line: {screen.one_line(last[0], 80)}" if last else ""
+    tail = f", the last line: {screen.last_of_line(last[0], 80)}" if last else ""
     return f"streamed {screen.count(len(chunks), 'chunk')}{_item(body)}{tail}"
 
 

@@ -411,7 +411,7 @@ def _to_pydantic(value: Any) -> Any:
     """The door of msgspec for models inside other types."""
     if is_pydantic(type(value)):
         return msgspec.Raw(value.model_dump_json(by_alias=True, round_trip=True, warnings="error").encode())
-    raise TypeError(f"a {type_name(type(value))} cannot be kept as JSON")
+    raise TypeError(f"{article(type_name(type(value)))} cannot be kept as JSON")
 
 
 def _from_pydantic(declared: Any, plain: Any) -> Any:
@@ -491,7 +491,7 @@ def _key_problem(key: Any, *, declared: bool) -> str | None:
     if declared and not isinstance(key, bool) and isinstance(key, (int, float, bytes, enum.Enum, *_STR_LIKE)):
         return None
     return (
-        f"the key {key!r:.40} is a {type_name(type(key))}, and JSON's keys are strings; "
+        f"the key {key!r:.40} is {article(type_name(type(key)))}, and JSON's keys are strings; "
         f"declare the field as dict[{type_name(type(key))}, …], or use str keys"
     )
 
@@ -507,19 +507,20 @@ def _is_declarable(value: Any) -> bool:
 def _undeclared(value: Any) -> str:
     """Why a value is not kept where nothing is declared, and the way out."""
     name = type_name(type(value))
+    what = article(name)
     match value:
         case str() | int() | float():
             plain = next(kind.__name__ for kind in (str, int, float) if isinstance(value, kind))
-            return f"a {name} is a {plain} of its own kind, which JSON does not keep; use {plain}(…)"
+            return f"{what} is {article(plain)} of its own kind, which JSON does not keep; use {plain}(…)"
         case set() | frozenset() | tuple():
             kind = next(kind.__name__ for kind in (set, frozenset, tuple) if isinstance(value, kind))
-            return f"a {name} cannot be kept as JSON here; declare the field as {kind}[…] or use a list"
+            return f"{what} cannot be kept as JSON here; declare the field as {kind}[…] or use a list"
         case _ if not _is_declarable(value):
-            return f"a {name} cannot be kept as JSON; keep its data (str, numbers, lists, dicts, a dataclass) instead"
+            return f"{what} cannot be kept as JSON; keep its data (str, numbers, lists, dicts, a dataclass) instead"
         case _ if _field_names(value) is not None:
-            return f"a {name} cannot be kept as JSON here; declare the field as {name} or use a dict"
+            return f"{what} cannot be kept as JSON here; declare the field as {name} or use a dict"
         case _:
-            return f"a {name} cannot be kept as JSON here; declare the field as {name} or use a str"
+            return f"{what} cannot be kept as JSON here; declare the field as {name} or use a str"
 
 
 def difference(value: Any, decoded: Any, path: str, *, exact: bool = False) -> Problem | None:
@@ -557,9 +558,10 @@ def _changed(value: Any, decoded: Any) -> str:
             and not isinstance(value, (list, dict))
         ):
             return _undeclared(value)
+        came_back = article(type_name(type(decoded)))
         return (
-            f"a {type_name(type(value))} would come back as a {type_name(type(decoded))}; "
-            f"give a {type_name(type(decoded))}, or declare what the field really holds"
+            f"{article(type_name(type(value)))} would come back as {came_back}; "
+            f"give {came_back}, or declare what the field really holds"
         )
     if isinstance(value, dict):
         keys = [key for key in value if key not in decoded]
@@ -628,6 +630,11 @@ def key_path(path: str, key: Any) -> str:
         if isinstance(key, str) and re.fullmatch(r"[^\W\d]\w*", key)
         else f"{path}[{key!r:.40}]"
     )
+
+
+def article(name: str) -> str:
+    """A name with its article: `a str`, `an int`."""
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
 def type_name(declared: Any) -> str:

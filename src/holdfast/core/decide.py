@@ -124,7 +124,7 @@ def _open_visit(
             wakes.append(node.retry_at)
         elif not held_back:
             yield _again(options, state, node, name)
-    elif node.status == "waiting" and node.items is not None and not held_back:
+    elif node.status == "waiting" and node.items is not None and node.question is None and not held_back:
         yield from _items(options.limit, node, name, now, wakes)
     elif node.status == "pending" and node.input is not None and not held_back:
         yield _again(options, state, node, name)

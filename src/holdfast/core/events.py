@@ -131,8 +131,12 @@ class RunRewound(Event, frozen=True, kw_only=True):
     active_s: float = 0.0
     usd: float = 0.0
     tokens: int = 0
+    fresh: dict[NodeName, dict[int, int]] = {}
+    """How often the visits that are done over had been asked to be, with new idempotency keys."""
     signals: dict[str, list[Any]] = {}
-    """What came since and nobody waits for any more: it came, and is there for whoever asks next."""
+    """Signals that nobody has taken any more, oldest first, where the rewind changes that: they came, and are there for
+    whoever asks next.
+    """
     by: str | None = None
     reason: str | None = None
 

@@ -224,8 +224,12 @@ def _rewound(state: RunState, event: events.RunRewound, stored: Stored) -> None:
     state.usd, state.tokens = max(state.usd, event.usd), max(state.tokens, event.tokens)
     state.asked_at = stored.at
     _reopen(state)
-    for name, payloads in event.signals.items():
-        state.signals.setdefault(name, []).extend(payloads)
+    state.signals.update(event.signals)
+    for name, fresh in event.fresh.items():
+        state.fresh.setdefault(name, {}).update(fresh)
+        visit = state.nodes.get(name)
+        if visit is not None:
+            visit.fresh = max(visit.fresh, fresh.get(visit.iteration, 0))
     state.status = "running"
 
 
@@ -291,6 +295,7 @@ def _flow_changed(state: RunState, event: events.FlowChanged, stored: Stored) ->
         state.arrivals = _renamed(state.arrivals, rename)
         state.held = _renamed(state.held, rename)
         state.executions = _renamed(state.executions, rename)
+        state.fresh = _renamed(state.fresh, rename)
         state.writers = {field: _renamed(by, rename) for field, by in state.writers.items()}
         state.failure_node = rename.get(state.failure_node or "", state.failure_node)
         _rename_waits(state, rename)

@@ -20,7 +20,16 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import inspect as shapes
 
-from holdfast.core.codec import Codec, Problem, is_pydantic, key_path, plain_problem, same, type_name
+from holdfast.core.codec import (
+    Codec,
+    Problem,
+    article,
+    is_pydantic,
+    key_path,
+    plain_problem,
+    same,
+    type_name,
+)
 from holdfast.errors import CodecError, GraphError, did_you_mean
 
 Schema: TypeAlias = Mapping[str, Any]
@@ -365,7 +374,7 @@ def _unreadable(value: Any, declared: Any, path: str, wanted: str) -> Problem | 
     try:
         msgspec.convert(value, declared)
     except msgspec.ValidationError:
-        return path, f"{_shown(value)} is not a {wanted}"
+        return path, f"{_shown(value)} is not {article(wanted)}"
     return None
 
 

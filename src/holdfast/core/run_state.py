@@ -176,6 +176,8 @@ class RunState(msgspec.Struct, omit_defaults=True):
     """Plain field -> who set it last, and when: how parallel writers are found."""
     executions: dict[NodeName, dict[int, int]] = {}
     """Visits that were rewound -> how often they had been executed."""
+    fresh: dict[NodeName, dict[int, int]] = {}
+    """Visits that were rewound -> how often they had been asked to be done over with new idempotency keys."""
     questions: dict[str, Question] = {}
     waits: dict[str, Wait] = {}
     """Open timers and awaited signals, oldest first, by `wait_key`."""

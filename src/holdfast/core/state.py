@@ -22,7 +22,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from holdfast.core.codec import Codec, is_pydantic, key_path, same, type_name
+from holdfast.core.codec import Codec, article, is_pydantic, key_path, same, type_name
 from holdfast.core.events import Changes, Values
 from holdfast.errors import CodecError, StateError, did_you_mean
 
@@ -692,5 +692,4 @@ def _function_name(found: Any) -> str:
 def _article(value: Any) -> str:
     """A value as an error names it: `a str ('abc')`, `an int (3)`."""
     shown = f" ({value!r:.60})" if isinstance(value, (str, int, float)) else ""
-    name = type_name(type(value))
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}{shown}"
+    return f"{article(type_name(type(value)))}{shown}"

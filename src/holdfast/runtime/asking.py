@@ -48,7 +48,7 @@ def ask_first(journal: Journal, name: str, iteration: int, execution: int) -> No
     journal.record(
         events.QuestionAsked(
             **header,
-            key=f"{name}.{iteration}.{execution}" + (f".{times + 1}" if times else ""),
+            key=f"{name}.{iteration}.{execution}" + (f"#{times + 1}" if times else ""),
             text=text,
             options=asked.options,
             approving=[] if asked.into is not None else asked.options[:1],

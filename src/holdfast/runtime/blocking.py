@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from holdfast.core.graph import Flow
+from holdfast.errors import SettingError, did_you_mean
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.engine import Edit, Engine
 from holdfast.runtime.history import Checkpoint
@@ -49,6 +50,13 @@ class Options(TypedDict, total=False):
 
 def with_engine(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
     """Open an engine, use it, close it."""
+    for name in options:
+        if name not in Options.__annotations__:
+            known = (
+                did_you_mean(name, Options.__annotations__)
+                or f"; there are {', '.join(Options.__annotations__)}"
+            )
+            raise SettingError(f"neither this verb nor the engine has an option {name!r}{known}")
     return _run_in_thread(use, options) if _inside_a_loop() else _run_here(use, options)
 
 

@@ -21,6 +21,8 @@ from holdfast.runtime.family import start
 from holdfast.storage.failpoints import reach
 
 _IDLE_S = 10.0
+UNWIND_S = 5.0
+"""How long a coroutine that was cancelled may take to unwind before it is given up, like a thread."""
 
 
 class Stopped(BaseException):
@@ -106,9 +108,12 @@ class Body:
 
     __slots__ = (
         "_begun",
+        "_clock",
+        "_deadline",
         "_ended",
         "_gone",
         "_is_over",
+        "_left",
         "_task",
         "_timer",
         "attempt",
@@ -150,6 +155,9 @@ class Body:
         self._begun = False
         self._task: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
+        self._clock: Clock | None = None
+        self._deadline = 0.0
+        self._left: float | None = None
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Call a coroutine function on the loop."""
@@ -217,7 +225,22 @@ class Body:
 
     def limit(self, clock: Clock, seconds: float) -> None:
         """Stop the call when it takes longer than this."""
-        self._timer = clock.call_at(clock.now() + seconds, self._time_out)
+        self._clock = clock
+        self._deadline = clock.now() + seconds
+        self._timer = clock.call_at(self._deadline, self._time_out)
+
+    def hold_limit(self) -> None:
+        """The call only waits for something: its time stands still."""
+        if self._timer is not None and self._clock is not None and not self.timed_out:
+            self._timer.cancel()
+            self._timer = None
+            self._left = self._deadline - self._clock.now()
+
+    def go_on_with_limit(self) -> None:
+        """The wait is over: its time goes on."""
+        if self._left is not None and self._clock is not None and not self._is_over:
+            left, self._left = self._left, None
+            self.limit(self._clock, max(0.0, left))
 
     def stop(self) -> None:
         """Cancel the call. A coroutine ends when it has unwound; a thread is abandoned at once."""
@@ -235,9 +258,18 @@ class Body:
             self.parking = slots
             self._task.cancel()
 
+    def give_up(self) -> None:
+        """It was cancelled and does not unwind: it is over as far as anybody is told, and nobody waits for it, like a thread."""
+        if self._task is not None and not self._is_over:
+            with suppress(AttributeError, KeyError):  # otherwise `asyncio.run` would wait for it at its end
+                asyncio.tasks._unregister_task(self._task)  # noqa: SLF001
+            self._end(None, Stopped())
+
     def _time_out(self) -> None:
         self.timed_out = True
         self.stop()
+        if self._task is not None and self._clock is not None:
+            self._timer = self._clock.call_at(self._clock.now() + UNWIND_S, self.give_up)
 
     def _leave(self, value: Any, error: BaseException | None) -> None:
         """The call has really left: tell its end, unless it was given up before."""

@@ -17,6 +17,8 @@ from functools import lru_cache, wraps
 from hashlib import sha256
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
+import msgspec
+
 from holdfast.core import events, questions
 from holdfast.core.codec import Codec
 from holdfast.core.run_state import wait_key
@@ -149,6 +151,7 @@ class Context(_Told):
         It is known by its name (and `key`), never by the order of calls. What is returned is the decoded value, also the first
         time, typed by `type` or the annotation of `fn`. A plain `def` is called in a thread.
         """
+        _require_callable(self.node, name, fn)
         codec = _result_codec(fn, type)
         slot = self._work.claim_step(name, key)
         if kept := self._work.kept_step(slot, codec):
@@ -167,11 +170,13 @@ class Context(_Told):
         limit: int = 8,
         type: Any = None,
     ) -> list[Any]:
-        """`fn(item)` for each, at most `limit` at once; each result is kept as the step `name[number]`. Returns them in order.
+        """`fn(item)` for each, at most `limit` at once; each result is kept as the step `name[number]` of that very item.
+        Returns them in order.
         When one raises, no more are started, those under way end and are kept, and then it is raised.
         """
         if not isinstance(limit, int) or limit < 1:
             raise ContextError(f"ctx.map({name!r}, limit={limit!r}): at least 1 at once")
+        self._work.claim(f"map:{name}", f"the map {name!r}")
         listed = list(items)
         results: list[Any] = [None] * len(listed)
         numbers = iter(range(len(listed)))
@@ -182,7 +187,10 @@ class Context(_Told):
                 if failed:
                     return
                 try:
-                    results[number] = await self.step(f"{name}[{number}]", fn, listed[number], type=type)
+                    key = _digest(listed[number])
+                    results[number] = await self.step(
+                        f"{name}[{number}]", fn, listed[number], key=key, type=type
+                    )
                 except Exception as raised:  # noqa: BLE001 - raised again when the others have ended
                     failed.append(raised)
 
@@ -228,7 +236,10 @@ class Context(_Told):
             await self._work.record(events.SignalAwaited, slot=slot, name=signal, until=until)
         came = await self._work.until_kept(slot)
         if not came:
-            raise WaitTimeout(f"node {self.node!r}: the signal {signal!r} did not come in {timeout:g} s")
+            raise WaitTimeout(
+                f"node {self.node!r}: the signal {signal!r} did not come in {timeout:g} s. "
+                "retry(…, fresh=True) (--fresh) waits anew"
+            )
         return _codec(type).decode(came[0], path=f"signal {signal!r}", node=self.node)
 
     @_to_be_awaited
@@ -248,6 +259,14 @@ class Context(_Told):
         is_list = not isinstance(options, str) and all(isinstance(option, str) for option in options)
         if not is_list or len(set(options)) != len(options):
             raise ContextError(f"node {self.node!r}: options={options!r} must be different words")
+        if not isinstance(question, str) or not question:
+            raise ContextError(
+                f"node {self.node!r}: ctx.ask({question!r}) asks nothing; give the question as text"
+            )
+        if len(options) == 1 or (options and schema is not None):
+            raise ContextError(
+                f"node {self.node!r}: a question has two or more options, or a schema; not options={options!r}, schema={schema!r}"
+            )
         if on_timeout != "fail" and on_timeout not in options:
             raise ContextError(
                 f"node {self.node!r}: on_timeout={on_timeout!r} is not one of the options; use one, or 'fail'"
@@ -270,7 +289,9 @@ class Context(_Told):
             )
         came = await self._work.until_kept(slot)
         if not came:
-            raise WaitTimeout(f"node {self.node!r}: nobody answered {question!r} in {timeout:g} s")
+            raise WaitTimeout(
+                f"node {self.node!r}: nobody answered {question!r} in {timeout:g} s. retry(…, fresh=True) (--fresh) asks anew"
+            )
         return _codec(schema).decode(came[0], path="answer", node=self.node)
 
     def _require_time(self, told: str, seconds: Any) -> None:
@@ -310,6 +331,7 @@ class BlockingContext(_Told):
         **named: Any,
     ) -> Any:
         """Do a piece of work once; see `Context.step`. A plain `def` is called right here, in the node's own thread."""
+        _require_callable(self.node, name, fn)
         codec = _result_codec(fn, type)
         slot = self._work.claim_step(name, key)
         if kept := self._work.kept_step(slot, codec):
@@ -393,6 +415,21 @@ def _cost(node: str, usd: Any, tokens: Any) -> tuple[float, int]:
     if not fits:
         raise ContextError(f"node {node!r}: ctx.cost(usd={usd!r}, tokens={tokens!r}): give amounts from 0 up")
     return float(usd), tokens
+
+
+def _require_callable(node: str, name: Any, fn: Any) -> None:
+    if not callable(fn):
+        raise ContextError(
+            f"node {node!r}: the step {name!r} is given {fn!r}, which cannot be called; give a function"
+        )
+
+
+def _digest(item: Any) -> str | None:
+    """What tells an item from another in its place: results belong to items, not to numbers. None: it is no data."""
+    try:
+        return sha256(msgspec.json.encode(item, order="deterministic")).hexdigest()[:12]
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
 def _codec(declared: Any) -> Codec[Any]:

@@ -135,6 +135,13 @@ def checked_id(run_id: str) -> str:
     return run_id
 
 
+def checked_said(by: Any, reason: Any) -> None:
+    """Who does something, and why, are words."""
+    for name, said in (("by", by), ("reason", reason)):
+        if said is not None and not isinstance(said, str):
+            raise SettingError(f"{name}={said!r}: give text, or leave it out")
+
+
 def checked_seconds(seconds: float, name: str) -> float:
     """A time that can pass."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e10:

@@ -312,6 +312,11 @@ def item_failed(
     """An item of a fan-out raised, or took too long."""
     before = state.items.failures.get(item, 0) if state.items is not None else 0
     failure, delay = _judge(node, error, before + 1, now, luck, timed_out)
+    uncertain = timed_out or (
+        failures.classify(error) == "recoverable" and not isinstance(error, Recoverable)
+    )
+    if delay is None and uncertain and node.options.on_interrupt == "ask":  # see `perform`, which asks
+        failure = msgspec.structs.replace(failure, kind="recoverable")
     return events.ItemFailed(
         **header, item=item, failure=failure, retry_at=None if delay is None else now + delay
     )

@@ -22,7 +22,7 @@ from typing import Any, Literal, Self, TypeVar
 import msgspec
 
 from holdfast.core import events
-from holdfast.core.graph import Flow
+from holdfast.core.graph import Flow, Graph
 from holdfast.errors import (
     AnswerRefused,
     FlowNotFound,
@@ -41,6 +41,7 @@ from holdfast.runtime.commits import Commits
 from holdfast.runtime.creation import (
     UNKNOWN,
     checked_id,
+    checked_said,
     checked_seconds,
     checkpoint_zero,
     created,
@@ -58,7 +59,7 @@ from holdfast.runtime.services import Aside, Renewal, Salts, Services, at_once
 from holdfast.runtime.signals import Signals
 from holdfast.runtime.streams import recover
 from holdfast.runtime.views import Run, run_view
-from holdfast.storage.contract import FINAL, Request, RunRow, Store
+from holdfast.storage.contract import Request, RunRow, Store
 from holdfast.storage.holder import this_process
 from holdfast.storage.rows import open_row
 from holdfast.storage.urls import open_store
@@ -122,7 +123,7 @@ class Engine(Reading):
             }
         )
         self.flows: dict[str, Flow[Any]] = {}
-        for flow in (flows,) if isinstance(flows, Flow) else flows:
+        for flow in flows if isinstance(flows, Iterable) else (flows,):
             self.add(flow)
         self._given_store = given_store
         self._resources = dict(resources or {})
@@ -143,7 +144,7 @@ class Engine(Reading):
     def add(self, flow: Flow[Any]) -> None:
         """Make a flow known, so that its runs can be taken up."""
         if not isinstance(flow, Flow):
-            raise SettingError(f"{flow!r} is no flow; compile the graph first: graph.compile()")
+            raise SettingError(f"{_named(flow)} is no flow; give what graph.compile() returns")
         known = self.flows.get(flow.name)
         if known is not None and known is not flow:
             raise SettingError(
@@ -152,8 +153,9 @@ class Engine(Reading):
         self.flows[flow.name] = flow
 
     async def __aenter__(self) -> Self:
+        own_clock = None if isinstance(self._clock, SystemClock) else self._clock.now
         store = self._given_store or open_store(
-            self.settings.store, clock=self._clock.now, blobs=self.settings.blobs
+            self.settings.store, clock=own_clock, blobs=self.settings.blobs
         )
         threads = None if self._inline else Threads()
         writer = InlineWriter(store) if self._inline else Writer(store, _waker(asyncio.get_running_loop()))
@@ -462,7 +464,7 @@ class Engine(Reading):
         reason: str | None = None,
     ) -> Run[Any]:
         """Tell a run something. It goes to the `ctx.wait_for` that has waited longest for that name, or is kept for the next
-        one. Only records. `id` makes telling it twice harmless.
+        one. Only records. `id` makes telling it twice harmless: the second time `repeated` is set, and nothing changed.
         """
         if not isinstance(name, str) or not name:
             raise SettingError(f"{name!r} is no name of a signal")
@@ -471,24 +473,23 @@ class Engine(Reading):
         request_id = f"signal:{id}" if id is not None else self._request_id()
         request = Request(id=request_id, verb="signal", body=body, by=by, reason=reason)
         if id is not None and not self.store.post(run_id, request):  # the inbox knows what was told before
-            return self._view(run_id)
+            return msgspec.structs.replace(self._view(run_id), repeated=True)
         return await self._operate(run_id, request)
 
     def _looked_up(self, run_id: str, asked: str) -> Journal:
         """A run as it stands, for looking only."""
         services = self._open()
         row = services.store.run(run_id)
-        if row.status in FINAL:
-            raise ResumeRefused(run_id, f"it is {row.status}, which is final", asked=asked)
+        refuse_final(run_id, row.status, asked)
         state = history.load(services.store, run_id, row=row)
         return Journal(services, self.flows.get(row.flow) or UNKNOWN, state, row=row, fence=0)
 
     async def _operate(self, run_id: str, request: Request) -> Run[Any]:
         """Do what an operator asks: through the runner that has the run, its inbox, or a short claim."""
         services = self._open()
+        checked_said(request.by, request.reason)
         row = services.store.run(run_id)
-        if row.status in FINAL:
-            raise ResumeRefused(run_id, f"it is {row.status}, which is final", asked=_ASKED[request.verb])
+        refuse_final(run_id, row.status, _ASKED[request.verb])
         runner = self._runners.get(run_id)
         if runner is None and not row.held:
             with suppress(RunHeld):
@@ -523,7 +524,7 @@ class Engine(Reading):
         try:
             row = services.store.run(run_id)
             state = history.load(services.store, run_id, row=row)
-            refuse_final(run_id, state.status)
+            refuse_final(run_id, state.status, _ASKED[request.verb])
             journal = Journal(
                 services, self.flows.get(row.flow) or UNKNOWN, state, row=row, fence=lease.fence
             )
@@ -686,6 +687,10 @@ class Engine(Reading):
                     runner = self._runners.get(request.run_id)
                     if runner is not None:
                         runner.request(request)
+
+
+def _named(given: object) -> str:
+    return f"graph {given.name!r}" if isinstance(given, Graph) else repr(given)
 
 
 def _aside(threads: Threads) -> Aside:

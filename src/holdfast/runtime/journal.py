@@ -25,7 +25,7 @@ from holdfast.core.graph import Flow
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState
 from holdfast.core.writers import Writers
-from holdfast.errors import LogBudget, StoreBusy, StoreError, StoreFull
+from holdfast.errors import LogBudget, SettingError, StoreBusy, StoreCorrupt, StoreError, StoreFull, named
 from holdfast.runtime.services import Services
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot, View
@@ -45,8 +45,20 @@ _RESULTS = (
     events.ItemCompleted,
     events.StepCompleted,
     events.NodeCheckpointed,
-    events.NodeStreamed,
 )
+_OURS = frozenset(
+    {
+        "NodeStarted",
+        "NodeCompleted",
+        "ItemStarted",
+        "ItemCompleted",
+        "StepCompleted",
+        "RunCompleted",
+    }
+)
+"""Kinds of which every word is our own, or was checked before."""
+_HEARD = (events.QuestionAsked, events.SignalAwaited)
+"""What somebody else is to hear of soon."""
 _ROW_BYTES = 64
 _RETRY_S = 0.05
 _LATER = StoreBusy("tried again later")
@@ -80,6 +92,8 @@ class Journal:
         """What was recorded and not saved, by the time it happened."""
         self._tail_bytes = 0
         self._tail_events = 0
+        self.urgent = False
+        """Something was recorded that others wait for: it is saved at once, whatever the durability."""
         self._since_checkpoint = 0
         self._light = min(_LIGHT_BYTES, services.blob_over, services.log_budget)
         self._blobs: tuple[Blob, ...] = ()
@@ -108,6 +122,8 @@ class Journal:
         """Encode and fold one event. It is durable after the next `save`."""
         encoded, state, at, unsaved = events.encode(event), self.state, self.at, self._unsaved
         size = len(encoded.body)
+        if encoded.kind not in _OURS:
+            self._check(event, encoded)
         if self._since_checkpoint + size > self._light:
             encoded = self._weighed(event, encoded)
             size = len(encoded.body)
@@ -121,7 +137,20 @@ class Journal:
             unsaved.append((at, [encoded]))
         self._tail_bytes += size + _ROW_BYTES
         self._tail_events += 1
-        self._since_checkpoint = 0 if encoded.kind in events.CHECKPOINTS else self._since_checkpoint + size
+        if encoded.kind in events.CHECKPOINTS:
+            self._since_checkpoint = 0
+        elif (
+            encoded.kind != "NodeStreamed"
+        ):  # what was streamed is said already: it is no reason to refuse a result
+            self._since_checkpoint += size
+
+    def _check(self, event: Event, encoded: Encoded) -> None:
+        """Nothing is recorded that could not be read again: a name that is no text, say."""
+        self.urgent = self.urgent or isinstance(event, _HEARD)
+        try:
+            events.decode(encoded)
+        except StoreCorrupt as fault:
+            raise SettingError(f"this cannot be recorded: {fault.__cause__ or fault}") from fault
 
     def _weighed(self, event: Event, encoded: Encoded) -> Encoded:
         """An event without what is too large for a log. Warns of one that makes its checkpoint heavy, refuses one over the
@@ -178,25 +207,28 @@ class Journal:
                 waiter.set_exception(error)
 
     def _commit(self, append: Append, done: Done, waited: float) -> None:
-        def told(error: BaseException | None) -> None:
-            if isinstance(error, (StoreBusy, StoreFull)):
-                error = self._again(append, done, waited, error)
-                if error is _LATER:
-                    return
-            if error is None:
-                self._moved(append)
-            done(error)
+        self.services.commits.commit(append, lambda error: self._told(append, done, waited, error))
 
-        self.services.commits.commit(append, told)
+    def _told(self, append: Append, done: Done, waited: float, error: BaseException | None) -> None:
+        if isinstance(error, (StoreBusy, StoreFull)):
+            error = self._again(append, done, waited, error)
+            if error is _LATER:
+                return
+        if error is None:
+            self._moved(append)
+        done(error)
 
     def _again(self, append: Append, done: Done, waited: float, fault: StoreError) -> BaseException | None:
         """An append whose outcome is unknown or that may pass later: None if it is there, `_LATER` if it is
         tried again, or an error.
         """
         services = self.services
+        known = True
         try:
             if services.store.appended(append.run_id, append.rows[0].seq, append.rows[0].salt):
                 return None
+        except StoreBusy:
+            known = False  # sent again before it was looked up, it might be refused for being there
         except StoreError as lost:
             return lost
         if waited >= services.holder.ttl_s:
@@ -205,9 +237,14 @@ class Journal:
                 f"({fault}). What was acknowledged is safe; resume when the store works again."
             )
         pause = min(_RETRY_S * (1 + waited), 1.0)
-        services.clock.call_at(
-            services.clock.now() + pause, lambda: self._commit(append, done, waited + pause)
-        )
+
+        def later() -> None:
+            if known:
+                self._commit(append, done, waited + pause)
+            else:
+                self._told(append, done, waited + pause, fault)
+
+        services.clock.call_at(services.clock.now() + pause, later)
         return _LATER
 
     def _moved(self, append: Append) -> None:
@@ -234,6 +271,7 @@ class Journal:
         rows: tuple[Row, ...] = ()
         digest, seq = self.digest, self.state.seq - sum(len(encoded) for _, encoded in unsaved)
         blobs, self._blobs = self.base_blobs + self._blobs, ()
+        self.urgent = False
         for at, encoded in unsaved:
             rows += seal(
                 digest, self.state.run_id, seq, at, encoded, self.services.salts(SALT_BYTES * len(encoded))
@@ -282,7 +320,7 @@ def view_of(state: RunState, rewinds: tuple[tuple[int, int], ...], due_at: float
         fingerprint=state.fingerprint,
         state_version=state.state_version,
         active=tuple(islice(state.open, 5)),
-        error=f"{failure.type}: {failure.message}"[:500] if failure is not None else None,
+        error=named(failure.type, failure.message)[:500] if failure is not None else None,
         rewinds=rewinds,
         due_at=due_at,
     )

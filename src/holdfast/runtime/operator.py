@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.core import events
-from holdfast.errors import ResumeRefused
+from holdfast.errors import ResumeRefused, did_you_mean
 from holdfast.runtime import ends
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.streams import recover
@@ -80,6 +80,7 @@ def skipped(
 def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:
     """The visits that somebody can retry or skip: failed, cut, waiting, or due and not begun."""
     nodes = journal.state.nodes
+    asked = "tried again" if verb == "retry" else "skipped"
     names = [
         name
         for name in journal.state.open
@@ -96,7 +97,9 @@ def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:
     elif node in names:
         return [node]
     elif node not in journal.flow.nodes:
-        raise ResumeRefused(journal.state.run_id, f"flow {journal.flow.name!r} has no node {node!r}")
+        near = did_you_mean(node, journal.flow.nodes) or f"; it has {', '.join(journal.flow.nodes)}"
+        told = f"flow {journal.flow.name!r} has no node {node!r}{near}"
+        raise ResumeRefused(journal.state.run_id, told, asked=asked)
     else:
         visit = nodes.get(node)
         is_now = visit.status if visit is not None else "not reached"
@@ -104,14 +107,15 @@ def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:
             _refuse_unapproved(journal, [node])
         raise ResumeRefused(
             journal.state.run_id,
-            f"node {node!r} is {is_now}; only a failed, cut or waiting node "
-            f"can be {'tried again' if verb == 'retry' else 'skipped'}",
+            f"node {node!r} is {is_now}; only a failed, cut or waiting node can be {asked}",
+            asked=asked,
         )
     if not names:
         _refuse_unapproved(journal, journal.state.arrivals)
         raise ResumeRefused(
             journal.state.run_id,
             f"no node of it has failed, was cut or waits, so there is nothing to {verb}",
+            asked=asked,
         )
     return names
 
@@ -125,4 +129,5 @@ def _refuse_unapproved(journal: Journal, names: Iterable[str]) -> None:
                 journal.state.run_id,
                 f"node {name!r} asks first and has not begun. Answer its question; where that was refused, resume with "
                 "force=True (--force) to ask again.",
+                asked="tried again",
             )

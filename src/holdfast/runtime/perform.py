@@ -77,6 +77,11 @@ def _perform_on_visit(journal: Journal, command: commands.AnyCommand) -> None:
                 record(event)
         case commands.FailItems():
             told = f"item {command.item}: {command.failure.message}"
+            if (
+                command.failure.kind == "recoverable"
+            ):  # nobody knows whether its effect happened, as after a crash
+                record(events.NodeInterrupted(**header, reason=f"{command.failure.type}, {told}"))
+                return
             record(
                 events.NodeFailed(**header, failure=msgspec.structs.replace(command.failure, message=told))
             )

@@ -4,11 +4,12 @@ it is known, states are typed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any, Literal, TypeVar, overload
 
 from holdfast.core.graph import Flow
-from holdfast.errors import RunCancelled, RunFailed
+from holdfast.errors import RunCancelled, RunFailed, StoreError, ended, named
 from holdfast.runtime import history
 from holdfast.runtime.clock import Clock, sleep
 from holdfast.runtime.followers import POLL_S, Followers
@@ -21,6 +22,7 @@ from holdfast.storage.contract import FINAL, Query, RunRow, RunStatus, Store
 from holdfast.storage.rows import open_row
 
 S = TypeVar("S")
+_log = logging.getLogger("holdfast")
 
 _ASKING: tuple[RunStatus, ...] = ("pending", "running", "waiting", "paused", "interrupted", "failed")
 _RUNS_ASKED_MAX = 10_000
@@ -110,12 +112,20 @@ class Reading:
         """What is asked, oldest first: by one run, or by all that wait."""
         every = Query(status=_ASKING, limit=_RUNS_ASKED_MAX)
         rows = self.store.runs(every) if run_id is None else [self.store.run(run_id)]
-        asked = [
-            AskedQuestion(run_id=row.run_id, flow=row.flow, question=question)
-            for row in rows
-            if row.status not in FINAL
-            for question in history.load(self.store, row.run_id, row=row).questions.values()
-        ]
+        asked: list[AskedQuestion] = []
+        for row in rows:
+            if row.status in FINAL:
+                continue
+            try:
+                pending = history.load(self.store, row.run_id, row=row).questions.values()
+            except StoreError as fault:
+                if run_id is not None:
+                    raise
+                _log.warning("run %r cannot be read, so what it asks is not listed: %s", row.run_id, fault)
+                continue
+            asked += [
+                AskedQuestion(run_id=row.run_id, flow=row.flow, question=question) for question in pending
+            ]
         return sorted(asked, key=lambda one: one.question.asked_at)
 
     async def wait(self, run_id: str, timeout: float | None = None) -> Run[Any]:
@@ -146,10 +156,10 @@ class Reading:
         if run.status == "failed":
             error = run.error
             where = f" in node {run.failed_node!r}" if run.failed_node else ""
-            what = f"{error.type}: {error.message}".rstrip(".") if error is not None else "unknown"
+            what = named(error.type, error.message) if error is not None else "unknown"
             raise RunFailed(
                 run,
-                f"run {run.id!r} failed{where}: {what}. Nothing that completed is lost: fix the cause and resume "
+                f"run {run.id!r} failed{where}: {ended(what)} Nothing that completed is lost: fix the cause and resume "
                 f"{run.id!r}, or skip the node.",
             )
         if run.status == "cancelled":

@@ -21,7 +21,15 @@ from holdfast.core.events import CHECKPOINTS, Values
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import NODE_LEVEL, RunState
 from holdfast.core.state import diff
-from holdfast.errors import HoldfastError, ResumeRefused, SettingError, StateError, did_you_mean
+from holdfast.errors import (
+    HoldfastError,
+    ResumeRefused,
+    SettingError,
+    StateError,
+    did_you_mean,
+    ended,
+    named,
+)
 from holdfast.runtime import history
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
@@ -80,11 +88,7 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: 
         to = _within(row, to, history.began_after(services.store, row))
     fatal = head.failure is not None and head.failure.kind == "fatal"
     if head.failure is not None and fatal and not wish.named and not wish.force:
-        raise ResumeRefused(
-            row.run_id,
-            f"it failed with {head.failure.type}: {head.failure.message.rstrip('.')}, which is fatal: "
-            "trying again is pointless unless the cause is gone. Then use force=True (--force).",
-        )
+        raise ResumeRefused(row.run_id, _fatal(head.failure))
     state = head if to is None else _rewound_to(services, flow, row, head, to, wish)
     journal = Journal(services, flow, state, row=row, fence=fence)
     journal.tick()
@@ -129,13 +133,21 @@ def _tried_again(head: RunState, wish: Wish) -> list[str] | None:
     return [name for name in head.failed if name not in fatal]
 
 
-def refuse_final(run_id: str, status: str) -> None:
+def _fatal(failure: events.Failure) -> str:
+    told = f"its failure is fatal. {ended(named(failure.type, failure.message))}"
+    if "--force" in failure.message:  # it says itself what forcing does
+        return told
+    return f"{told} Trying again is pointless unless the cause is gone; then use force=True (--force)."
+
+
+def refuse_final(run_id: str, status: str, asked: str = "resumed") -> None:
     """A run that is over is not touched again."""
     if status in FINAL:
         raise ResumeRefused(
             run_id,
             f"it is {status}, which is final. Fork it to go on from one of its checkpoints: "
             f"fork({run_id!r}, checkpoint=…), `holdfast fork {run_id}@SEQ`.",
+            asked=asked,
         )
 
 
@@ -218,13 +230,15 @@ def _rewound_to(
 def _signals_since(
     services: Services, row: RunRow, head: RunState, state: RunState, to: int
 ) -> dict[str, list[Any]]:
-    """What the run was told behind that place, or what a visit had taken that is done over: it happened, whatever the run
-    forgets.
+    """What the run was told and has not taken, as it goes on from that place: what a visit had taken that is done over,
+    what was not taken there, what came behind it. It happened, whatever the run forgets.
     """
     told: dict[str, list[Any]] = {}
     for name in state.open:
         for signal, payload in _taken(services, row, state, name, to):
             told.setdefault(signal, []).append(payload)
+    for name, waiting in state.signals.items():
+        told.setdefault(name, []).extend(waiting)
     for found in services.store.events(row.run_id, to, kinds=("SignalReceived",)):
         if any(first <= found.seq <= last for first, last in head.stretches()):
             signal = open_row(found, services.store.blobs).event
@@ -244,6 +258,15 @@ def _taken(services: Services, row: RunRow, state: RunState, name: str, to: int)
             slots.add((level, awaited.slot))
             for payload in node.kept.get(level, {}).get(awaited.slot, ()):
                 yield awaited.name, payload
+
+
+def _fresh(head: RunState) -> dict[str, dict[int, int]]:
+    """Which visits have idempotency keys of their own by now: a receiver has seen the old ones."""
+    fresh = {name: dict(visits) for name, visits in head.fresh.items()}
+    for name, node in head.nodes.items():
+        if node.fresh:
+            fresh.setdefault(name, {})[node.iteration] = node.fresh
+    return fresh
 
 
 def _rewind(
@@ -272,6 +295,7 @@ def _rewind(
         active_s=head.active_s,
         usd=head.usd,
         tokens=head.tokens,
+        fresh=_fresh(head),
         signals=signals,
         by=wish.by,
         reason=wish.reason,

@@ -22,9 +22,9 @@ from holdfast.core import commands, events
 from holdfast.core.decide import decide
 from holdfast.core.events import Failure
 from holdfast.core.graph import Flow
-from holdfast.errors import AnswerRefused, LogBudget, ResumeRefused
+from holdfast.errors import AnswerRefused, LogBudget, ResumeRefused, SettingError
 from holdfast.runtime import asking, ends, failures, operator
-from holdfast.runtime.bodies import Body, Parked, Stopped
+from holdfast.runtime.bodies import UNWIND_S, Body, Parked, Stopped
 from holdfast.runtime.clock import Timer
 from holdfast.runtime.context import BlockingContext, Context
 from holdfast.runtime.journal import Journal
@@ -68,6 +68,7 @@ class Runner:
         """A node that is not idempotent has ended since the last save: that must be durable before anything else starts."""
         self._halt: Halt | None = None
         self._grace: Timer | None = None
+        self._unwinding: Timer | None = None
         self._durability = self.state.options.get("durability", "sync")
         self._advancing = False
         self._saving = False
@@ -108,20 +109,34 @@ class Runner:
             self._halt = halt
         if self._grace is not None:
             self._grace.cancel()
-        if halt.kind == "interrupt":  # what only waits need not be waited for
-            for body in list(self._bodies.values()):
-                if body.work is not None:
-                    body.work.park()
+        if halt.kind == "interrupt":
+            self._park_all()
         if grace_s > 0 and self._bodies:
             clock = self.services.clock
             self._grace = clock.call_at(clock.now() + grace_s, self._stop_bodies)
         else:
             self._stop_bodies()
 
-    def _stop_bodies(self) -> None:
+    def _park_all(self) -> None:
+        """What only waits need not be waited for."""
         for body in list(self._bodies.values()):
-            body.stop()
+            if body.work is not None:
+                body.work.park()
+
+    def _stop_bodies(self) -> None:
+        """Stop what runs. A coroutine that does not unwind, or whoever asks a second time, is not waited for."""
+        if self._unwinding is None:
+            clock = self.services.clock
+            for body in list(self._bodies.values()):
+                body.stop()
+            self._unwinding = clock.call_at(clock.now() + UNWIND_S, self._give_up_bodies)
+        else:
+            self._give_up_bodies()
         self._advance()
+
+    def _give_up_bodies(self) -> None:
+        for body in list(self._bodies.values()):
+            body.give_up()
 
     # --- the loop -------------------------------------------------------------------------------------
 
@@ -135,7 +150,7 @@ class Runner:
             await self.done
         finally:
             self._abandon()
-            for timer in (deadline, self._grace, self._timer):
+            for timer in (deadline, self._grace, self._unwinding, self._timer):
                 if timer is not None:
                     timer.cancel()
 
@@ -196,7 +211,7 @@ class Runner:
         """Not now only if the run saves when it stops, and nothing in it or about to start wants anything to be durable."""
         # Checkpoint 0 is durable before anything runs, whatever the durability.
         first = not self.journal.saved_seq
-        if first or idle or self._durability != "exit" or self.journal.awaited:
+        if first or idle or self._durability != "exit" or self.journal.awaited or self.journal.urgent:
             return True
         return self._careful(starts) or self.state.seq - self.journal.saved_seq >= _EXIT_EVENTS_MAX
 
@@ -504,7 +519,9 @@ class Runner:
         for request in requests:
             if self.state.status in ("failed", "interrupted") and request.verb != "cancel":
                 continue  # it stays where it is, for whoever takes the run up again
-            with suppress(ResumeRefused, AnswerRefused):  # it came too late: the run has moved on
+            with suppress(
+                ResumeRefused, AnswerRefused, SettingError
+            ):  # it came too late: the run has moved on
                 self.answer(request)
 
     def answer(self, request: Request) -> None:
@@ -522,6 +539,7 @@ class Runner:
                 self.halt(Halt("cancel", request.by, request.reason))
             case "pause":
                 operator.pause(self.journal, by=request.by, reason=request.reason)
+                self._park_all()
             case "answer" | "signal":
                 if asking.tell(self.journal, request):
                     self.halt(Halt("cancel", request.by, request.reason or "aborted by the answer"))

@@ -75,9 +75,13 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     """Nodes that failed and were safe to."""
     waits: tuple[str, ...]
     """The timers and signals that it waits for."""
+    signals: dict[str, int]
+    """Signals that it was told and nobody has taken -> how many of each."""
     layer: int
     held_by: str | None
     """The live process that executes it, if any."""
+    repeated: bool = False
+    """The same signal, by its id, was told before: nothing changed."""
 
 
 class AskedQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,6 +127,7 @@ def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S
         cost=Cost(state.usd, state.tokens),
         warnings=tuple(state.warnings),
         waits=tuple(state.waits),
+        signals={name: len(told) for name, told in state.signals.items() if told},
         layer=state.layer,
         held_by=row.holder.describe() if row is not None and row.held and row.holder is not None else None,
     )

@@ -122,6 +122,7 @@ class Work:
             raise ContextError(
                 f"node {self._header['node']!r}: a step is known by its name, and {name!r} is none"
             )
+        name = self.encode(name, "the name of a step").replace(":", "::")
         slot = name if key is None else f"{name}:{key}"
         self.claim("step:" + slot, f"the step {slot!r}")
         return slot
@@ -198,7 +199,11 @@ class Work:
             value = fn(*args, **named)
         else:
             self._threads += 1
-            value = await threads.call(lambda: fn(*args, **named), self._thread_ended)
+            try:
+                value = await threads.call(lambda: fn(*args, **named), self._thread_ended)
+            except Parked as waits:
+                self.body.parking = None
+                raise self._waits_inside_step(waits.slots[0]) from None
         return await value if isinstance(value, Awaitable) else value
 
     def _thread_ended(self) -> None:
@@ -235,12 +240,15 @@ class Work:
 
     def _refuse_inside_step(self, slot: str) -> None:
         """A step is under way until it has returned, and while it is, nothing unwinds: it would wait in memory for ever."""
-        step = self._in_step.get(asyncio.current_task())
-        if step is not None:
-            raise ContextError(
-                f"node {self._header['node']!r} waits ({slot!r}) inside the step {step!r}, which then cannot be unwound. Wait "
-                "outside of steps, and give what came to the step."
-            )
+        if asyncio.current_task() in self._in_step:
+            raise self._waits_inside_step(slot)
+
+    def _waits_inside_step(self, slot: str) -> ContextError:
+        step = self._in_step.get(asyncio.current_task(), "")
+        return ContextError(
+            f"node {self._header['node']!r} waits ({slot!r}) inside the step {step!r}, which then cannot be unwound. Wait "
+            "outside of steps, and give what came to the step."
+        )
 
     def warn_of_unused_answers(self, slot: str) -> None:
         """A question whose words vary from attempt to attempt is asked for ever: what was answered belongs to other words."""
@@ -289,11 +297,14 @@ class Work:
         clock = self._services.clock
         timer = clock.call_at(clock.now() + self._services.park_after, self.park)
         self._adopt()
+        if not self._steps:
+            self.body.hold_limit()
         try:
             await waiter
         finally:
             timer.cancel()
             self._waiters.pop(slot, None)
+            self.body.go_on_with_limit()
 
     def deliver(self) -> None:
         """Something is durable: tell those who wait for it."""

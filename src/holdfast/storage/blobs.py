@@ -113,18 +113,18 @@ class MemoryBlobs:
         self._kept.pop(digest, None)
 
     def spill(self, run_id: str, key: str, data: bytes) -> None:
-        _require_run_id(run_id)
+        require_run_id(run_id)
         with self._lock:
             self._spilled.setdefault(run_id, {}).setdefault(key, []).append(data)
 
     def spilled(self, run_id: str) -> dict[str, bytes]:
-        _require_run_id(run_id)
+        require_run_id(run_id)
         with self._lock:
             streams = self._spilled.get(run_id, {})
             return {key: b"".join(streams[key]) for key in sorted(streams)}
 
     def unspill(self, run_id: str, keys: Iterable[str]) -> None:
-        _require_run_id(run_id)
+        require_run_id(run_id)
         with self._lock:
             streams = self._spilled.get(run_id, {})
             for key in keys:
@@ -226,7 +226,7 @@ class FileBlobs:
         return self.folder / digest[:2] / digest[2:4] / digest
 
     def _spills(self, run_id: str) -> Path:
-        _require_run_id(run_id)
+        require_run_id(run_id)
         return self.folder / "spills" / run_id
 
     def _names(self, folder: Path, length: int) -> list[str]:
@@ -364,7 +364,8 @@ def _is_hex(name: str) -> bool:
 # --- streams -----------------------------------------------------------------------------------------
 
 
-def _require_run_id(run_id: str) -> None:
+def require_run_id(run_id: str) -> None:
+    """An id that a run can have, and that leads nowhere else."""
     if not RUN_ID.fullmatch(run_id):
         raise SettingError(
             f"{run_id!r} is no run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter or digit"

@@ -1,4 +1,8 @@
-"""The SQL of the SQLite store as it is written in `sql/`: named queries, and the numbered migrations that make the schema."""
+"""The SQL of the stores as it is written in `sql/`: named queries, and the numbered migrations that make the schema. Each
+dialect has a folder of its own; SQLite's is `sql/` itself.
+
+In PostgreSQL the tables are in a schema, which the files call `holdfast`; a store in another one has its name put in that place.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,23 @@ import re
 from importlib import resources
 
 _NAME = re.compile(r"^-- (\w+): .+$", re.MULTILINE)
+_SCHEMA = re.compile(r"\bholdfast\b")
 _sql = resources.files("holdfast.storage") / "sql"
 
 
-def queries() -> dict[str, str]:
+def queries(dialect: str = "", schema: str | None = None) -> dict[str, str]:
     """The named queries of `queries.sql`, on one line each: the driver finds a prepared statement by its text."""
-    parts = _NAME.split((_sql / "queries.sql").read_text(encoding="utf-8"))
+    parts = _NAME.split(within((_sql / dialect / "queries.sql").read_text(encoding="utf-8"), schema))
     return {name: " ".join(text.split()) for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def migrations() -> list[str]:
+def migrations(dialect: str = "", schema: str | None = None) -> list[str]:
     """The migrations in order; the n-th lifts a store from version n-1 to n."""
-    files = sorted((_sql / "migrations").iterdir(), key=lambda file: file.name)
-    return [file.read_text(encoding="utf-8") for file in files if file.name.endswith(".sql")]
+    files = sorted((_sql / dialect / "migrations").iterdir(), key=lambda file: file.name)
+    texts = [file.read_text(encoding="utf-8") for file in files if file.name.endswith(".sql")]
+    return [within(text, schema) for text in texts]
+
+
+def within(sql: str, schema: str | None) -> str:
+    """A text of ours with another schema in the place of `holdfast`."""
+    return sql if schema is None else _SCHEMA.sub(f'"{schema}"', sql)

@@ -28,11 +28,12 @@ _memory_blobs: dict[str, MemoryBlobs] = {}
 def open_store(
     url: str | os.PathLike[str],
     *,
-    clock: Callable[[], float] = time.time,
+    clock: Callable[[], float] | None = None,
     blobs: str | os.PathLike[str] | None = None,
 ) -> Store:
-    """Open `memory://[name]`, `sqlite:///path` (`sqlite:////path` from the root) or a bare path, which means SQLite. Its blobs
-    are where it keeps them itself, or at the URL `blobs`.
+    """Open `memory://[name]`, `sqlite:///path` (`sqlite:////path` from the root) or a bare path, which means SQLite, or
+    `postgresql://…`. Its blobs are where it keeps them itself, or at the URL `blobs`. Without `clock` a store goes by the clock
+    that it shares with its other users: this machine's, or that of the database's server.
     """
     store = _open(url, clock)
     try:
@@ -59,7 +60,11 @@ def open_blobs(url: str | os.PathLike[str], *, spills: Blobs) -> Blobs:
     return FsspecBlobs(text, spills=spills)
 
 
-def _open(url: str | os.PathLike[str], clock: Callable[[], float]) -> Store:
+def _open(
+    url: str | os.PathLike[str],
+    clock: Callable[[], float] | None,
+    machine: Callable[[], float] = time.time,
+) -> Store:
     text = os.fspath(url)
     if not text:
         raise SettingError(
@@ -67,21 +72,30 @@ def _open(url: str | os.PathLike[str], clock: Callable[[], float]) -> Store:
         )
     match = _SCHEME.match(text)
     if match is None:
-        return SqliteStore(text, clock=clock)
+        return SqliteStore(text, clock=clock or machine)
     scheme, rest = match[1].lower(), text[match.end() :]
     if scheme == "memory":
-        return MemoryStore(_memory_name(rest), clock=clock)
+        return MemoryStore(_memory_name(rest), clock=clock or machine)
     if scheme == "sqlite":
-        return SqliteStore(_sqlite_path(rest), clock=clock)
+        return SqliteStore(_sqlite_path(rest), clock=clock or machine)
     if scheme in ("postgresql", "postgres"):
-        raise SettingError(
-            "PostgreSQL stores are not available in this version of Holdfast yet. "
-            "Use a SQLite store: a path, or sqlite:///path."
-        )
+        return _postgres(text, clock)
     raise SettingError(
         f"no store has the scheme {scheme!r}{did_you_mean(scheme, SCHEMES)}. "
-        "A store URL is memory://[name], sqlite:///path or a bare path, which means SQLite."
+        "A store URL is memory://[name], sqlite:///path or a bare path, which means SQLite, or postgresql://…"
     )
+
+
+def _postgres(url: str, clock: Callable[[], float] | None) -> Store:
+    try:
+        from holdfast.storage.postgres import PostgresStore
+    except ImportError as missing:
+        if (missing.name or "").startswith("holdfast"):
+            raise
+        raise SettingError(
+            "a PostgreSQL store needs the package psycopg: pip install 'holdfast[postgres]'"
+        ) from None
+    return PostgresStore(url, clock=clock)
 
 
 def _memory_name(rest: str) -> str:

@@ -1,0 +1,86 @@
+"""Where a PostgreSQL store is: its URL taken apart, and put together again without secrets.
+
+It owns no connection. Invariant: nothing that is printed holds a password. The shape of the URL is checked here, before
+the driver sees it, because the driver's own complaints may quote what stands in the wrong place, and that may be
+half of a password.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl, quote
+
+from holdfast.errors import SettingError
+
+SCHEMA = "holdfast"
+_SHAPE = re.compile(
+    r"(?i:postgres(?:ql)?)://"
+    r"(?:(?P<user>[^:@/?#]*)(?::(?P<password>[^@/?#]*))?@)?"
+    r"(?P<hosts>[A-Za-z0-9._,:%\[\]-]*)"
+    r"(?:/(?P<database>[^/?#@]*))?"
+    r"(?:\?(?P<options>(?:[a-z_]+=[^&?#@]*(?:&|$))*))?"
+)
+_PORT = re.compile(r":(?![0-9]{0,5}(?:,|$))")
+_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_SCHEMA_NAME = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
+_SECRET = re.compile(r"password|secret|token", re.IGNORECASE)
+_YES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_CONNECTION = {
+    "connect_timeout": "10",
+    "tcp_user_timeout": "15000",  # ms: a server that fell silent is given up well within a lease
+    "keepalives_idle": "10",
+    "client_encoding": "UTF8",
+    "fallback_application_name": "holdfast",
+}
+
+
+class Address:
+    """A place for a store. `url` opens it again and holds no secret; `conninfo` is for the driver only."""
+
+    def __init__(self, url: str, *, schema: str | None = None, unsafe: bool | None = None) -> None:
+        match = _SHAPE.fullmatch(url)
+        if match is None or _ESCAPE.search(url) or _PORT.search(re.sub(r"\[[^]]*\]", "", match["hosts"])):
+            raise SettingError(
+                "this PostgreSQL URL cannot be read. It is postgresql://user:password@host:5432/database, with every "
+                "special character of user and password written as %XX: @ as %40, / as %2F, # as %23, ? as %3F, % as %25."
+            )
+        options = dict(parse_qsl(match["options"] or "", keep_blank_values=True))
+        self.schema = _schema(options.pop("schema", None) if schema is None else schema)
+        self.unsafe = _unsafe(options.pop("unsafe", None)) if unsafe is None else unsafe
+        place = f"{match['hosts']}/{match['database'] or ''}"
+        shown = {name: value for name, value in options.items() if not _SECRET.search(name)}
+        if self.schema != SCHEMA:
+            shown["schema"] = self.schema
+        if self.unsafe:
+            shown["unsafe"] = "1"
+        user = f"{match['user']}@" if match["user"] else ""
+        self.url = f"postgresql://{user}{place}{_query(shown)}"
+        secret = f":{match['password']}" if match["password"] else ""
+        owner = f"{match['user'] or ''}{secret}@" if match["user"] or secret else ""
+        self.conninfo = f"postgresql://{owner}{place}{_query(_CONNECTION | options)}"
+
+    def __repr__(self) -> str:
+        return f"Address({self.url!r})"
+
+
+def _query(options: dict[str, str]) -> str:
+    told = "&".join(f"{name}={quote(value, safe='/')}" for name, value in options.items())
+    return f"?{told}" if told else ""
+
+
+def _schema(name: str | None) -> str:
+    name = SCHEMA if name is None else name
+    if not _SCHEMA_NAME.fullmatch(name):
+        raise SettingError(
+            f"{name!r} cannot be the schema of a store: use up to 63 small letters, digits and '_', starting with "
+            "a letter or '_' and not with 'pg_'"
+        )
+    return name
+
+
+def _unsafe(text: str | None) -> bool:
+    if text is None:
+        return False
+    if text.lower() not in _YES:
+        raise SettingError("the option `unsafe` of a PostgreSQL URL is 1 or 0")
+    return _YES[text.lower()]

@@ -1,0 +1,436 @@
+"""The way to a PostgreSQL server: connections, transactions and what goes wrong with them. The only file that imports psycopg.
+
+It owns one connection that writes, under one lock, and a few that read. It knows no verb of a store. Invariants:
+
+- No session state: no prepared statements, no search path, every transaction says its own bounds. So a pool in
+  between (pgbouncer, by transaction) changes nothing.
+- Every connection was looked at (`postgres_setup.require_fit`), and every transaction looks again, before it commits, whether its
+  commit will be durable.
+- A connection that is lost while something is written leaves the outcome unknown: `StoreBusy`. One that
+  was lost before is found out before anything is sent, and replaced.
+- Errors of PostgreSQL leave this file as our own; no password is in any of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import select
+import struct
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, Literal, TypeVar
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.adapt import AdaptersMap, Dumper
+from psycopg.pq import Format, TransactionStatus
+
+from holdfast.errors import (
+    CodecError,
+    SettingError,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreUnusable,
+)
+from holdfast.storage import failpoints, forks
+from holdfast.storage.postgres_address import Address
+from holdfast.storage.postgres_arrays import Bytes, Floats, Ints, Texts
+from holdfast.storage.postgres_setup import not_durable, require_fit
+from holdfast.storage.postgres_time import DatabaseTime
+
+T = TypeVar("T")
+Cells = tuple[Any, ...]
+Verb = Literal["append", "claim", "post", "release", "renew"]
+_Connection = psycopg.Connection[Cells]
+
+_READERS_MAX = 8
+"""Connections that read at a time; further threads wait. A server has few connections to give."""
+_IDLE_IN_TRANSACTION_S = 10
+"""How long a transaction may stand still: a stopped process must not keep others from a run for ever."""
+_TRIES = 3
+Unfit = (UnicodeEncodeError, OverflowError, struct.error, psycopg.DataError, pg.ProgramLimitExceeded)
+"""What is raised for values that PostgreSQL cannot keep."""
+Disagree = psycopg.IntegrityError
+"""What is raised where rows are not as the run row says."""
+
+# What a forked child inherits must never be finalised there: it is the parent's.
+_open: weakref.WeakSet[Wire] = weakref.WeakSet()
+_inherited: list[Wire] = []
+os.register_at_fork(after_in_child=lambda: _inherited.extend(_open))
+
+
+class Wire:
+    """The connections of one store. `sql` are its queries by name."""
+
+    def __init__(
+        self, address: Address, sql: dict[str, str], time: DatabaseTime, *, busy_timeout_s: float
+    ) -> None:
+        self.address = address
+        self.sql = sql
+        self.time = time
+        self._bounds = (f"{round(busy_timeout_s * 1000)}ms", f"{_IDLE_IN_TRANSACTION_S}s")
+        self._forks = forks.count
+        self._closed = False
+        self._writing = threading.RLock()  # a failpoint's hook may play a second writer
+        self._writer: _Connection | None = None
+        self._pooling = threading.Lock()
+        self._readers = threading.BoundedSemaphore(_READERS_MAX)
+        self._idle: list[_Connection] = []
+        try:
+            self._idle.append(self._connect())
+        except StoreBusy as fault:
+            if _PASSING.search(str(fault)):
+                raise
+            # Nobody has used this store yet: more likely the URL is wrong than the server away.
+            raise StoreUnusable(str(fault)) from fault.__cause__
+        _open.add(self)
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    def read(self, query: str, *values: Any) -> list[Cells]:
+        """The rows of a query. What no store can keep is not in this one."""
+        try:
+            return self._ask(query, values)
+        except (UnicodeEncodeError, OverflowError, struct.error, psycopg.DataError):
+            return []
+        except psycopg.Error as fault:
+            raise self.fault(fault) from fault
+
+    def change(self, query: str, *values: Any) -> list[Cells]:
+        """One statement that is a transaction of its own and may be sent again: nothing is lost or doubled by that."""
+        try:
+            return self._ask(query, values)
+        except Unfit as fault:
+            raise CodecError(f"cannot be stored: {said(fault)}", path=query) from fault
+        except psycopg.Error as fault:
+            raise self.fault(fault) from fault
+
+    def _ask(self, query: str, values: Sequence[Any]) -> list[Cells]:
+        """Once more on another connection if one is lost: the server may have been started anew."""
+        try:
+            return self._ask_once(query, values)
+        except (psycopg.OperationalError, psycopg.InterfaceError):
+            return self._ask_once(query, values)
+
+    def _ask_once(self, query: str, values: Sequence[Any]) -> list[Cells]:
+        self.require_own()
+        with self._readers:
+            connection = self._borrow()
+            try:
+                cursor = connection.cursor(binary=True)
+                cursor.execute(self.sql[query], values)
+                return cursor.fetchall() if cursor.description else []
+            finally:
+                self._give_back(connection)
+
+    def _borrow(self) -> _Connection:
+        while True:
+            with self._pooling:
+                self.require_usable()
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                return self._connect()
+            if not _is_stale(connection):
+                return connection
+            connection.close()
+
+    def _give_back(self, connection: _Connection) -> None:
+        with self._pooling:
+            if _is_idle(connection) and not self._closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    # --- writing -------------------------------------------------------------------------------------
+
+    def write(self, verb: Verb, steps: Callable[[Session], T]) -> T:
+        """Everything that `steps` does in transactions of the writing connection."""
+        self.require_own()
+        with self._writing:
+            self.require_usable()
+            failpoints.reach(verb + ".before")
+            try:
+                result = self._tried(steps)
+            except UnicodeEncodeError as fault:
+                raise CodecError(f"cannot be stored: {fault}", path=verb) from fault
+            except psycopg.DataError as fault:
+                raise CodecError(f"cannot be stored: {said(fault)}", path=verb) from fault
+            except psycopg.Error as fault:
+                raise self.fault(fault) from fault
+            failpoints.reach(verb + ".committed")
+            return result
+
+    def _tried(self, steps: Callable[[Session], T]) -> T:
+        """Again where the server chose this transaction to give way to another: nothing of it was kept."""
+        for tries_left in reversed(range(_TRIES)):
+            if self._writer is None or _is_stale(self._writer):
+                self._drop_writer()
+                self._writer = self._connect()
+            try:
+                return steps(Session(self, self._writer))
+            except (pg.DeadlockDetected, pg.SerializationFailure):
+                if not tries_left:
+                    raise
+            finally:
+                if self._writer is not None and not _is_idle(self._writer):
+                    self._drop_writer()
+        raise AssertionError("unreachable")
+
+    def _drop_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    # --- connections ---------------------------------------------------------------------------------
+
+    def _connect(self) -> _Connection:
+        try:
+            connection = psycopg.Connection.connect(
+                self.address.conninfo,
+                autocommit=True,
+                prepare_threshold=None,
+                cursor_factory=psycopg.RawCursor,
+                context=_ADAPTERS,
+            )
+        except psycopg.ProgrammingError:
+            refusal: StoreError | SettingError = SettingError(
+                f"an option of the store URL {self.address.url} is unknown to PostgreSQL, or has a value that makes no "
+                "sense. See the parameter key words of libpq."
+            )
+        except psycopg.OperationalError as fault:
+            refusal = _unreachable(self.address.url, said(fault))
+        else:
+            try:
+                cursor = connection.cursor(binary=True).execute(self.sql["server"])
+                facts = cursor.fetchall()[0]
+                self.time.hear(facts[-1])
+                require_fit(self.address, facts)
+            except psycopg.Error as fault:
+                connection.close()
+                raise self.fault(fault) from fault
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+        raise refusal  # out here: no fault of the driver, which may quote the URL, hangs on it
+
+    def close(self) -> None:
+        if self._forks != forks.count:
+            return  # the connections are the parent's
+        with self._writing, self._pooling:
+            self._closed = True
+            _open.discard(self)
+            self._drop_writer()
+            while self._idle:
+                self._idle.pop().close()
+
+    def require_usable(self) -> None:
+        self.require_own()
+        if self._closed:
+            raise StoreUnusable(f"the store {self.address.url} was closed. Open it again.")
+
+    def require_own(self) -> None:
+        """Asked before a lock is taken: one that was held at the fork stays held in the child for ever."""
+        if self._forks != forks.count:
+            raise StoreUnusable(
+                f"the store {self.address.url} was opened before this process was forked. Open it in the child."
+            )
+
+    def fault(self, fault: psycopg.Error) -> StoreError:
+        """Our own error for one of PostgreSQL's: the fault, the place and the way out."""
+        for kinds, error, message in _FAULTS:
+            if isinstance(fault, kinds):
+                return error(f"{self.address.url}: " + message.format(fault=said(fault)))
+        if isinstance(fault, (psycopg.OperationalError, psycopg.InterfaceError)):
+            return StoreBusy(
+                f"{self.address.url}: the server did not finish what it was asked ({said(fault)}). Whether it was kept has to "
+                "be looked up; try again."
+            )
+        return StoreError(
+            f"{self.address.url}: {type(fault).__name__}: {said(fault)}. This is a defect in Holdfast; please report it."
+        )
+
+    def set_up(self, steps: Callable[[Transaction], None]) -> None:
+        """One transaction before the store is used."""
+        with self._writing:
+            try:
+                self._tried(lambda session: _within(session, steps))
+            except psycopg.Error as fault:
+                raise self.fault(fault) from fault
+
+    def write_alone(self, query: str, *values: Any) -> None:
+        """One statement that is a transaction of its own, and must not be sent again where its outcome is unknown."""
+        try:
+            self._ask_once(query, values)
+        except psycopg.Error as fault:
+            raise self.fault(fault) from fault
+
+    @property
+    def bounds(self) -> tuple[str, str]:
+        """How long a transaction waits for a lock, and how long it may stand still."""
+        return self._bounds
+
+
+class Session:
+    """The writing connection, as long as its lock is held."""
+
+    def __init__(self, wire: Wire, connection: _Connection) -> None:
+        self._wire = wire
+        self._connection = connection
+
+    def at_once(self, query: str, values: Sequence[Any]) -> Any:
+        """The first cell of a statement that is a transaction of its own."""
+        cursor = self._connection.cursor(binary=True)
+        cursor.execute(self._wire.sql[query], values)
+        return cursor.fetchall()[0][0]
+
+    @contextmanager
+    def transaction(self, *, pipelined: bool = True) -> Iterator[Transaction]:
+        """What is done in here is kept when the block ends, and nothing of it if it raises."""
+        connection = self._connection
+        try:
+            with connection.pipeline() if pipelined else nullcontext() as pipeline:
+                transaction = Transaction(self._wire, connection, pipeline)
+                yield transaction
+                committed = transaction.commit()
+        except BaseException:
+            with suppress(psycopg.Error):  # then the connection is lost, and the transaction with it
+                if not _is_idle(connection):
+                    connection.execute(self._wire.sql["rollback"])
+            raise
+        if committed.statusmessage != "COMMIT":
+            raise StoreError(f"{self._wire.address.url}: a transaction was not committed. Please report it.")
+
+
+class Transaction:
+    """Statements between a begin and a commit. They are sent without waiting; only `rows` waits for what it asked."""
+
+    def __init__(self, wire: Wire, connection: _Connection, pipeline: psycopg.Pipeline | None) -> None:
+        self._wire = wire
+        self._connection = connection
+        self._pipeline = pipeline
+        self._guarded = False
+        self.do("begin")
+        self._guard = self.do("guard", *wire.bounds)
+
+    def do(self, query: str, *values: Any) -> psycopg.Cursor[Cells]:
+        cursor = self._connection.cursor(binary=True)
+        cursor.execute(self._wire.sql[query], values or None)
+        return cursor
+
+    def do_text(self, sql: str) -> None:
+        """Several statements without values: not within a pipeline."""
+        self._connection.execute(sql)
+
+    def rows(self, query: str, *values: Any) -> list[Cells]:
+        cursor = self.do(query, *values)
+        self._wait()
+        return cursor.fetchall()
+
+    def _wait(self) -> None:
+        """For what was sent so far. Only then the server knows that it waits for us, and ends a transaction that stands still."""
+        self._guarded = True
+        if self._pipeline is not None:
+            self._pipeline.sync()
+
+    def commit(self) -> psycopg.Cursor[Cells]:
+        if not self._guarded:
+            self._wait()
+        *_, fsync, synchronous_commit, now = self._guard.fetchall()[0]
+        self._wire.time.hear(now)
+        if not self._wire.address.unsafe and "off" in {fsync, synchronous_commit}:
+            raise not_durable(self._wire.address, fsync=fsync)
+        return self.do("commit")
+
+
+def _within(session: Session, steps: Callable[[Transaction], None]) -> None:
+    with session.transaction(pipelined=False) as transaction:
+        steps(transaction)
+
+
+# --- values ----------------------------------------------------------------------------------------
+
+
+def _adapters() -> AdaptersMap:
+    adapters = AdaptersMap(psycopg.adapters)
+    for kind in (Texts, Bytes, Ints, Floats):
+        dump = {"oid": kind.oid, "format": Format.BINARY, "dump": lambda self, array: array.binary()}
+        adapters.register_dumper(kind, type(f"{kind.__name__}Dumper", (Dumper,), dump))
+    return adapters
+
+
+_ADAPTERS = _adapters()
+
+# What the driver would tell there is told by errors of ours; without a handler its words would go to the terminal.
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
+
+
+# --- faults ------------------------------------------------------------------------------------------
+
+
+def _is_idle(connection: _Connection) -> bool:
+    return connection.pgconn.transaction_status == TransactionStatus.IDLE
+
+
+def _is_stale(connection: _Connection) -> bool:
+    """Whether an idle connection should not be used: one that has something to say says that it ends."""
+    if connection.closed:
+        return True
+    poll = select.poll()
+    poll.register(connection.pgconn.socket, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def said(fault: BaseException) -> str:
+    """What the server said, on one line. The driver puts addresses into some of its messages, never a password."""
+    primary = getattr(getattr(fault, "diag", None), "message_primary", None)
+    return " ".join(str(primary or fault).split()) or type(fault).__name__
+
+
+def _unreachable(url: str, said: str) -> StoreError:
+    for pattern, message in _REFUSALS:
+        if re.search(pattern, said):
+            return StoreUnusable(f"{url}: " + message)
+    return StoreBusy(
+        f"{url} cannot be reached ({said}). Check host, port and whether the server runs, or try again."
+    )
+
+
+_PASSING = re.compile("starting up|shutting down|recovery mode|too many clients|connection slots")
+"""What a server says that is there and has no time."""
+
+_REFUSALS: tuple[tuple[str, str], ...] = (
+    ("authentication failed|no password supplied|role .* does not exist",
+     "the server does not take this user and password. Check both; a password may also come from PGPASSWORD or ~/.pgpass."),
+    ("database .* does not exist",
+     "there is no such database on this server. Check its name, or have it made: createdb NAME"),
+    ("pg_hba.conf",
+     "the server does not let this user in from this host (pg_hba.conf). Have an administrator allow it."),
+    ("permission denied for database",
+     "this user may not connect to this database. Have its owner run: grant connect, create on database NAME to USER"),
+    ("not permitted to log in", "this role may not log in. Use another user, or have it altered to login."),
+)  # fmt: skip
+# By words, because a refused connection carries no code; of a server that speaks another language all are "cannot be reached".
+
+_FAULTS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str], ...] = (
+    ((pg.InsufficientPrivilege,), StoreUnusable,
+     "this user lacks a permission ({fault}). The owner of the store's schema has to grant it, or to open the store once first."),
+    ((pg.UndefinedTable, pg.UndefinedFunction, pg.UndefinedColumn, pg.InvalidSchemaName), StoreUnusable,
+     "the store's tables are not as this Holdfast left them ({fault}). Was the schema dropped or restored? Open the store anew."),
+    ((pg.ReadOnlySqlTransaction,), StoreUnusable,
+     "the server takes no writes ({fault}): it is a replica, or was made read-only. Use the URL of the primary."),
+    ((pg.DiskFull,), StoreFull,
+     "no space left on the server ({fault}). What was acknowledged is kept; free some space and resume."),
+    ((pg.LockNotAvailable,), StoreBusy,
+     "another process held a run for too long ({fault}). Try again, or look into pg_stat_activity who it is."),
+    ((pg.DeadlockDetected, pg.SerializationFailure), StoreBusy,
+     "this transaction gave way to others time and again ({fault}). Nothing of it was kept; try again."),
+    ((pg.DataCorrupted, pg.IndexCorrupted), StoreCorrupt,
+     "the database is damaged ({fault}). Put a copy back."),
+)  # fmt: skip

@@ -1,0 +1,224 @@
+-- Every query of the PostgreSQL store. `-- name: what it is for`, then the query. Values are always bound. The schema is
+-- written `holdfast` here; a store in another one has its name put in that place.
+
+-- begin: what follows is one transaction, by our own rules whatever the server's defaults are
+begin isolation level read committed read write
+
+-- commit: everything since the begin, or nothing
+commit
+
+-- rollback: nothing since the begin
+rollback
+
+-- server: what must be true of a server before anything is written to it
+select current_setting('server_version_num')::bigint, pg_is_in_recovery(), current_setting('fsync'),
+       current_setting('synchronous_commit'), current_setting('server_encoding'),
+       extract(epoch from clock_timestamp())::float8
+
+-- guard: bounds of this transaction, and whether what it commits will be durable
+select set_config('lock_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $2, true),
+       current_setting('fsync'), current_setting('synchronous_commit'), extract(epoch from clock_timestamp())::float8
+
+-- time: the database's clock
+select extract(epoch from clock_timestamp())::float8
+
+-- meta_table: whether a schema holds a store
+select to_regclass('holdfast.meta')::text
+
+-- version: how many migrations a schema has seen
+select value::bigint from holdfast.meta where name = 'schema_version'
+
+-- set_version: how many migrations a schema has seen
+insert into holdfast.meta (name, value) values ('schema_version', $1)
+on conflict (name) do update set value = excluded.value
+
+-- lock_schema: one process at a time makes or lifts a schema
+select pg_advisory_xact_lock(hashtextextended($1::text, 0))
+
+-- schema_holds: whether a schema is there, and something that is in it
+select to_regnamespace('holdfast')::text, (select relname::text from pg_class where relnamespace = to_regnamespace('holdfast') limit 1)
+
+-- create_schema: a home for the tables
+create schema holdfast
+
+-- faults: indexes that a failed build left unusable, and pages whose checksums did not hold
+select 'index ' || indexrelid::regclass || ' is not valid; run: reindex index ' || indexrelid::regclass
+from pg_index join pg_class on pg_class.oid = indrelid
+where relnamespace = to_regnamespace('holdfast') and not (indisvalid and indisready)
+union all
+select checksum_failures || ' pages of this database were found damaged; put a copy back'
+from pg_stat_database where datname = current_database() and checksum_failures > 0
+union all
+select 'full_page_writes is off: a power loss may damage pages; switch it on' where current_setting('full_page_writes') = 'off'
+
+-- head: what appends are judged by; locked in the order of run ids, so that two batches never wait for each other
+select run_id, key, seq, fence, holder from holdfast.runs where run_id = any($1::text[]) order by run_id for update
+
+-- known_holders: which of these holders the store knows; they cannot go until the transaction ends
+select id from holdfast.holders where id = any($1::text[]) order by id for key share
+
+-- append_one: a whole append in one statement, which is its own transaction. Null: refused, nothing was written
+select holdfast.append_one($1::boolean, $2::text, $3::text, $4::bigint, $5::bigint, $6::text, $7::boolean, $8::bytea,
+    $9::float8, $10::text, $11::text, $12::bigint, $13::text, $14::text, $15::text, $16::float8, $17::float8[], $18::text[],
+    $19::text[], $20::bigint[], $21::bigint[], $22::bigint[], $23::bytea[], $24::bytea[], $25::bytea[])
+
+-- create_runs: new run rows; those whose id is taken are left out
+insert into holdfast.runs (run_id, flow, parent, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint,
+                           state_version, active, error, rewinds, due_at, fence, holder)
+select * from unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::text[], $6::float8[], $7::text[], $8::bigint[],
+                     $9::bytea[], $10::float8[], $11::text[], $12::bigint[], $13::text[], $14::text[], $15::text[],
+                     $16::float8[], $17::bigint[], $18::text[])
+on conflict (run_id) do nothing
+returning run_id, key
+
+-- label_runs: labels of new runs
+insert into holdfast.labels (run, name, value) select * from unnest($1::bigint[], $2::text[], $3::text[])
+
+-- advance_runs: the views of the logs behind a batch; where nothing of an index changes, no index is written
+update holdfast.runs set
+    seq = new.seq, digest = new.digest, updated_at = new.at, status = new.status, fingerprint = new.fingerprint,
+    state_version = new.state_version, active = new.active, error = new.error, rewinds = new.rewinds, due_at = new.due_at,
+    holder = new.holder
+from unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::float8[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::text[],
+            $10::text[], $11::float8[], $12::text[])
+     as new(key, seq, digest, at, status, fingerprint, state_version, active, error, rewinds, due_at, holder)
+where runs.key = new.key
+
+-- write_events: rows of logs
+insert into holdfast.events (run, seq, at, kind, node, iteration, execution, attempt, salt, body, digest)
+select * from unnest($1::bigint[], $2::bigint[], $3::float8[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[],
+                     $9::bytea[], $10::bytea[], $11::bytea[])
+
+-- write_snapshot: a stored fold; nothing but a base replaces a base
+insert into holdfast.snapshots (run, seq, base, digest, body) values ($1, $2, $3, $4, $5)
+on conflict (run, seq) do update set base = excluded.base, digest = excluded.digest, body = excluded.body
+where excluded.base >= snapshots.base
+
+-- write_definition: a flow's definition, once
+insert into holdfast.definitions (fingerprint, body) values ($1, $2) on conflict (fingerprint) do nothing
+
+-- take_requests: requests leave the inbox; their ids stay
+update holdfast.inbox set taken = $3, body = '' where run = $1 and id = any($2::text[])
+
+-- appended: whether the row at a seq belongs to an append
+select 1 from holdfast.events
+where run = (select key from holdfast.runs where run_id = $1) and seq = $2::bigint and salt = $3
+
+-- run_key: whether a run is there
+select key from holdfast.runs where run_id = $1
+
+-- lock_run: a run that cannot go until the transaction ends
+select key from holdfast.runs where run_id = $1 for key share
+
+-- runs: run rows with their holders; a condition that is null does not count
+select runs.run_id, runs.flow, runs.status, runs.seq, runs.digest, runs.fingerprint, runs.state_version, runs.created_at,
+       runs.updated_at, runs.input_digest, runs.labels, runs.parent, runs.active, runs.error, runs.rewinds, runs.due_at,
+       runs.fence, extract(epoch from clock_timestamp())::float8, holders.expires_at, holders.id, holders.host, holders.boot,
+       holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s
+from holdfast.runs left join holdfast.holders on holders.id = runs.holder
+where ($1::text is null or runs.run_id = $1)
+  and ($2::text[] is null or runs.status = any($2))
+  and ($3::text is null or runs.flow = $3)
+  and ($4::text is null or runs.parent = $4)
+  and ($5::text[] is null or runs.key in (
+      select labels.run from holdfast.labels
+      join unnest($5::text[], $6::text[]) as wanted(name, value)
+        on hashtextextended(labels.name, 0) = hashtextextended(wanted.name collate "C", 0)
+       and hashtextextended(labels.value, 0) = hashtextextended(wanted.value collate "C", 0)
+       and labels.name = wanted.name and labels.value = wanted.value
+      group by labels.run having count(*) = cardinality($5)))
+  and ($7::text is null or (runs.created_at, runs.run_id) < (select created_at, run_id from holdfast.runs where run_id = $7))
+order by runs.created_at desc, runs.run_id desc limit $8::bigint
+
+-- events: a piece of a log
+select seq, at, kind, node, iteration, execution, attempt, salt, body, digest
+from holdfast.events
+where run = (select key from holdfast.runs where run_id = $1) and seq > $2::bigint and seq <= $3::bigint
+order by seq limit $4::bigint
+
+-- events_of: a piece of a log, of some kinds (or null) or one node (or null)
+select seq, at, kind, node, iteration, execution, attempt, salt, body, digest
+from holdfast.events
+where run = (select key from holdfast.runs where run_id = $1) and seq > $2::bigint and seq <= $3::bigint
+  and ($5::text[] is null or kind = any($5)) and ($6::text is null or node = $6)
+order by seq limit $4::bigint
+
+-- snapshot: the latest stored fold within some ranges
+select snapshots.seq, snapshots.body, snapshots.base, snapshots.digest
+from holdfast.snapshots
+join unnest($2::bigint[], $3::bigint[]) as span(first, last) on snapshots.seq between span.first and span.last
+where run = (select key from holdfast.runs where run_id = $1)
+order by snapshots.seq desc limit 1
+
+-- definition: a flow's definition
+select body from holdfast.definitions where fingerprint = $1
+
+-- lease: what a claim is judged by; two claims of one run come one after the other
+select runs.key, runs.seq, runs.fence, coalesce($2::float8, extract(epoch from clock_timestamp())::float8), runs.holder
+from holdfast.runs where runs.run_id = $1 for update
+
+-- holder: a holder and when its time runs out
+select expires_at, id, host, boot, pid_namespace, pid, process_started, ttl_s from holdfast.holders where id = $1
+
+-- take_lease: a run gets a holder and a new fence
+update holdfast.runs set holder = $2, fence = $3 where key = $1
+
+-- release_lease: a run has no holder any more, if it was this one with this fence
+update holdfast.runs set holder = null where run_id = $1 and holder = $2 and fence = $3
+
+-- renew_holder: a holder's row, alive until a new time
+insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at)
+values ($1, $2, $3, $4, $5, $6, $7::float8, coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8)
+on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s
+
+-- release_all: nothing is held by this holder any more
+update holdfast.runs set holder = null
+where key in (select key from holdfast.runs where holder = $1 order by run_id for update)
+
+-- drop_holder: a holder that is gone for good
+delete from holdfast.holders where id = $1
+
+-- drop_idle_holder: a dead holder, once it holds nothing
+delete from holdfast.holders where id = $1 and not exists (select from holdfast.runs where holder = $1)
+
+-- drop_old_holders: holders that ran out long ago and hold nothing
+delete from holdfast.holders
+where expires_at < coalesce($1::float8, extract(epoch from clock_timestamp())::float8) - $2::float8
+  and not exists (select from holdfast.runs where runs.holder = holders.id)
+
+-- post: leave a request; nothing where it was left before
+insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken)
+values ($1, $2, $3, $4, $5, $6, coalesce($7::float8, extract(epoch from clock_timestamp())::float8), 0)
+on conflict (run, id) do nothing returning key
+
+-- inbox: what waits for the runs of a holder
+select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at
+from holdfast.inbox join holdfast.runs on runs.key = inbox.run
+where inbox.taken = 0 and runs.holder = $1
+order by inbox.key
+
+-- keep_blob: say again that a blob is wanted; nothing where it is missing or damaged
+update holdfast.blobs set put_at = extract(epoch from clock_timestamp())
+where digest = $1 and sha256(body) = $2 returning digest
+
+-- put_blob: a blob, also in the place of a damaged one
+insert into holdfast.blobs (digest, put_at, body) values ($1, extract(epoch from clock_timestamp()), $2)
+on conflict (digest) do update set put_at = excluded.put_at, body = excluded.body
+
+-- get_blob: the stored bytes of a blob
+select body from holdfast.blobs where digest = $1
+
+-- digests: the names of some blobs behind a name, in order
+select digest from holdfast.blobs where digest > $1 order by digest limit 1000
+
+-- delete_blob: a blob goes
+delete from holdfast.blobs where digest = $1
+
+-- spill: a piece of a partial stream
+insert into holdfast.spills (run_id, stream, data) values ($1, $2, $3)
+
+-- spilled: the partial streams of a run
+select stream, string_agg(data, ''::bytea order by key) from holdfast.spills where run_id = $1 group by stream
+
+-- unspill: partial streams go
+delete from holdfast.spills where run_id = $1 and stream = any($2::bytea[])

