@@ -18,10 +18,10 @@ $(shell rm -f $(VENV)/.installed $(VENV)/.installed-dev)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench format clean
+.PHONY: help demo test check bench bench-full format clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.installed ## kill a workflow in the middle and see it carry on
 	@$(BIN)/holdfast demo
@@ -33,17 +33,20 @@ check: $(VENV)/.installed-dev ## format, lint, types, architecture and core test
 	@$(BIN)/ruff format --check --quiet --output-format concise . || { echo "Some files are not formatted. Run: make format"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -q -n 2 tests/test_architecture.py tests/test_repository.py tests/core
+	@$(BIN)/python -m pytest -q -n 2 tests/test_architecture.py tests/test_repository.py tests/test_bench.py tests/core
 
-bench: $(VENV)/.installed-dev ## measure speed and size on this disk
+bench: $(VENV)/.installed-dev ## measure speed and size on this disk, beside the peers: about 2 minutes
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-full: $(VENV)/.installed-dev ## the same with more rounds, and the peers at full size
+	@$(BIN)/python -m bench --full $(ARGS)
 
 format: $(VENV)/.installed-dev ## format the code and mend what ruff can mend
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
 clean: ## remove .venv, caches and build results
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) bench/peers/.venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A venv that could not be finished is removed: its python would look like a good one to the next make.

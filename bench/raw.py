@@ -1,17 +1,19 @@
 """What the disk and the driver allow, with no engine around them.
 
-A "raw" commit is one row in a transaction of its own, by a bare loop through `apsw`, in the mode our store uses (WAL,
-`synchronous=FULL`). A write-ahead log that still grows syncs at half the speed (the file's size is synced too), so the log is
-brought to its size before anything is measured; the workloads do the same with their stores.
+A "raw" commit is one row in a transaction of its own, by a bare loop through the driver of the store beside it: `apsw` in the
+mode our store uses (WAL, `synchronous=FULL`), or `psycopg`. A write-ahead log that still grows syncs at half the speed (the
+file's size is synced too), so the log is brought to its size before anything is measured; the workloads do the same with theirs.
 """
 
 import os
-import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Protocol
 
 import apsw
 
+from bench.stores import Server
 from holdfast.storage import disk
 
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
@@ -59,33 +61,71 @@ def percentile(ordered: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-class Commits:
-    """One-row commits on a SQLite file of their own."""
+class Commits(Protocol):
+    """One-row commits in a place of their own."""
+
+    rates: list[float]
+
+    def rate(self, count: int = 1000) -> float:
+        """Commits per second, measured now."""
+
+    def one(self) -> float:
+        """Seconds that one commit takes."""
+
+    def close(self) -> None: ...
+
+
+class _Loop:
+    """The bare loop around a function that commits one row."""
+
+    def __init__(self, commit: Callable[[bytes], Any]) -> None:
+        self.rates: list[float] = []
+        self._execute = commit
+        self._body = os.urandom(_BODY_BYTES)
+        self._commit(_WARM_UP_COMMITS)
+
+    def rate(self, count: int = 1000) -> float:
+        self.rates.append(count / self._commit(count))
+        return self.rates[-1]
+
+    def one(self) -> float:
+        return self._commit(1)
+
+    def _commit(self, count: int) -> float:
+        body, execute = self._body, self._execute
+        began = time.perf_counter()
+        for _ in range(count):
+            execute(body)
+        return time.perf_counter() - began
+
+
+class SqliteCommits(_Loop):
+    """On a SQLite file of their own."""
 
     def __init__(self, folder: Path) -> None:
         self._connection = apsw.Connection(str(folder / "raw.db"))
         assert self._connection.pragma("journal_mode", "wal") == "wal"
         self._connection.pragma("synchronous", "full")
-        self._cursor = self._connection.cursor()
-        self._cursor.execute("create table log (key integer primary key, body blob not null) strict")
-        self.rates: list[float] = []
-        self._commit(_WARM_UP_COMMITS)
+        execute = self._connection.cursor().execute
+        execute("create table log (key integer primary key, body blob not null) strict")
+        super().__init__(lambda body: execute("insert into log (body) values (?)", (body,)))
 
-    def rate(self, count: int = 1000) -> float:
-        """Commits per second, measured now."""
-        self.rates.append(count / self._commit(count))
-        return self.rates[-1]
+    def close(self) -> None:
+        self._connection.close()
 
-    def _commit(self, count: int) -> float:
-        body, execute = os.urandom(_BODY_BYTES), self._cursor.execute
-        began = time.perf_counter()
-        for _ in range(count):
-            execute("insert into log (body) values (?)", (body,))
-        return time.perf_counter() - began
 
-    @property
-    def median(self) -> float:
-        return statistics.median(self.rates)
+class PostgresCommits(_Loop):
+    """In a database of their own."""
+
+    def __init__(self, server: Server) -> None:
+        import psycopg
+
+        self._connection = psycopg.connect(server.new_database(), autocommit=True)
+        execute = self._connection.execute
+        execute("create table log (key bigint generated always as identity primary key, body bytea not null)")
+        super().__init__(
+            lambda body: execute("insert into log (body) values (%s)", (body,), prepare=True, binary=True)
+        )
 
     def close(self) -> None:
         self._connection.close()

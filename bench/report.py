@@ -20,6 +20,7 @@ from rich.table import Table
 import holdfast
 
 RESULTS = Path(__file__).parent / "results"
+STYLES = {"met": "green", "only the floor": "yellow", "not met": "red", "not measured": "yellow"}
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,14 @@ class Figure:
     name: str
     unit: str
     values: list[float]
+    """Empty: it could not be measured, and `note` says why."""
     target: Target | None = None
+    """What we want."""
+    floor: Target | None = None
+    """What must hold in any case."""
     beside: dict[str, list[float]] = field(default_factory=dict)
     """What else was seen in the same rounds, e.g. steps per second beside a ratio."""
+    note: str = ""
 
     @property
     def median(self) -> float:
@@ -61,23 +67,32 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        if self.target is None:
+        bounds = [bound for bound in (self.target, self.floor) if bound is not None]
+        if not bounds:
             return ""
-        return "met" if self.target.met(self.median) else "not met"
+        if not self.values:
+            return "not measured"
+        met = [bound.met(self.median) for bound in bounds]
+        if all(met):
+            return "met"
+        return "only the floor" if met[-1] else "not met"
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self, part: str) -> dict[str, Any]:
         """The figure as JSON holds it."""
         return {
+            "part": part,
             "name": self.name,
             "unit": self.unit,
-            "median": self.median,
+            "median": self.median if self.values else None,
             "values": self.values,
             "target": str(self.target) if self.target else None,
-            "met": self.target.met(self.median) if self.target else None,
+            "floor": str(self.floor) if self.floor else None,
+            "verdict": self.verdict,
             "beside": {
                 name: {"median": statistics.median(values), "values": values}
                 for name, values in self.beside.items()
             },
+            "note": self.note,
         }
 
 
@@ -93,8 +108,14 @@ def machine(folder: Path, file_system: str) -> dict[str, Any]:
         "holdfast": holdfast.__version__,
         "folder": str(folder),
         "file_system": file_system or "unknown",
-        "load_before": os.getloadavg()[0],
+        "load_before": load(),
+        "measured_on": time.strftime("%Y-%m-%d", time.gmtime()),
     }
+
+
+def load() -> float:
+    """How many processes wanted a core lately."""
+    return os.getloadavg()[0]
 
 
 def _cpu() -> str:
@@ -108,28 +129,44 @@ def _cpu() -> str:
     )
 
 
-def show(figures: list[Figure]) -> None:
-    """The table."""
-    table = Table(title="Holdfast beside its targets (median of all rounds)", title_justify="left")
-    for heading in ("workload", "figure", "least", "most", "target", "", "beside it"):
-        table.add_column(
-            heading, justify="right" if heading in ("figure", "least", "most", "target") else "left"
-        )
+def show(figures: list[dict[str, Any]]) -> None:
+    """The table. Figures are as JSON holds them."""
+    table = Table(title="Holdfast beside its targets (medians)", title_justify="left")
+    for heading in ("workload", "median", "least", "most", "rounds", "target", "", "beside it"):
+        right = heading in ("median", "least", "most", "rounds", "target")
+        table.add_column(heading, justify="right" if right else "left")
+    part = ""
     for figure in figures:
-        beside = ", ".join(
-            f"{number(statistics.median(values))} {name}" for name, values in figure.beside.items()
-        )
-        style = {"met": "green", "not met": "red"}.get(figure.verdict, "")
-        table.add_row(
-            figure.name,
-            f"{number(figure.median)} {figure.unit}",
-            number(min(figure.values)),
-            number(max(figure.values)),
-            str(figure.target or ""),
-            f"[{style}]{figure.verdict}[/]" if style else "",
-            beside,
-        )
-    Console(width=None if sys.stdout.isatty() else 150).print(table)
+        if part not in ("", figure["part"]):
+            table.add_section()
+        part = figure["part"]
+        style = STYLES.get(figure["verdict"], "")
+        verdict = f"[{style}]{figure['verdict']}[/]" if style else ""
+        table.add_row(figure["name"], *cells(figure), verdict, beside(figure))
+    Console(width=None if sys.stdout.isatty() else 170).print(table)
+
+
+def cells(figure: dict[str, Any]) -> tuple[str, ...]:
+    """Median, least, most, rounds and target of a figure, as people read them."""
+    values = figure["values"]
+    target = " ".join(
+        [figure["target"] or "", f"(floor {figure['floor']})" if figure["floor"] else ""]
+    ).strip()
+    if not values:
+        return ("—", "", "", "", target)
+    return (
+        f"{number(figure['median'])} {figure['unit']}",
+        number(min(values)),
+        number(max(values)),
+        str(len(values)),
+        target,
+    )
+
+
+def beside(figure: dict[str, Any]) -> str:
+    """What else was seen, in one line."""
+    seen = [f"{number(found['median'])} {name}" for name, found in figure["beside"].items()]
+    return ", ".join([*seen, figure["note"]] if figure["note"] else seen)
 
 
 def number(value: float) -> str:
@@ -141,13 +178,12 @@ def number(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
-def write(figures: list[Figure], facts: dict[str, Any], folder: Path = RESULTS) -> Path:
+def write(figures: list[dict[str, Any]], facts: dict[str, Any], folder: Path = RESULTS) -> Path:
     """Everything that was seen, in a JSON file named after the time."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / time.strftime("%Y-%m-%dT%H%M%SZ.json", time.gmtime())
     path.write_text(
-        json.dumps({**facts, "figures": [figure.plain() for figure in figures]}, indent=1, ensure_ascii=False)
-        + "\n"
+        json.dumps({**facts, "figures": figures}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )
     return path
 

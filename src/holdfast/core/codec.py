@@ -230,7 +230,9 @@ def _from_plain(
     if declared is Any or declared is dict:
         return _own
     convert = functools.partial(msgspec.convert, type=declared, str_keys=True)
-    if any(isinstance(part, shapes.AnyType) for part in parts):  # what is not declared is handed through as it is
+    if any(
+        isinstance(part, shapes.AnyType) for part in parts
+    ):  # what is not declared is handed through as it is
         return lambda plain: convert(_own(plain))
     return convert
 

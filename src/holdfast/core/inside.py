@@ -187,7 +187,9 @@ def question_answered(state: RunState, event: events.QuestionAnswered, stored: S
         told = f"{question.text!r} was answered {event.answer!r}{by}. With force=True (--force) it is asked again."
         _refuse(state, name, Failure("fatal", "QuestionRefused", told))
     else:
-        if node.items is not None:  # the items that may have had their effect are tried again, as they were asked about
+        if (
+            node.items is not None
+        ):  # the items that may have had their effect are tried again, as they were asked about
             node.items.again.update(dict.fromkeys(node.items.failed, 0.0))
             node.items.failed.clear()
         node.approved = question.about == "gate"

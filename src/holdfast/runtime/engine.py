@@ -153,7 +153,7 @@ class Engine(Reading):
         self.flows[flow.name] = flow
 
     async def __aenter__(self) -> Self:
-        own_clock = None if isinstance(self._clock, SystemClock) else self._clock.now
+        own_clock = None if type(self._clock) is SystemClock else self._clock.now
         store = self._given_store or open_store(
             self.settings.store, clock=own_clock, blobs=self.settings.blobs
         )

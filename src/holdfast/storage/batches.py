@@ -22,7 +22,9 @@ MANY = 32
 """Appends from which on a batch is written this way."""
 SCALE = 4194304.0
 _encode = msgspec.json.Encoder().encode
-_decode_heads = msgspec.json.Decoder(list[tuple[int | None, int | None, int | None, str | None, str | None]]).decode
+_decode_heads = msgspec.json.Decoder(
+    list[tuple[int | None, int | None, int | None, str | None, str | None]]
+).decode
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 

@@ -1,0 +1,106 @@
+"""The peers, called as programs of their own environment, and what became of each call.
+
+The environment is `bench/peers/.venv`, made when it is first needed from `bench/peers/requirements.txt`; it is made again when
+that file changes. A peer that cannot be installed, or that fails, is shown as such with the reason; the others go on.
+"""
+
+import hashlib
+import json
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+FOLDER = Path(__file__).parent / "peers"
+_REQUIREMENTS = FOLDER / "requirements.txt"
+_TIMEOUT_S = 600
+
+
+class Absent(Exception):
+    """A peer did not answer; the text says why."""
+
+
+class Incapable(Absent):
+    """The library has nothing of the kind: no failure, and not worth a line."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A library, and how it opens its database."""
+
+    name: str
+    program: str
+    mode: str = "shipped"
+
+
+PEERS = (
+    Peer("DBOS", "dbos_peer"),
+    Peer("LangGraph", "langgraph_peer"),
+    Peer("Burr", "burr_peer"),
+    Peer("DBOS with WAL", "dbos_peer", "wal"),
+    Peer("Burr with WAL", "burr_peer", "wal"),
+)
+"""As they ship; and, where that is not the journal mode of our own store, with that mode set by hand."""
+
+
+@dataclass
+class Environment:
+    """Where the peers are installed."""
+
+    folder: Path = FOLDER / ".venv"
+    versions: dict[str, str] = field(default_factory=dict)
+    """Of the peers that have answered."""
+
+    def install(self) -> None:
+        """Raises `Absent`."""
+        stamp = self.folder / "installed"
+        wanted = hashlib.sha256(_REQUIREMENTS.read_bytes()).hexdigest()
+        if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
+            return
+        try:
+            venv.create(self.folder, clear=True, with_pip=True)
+            pip = [str(self._python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            subprocess.run(
+                [*pip, "--requirement", str(_REQUIREMENTS)], check=True, capture_output=True, text=True
+            )
+        except subprocess.CalledProcessError as fault:
+            raise Absent(f"the peers cannot be installed: {_last_line(fault.stderr)}") from fault
+        except OSError as fault:
+            raise Absent(f"the peers cannot be installed: {fault}") from fault
+        stamp.write_text(wanted, encoding="utf-8")
+
+    def ask(self, peer: Peer, folder: Path, workload: str, *, steps: int, runs: int = 1) -> dict[str, Any]:
+        """Have a peer do a workload once, in a process of its own. Raises `Absent`."""
+        asked = {
+            "workload": workload,
+            "steps": steps,
+            "runs": runs,
+            "mode": peer.mode,
+            "folder": str(folder),
+        }
+        command = [str(self._python), "-m", f"bench.peers.{peer.program}", json.dumps(asked)]
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S
+            )
+        except subprocess.CalledProcessError as fault:
+            raise Absent(f"{peer.name} failed: {_last_line(fault.stderr)}") from fault
+        except subprocess.TimeoutExpired as fault:
+            raise Absent(f"{peer.name} did not end within {_TIMEOUT_S} s") from fault
+        answer: dict[str, Any] = json.loads(_last_line(done.stdout))
+        if "cannot" in answer:
+            raise Incapable(answer["cannot"])
+        self.versions.update(answer["versions"])
+        return answer
+
+    @property
+    def _python(self) -> Path:
+        return self.folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+
+
+def _last_line(text: str | None) -> str:
+    lines = [line for line in (text or "").splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"

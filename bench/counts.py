@@ -1,0 +1,107 @@
+"""What a step costs, counted instead of timed: the same on every machine and under any load.
+
+Each count is taken of a short and of a longer chain, and the difference is divided by the steps between them: what a run
+costs once is not in it. The engine is driven inline, so that no thread or clock changes what is done.
+"""
+
+import asyncio
+import sys
+from collections import Counter as Counted
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+
+import holdfast
+from bench.workloads import chain_flow, count_async
+from holdfast import Engine, Flow
+from holdfast.storage.contract import Store
+from holdfast.storage.memory import MemoryStore
+from holdfast.storage.sqlite import SqliteStore
+
+SOURCE = str(Path(holdfast.__file__).parent)
+
+
+class Calls(NamedTuple):
+    """Of one step on the memory store."""
+
+    ours: float
+    """Functions of Holdfast."""
+    all: float
+    """Those, and everything they call: the standard library, and functions written in C."""
+
+
+class Writes(NamedTuple):
+    """Of one step on SQLite."""
+
+    statements: float
+    commits: float
+    pages: float
+    """Written to the log of SQLite."""
+    stored_bytes: float
+    """In the file after close."""
+
+
+def calls(short: int = 20, long: int = 120) -> Calls:
+    """Function calls a step."""
+    few, many = (_calls(chain_flow("counted", nodes, count_async)) for nodes in (short, long))
+    return Calls(*((after - before) / (long - short) for before, after in zip(few, many, strict=True)))
+
+
+def _calls(flow: Flow[Any]) -> tuple[int, int]:
+    seen: Counted[str] = Counted()
+
+    def look(frame: Any, event: str, argument: Any) -> None:
+        if event == "call":
+            seen["all"] += 1
+            seen["ours"] += frame.f_code.co_filename.startswith(SOURCE)
+        elif event == "c_call":
+            seen["all"] += 1
+
+    def profiled(run: Callable[[], Any]) -> Any:
+        before = sys.getprofile()
+        sys.setprofile(look)
+        try:
+            return run()
+        finally:
+            sys.setprofile(before)
+
+    _run(MemoryStore(), flow, profiled)
+    return seen["ours"], seen["all"]
+
+
+def writes(folder: Path, short: int = 50, long: int = 450) -> Writes:
+    """Statements, commits, pages and bytes a step."""
+    few, many = (_writes(folder / f"{nodes}.db", nodes) for nodes in (short, long))
+    return Writes(*((after - before) / (long - short) for before, after in zip(few, many, strict=True)))
+
+
+def _writes(path: Path, nodes: int) -> tuple[int, int, int, int]:
+    seen: Counted[str] = Counted()
+    store = SqliteStore(path)
+    writer = store._writer
+    # An automatic checkpoint starts the log anew and lets a long run write some pages again; counted is what commits write.
+    writer.wal_autocheckpoint(0)
+
+    def look(statement: dict[str, Any]) -> None:
+        seen["statements"] += 1
+        seen["commits"] += statement["sql"].strip().lower().startswith("commit")
+
+    writer.trace_v2(apsw.SQLITE_TRACE_STMT, look)
+    _run(store, chain_flow("counted", nodes, count_async))
+    writer.trace_v2(0, None)
+    pages = writer.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE)[0]
+    store.close()
+    return seen["statements"], seen["commits"], pages, path.stat().st_size
+
+
+def _run(
+    store: Store, flow: Flow[Any], around: Callable[[Callable[[], Any]], Any] = lambda run: run()
+) -> None:
+    async def main() -> None:
+        async with Engine(store, inline=True) as engine:
+            run = await engine.run(flow, run_id="counted")
+        assert (run.status, run.state.step) == ("completed", len(flow.nodes)), run
+
+    around(lambda: asyncio.run(main()))

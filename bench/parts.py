@@ -1,0 +1,378 @@
+"""The parts of a measurement: each takes a few workloads, several rounds of them, and makes figures with their targets.
+
+A ratio is always made of figures of the same round, with the raw rate measured before and after: the machine may be half
+as fast a minute later, and the ratio stays. Rounds in which the disk changed its speed meanwhile are measured again.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from bench import delays, lasting, payloads, processes, raw, report, workloads
+from bench.report import Figure, Target, at_least, at_most
+from bench.stores import Place, Server, StoreKind
+from bench.workloads import CHAIN_NODES, FLEET_NODES, ITEMS, Took, count_in_thread
+
+_DISTURBED = 1.4
+_DAG_WIDTH = 10
+_DAG_SMALL = 100
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How thoroughly to measure."""
+
+    name: str
+    rounds: int
+    """Of what has a target beside the raw rate."""
+    few: int
+    """Rounds of what takes long, or has no target."""
+    dag: int
+    """Nodes of the large DAG."""
+    grow: int
+    history: int
+    window: int
+    waiting: int
+    peer_rounds: int
+    peer_steps: int
+    peer_fleet: int
+    """Runs at once."""
+    peer_large: int
+    """Steps of a peer with a large state: one that stores all of it each time writes a gigabyte in a thousand."""
+
+
+QUICK = Effort("quick", 2, 1, 2_000, 1_000, 4_000, 200, 1_000, 1, 100, 20, 20)
+NORMAL = Effort("normal", 5, 1, 10_000, 5_000, 100_000, 1_000, 10_000, 3, 300, 100, 50)
+FULL = Effort("full", 9, 5, 10_000, 5_000, 100_000, 1_000, 10_000, 5, 1_000, 200, 200)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where to measure, and beside what."""
+
+    folder: Path
+    commits: raw.Commits
+    progress: report.Progress
+    effort: Effort
+    server: Server | None = None
+
+    @contextmanager
+    def fresh(self, kind: StoreKind = "sqlite") -> Iterator[Place]:
+        """A place for one store, gone afterwards."""
+        url = self.server.new_database() if kind == "postgres" and self.server else ""
+        with tempfile.TemporaryDirectory(dir=self.folder) as name:
+            yield Place(kind, Path(name), url)
+
+    def each_round(self, what: str, rounds: int | None = None) -> Iterator[int]:
+        rounds = rounds or self.effort.rounds
+        for number in range(rounds):
+            self.progress.say(what, f"round {number + 1} of {rounds}")
+            yield number
+
+
+# --- steps per second ----------------------------------------------------------------------------------
+
+
+class Rate(NamedTuple):
+    """A workload that is measured in steps per second."""
+
+    name: str
+    steps: int
+    work: Callable[[Place], Took]
+    target: Target | None = None
+    """Beside raw commits, on SQLite."""
+    floor: Target | None = None
+
+
+RATES = (
+    Rate("chain, async nodes", CHAIN_NODES, workloads.chain, at_least(0.55), at_least(0.45)),
+    Rate(
+        "chain, def nodes",
+        CHAIN_NODES,
+        partial(workloads.chain, fn=count_in_thread),
+        at_least(0.4),
+        at_least(0.3),
+    ),
+    Rate("loop", CHAIN_NODES, workloads.loop),
+    Rate("fleet, 200 runs", 200 * FLEET_NODES, partial(workloads.fleet, runs=200)),
+    Rate("fleet, 200 runs, def nodes", 200 * FLEET_NODES, partial(workloads.fleet, runs=200, fn=count_in_thread)),
+    Rate(
+        "fleet, 1,000 runs", 1000 * FLEET_NODES, partial(workloads.fleet, runs=1000), at_least(2.2), at_least(1.5)
+    ),
+    Rate("fan, 1,000 items", ITEMS, workloads.fan),
+    Rate("steps, 1,000 in one node", ITEMS, workloads.steps),
+)  # fmt: skip
+
+
+class Round(NamedTuple):
+    """One measurement of steps per second, between two of the raw rate."""
+
+    before: float
+    rate: float
+    after: float
+    cpu_us: float
+    """CPU time a step, in all threads."""
+
+    @property
+    def ratio(self) -> float:
+        return self.rate / statistics.mean((self.before, self.after))
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the disk changed its speed meanwhile, so that the ratio says nothing."""
+        return max(self.before, self.after) > _DISTURBED * min(self.before, self.after)
+
+
+def steps(bench: Bench) -> list[Figure]:
+    """Durable steps per second beside raw commits per second."""
+    return [_beside_raw(bench, rate, "sqlite", bench.commits) for rate in RATES]
+
+
+def postgres(bench: Bench) -> list[Figure]:
+    """The same in PostgreSQL, beside raw commits there."""
+    if bench.server is None:
+        return []
+    commits = raw.PostgresCommits(bench.server)
+    try:
+        plain = [rate._replace(target=None, floor=None) for rate in RATES]
+        figures = [_beside_raw(bench, rate, "postgres", commits) for rate in plain]
+        settings = ", ".join(f"{name} {value}" for name, value in bench.server.settings.items())
+        told = Figure("raw, one row a commit, PostgreSQL", "commits/s", commits.rates, note=settings)
+        return [told, *figures]
+    finally:
+        commits.close()
+
+
+def _beside_raw(bench: Bench, rate: Rate, kind: StoreKind, commits: raw.Commits) -> Figure:
+    """Disturbed rounds are measured again, up to three times as many."""
+    wanted = bench.effort.rounds if rate.target else bench.effort.few
+    found: list[Round] = []
+    before = commits.rate()
+    for _ in bench.each_round(f"{rate.name}, {kind}", 3 * wanted):
+        with bench.fresh(kind) as place:
+            took = rate.work(place)
+        after = commits.rate()
+        found.append(Round(before, rate.steps / took.wall_s, after, took.cpu_s / rate.steps * 1e6))
+        before = after
+        if sum(not seen.disturbed for seen in found) == wanted:
+            break
+    calm = [seen for seen in found if not seen.disturbed]
+    disturbed = len(found) - len(calm)
+    # Where the disk never came to rest, a verdict of the few calm rounds would be luck: then all of them count.
+    counted = calm if len(calm) == wanted else found
+    left_out = f"disturbed rounds left out: {disturbed}" if disturbed else ""
+    note = left_out if counted is calm else f"disturbed rounds: {disturbed} of {len(found)}"
+    beside = {
+        "steps/s": [seen.rate for seen in counted],
+        "µs CPU": [seen.cpu_us for seen in counted],
+    }
+    values = [seen.ratio for seen in counted]
+    return Figure(f"{rate.name}, {kind}", "of raw", values, rate.target, rate.floor, beside, note)
+
+
+def costs(bench: Bench) -> list[Figure]:
+    """CPU time a step without a disk: the steadiest figure there is, and the one a change of the code moves."""
+    figures = []
+    for rate in RATES:
+        found = []
+        for _ in bench.each_round(f"{rate.name}, memory", bench.effort.few):
+            with bench.fresh("memory") as place:
+                found.append(rate.work(place))
+        cpu = [took.cpu_s / rate.steps * 1e6 for took in found]
+        beside = {"steps/s": [rate.steps / took.wall_s for took in found]}
+        figures.append(Figure(f"{rate.name}, memory", "µs CPU", cpu, beside=beside))
+    return figures
+
+
+# --- large states and long histories -------------------------------------------------------------------
+
+
+def growth(bench: Bench) -> list[Figure]:
+    """Bytes stored by a run that appends 1 KB a step, and what a step takes when it has grown."""
+    figures = []
+    for shape in ("chain", "loop"):
+        with bench.fresh() as place:
+            bench.progress.say(f"grow, {shape}")
+            grown = lasting.grow(place, 1000, loop=shape == "loop")
+        payload = 1000 * payloads.GROW_BYTES
+        beside = {"MB": [grown.stored_bytes / 1e6], "µs a step": [grown.step_us(0, 1000)]}
+        of_payload = [grown.stored_bytes / payload]
+        target, floor = at_most(1.5), at_most(round(2e6 / payload, 2))
+        figures.append(Figure(f"grow, {shape} of 1,000", "of the payload", of_payload, target, floor, beside))
+    ratios, late = [], []
+    last, window = bench.effort.grow, bench.effort.grow // 10
+    for _ in bench.each_round(f"grow to {last:,} steps", bench.effort.few):
+        with bench.fresh() as place:
+            grown = lasting.grow(place, last, loop=True)
+        late.append(grown.step_us(last - window, last))
+        ratios.append(late[-1] / grown.step_us(0, window))
+    name = f"grow, step {last:,} to step {window}"
+    figures.append(Figure(name, "of early", ratios, at_most(1.5), beside={"µs a step": late}))
+    return figures
+
+
+def width(bench: Bench) -> list[Figure]:
+    """Bytes stored a step by a run with a state of 1 MB of which one number changes: at most a hundredth of the state."""
+    wide_bytes = payloads.wide_bytes(payloads.wide())
+    figures = []
+    for kind, typed in (("typed", True), ("plain dict", False)):
+        found = []
+        for _ in bench.each_round(f"wide state, {kind}", bench.effort.few):
+            with bench.fresh() as place:
+                found.append(lasting.wide(place, 1000, typed=typed))
+        stored = [seen.stored_bytes / 1000 for seen in found]
+        rates = {"steps/s": [1000 / seen.took.wall_s for seen in found]}
+        figures.append(
+            Figure(
+                f"wide state, 1 MB, {kind}", "bytes a step", stored, at_most(wide_bytes // 100), beside=rates
+            )
+        )
+    return figures
+
+
+def resuming(bench: Bench) -> list[Figure]:
+    """From `resume` to the first line of the node, for a run that stopped at different places of its second half."""
+    found = []
+    for number in bench.each_round("resume, 1,000 nodes"):
+        with bench.fresh() as place:
+            stops_at = CHAIN_NODES - 1 - number * CHAIN_NODES // (2 * bench.effort.rounds)
+            found.append(lasting.resume(place, stops_at))
+    return [_resumed("resume, 1,000 nodes", found, at_most(10.0), at_most(20.0))]
+
+
+def _resumed(name: str, found: list[lasting.Resumed], target: Target, floor: Target | None = None) -> Figure:
+    to_node_ms = [resumed.to_node.wall_s * 1e3 for resumed in found]
+    beside = {
+        "ms CPU": [resumed.to_node.cpu_s * 1e3 for resumed in found],
+        "ms to open the engine": [resumed.open_s * 1e3 for resumed in found],
+    }
+    return Figure(name, "ms", to_node_ms, target, floor, beside)
+
+
+def history(bench: Bench) -> list[Figure]:
+    """A loop of very many steps: what taking it up in the middle takes, and what its last steps cost beside its first."""
+    effort = bench.effort
+    bench.progress.say(f"history of {effort.history:,} steps")
+    with bench.fresh() as place:
+        found = lasting.history(
+            place, effort.history, effort.history // 2, times=max(effort.rounds, 3), window=effort.window
+        )
+    ratio = Figure(
+        f"history, step {effort.history:,} to step 100",
+        "of early",
+        [found.late_us / found.early_us],
+        at_most(1.2),
+        beside={"µs CPU early": [found.early_us], "µs CPU late": [found.late_us]},
+        note="SQLite that is not synced",
+    )
+    return [_resumed(f"resume, {found.events:,} events", found.resumed, at_most(20.0)), ratio]
+
+
+def graphs(bench: Bench) -> list[Figure]:
+    """What a node of a large graph costs, beside one of a small graph of the same shape."""
+    count = bench.effort.dag
+    bench.progress.say(f"compile a DAG of {count:,} nodes")
+    began = time.perf_counter()
+    large = workloads.dag_flow(count, _DAG_WIDTH)
+    compiled_s = time.perf_counter() - began
+    small = workloads.dag_flow(_DAG_SMALL, _DAG_WIDTH)
+    figures = [Figure(f"compile, {count:,} nodes", "s", [compiled_s])]
+    kinds: tuple[StoreKind, ...] = ("memory", "sqlite")
+    for kind in kinds:
+        ratios, costs_us = [], []
+        for _ in bench.each_round(f"DAG of {count:,} nodes, {kind}", min(bench.effort.few, 3)):
+            times = []
+            for flow, runs in ((small, 20), (large, 1), (small, 20)):
+                with bench.fresh(kind) as place:
+                    times.append(workloads.dag(place, flow, runs).wall_s / (runs * len(flow.nodes)))
+            ratios.append(times[1] / statistics.mean((times[0], times[2])))
+            costs_us.append(times[1] * 1e6)
+        name = f"DAG {count:,} to {_DAG_SMALL} nodes, {kind}"
+        figures.append(Figure(name, "of small", ratios, at_most(1.3), beside={"µs a node": costs_us}))
+    return figures
+
+
+# --- single steps and processes ------------------------------------------------------------------------
+
+
+def overhead(bench: Bench) -> list[Figure]:
+    """The engine's own time around nodes that take a while."""
+    found: dict[float, list[delays.Around]] = {}
+    for node_s, nodes in ((0.1, 3), (0.01, 20)):
+        for _ in bench.each_round(f"nodes of {node_s * 1e3:.0f} ms"):
+            with bench.fresh() as place:
+                found.setdefault(node_s, []).append(delays.around(place, bench.commits, node_s, nodes))
+    slow, quick = found[0.1], found[0.01]
+    return [
+        Figure(
+            "overhead, nodes of 100 ms",
+            "%",
+            [seen.extra_s / seen.bare_s * 100 for seen in slow],
+            at_most(1.5),
+            beside={"µs a node": [seen.extra_s * 1e6 for seen in slow]},
+        ),
+        Figure(
+            "overhead, nodes of 10 ms",
+            "raw commits",
+            [seen.extra_s / seen.commit_s for seen in quick],
+            at_most(2.5),
+            beside={
+                "µs a node": [seen.extra_s * 1e6 for seen in quick],
+                "µs a raw commit after 10 ms": [seen.commit_s * 1e6 for seen in quick],
+            },
+        ),
+    ]
+
+
+def saving(bench: Bench) -> list[Figure]:
+    """How long one durable append takes with a run of 1,000 nodes loaded, beside a raw commit."""
+    found = []
+    for _ in bench.each_round("save, 1,000 nodes"):
+        with bench.fresh() as place:
+            found.append(delays.save(place, bench.commits))
+    beside = {
+        f"µs p{share * 100:.0f}": [seen.p(share)[0] * 1e6 for seen in found] for share in (0.5, 0.95, 0.99)
+    }
+    beside |= {"µs raw p95": [seen.p(0.95)[1] * 1e6 for seen in found]}
+    ratios = [seen.p(0.95)[0] / seen.p(0.95)[1] for seen in found]
+    return [Figure("save, p95, 1,000 nodes", "of raw p95", ratios, at_most(2.0), beside=beside)]
+
+
+def starting(bench: Bench) -> list[Figure]:
+    """Processes that import Holdfast, beside one that imports nothing."""
+    imported, helped, bare = [], [], []
+    for number in bench.each_round("import", bench.effort.rounds + 1):
+        times = [
+            processes.start_s(*arguments)
+            for arguments in (("-c", "pass"), ("-c", "import holdfast"), ("-m", "holdfast.cli", "--help"))
+        ]
+        if number:  # the first reads everything from the disk
+            bare.append(times[0] * 1e3)
+            imported.append((times[1] - times[0]) * 1e3)
+            helped.append(times[2] * 1e3)
+    return [
+        Figure("import holdfast", "ms", imported, at_most(100.0), beside={"ms bare Python": bare}),
+        Figure("holdfast --help", "ms", helped, at_most(250.0)),
+    ]
+
+
+def memory(bench: Bench) -> list[Figure]:
+    """What very many waiting runs take in one process."""
+    figures = []
+    waits = (("timer", "for a timer"), ("signal", "for a signal"))
+    for how, told in waits if bench.effort.name == "full" else waits[:1]:
+        runs = bench.effort.waiting
+        bench.progress.say(f"{runs:,} runs that wait {told}")
+        with bench.fresh() as place:
+            found = processes.waiting(place.folder, runs, how)
+        beside = {"MB the empty engine": [found["empty_mb"]]}
+        figures.append(
+            Figure(f"{runs:,} runs that wait {told}", "MB", [found["extra_mb"]], at_most(50.0), beside=beside)
+        )
+    return figures

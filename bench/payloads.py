@@ -1,0 +1,33 @@
+"""What large states are made of, for us and for the peers alike. Imports nothing but the standard library: peers have an
+environment of their own.
+
+Text is random, so that no store saves anything by compressing what would not be compressed in life, and the same in every run.
+"""
+
+import random
+import string
+from typing import Any
+
+GROW_BYTES = 1024
+WIDE_FIELDS = 100
+_WIDE_ENTRIES = 10
+# Quotes and backslashes would be escaped: 1 KB of them is more than 1 KB of JSON.
+_LETTERS = "".join(sorted(set(string.printable) - set(string.whitespace) - set('"\\'))).encode()
+_TABLE = bytes(_LETTERS[number % len(_LETTERS)] for number in range(256))
+
+
+def texts(count: int, size: int = GROW_BYTES, seed: int = 7) -> list[str]:
+    """Random text of printable letters."""
+    luck = random.Random(seed)
+    return [luck.randbytes(size).translate(_TABLE).decode() for _ in range(count)]
+
+
+def wide() -> dict[str, list[str]]:
+    """About 1 MB in a hundred fields; each holds a list of ten texts."""
+    told = iter(texts(WIDE_FIELDS * _WIDE_ENTRIES, seed=11))
+    return {f"field_{number}": [next(told) for _ in range(_WIDE_ENTRIES)] for number in range(WIDE_FIELDS)}
+
+
+def wide_bytes(fields: dict[str, Any]) -> int:
+    """What these fields weigh as text."""
+    return sum(len(text) for entries in fields.values() for text in entries)

@@ -1,0 +1,94 @@
+"""What every peer's program shares: the question it is asked, the clock, and the answer it prints.
+
+A peer runs in two modes, at the same durability: "shipped", as the library opens its database by itself, and "wal", with the
+journal mode of our own store set on the file first. Both are checked on the connection that the library uses: `synchronous` must
+be FULL (2) or more, otherwise the figures would not be of durable steps, and the program refuses.
+"""
+
+import json
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
+
+_LEVELS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One measurement: a workload and how large it is."""
+
+    workload: str
+    steps: int
+    runs: int
+    mode: str
+    path: Path
+    """Where the database is to be."""
+
+    def prepare(self) -> None:
+        """Make the file in the journal mode that is wanted; it stays with the file."""
+        if self.mode == "wal":
+            connection = sqlite3.connect(self.path)
+            assert connection.execute("pragma journal_mode=wal").fetchone() == ("wal",)
+            connection.close()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What it took, and the settings it was done with."""
+
+    wall_s: float
+    steps: int
+    synchronous: int
+    journal: str
+    note: str = ""
+
+
+class Clock:
+    """Measures a block."""
+
+    def __enter__(self) -> Self:
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wall_s = time.perf_counter() - self._began
+
+
+def settings(execute: Callable[[str], Any]) -> dict[str, Any]:
+    """The durability of a connection, as SQLite itself says."""
+    return {
+        "synchronous": execute("pragma synchronous").fetchone()[0],
+        "journal": execute("pragma journal_mode").fetchone()[0],
+    }
+
+
+def answer(workloads: dict[str, Callable[[Asked], Answer]], *packages: str) -> None:
+    """Do what the command line asks for and print the answer."""
+    asked = json.loads(sys.argv[1])
+    work = workloads.get(asked["workload"])
+    if work is None:
+        print(json.dumps({"cannot": f"it has no {asked['workload']}"}))
+        return
+    with tempfile.TemporaryDirectory(dir=asked["folder"]) as folder:
+        question = Asked(
+            asked["workload"], asked["steps"], asked["runs"], asked["mode"], Path(folder) / "peer.db"
+        )
+        question.prepare()
+        found = work(question)
+        stored = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+    if found.synchronous < 2:
+        sys.exit(f"synchronous is {_LEVELS[found.synchronous]}: these steps are not durable")
+    told = {
+        "wall_s": found.wall_s,
+        "steps": found.steps,
+        "stored_bytes": stored,
+        "settings": f"{found.journal} journal, synchronous={_LEVELS[found.synchronous]}{found.note}",
+        "versions": {package: version(package) for package in packages},
+    }
+    print(json.dumps(told))

@@ -1,0 +1,131 @@
+"""LangGraph with its SQLite checkpointers and durability="sync": the whole state is written at every superstep."""
+
+import asyncio
+import operator
+from collections.abc import Callable
+from typing import Annotated, Any, TypedDict
+
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.graph import END, START, StateGraph
+
+from bench import payloads
+from bench.peers.asked import Answer, Asked, Clock, answer, settings
+
+_NOTE = ', durability="sync"'
+
+
+class Counter(TypedDict):
+    step: int
+    note: str
+
+
+class Letters(TypedDict):
+    step: int
+    letters: Annotated[list[str], operator.add]
+
+
+def count(state: Any) -> dict[str, Any]:
+    return {"step": state["step"] + 1}
+
+
+async def count_async(state: Any) -> dict[str, Any]:
+    return {"step": state["step"] + 1}
+
+
+def _chain(nodes: int, fn: Callable[..., Any]) -> StateGraph:
+    graph = StateGraph(Counter)
+    for number in range(nodes):
+        graph.add_node(f"n{number}", fn)
+        graph.add_edge(f"n{number - 1}" if number else START, f"n{number}")
+    return graph.add_edge(f"n{nodes - 1}", END)
+
+
+def _thread(name: str, steps: int) -> dict[str, Any]:
+    return {"configurable": {"thread_id": name}, "recursion_limit": steps + 10}
+
+
+def chain(asked: Asked) -> Answer:
+    with SqliteSaver.from_conn_string(str(asked.path)) as saver:
+        app = _chain(asked.steps, count).compile(checkpointer=saver)
+        for name in ("warm-up", "measured"):
+            with Clock() as clock:
+                found = app.invoke({"step": 0, "note": ""}, _thread(name, asked.steps), durability="sync")
+        assert found["step"] == asked.steps
+        return Answer(clock.wall_s, asked.steps, **settings(saver.conn.execute), note=_NOTE)
+
+
+def fleet(asked: Asked) -> Answer:
+    async def main() -> Answer:
+        async with AsyncSqliteSaver.from_conn_string(str(asked.path)) as saver:
+            app = _chain(asked.steps, count_async).compile(checkpointer=saver)
+
+            async def run_all(name: str, runs: int) -> list[Any]:
+                calls = (
+                    app.ainvoke(
+                        {"step": 0, "note": ""}, _thread(f"{name}{n}", asked.steps), durability="sync"
+                    )
+                    for n in range(runs)
+                )
+                return await asyncio.gather(*calls)
+
+            await run_all("warm-up", 20)
+            with Clock() as clock:
+                found = await run_all("measured", asked.runs)
+            assert all(state["step"] == asked.steps for state in found)
+            seen = {}
+            for name in ("synchronous", "journal_mode"):
+                async with saver.conn.execute(f"pragma {name}") as cursor:
+                    seen[name] = (await cursor.fetchone())[0]
+            durable = {"synchronous": seen["synchronous"], "journal": seen["journal_mode"]}
+            return Answer(clock.wall_s, asked.steps * asked.runs, **durable, note=_NOTE)
+
+    return asyncio.run(main())
+
+
+def _loop(asked: Asked, state: Any, fn: Callable[..., Any], first: dict[str, Any]) -> Answer:
+    graph = StateGraph(state)
+    graph.add_node("again", fn)
+    graph.add_edge(START, "again")
+    graph.add_conditional_edges("again", lambda seen: "again" if seen["step"] < asked.steps else END)
+    with SqliteSaver.from_conn_string(str(asked.path)) as saver:
+        warm_up = _chain(100, count).compile(checkpointer=saver)
+        warm_up.invoke({"step": 0, "note": ""}, _thread("warm-up", 100), durability="sync")
+        app = graph.compile(checkpointer=saver)
+        with Clock() as clock:
+            found = app.invoke(first, _thread("measured", asked.steps), durability="sync")
+        assert found["step"] == asked.steps
+        return Answer(clock.wall_s, asked.steps, **settings(saver.conn.execute), note=_NOTE)
+
+
+def grow(asked: Asked) -> Answer:
+    texts = payloads.texts(asked.steps)
+
+    def write(state: Letters) -> dict[str, Any]:
+        return {"step": state["step"] + 1, "letters": [texts[state["step"]]]}
+
+    return _loop(asked, Letters, write, {"step": 0, "letters": []})
+
+
+def wide(asked: Asked) -> Answer:
+    """A type of a hundred fields."""
+    fields = payloads.wide()
+    state = TypedDict("Wide", {"step": int, **dict.fromkeys(fields, list[str])})
+    return _loop(asked, state, count, {"step": 0, **fields})
+
+
+def wide_plain(asked: Asked) -> Answer:
+    """A plain dict is the state as a whole; its node has to return all of it."""
+
+    def count_whole(state: dict[str, Any]) -> dict[str, Any]:
+        return {**state, "step": state["step"] + 1}
+
+    return _loop(asked, dict, count_whole, {"step": 0, **payloads.wide()})
+
+
+if __name__ == "__main__":
+    answer(
+        {"chain": chain, "fleet": fleet, "grow": grow, "wide": wide, "wide_plain": wide_plain},
+        "langgraph",
+        "langgraph-checkpoint-sqlite",
+    )

@@ -1,0 +1,87 @@
+"""What a process costs: starting one that imports Holdfast, and keeping very many waiting runs in one.
+
+`python -m bench.processes FOLDER RUNS HOW` is such a process: it makes the runs and prints what they weigh, as JSON.
+"""
+
+import asyncio
+import gc
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+_AT_ONCE = 500
+
+
+def start_s(*arguments: str) -> float:
+    """Seconds that a Python process with these arguments takes, from its start to its end."""
+    began = time.perf_counter()
+    subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def waiting(folder: Path, runs: int, how: str) -> dict[str, float]:
+    """Megabytes that waiting runs take in a process of their own, over the engine before it had any."""
+    command = [sys.executable, "-m", "bench.processes", str(folder), str(runs), how]
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def _resident_mb() -> float:
+    gc.collect()
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("no VmRSS in /proc/self/status")
+
+
+async def _wait(folder: Path, runs: int, how: str) -> dict[str, float]:
+    import holdfast as hf
+    from bench.workloads import Counter, chain_flow, count_async
+
+    async def nap(state: Counter, ctx: hf.Context) -> dict[str, Any]:
+        await ctx.sleep(24 * 3600)
+        return {"step": state.step + 1}
+
+    async def paid(state: Counter, ctx: hf.Context) -> dict[str, Any]:
+        await ctx.wait_for("paid")
+        return {"step": state.step + 1}
+
+    flow = chain_flow("waiting", 1, nap if how == "timer" else paid)
+    async with hf.Engine(folder / "store.db", park_after=0, grace=0) as engine:
+        await engine.run(chain_flow("warm-up", 100, count_async))
+        empty = _resident_mb()
+        held: list[asyncio.Task[Any]] = []
+        for first in range(0, runs, _AT_ONCE):
+            held += [
+                asyncio.create_task(engine.run(flow, run_id=f"w{number}"))
+                for number in range(first, min(first + _AT_ONCE, runs))
+            ]
+            await _until_waiting(engine, held, len(held))
+        full = _resident_mb()
+        for task in held:
+            task.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+    return {"empty_mb": empty, "extra_mb": full - empty, "runs": runs}
+
+
+async def _until_waiting(engine: Any, held: list[asyncio.Task[Any]], count: int) -> None:
+    from holdfast.storage.contract import Query
+
+    last = f"w{count - 1}"
+    while True:
+        for task in held:
+            if task.done():
+                task.result()
+        rows = engine.store.runs(Query(status=("waiting",), limit=_AT_ONCE))
+        if rows and len(rows) == min(_AT_ONCE, count) and any(row.run_id == last for row in rows):
+            return
+        await asyncio.sleep(0.02)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(_wait(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))))

@@ -1,0 +1,126 @@
+"""What a step costs, counted: a change that makes steps dearer is seen here, on any machine, without a clock.
+
+A limit is what was counted when it was set, and 15 % more. Whoever makes a step cheaper may lower it; whoever has to raise it
+says why in the commit. The rest is about the benchmark itself: that its table and its page tell what was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from bench import chart, counts, document, lasting, payloads, report, workloads
+from bench.report import Figure, at_least, at_most
+from bench.stores import Place
+
+HEADROOM = 1.15
+CALLS_OF_OURS = 121
+CALLS_IN_ALL = 249
+STATEMENTS = 6
+PAGES = 2.15
+STORED_BYTES = 277
+
+
+def test_a_step_calls_no_more_functions_than_before() -> None:
+    found = counts.calls()
+    assert found.ours <= CALLS_OF_OURS * HEADROOM
+    assert found.all <= CALLS_IN_ALL * HEADROOM
+
+
+def test_a_step_writes_no_more_than_before(tmp_path: Path) -> None:
+    found = counts.writes(tmp_path)
+    assert found.statements <= STATEMENTS * HEADROOM
+    assert found.pages <= PAGES * HEADROOM
+    assert found.stored_bytes <= STORED_BYTES * HEADROOM
+
+
+def test_a_step_is_one_commit(tmp_path: Path) -> None:
+    assert counts.writes(tmp_path, 10, 40).commits == 1
+
+
+def test_counting_twice_gives_the_same(tmp_path: Path) -> None:
+    first, second = (counts.writes(tmp_path / name, 10, 40) for name in ("a", "b"))
+    assert first == second
+
+
+def test_a_step_of_a_long_run_calls_no_more_functions_than_one_of_a_short_run() -> None:
+    early, late = counts.calls(20, 120), counts.calls(400, 500)
+    assert late.all <= early.all * 1.02
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_what_a_step_stores_does_not_follow_from_the_size_of_its_state(typed: bool, tmp_path: Path) -> None:
+    stored = lasting.wide(Place("sqlite", tmp_path, synced=False), 50, typed=typed).stored_bytes
+    assert stored / 50 < payloads.wide_bytes(payloads.wide()) / 100
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda place: workloads.chain(place, nodes=5),
+        lambda place: workloads.chain(place, workloads.count_in_thread, nodes=5),
+        lambda place: workloads.loop(place, steps=5),
+        lambda place: workloads.fleet(place, 3),
+        lambda place: workloads.fan(place, 20),
+        lambda place: workloads.steps(place, 5),
+    ],
+)
+def test_a_workload_checks_its_work_and_says_what_it_took(work, tmp_path: Path) -> None:
+    assert work(Place("memory", tmp_path)).wall_s > 0
+
+
+# --- what is told of it --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict"), [(0.6, "met"), (0.5, "only the floor"), (0.4, "not met"), (None, "not measured")]
+)
+def test_a_figure_is_judged_by_its_target_and_its_floor(value: float | None, verdict: str) -> None:
+    values = [] if value is None else [value]
+    assert Figure("chain", "of raw", values, at_least(0.55), at_least(0.45)).verdict == verdict
+
+
+def test_a_figure_without_a_target_is_not_judged() -> None:
+    assert Figure("chain", "of raw", [1.0]).verdict == ""
+
+
+def a_result() -> dict[str, object]:
+    figures = [
+        Figure("raw, one row a commit, SQLite, FULL", "commits/s", [4000.0, 5000.0]).plain("raw"),
+        Figure(
+            "chain, async nodes, sqlite", "of raw", [0.6], at_least(0.55), beside={"steps/s": [2500.0]}
+        ).plain("steps"),
+        Figure("import holdfast", "ms", [150.0], at_most(100)).plain("starting"),
+        Figure("chain, Burr <&", "steps/s", [800.0]).plain("peers"),
+        Figure("chain, DBOS", "steps/s", [], note="the peers cannot be installed: /x").plain("peers"),
+    ]
+    facts = dict.fromkeys(("cpu", "system", "python", "sqlite", "apsw", "holdfast", "file_system"), "one")
+    numbers = dict.fromkeys(("cores", "fdatasync_p50_us", "fdatasync_p95_us", "load_before", "load_after"), 2)
+    return {**facts, **numbers, "measured_on": "2030-01-01", "effort": "quick", "figures": figures}
+
+
+def test_the_page_is_made_of_a_result_and_says_what_was_not_met(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    result.write_text(json.dumps(a_result()), encoding="utf-8")
+    page, picture = document.write(result, tmp_path)
+    told = page.read_text(encoding="utf-8")
+    assert "quick run on a busy machine" in told
+    assert "Targets: 1 met, 1 not met." in told
+    assert "| import holdfast | 150 ms | 150 | 150 | 1 | ≤ 100 | not met |" in told
+    assert "/x" not in told
+    assert picture.name in told
+
+
+def test_the_picture_shows_limit_ours_and_peers_to_one_scale() -> None:
+    drawn = ET.fromstring(chart.draw(a_result()["figures"]))
+    texts = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[1:7] == ["raw commits", "4,500", "Holdfast, async nodes", "2,500", "Burr <&", "800"]
+    widths = [float(bar.get("width")) for bar in drawn.iter("{http://www.w3.org/2000/svg}rect")][1:4]
+    assert widths[1] / widths[0] == pytest.approx(2500 / 4500, rel=0.01)
+
+
+def test_the_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    report.show(a_result()["figures"])
+    assert "not met" in capsys.readouterr().out
