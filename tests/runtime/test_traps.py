@@ -192,7 +192,10 @@ def test_a_stream_over_the_budget_does_not_cost_the_result() -> None:
 
 
 def test_a_node_that_swallows_its_cancellation_is_given_up() -> None:
+    entered = asyncio.Event()
+
     async def stubborn(state: Any) -> None:
+        entered.set()
         while True:
             try:
                 await asyncio.Event().wait()
@@ -204,8 +207,7 @@ def test_a_node_that_swallows_its_cancellation_is_given_up() -> None:
     async def main() -> None:
         async with Engine(store(), flows=flow, grace=0.0) as engine:
             running = asyncio.create_task(engine.run(flow, {}, run_id="r"))
-            while not (await engine.runs()) or (await engine.get("r")).nodes["trap"].status != "running":
-                await asyncio.sleep(0)
+            await entered.wait()
             engine.stop("enough")
             engine.stop("enough, really")
             assert (await running).status == "interrupted"
