@@ -407,10 +407,10 @@ def _cost(node: str, usd: Any, tokens: Any) -> tuple[float, int]:
     fits = (
         isinstance(usd, (int, float))
         and not isinstance(usd, bool)
-        and 0 <= usd < float("inf")
+        and 0 <= usd < 1e12
         and isinstance(tokens, int)
         and not isinstance(tokens, bool)
-        and 0 <= tokens < 2**53
+        and 0 <= tokens < 2**40
     )
     if not fits:
         raise ContextError(f"node {node!r}: ctx.cost(usd={usd!r}, tokens={tokens!r}): give amounts from 0 up")

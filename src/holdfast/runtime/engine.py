@@ -468,7 +468,7 @@ class Engine(Reading):
         """
         if not isinstance(name, str) or not name:
             raise SettingError(f"{name!r} is no name of a signal")
-        self._looked_up(run_id, "told anything")
+        refuse_final(run_id, self.store.run(run_id).status, "told anything")
         body = {"name": name, "payload": asking.plain(payload, "payload")}
         request_id = f"signal:{id}" if id is not None else self._request_id()
         request = Request(id=request_id, verb="signal", body=body, by=by, reason=reason)
@@ -541,7 +541,9 @@ class Engine(Reading):
         finally:
             with suppress(StoreError):
                 services.store.release(run_id, services.holder.id, lease.fence)
-        return self._view(run_id)
+        flow = self.flows.get(row.flow)
+        fits = flow is not None and state.state_version == flow.definition.state_version
+        return run_view(state, services.store.run(run_id), flow if fits else None)
 
     async def _take_up(self, run_id: str, wish: Wish) -> Journal:
         """Claim a run and record how it is taken up."""

@@ -150,12 +150,15 @@ def _skip_cut(journal: Journal, name: str, header: dict[str, Any]) -> None:
 
 
 def _quarantined(journal: Journal, name: str) -> Failure:
-    times = journal.state.nodes[name].crashes
+    nodes = journal.state.nodes
+    times = nodes[name].crashes
+    beside = [other for other in journal.state.open if other != name and nodes[other].crashes >= times]
+    also = f" (or what ran beside it: {', '.join(beside)})" if beside else ""
     return Failure(
         "fatal",
         "Quarantined",
         f"{name!r} was cut by the end of its process {times} times in a row and kept nothing in between, so it is not tried "
-        "again by itself. Find out what kills it; then resume with force=True (--force), or skip the node.",
+        f"again by itself. Find out what kills it{also}; then resume with force=True (--force), or skip the node.",
     )
 
 
