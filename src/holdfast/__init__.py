@@ -1,5 +1,8 @@
 """Holdfast: workflows in Python that can be killed at any instruction and carry on."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from holdfast.core.graph import END, START, Flow, Graph, Retry
 from holdfast.core.state import add, append, merge
 from holdfast.errors import (
@@ -22,30 +25,32 @@ from holdfast.errors import (
     StoreError,
     WaitTimeout,
 )
-from holdfast.runtime.assets import Asset, NotDurable
-from holdfast.runtime.blocking import (
-    answer,
-    cancel,
-    checkpoints,
-    events,
-    fork,
-    get,
-    pause,
-    questions,
-    resume,
-    retry,
-    run,
-    runs,
-    signal,
-    skip,
-    start,
-    state,
-    wait,
-)
-from holdfast.runtime.context import BlockingContext, Context
-from holdfast.runtime.engine import Engine
-from holdfast.runtime.streams import Chunk
-from holdfast.runtime.views import Run
+
+if TYPE_CHECKING:
+    from holdfast.runtime.assets import Asset, NotDurable
+    from holdfast.runtime.blocking import (
+        answer,
+        cancel,
+        checkpoints,
+        events,
+        fork,
+        get,
+        pause,
+        questions,
+        resume,
+        retry,
+        run,
+        runs,
+        signal,
+        skip,
+        start,
+        state,
+        wait,
+    )
+    from holdfast.runtime.context import BlockingContext, Context
+    from holdfast.runtime.engine import Engine
+    from holdfast.runtime.streams import Chunk
+    from holdfast.runtime.views import Run
 
 __version__ = "0.1.0"
 
@@ -101,3 +106,44 @@ __all__ = [
     "state",
     "wait",
 ]
+
+_LATER = {
+    "Asset": "runtime.assets",
+    "NotDurable": "runtime.assets",
+    "answer": "runtime.blocking",
+    "cancel": "runtime.blocking",
+    "checkpoints": "runtime.blocking",
+    "events": "runtime.blocking",
+    "fork": "runtime.blocking",
+    "get": "runtime.blocking",
+    "pause": "runtime.blocking",
+    "questions": "runtime.blocking",
+    "resume": "runtime.blocking",
+    "retry": "runtime.blocking",
+    "run": "runtime.blocking",
+    "runs": "runtime.blocking",
+    "signal": "runtime.blocking",
+    "skip": "runtime.blocking",
+    "start": "runtime.blocking",
+    "state": "runtime.blocking",
+    "wait": "runtime.blocking",
+    "BlockingContext": "runtime.context",
+    "Context": "runtime.context",
+    "Engine": "runtime.engine",
+    "Chunk": "runtime.streams",
+    "Run": "runtime.views",
+}
+"""Names that need the engine, and where they are: whoever only defines flows does not wait for it."""
+
+
+def __getattr__(name: str) -> Any:
+    where = _LATER.get(name)
+    if where is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{where}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
