@@ -105,7 +105,12 @@ async def act(state: Chat, ctx: hf.Context) -> dict[str, Any]:
     return {"messages": [Message("tool", answer, wanted.tool)]}
 
 
-@graph.node(approve="The agent wants to refund an order. May it?", agent="cashier")
+def may_it(state: Chat) -> str:
+    wanted = state.messages[-1].given
+    return f"The agent wants to refund {wanted['euros']} euros for order {wanted['order']}. May it?"
+
+
+@graph.node(approve=may_it, agent="cashier")
 async def refund(state: Chat, ctx: hf.Context) -> dict[str, Any]:
     wanted = state.messages[-1].given
     key = ctx.idempotency_key("refund")  # the same in every attempt
