@@ -57,6 +57,8 @@ _OURS = frozenset(
     }
 )
 """Kinds of which every word is our own, or was checked before."""
+_CHECKPOINTS = events.CHECKPOINTS
+_NodeStarted = events.NodeStarted
 _HEARD = (events.QuestionAsked, events.SignalAwaited)
 """What somebody else is to hear of soon."""
 _ROW_BYTES = 64
@@ -121,28 +123,34 @@ class Journal:
     def record(self, event: Event, *, seq: int | None = None) -> None:
         """Encode and fold one event. It is durable after the next `save`."""
         encoded, state, at, unsaved = events.encode(event), self.state, self.at, self._unsaved
-        size = len(encoded.body)
-        if encoded.kind not in _OURS:
-            self._check(event, encoded)
-        if self._since_checkpoint + size > self._light:
-            encoded = self._weighed(event, encoded)
-            size = len(encoded.body)
+        starts = type(event) is _NodeStarted  # half of all events, which say nothing of their own
+        if not starts:
+            encoded = self._checked(event, encoded)
         fold(state, Stored(seq or state.seq + 1, at, event))
         self.ready.observe(state, event)
-        if type(event) is not events.NodeStarted:
+        if not starts:
             self.writers.observe(state, event)
         if unsaved and unsaved[-1][0] == at:
             unsaved[-1][1].append(encoded)
         else:
             unsaved.append((at, [encoded]))
-        self._tail_bytes += size + _ROW_BYTES
+        self._tail_bytes += len(encoded.body) + _ROW_BYTES
         self._tail_events += 1
-        if encoded.kind in events.CHECKPOINTS:
+
+    def _checked(self, event: Event, encoded: Encoded) -> Encoded:
+        """An event that may be recorded, without what is too large for a log."""
+        kind = encoded.kind
+        if kind not in _OURS:
+            self._check(event, encoded)
+        since = self._since_checkpoint + len(encoded.body)
+        if since > self._light:
+            encoded = self._weighed(event, encoded)
+            since = self._since_checkpoint + len(encoded.body)
+        if kind in _CHECKPOINTS:
             self._since_checkpoint = 0
-        elif (
-            encoded.kind != "NodeStreamed"
-        ):  # what was streamed is said already: it is no reason to refuse a result
-            self._since_checkpoint += size
+        elif kind != "NodeStreamed":  # that was said already: it is no reason to refuse a result
+            self._since_checkpoint = since
+        return encoded
 
     def _check(self, event: Event, encoded: Encoded) -> None:
         """Nothing is recorded that could not be read again: a name that is no text, say."""
