@@ -227,3 +227,14 @@ def test_a_node_that_is_safe_to_fail_holds_its_layer_no_longer():
     run = told("START a c END", "START b c", nodes=SAFE, schedule="layered").started("a", "b").completed("b")
     run.failed("a", ValueError("x")).settled()
     assert run.running == ["c"]
+
+
+def test_a_cut_fan_out_that_is_not_idempotent_starts_no_item_before_it_is_answered():
+    nodes = {"a": {"each": lambda state: [1, 2, 3], "idempotent": False, "limit": 1}}
+    run = told("START a END", nodes=nodes).settled().item_completed("a", 0).settled()
+    assert list(run.state.nodes["a"].items.running) == [1]
+    run.taken_up().settled()
+    assert (run.state.status, len(run.state.questions)) == ("waiting", 1)
+    assert run.commands() == []
+    run.answered("a", "retry")
+    assert run.commands(), "only the answer lets it go on"
