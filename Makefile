@@ -33,7 +33,7 @@ check: $(VENV)/.installed-dev ## format, lint, types, architecture and core test
 	@$(BIN)/ruff format --check --quiet --output-format concise . || { echo "Some files are not formatted. Run: make format"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -q -n 2 tests/test_architecture.py tests/test_repository.py tests/test_bench.py tests/core
+	@$(BIN)/python -m pytest -q -n 2 --hypothesis-profile quick tests/test_architecture.py tests/test_repository.py tests/test_bench.py tests/core
 
 bench: $(VENV)/.installed-dev ## measure speed and size on this disk, beside the peers: about 2 minutes
 	@$(BIN)/python -m bench $(ARGS)

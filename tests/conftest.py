@@ -15,4 +15,6 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
     suppress_health_check=[HealthCheck.too_slow],
 )
+# `make check` is to be over soon; `make test` takes its time.
+settings.register_profile("quick", settings.get_profile("holdfast"), max_examples=40)
 settings.load_profile("holdfast")
