@@ -257,3 +257,109 @@ def test_a_fan_out_that_is_not_idempotent_waits_for_its_answer_after_a_timeout()
 
     asyncio.run(main())
     assert calls == [1, 2, 2]
+
+
+def test_a_pause_does_not_wait_for_what_only_waits() -> None:
+    entered = asyncio.Event()
+
+    async def waits(state: Any, ctx: hf.Context) -> None:
+        entered.set()
+        await ctx.wait_for("never")
+
+    flow = flow_of(waits)
+
+    async def main() -> None:
+        async with Engine(store(), flows=flow, park_after=1000.0) as engine:
+            running = asyncio.create_task(engine.run(flow, {}, run_id="r"))
+            await entered.wait()
+            async for event in engine.follow("r"):
+                if event.kind == "SignalAwaited":
+                    await engine.pause("r")
+                    break
+            assert (await asyncio.wait_for(running, 10)).status == "paused"
+
+    asyncio.run(main())
+
+
+def test_a_question_is_there_for_others_also_where_the_run_saves_at_its_exit() -> None:
+    graph = Graph("exit", dict)
+    go_on, entered = asyncio.Event(), asyncio.Event()
+
+    @graph.node
+    async def long(state: Any) -> None:
+        entered.set()
+        await go_on.wait()
+
+    @graph.node
+    async def asks(state: Any, ctx: hf.Context) -> dict[str, Any]:
+        return {"answer": await ctx.ask("Which?", options=["a", "b"])}
+
+    graph.edge(START, "long").edge(START, "asks").edge("long", END).edge("asks", END)
+    flow = graph.compile()
+
+    async def main() -> None:
+        async with Engine(store(), flows=flow, durability="exit") as engine:
+            running = asyncio.create_task(engine.run(flow, {}, run_id="r"))
+            await entered.wait()
+            async for event in engine.follow("r"):
+                if event.kind == "QuestionAsked":
+                    break
+            await engine.answer("r", "asks", "b")
+            go_on.set()
+            assert (await running).state == {"answer": "b"}
+
+    asyncio.run(main())
+
+
+def test_a_key_that_was_made_fresh_stays_so_when_the_run_goes_back_before_it() -> None:
+    keys: list[str] = []
+
+    def pay(state: Any, ctx: hf.BlockingContext) -> None:
+        keys.append(ctx.idempotency_key("pay"))
+        if len(keys) < 3:
+            raise ValueError("not yet")
+
+    flow = flow_of(pay)
+
+    async def main() -> None:
+        async with Engine(store(), flows=flow) as engine:
+            with pytest.raises(hf.RunFailed):
+                await engine.run(flow, {}, run_id="r")
+            with pytest.raises(hf.RunFailed):
+                await engine.retry("r", fresh=True)
+            await engine.resume("r", checkpoint=1)
+
+    asyncio.run(main())
+    first, fresh, again = keys
+    assert first != fresh == again
+
+
+def test_signals_that_are_taken_again_come_in_the_order_they_came() -> None:
+    taken: list[list[int]] = []
+
+    async def takes(state: Any, ctx: hf.Context) -> None:
+        taken.append([await ctx.wait_for("s"), await ctx.wait_for("s")])
+        if len(taken) < 2:
+            raise ValueError("once more")
+
+    flow = flow_of(takes)
+
+    async def main() -> None:
+        async with Engine(store(), flows=flow) as engine:
+            await engine.start(flow, {}, run_id="r")
+            for number in range(3):
+                await engine.signal("r", "s", number)
+            with pytest.raises(hf.RunFailed):
+                await engine.resume("r")
+            await engine.resume("r", restart_at="trap")
+
+    asyncio.run(main())
+    assert taken == [[0, 1], [0, 1]]
+
+
+def test_a_wait_inside_the_work_of_a_map_is_refused_with_the_way_out() -> None:
+    def mapped(state: Any, ctx: hf.BlockingContext) -> None:
+        ctx.map("nap", lambda number: ctx.sleep(0.1, key=number), [1, 2])
+
+    error = failure_of(flow_of(mapped))
+    assert (error.type, "Wait outside of steps" in error.message) == ("ContextError", True)

@@ -344,7 +344,8 @@ def _node_started(state: RunState, event: events.NodeStarted, stored: Stored) ->
         if node.kept or node.asked or node.streamed:
             node.kept, node.streamed, node.approved = {}, 0, False
         if event.iteration != node.iteration:
-            node.fresh = node.crashes = 0  # doing a visit over is no reason to forget whom it killed
+            node.crashes = 0  # doing a visit over is no reason to forget whom it killed
+            node.fresh = state.fresh.get(event.node, {}).get(event.iteration, 0) if state.fresh else 0
         if node.parked:
             node.parked = {}
     elif node.parked:  # its items go on waiting
