@@ -351,7 +351,7 @@ def test_signals_that_are_taken_again_come_in_the_order_they_came() -> None:
                 await engine.signal("r", "s", number)
             with pytest.raises(hf.RunFailed):
                 await engine.resume("r")
-            await engine.resume("r", restart_at="trap")
+            assert (await engine.resume("r", restart_at="trap")).signals == {"s": 1}
 
     asyncio.run(main())
     assert taken == [[0, 1], [0, 1]]

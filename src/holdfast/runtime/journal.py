@@ -59,8 +59,14 @@ _OURS = frozenset(
 """Kinds of which every word is our own, or was checked before."""
 _CHECKPOINTS = events.CHECKPOINTS
 _NodeStarted = events.NodeStarted
-_HEARD = (events.QuestionAsked, events.SignalAwaited)
-"""What somebody else is to hear of soon."""
+_HEARD = (
+    events.QuestionAsked,
+    events.QuestionAnswered,
+    events.SignalAwaited,
+    events.SignalReceived,
+    events.TimerFired,
+)
+"""What somebody waits for, outside or inside of a node: it is told when it is durable."""
 _ROW_BYTES = 64
 _RETRY_S = 0.05
 _LATER = StoreBusy("tried again later")
