@@ -108,7 +108,7 @@ class Codec(Generic[T]):
         if type(plain) in self._scalars:
             return cast(T, plain)
         try:
-            return cast(T, self._form.from_plain(plain))
+            return self._form.from_plain(plain)  # type: ignore[no-any-return]
         except Exception as fault:  # a validator or `__post_init__` of the user's type may raise anything
             where, message = _fault(fault, path)
             raise CodecError(message, path=where, node=node) from fault

@@ -197,33 +197,39 @@ def _items(limit: int, node: NodeState, name: str, now: float, wakes: list[float
 
 def _begin(
     definition: Definition, state: RunState, ready: Readiness, room: int
-) -> tuple[list[AnyCommand], FailRun | None]:
+) -> tuple[list[StartNode | AskFirst | ScheduleNode], FailRun | None]:
     """Begin a visit of every node that is due, or say why not now. A node at the loop limit stops all that is new."""
-    if state.failed:
-        return [], None
-    starts: dict[str, AnyCommand] = {}
+    starts: list[StartNode | AskFirst | ScheduleNode] = []
+    if state.failed or not ready.due:
+        return starts, None
     for name in ready.due:
         if room <= 0 or state.paused:
             break
-        room -= 1
-        node = state.nodes.get(name)
-        iteration = (node.iteration if node is not None else 0) + 1
+        iteration, execution = _next_visit(state, name)
         if iteration > definition.max_iterations:
             return [], FailRun(_limit(name, definition.max_iterations), name)
-        execution = state.next_execution(name, iteration)
-        if name in ready.gated and not (node is not None and node.approved):
-            room += 1
-            starts[name] = AskFirst(name, iteration, execution)
+        if name in ready.gated and not (name in state.nodes and state.nodes[name].approved):
+            starts.append(AskFirst(name, iteration, execution))
             continue
+        room -= 1
         took = state.arrivals[name] if name in ready.joins else 1
-        starts[name] = StartNode(name, iteration, execution, 1, took)
-    why = "paused" if state.paused else "no free slot"
-    for name in ready.unscheduled:
-        if name not in starts:
-            node = state.nodes.get(name)
-            iteration = (node.iteration if node is not None else 0) + 1
-            starts[name] = ScheduleNode(name, iteration, state.next_execution(name, iteration), why)
-    return list(starts.values()), None
+        starts.append(StartNode(name, iteration, execution, 1, took))
+    if len(starts) < len(ready.due) and ready.unscheduled:
+        begun = {start.node for start in starts}
+        why = "paused" if state.paused else "no free slot"
+        starts += [
+            ScheduleNode(name, *_next_visit(state, name), why)
+            for name in ready.unscheduled
+            if name not in begun
+        ]
+    return starts, None
+
+
+def _next_visit(state: RunState, name: str) -> tuple[int, int]:
+    """Iteration and execution of the next visit of a node."""
+    node = state.nodes.get(name)
+    iteration = node.iteration + 1 if node is not None else 1
+    return iteration, state.next_execution(name, iteration) if state.executions else 1
 
 
 def _limit(name: str, most: int) -> Failure:

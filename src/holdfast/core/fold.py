@@ -106,7 +106,6 @@ NODE: dict[type[events.Event], tuple[frozenset[str], NodeStatus | None]] = {
 always the same.
 """
 
-_RUNNING = frozenset({"running"})
 _ENDS = frozenset({events.NodeCompleted, events.NodeFailed, events.NodeInterrupted})
 _INSIDE = frozenset(
     {events.StepCompleted, events.NodeCheckpointed, events.TimerSet, events.SignalAwaited, events.NodeWaiting}
@@ -120,7 +119,7 @@ def fold(state: RunState, stored: Stored) -> RunState:
     rule = _RULES.get(cls)
     if rule is None:
         raise IllegalEvent(f"run {state.run_id!r}: {cls.__name__} is no event of a run")
-    handler, statuses, is_of_node = rule
+    handler, statuses, check = rule
     if state.status not in statuses:
         raise IllegalEvent(
             f"run {state.run_id!r} is {state.status}: {cls.__name__} (event {stored.seq}) cannot happen then"
@@ -130,40 +129,64 @@ def fold(state: RunState, stored: Stored) -> RunState:
         raise IllegalEvent(
             f"run {state.run_id!r}: event {stored.seq} ({cls.__name__}) cannot follow event {state.seq}"
         )
-    if is_of_node:
-        _check_node(state, event, cls, seq)
+    if check is not None:
+        check(state, event, seq)
     handler(state, event, stored)
     state.seq = seq
     state.at = stored.at
     return state
 
 
-def _check_node(state: RunState, event: NodeEvent, cls: type[NodeEvent], seq: int) -> None:
+def _check_status(state: RunState, event: NodeEvent, seq: int) -> None:
+    """The node of an event must have a status that allows it."""
     node = state.nodes.get(event.node)
-    if node is None and cls is events.NodeStarted:
-        return
-    status = node.status if node is not None else ""
-    inside = cls in _INSIDE or (cls is events.QuestionAsked and event.about == "ask")  # type: ignore[attr-defined]
-    if status not in (_RUNNING if inside else NODE[cls][0]):
-        raise IllegalEvent(
-            f"run {state.run_id!r}: node {event.node!r} is {status or 'not reached'}: "
-            f"{cls.__name__} (event {seq}) cannot happen then"
-        )
-    if node is not None and (inside or cls in _ENDS):
-        attempt = node.attempt if cls in _ENDS else _open_attempt(node, event)
-        open_attempt = (node.iteration, node.execution, attempt)
-        if (event.iteration, event.execution, event.attempt) != open_attempt:
-            raise IllegalEvent(
-                f"run {state.run_id!r}: {cls.__name__} (event {seq}) is of {event.node!r} "
-                f"{event.iteration}.{event.execution}.{event.attempt}, but "
-                f"{'.'.join(map(str, open_attempt))} is open"
-            )
+    if (node.status if node is not None else "") not in NODE[type(event)][0]:
+        raise _out_of_place(state, event, seq)
 
 
-def _open_attempt(node: NodeState, event: NodeEvent) -> int:
-    """The attempt that may speak now: the node's, or that of the item that the event is about."""
+def _check_end(state: RunState, event: NodeEvent, seq: int) -> None:
+    """What ends an attempt must be of the attempt that is open."""
+    node = state.nodes.get(event.node)
+    if node is None or node.status not in NODE[type(event)][0]:
+        raise _out_of_place(state, event, seq)
+    if (
+        event.attempt != node.attempt
+        or event.execution != node.execution
+        or event.iteration != node.iteration
+    ):
+        raise _late(state, event, node, node.attempt, seq)
+
+
+def _check_inside(state: RunState, event: NodeEvent, seq: int) -> None:
+    """What happens inside an attempt must be of the attempt that runs: the node's, or that of an item."""
+    node = state.nodes.get(event.node)
+    if node is None or node.status != "running":
+        raise _out_of_place(state, event, seq)
     item = getattr(event, "item", None)
-    return node.attempt if item is None or node.items is None else node.items.running.get(item, 0)
+    attempt = node.attempt if item is None or node.items is None else node.items.running.get(item, 0)
+    if (event.iteration, event.execution, event.attempt) != (node.iteration, node.execution, attempt):
+        raise _late(state, event, node, attempt, seq)
+
+
+def _check_asked(state: RunState, event: events.QuestionAsked, seq: int) -> None:
+    """A question of a node's own is asked inside an attempt; those about a node, between them."""
+    (_check_inside if event.about == "ask" else _check_status)(state, event, seq)
+
+
+def _out_of_place(state: RunState, event: NodeEvent, seq: int) -> IllegalEvent:
+    status = state.nodes[event.node].status if event.node in state.nodes else "not reached"
+    return IllegalEvent(
+        f"run {state.run_id!r}: node {event.node!r} is {status}: "
+        f"{type(event).__name__} (event {seq}) cannot happen then"
+    )
+
+
+def _late(state: RunState, event: NodeEvent, node: NodeState, attempt: int, seq: int) -> IllegalEvent:
+    return IllegalEvent(
+        f"run {state.run_id!r}: {type(event).__name__} (event {seq}) is of {event.node!r} "
+        f"{event.iteration}.{event.execution}.{event.attempt}, but "
+        f"{node.iteration}.{node.execution}.{attempt} is open"
+    )
 
 
 # --- run ---------------------------------------------------------------------------------------------
@@ -326,7 +349,7 @@ def _node_scheduled(state: RunState, event: events.NodeScheduled, stored: Stored
     if event.node in state.open and (node.input is not None or not node.routed):
         _try_again(state, event.node, fresh=event.fresh)
     else:  # it has arrived and not begun: that is all there is to know
-        set_status(state, event.node, "pending")
+        set_status(state, node, "pending")
     settle(state)
 
 
@@ -334,13 +357,14 @@ def _node_started(state: RunState, event: events.NodeStarted, stored: Stored) ->
     if event.woken:
         _wake_up(state, event, stored)
         return
-    _take_up(state, event)
+    if event.took:
+        _take_up(state, event)
     node = state.visit(event.node)
-    if (event.iteration, event.execution) != (node.iteration, node.execution) or event.attempt == 1:
+    if event.attempt == 1 or event.iteration != node.iteration or event.execution != node.execution:
         if event.iteration != node.iteration or node.input is None:
             node.input = dict(state.values)
-        node.failures = 0
-        node.items = None
+        if node.failures or node.items is not None:
+            node.failures, node.items = 0, None
         if node.kept or node.asked or node.streamed:
             node.kept, node.streamed, node.approved = {}, 0, False
         if event.iteration != node.iteration:
@@ -352,10 +376,11 @@ def _node_started(state: RunState, event: events.NodeStarted, stored: Stored) ->
         node.parked.pop(NODE_LEVEL, None)
     node.iteration, node.execution, node.attempt = event.iteration, event.execution, event.attempt
     node.tries += 1
-    node.cut = ""
     node.started_at = stored.at
-    node.retry_at = node.failure = node.question = None
-    set_status(state, event.node, "running")
+    if node.tries > 1 or node.failure is not None or node.question is not None:
+        node.cut = ""
+        node.retry_at = node.failure = node.question = None
+    set_status(state, node, "running")
     state.open[event.node] = None
     state.status = "running"
 
@@ -370,7 +395,7 @@ def _wake_up(state: RunState, event: events.NodeStarted, stored: Stored) -> None
         )
     del node.parked[NODE_LEVEL]
     node.started_at = stored.at
-    set_status(state, event.node, "running")
+    set_status(state, node, "running")
     state.status = "running"
 
 
@@ -379,12 +404,14 @@ def _node_completed(state: RunState, event: events.NodeCompleted, stored: Stored
     node.completed_seq = stored.seq
     items = node.items.results() if event.items and node.items is not None else []
     _close(state, event.node, "completed", stored.at)
-    node.failures = node.crashes = 0
+    if node.failures or node.crashes:
+        node.failures = node.crashes = 0
     _finish(state, event, items, stored.seq)
 
 
 def _node_skipped(state: RunState, event: events.NodeSkipped, stored: Stored) -> None:
-    _take_up(state, event)
+    if event.took:
+        _take_up(state, event)
     node = state.nodes[event.node]
     node.iteration = event.iteration  # one more, where it was due and never began: the skip is that visit
     node.completed_seq = stored.seq
@@ -405,7 +432,7 @@ def _node_failed(state: RunState, event: events.NodeFailed, stored: Stored) -> N
     node.retry_at = event.retry_at
     if event.retry_at is None:
         state.failed[event.node] = None
-    set_status(state, event.node, "failed" if event.retry_at is None else "waiting")
+    set_status(state, node, "failed" if event.retry_at is None else "waiting")
     settle(state)
 
 
@@ -417,7 +444,7 @@ def _node_interrupted(state: RunState, event: events.NodeInterrupted, stored: St
     spend(state, node, state.at if event.lost else stored.at)
     if node.items is not None:
         _cut_items(node.items)
-    set_status(state, event.node, "interrupted")
+    set_status(state, node, "interrupted")
     settle(state)
 
 
@@ -467,7 +494,7 @@ def _item_started(state: RunState, event: events.ItemStarted, stored: Stored) ->
     node = state.nodes[event.node]
     if node.status == "waiting":
         node.started_at = stored.at
-        set_status(state, event.node, "running")
+        set_status(state, node, "running")
         state.status = "running"
     node.parked.pop(event.item, None)
     items.again.pop(event.item, None)
@@ -520,8 +547,6 @@ def _arrive(state: RunState, routes: list[str]) -> None:
 
 def _take_up(state: RunState, event: events.NodeStarted | events.NodeSkipped) -> None:
     """A visit takes up arrivals."""
-    if not event.took:
-        return
     left = state.arrivals.get(event.node, 0) - event.took
     if left < 0:
         raise IllegalEvent(
@@ -545,10 +570,13 @@ def _close(state: RunState, name: str, status: NodeStatus, at: float) -> None:
         close_waits(state, name)
     if node.kept or node.parked or node.asked:
         node.kept, node.parked, node.approved, node.answer, node.asked = {}, {}, False, None, 0
-    node.input = node.items = node.retry_at = node.failure = node.question = None
+    node.input = None
+    if node.items is not None or node.retry_at is not None or node.failure is not None or node.question is not None:
+        node.items = node.retry_at = node.failure = node.question = None
     state.open.pop(name, None)
-    state.failed.pop(name, None)
-    set_status(state, name, status)
+    if state.failed:
+        state.failed.pop(name, None)
+    set_status(state, node, status)
 
 
 def _finish(
@@ -586,7 +614,7 @@ def _cut(state: RunState) -> None:
             node.crashes += 1
             if node.items is not None:
                 _cut_items(node.items)
-            set_status(state, name, "interrupted")
+            set_status(state, node, "interrupted")
 
 
 def _cut_items(items: Items) -> None:
@@ -611,7 +639,7 @@ def _try_again(state: RunState, name: str, *, fresh: bool) -> None:
     waited, node.parked = node.parked, {}
     close_waits(state, name)
     if name not in state.open:  # it was refused before it began: it is due, and will be asked about again
-        set_status(state, name, "pending")
+        set_status(state, node, "pending")
         return
     if fresh:
         state.executions.setdefault(name, {})[node.iteration] = node.execution
@@ -620,7 +648,7 @@ def _try_again(state: RunState, name: str, *, fresh: bool) -> None:
     elif node.items is not None:
         node.items.again.update(dict.fromkeys((*node.items.failed, *waited), 0.0))
         node.items.failed.clear()
-    set_status(state, name, "pending")
+    set_status(state, node, "pending")
 
 
 def _reopen(state: RunState) -> None:
@@ -637,12 +665,12 @@ def _reopen(state: RunState) -> None:
         node.items = node.retry_at = node.failure = node.question = None
         node.failures = 0
         node.kept, node.parked, node.approved, node.asked = {}, {}, False, 0
-        set_status(state, name, "pending")
+        set_status(state, node, "pending")
     for name in state.arrivals:  # what was asked before they begin is asked again
         gate = state.nodes.get(name)
         if gate is not None and name not in state.open and gate.status in ("waiting", "failed"):
             gate.question = gate.failure = None
-            set_status(state, name, "pending")
+            set_status(state, gate, "pending")
     state.failed.clear()
     state.questions.clear()
     state.waits.clear()
@@ -699,5 +727,18 @@ HANDLERS: dict[type[events.Event], Callable[[RunState, Any, Stored], None]] = {
 }
 """One handler a kind; a test holds that the closed union is covered."""
 
-_RULES = {cls: (handler, RUN[cls], cls in NODE) for cls, handler in HANDLERS.items()}
+
+
+def _check_of(cls: type[events.Event]) -> Callable[[RunState, Any, int], None] | None:
+    """What must hold of the node of an event."""
+    if cls is events.QuestionAsked:
+        return _check_asked
+    if cls in _ENDS:
+        return _check_end
+    if cls in _INSIDE:
+        return _check_inside
+    return _check_status if cls in NODE else None
+
+
+_RULES = {cls: (handler, RUN[cls], _check_of(cls)) for cls, handler in HANDLERS.items()}
 """The tables side by side: one look for each event."""

@@ -118,7 +118,7 @@ def _unpark(state: RunState, name: str, level: int) -> None:
     node = state.nodes[name]
     if level == NODE_LEVEL:
         if node.status == "waiting":
-            set_status(state, name, "pending")
+            set_status(state, node, "pending")
     elif node.items is not None:
         node.items.again[level] = 0.0
     awaken(state)
@@ -131,7 +131,7 @@ def node_waiting(state: RunState, event: events.NodeWaiting, stored: Stored) -> 
     node.parked[level] = event.on
     if event.item is None:
         spend(state, node, stored.at)
-        set_status(state, event.node, "waiting")
+        set_status(state, node, "waiting")
     elif node.items is not None:
         end_item(state, node.items, event, stored.seq)
         node.items.attempts[event.item] = event.attempt
@@ -147,7 +147,7 @@ def rest(state: RunState, name: str, at: float) -> None:
     items = node.items
     if items is not None and node.parked and not items.running and node.status == "running":
         spend(state, node, at)
-        set_status(state, name, "waiting")
+        set_status(state, node, "waiting")
         settle(state)
 
 
@@ -167,7 +167,7 @@ def question_asked(state: RunState, event: events.QuestionAsked, stored: Stored)
         node = state.visit(event.node)
         node.question = event.key
         node.asked += event.about == "gate"
-        set_status(state, event.node, "waiting")
+        set_status(state, node, "waiting")
     settle(state)
 
 
@@ -194,7 +194,7 @@ def question_answered(state: RunState, event: events.QuestionAnswered, stored: S
             node.items.failed.clear()
         node.approved = question.about == "gate"
         node.answer = event.answer
-        set_status(state, name, "pending")
+        set_status(state, node, "pending")
     awaken(state)
 
 
@@ -204,4 +204,4 @@ def _refuse(state: RunState, name: str, failure: Failure) -> None:
     node.failure = failure
     node.question = None
     state.failed[name] = None
-    set_status(state, name, "failed")
+    set_status(state, node, "failed")

@@ -18,6 +18,7 @@ from holdfast.core.events import Event, NodeEvent
 from holdfast.core.run_state import RunState
 from holdfast.core.topology import Topology
 
+_NodeStarted = events.NodeStarted
 _ROUTED = (events.NodeCompleted, events.NodeSkipped, events.NodeRouted)
 _WHOLE = (
     events.RunCreated,
@@ -74,9 +75,13 @@ class Readiness:
     def observe(self, state: RunState, event: Event) -> None:
         """Follow one event that has just been folded into the state."""
         # Half of all events are starts: what starts was live and stays so, and wants nothing more.
-        if type(event) is events.NodeStarted:
-            self._not_due(event.node)
-            self._attend(state, event.node)
+        if type(event) is _NodeStarted:
+            name = event.node
+            if name in self.due:
+                del self.due[name]
+                self.unscheduled.pop(name, None)
+            if self.open or state.nodes[name].items is not None:
+                self._attend(state, name)
         elif isinstance(event, NodeEvent):
             if isinstance(event, _ROUTED) and event.routes:
                 self._move(state, event.node, event.routes)
@@ -97,24 +102,27 @@ class Readiness:
         """
         self._arrive(routes)
         for name in routes:
-            self._touch(state, name)
-            if (
-                source,
-                name,
-            ) in self._back_edges:  # a new round: it may reach a join that was due and still waits for a slot
+            if name in self.index:  # not END
+                if name in state.open or name in self.open:
+                    self._attend(state, name)
+                self._consider(state, name)
+            # A new round: it may reach a join that was due and still waits for a slot.
+            if self._back_edges and (source, name) in self._back_edges:
                 for join in [due for due in self.due if due in self.joins]:
                     self._consider(state, join)
 
     def _arrive(self, routes: Sequence[str]) -> None:
         for name in routes:
-            if name in self.index:
-                self.live |= 1 << self.index[name]
+            number = self.index.get(name)
+            if number is not None:  # not END
+                self.live |= 1 << number
 
     def _touch(self, state: RunState, name: str) -> None:
         number = self.index.get(name)
         if number is None:  # END
             return
-        self._attend(state, name)
+        if name in state.open or name in self.open:
+            self._attend(state, name)
         bit = 1 << number
         if name in state.open or name in state.arrivals or name in state.held:
             self.live |= bit
@@ -122,9 +130,10 @@ class Readiness:
         elif self.live & bit:
             self.live ^= bit
             self._consider(state, name)
-            for join in tuple(self._witnessed.pop(number, ())):
-                self._blocked.pop(join, None)
-                self._consider(state, join)
+            if self._witnessed:
+                for join in tuple(self._witnessed.pop(number, ())):
+                    self._blocked.pop(join, None)
+                    self._consider(state, join)
 
     def _attend(self, state: RunState, name: str) -> None:
         """Open visits that are not simply running want a decision: cut, waiting, due again, fanning out, unrouted."""
@@ -138,21 +147,28 @@ class Readiness:
 
     def _consider(self, state: RunState, name: str) -> None:
         """Is this node due, blocked by a witness, or neither?"""
-        blockers = 0
+        wanted = name in state.arrivals and name not in state.open and name not in state.held
         node = state.nodes.get(name)
-        asked = node is not None and (node.question is not None or node.status == "failed")
-        if name not in state.arrivals or name in state.open or name in state.held or asked:
-            self._not_due(name)
+        if wanted and node is not None:
+            wanted = node.question is None and node.status != "failed"
+        blockers = 0
+        if name in self.joins:
+            if wanted:
+                blockers = self.live & self.joins[name]
+            self._watch(name, blockers)
+        if not wanted or blockers:
+            if name in self.due:
+                del self.due[name]
+                self.unscheduled.pop(name, None)
+            return
+        self.due.setdefault(name)
+        if node is not None and node.status == "pending":
+            self.unscheduled.pop(name, None)
         else:
-            blockers = self.live & self.joins.get(name, 0)
-            if blockers:
-                self._not_due(name)
-            else:
-                self.due.setdefault(name)
-                if node is not None and node.status == "pending":
-                    self.unscheduled.pop(name, None)
-                else:
-                    self.unscheduled[name] = None
+            self.unscheduled[name] = None
+
+    def _watch(self, name: str, blockers: int) -> None:
+        """A blocked join watches one of those who block it."""
         witness = self._blocked.get(name)
         if witness is not None and not blockers >> witness & 1:
             del self._blocked[name]
@@ -162,8 +178,3 @@ class Readiness:
             witness = (blockers & -blockers).bit_length() - 1
             self._blocked[name] = witness
             self._witnessed.setdefault(witness, set()).add(name)
-
-    def _not_due(self, name: str) -> None:
-        if name in self.due:
-            del self.due[name]
-            self.unscheduled.pop(name, None)

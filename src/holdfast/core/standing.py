@@ -10,11 +10,17 @@ from holdfast.errors import IllegalEvent
 LIVE = frozenset({"running", "waiting", "paused"})
 
 
-def set_status(state: RunState, name: str, status: NodeStatus) -> None:
+def set_status(state: RunState, node: NodeState, status: NodeStatus) -> None:
     """What a node is now, and how many of them are that."""
-    node = state.nodes[name]
-    state.running += (status == "running") - (node.status == "running")
-    state.waiting += (status == "waiting") - (node.status == "waiting")
+    before = node.status
+    if before == "running":
+        state.running -= 1
+    elif before == "waiting":
+        state.waiting -= 1
+    if status == "running":
+        state.running += 1
+    elif status == "waiting":
+        state.waiting += 1
     node.status = status
 
 

@@ -33,21 +33,23 @@ class Writers:
     def observe(self, state: RunState, event: Event) -> None:
         """Follow one event that has just been folded into the state."""
         if isinstance(event, (NodeCompleted, NodeSkipped)):
-            if state.schedule != "eager":
-                return
-            if isinstance(event, NodeCompleted) and event.items:
-                self._add(event.node, (field for field, by in state.writers.items() if event.node in by))
-            changes = event.changes
-            self._add(event.node, (*changes.set, *changes.unset) if changes.unset else changes.set)
+            if state.schedule == "eager":
+                if isinstance(event, NodeCompleted) and event.items:
+                    self._add(event.node, [field for field, by in state.writers.items() if event.node in by])
+                changes = event.changes
+                self._add(event.node, (*changes.set, *changes.unset) if changes.unset else changes.set)
         elif isinstance(event, (LayerCompleted, FlowChanged, RunRewound)):
             self.rebuild(state)
 
     def conflict(self, state: RunState, name: str, fields: Iterable[str]) -> tuple[str, str] | None:
         """The first of these fields that a parallel node has set, and that node."""
+        topology = self._topology
+        number = topology.index[name]
+        beside = ~(topology.ancestors[number] | topology.descendants[number] | 1 << number)
         for field in fields:
-            mask = self._masks.get(field, 0)
-            for other in self._topology.parallel(name, mask) if mask else ():
-                before = self._topology.common_ancestors(name, other)
+            parallel = self._masks.get(field, 0) & beside
+            for other in topology.members(parallel) if parallel else ():
+                before = topology.common_ancestors(name, other)
                 latest = max(
                     (state.nodes[node].completed_seq for node in before if node in state.nodes), default=0
                 )

@@ -106,28 +106,24 @@ class Threads:
 class Body:
     """One call of a node's function. `ended(body)` is called on the loop, once; then `value` or `error` is set."""
 
-    __slots__ = (
-        "_begun",
-        "_clock",
-        "_deadline",
-        "_ended",
-        "_gone",
-        "_is_over",
-        "_left",
-        "_task",
-        "_timer",
-        "attempt",
-        "cancelled",
-        "error",
-        "given",
-        "given_up_at",
-        "has_gone",
-        "key",
-        "parking",
-        "timed_out",
-        "value",
-        "work",
-    )
+    cancelled = False
+    """Whether it was given up: cancelled, timed out, or stopped with its engine."""
+    given: Any = None
+    value: Any = None
+    error: BaseException | None = None
+    timed_out = False
+    work: Any = None
+    """What goes on inside it (`runtime.work.Work`), where the node takes a context."""
+    parking: list[str] | None = None
+    has_gone = False
+    given_up_at = 0.0
+    _is_over = False
+    _begun = False
+    _task: asyncio.Task[None] | None = None
+    _timer: Timer | None = None
+    _clock: Clock | None = None
+    _deadline = 0.0
+    _left: float | None = None
 
     def __init__(
         self,
@@ -138,26 +134,8 @@ class Body:
     ) -> None:
         self.key = key
         self.attempt = attempt
-        self.cancelled = False
-        """Whether it was given up: cancelled, timed out, or stopped with its engine."""
-        self.given: Any = None
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.timed_out = False
-        self.work: Any = None
-        """What goes on inside it (`runtime.work.Work`), where the node takes a context."""
-        self.parking: list[str] | None = None
-        self.has_gone = False
-        self.given_up_at = 0.0
         self._ended = ended
         self._gone = gone
-        self._is_over = False
-        self._begun = False
-        self._task: asyncio.Task[None] | None = None
-        self._timer: Timer | None = None
-        self._clock: Clock | None = None
-        self._deadline = 0.0
-        self._left: float | None = None
 
     def call(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Call a coroutine function on the loop."""
@@ -273,9 +251,10 @@ class Body:
 
     def _leave(self, value: Any, error: BaseException | None) -> None:
         """The call has really left: tell its end, unless it was given up before."""
-        self.has_gone = True
+        told_before, self.has_gone = self._is_over, True
         self._end(value, error)
-        self._gone(self)
+        if told_before:
+            self._gone(self)
 
     def _end(self, value: Any, error: BaseException | None) -> None:
         if self._is_over:
@@ -288,5 +267,6 @@ class Body:
         elif self.parking is not None and not isinstance(error, Stopped):
             # Also where the node has caught the signal and returned something: what it waits for has not come.
             error = Parked(self.parking)
-        self.value, self.error = value, error
+        self.value = value
+        self.error = error
         self._ended(self)

@@ -92,29 +92,14 @@ def _finished(
     artifacts: dict[str, Any] | None = None,
 ) -> list[events.Event]:
     node = state.nodes[name]
-    parts = (*items, changes) if items else (changes,)
-    fields = (
-        [field for part in parts for field in (*part.set, *part.unset)]
-        if items or changes.unset
-        else changes.set
-    )
-    clash = writers.conflict(state, name, fields)
-    if clash is None and state.held:
-        clash = _held_conflict(flow, state, name, fields)
-    if clash is not None:
-        field, other = clash
-        raise StateError(
-            f"it sets {field!r}, which node {other!r} beside it has set too, and the graph does not say who comes last. "
-            "Give the field a reducer (Annotated[…, append | merge | add | your own]), let only one of them set it, "
-            "or put an edge between them.",
-            node=name,
-            field=field,
-        )
+    _refuse_conflict(flow, state, writers, name, changes, items)
     routes, unroutable = None, None
     if state.schedule == "eager":
-        changes = reduced(flow, state.values, name, changes, items)
+        if changes.reduce or items:
+            changes = reduced(flow, state.values, name, changes, items)
         parts = (*items, changes) if items else (changes,)
-        _refuse_misfit(flow, state.values, name, parts)
+        if items or changes.add or flow.state.validates:
+            _refuse_misfit(flow, state.values, name, parts)
         try:
             routes = route(flow, name, state.values, parts)
         except RouterError as fault:
@@ -134,16 +119,33 @@ def _finished(
     return [completion, events.RoutingFailed(**visit_of(name, node), failure=unroutable)]
 
 
+def _refuse_conflict(
+    flow: Flow[Any], state: RunState, writers: Writers, name: str, changes: Changes, items: Sequence[Changes]
+) -> None:
+    """Two nodes beside each other must not set one plain field."""
+    fields: Iterable[str] = changes.set
+    if items or changes.unset:
+        fields = [field for part in (*items, changes) for field in (*part.set, *part.unset)]
+    clash = writers.conflict(state, name, fields)
+    if clash is None and state.held:
+        clash = _held_conflict(flow, state, name, fields)
+    if clash is not None:
+        field, other = clash
+        raise StateError(
+            f"it sets {field!r}, which node {other!r} beside it has set too, and the graph does not say who comes last. "
+            "Give the field a reducer (Annotated[…, append | merge | add | your own]), let only one of them set it, "
+            "or put an edge between them.",
+            node=name,
+            field=field,
+        )
+
+
 def _refuse_misfit(flow: Flow[Any], values: Values, name: str, parts: Sequence[Changes]) -> None:
     """Sums may leave what their type allows, and a type with validators of its own may have an opinion on
     anything: that is the fault of this node, not of the next one that is handed the state.
     """
-    if not flow.state.validates:
-        for part in parts:
-            if part.add:
-                break
-        else:
-            return
+    if not flow.state.validates and not any(part.add for part in parts):
+        return
     summed = {field for part in parts for field in part.add}
     after = dict(values)
     try:

@@ -61,7 +61,7 @@ from holdfast.runtime.streams import recover
 from holdfast.runtime.views import Run, run_view
 from holdfast.storage.contract import Request, RunRow, Store
 from holdfast.storage.holder import this_process
-from holdfast.storage.rows import open_row
+from holdfast.storage.rows import SALT_BYTES, open_row
 from holdfast.storage.urls import open_store
 from holdfast.storage.writer import InlineWriter, Writer
 
@@ -164,7 +164,7 @@ class Engine(Reading):
             commits=Commits(writer, lambda: len(self._runners)),
             clock=self._clock,
             luck=self._luck,
-            salts=self._luck.randbytes if self._inline else Salts().take,
+            salts=partial(self._luck.randbytes, SALT_BYTES) if self._inline else Salts().take,
             holder=this_process(self.settings.lease_ttl),
             resources=self._resources,
             blob_over=self.settings.blob_over,
@@ -534,7 +534,7 @@ class Engine(Reading):
                 operator.pause(journal, by=request.by, reason=request.reason, cut=True)
             elif request.verb == "cancel" or asking.tell(journal, request):
                 operator.cancel(journal, by=request.by, reason=request.reason)
-            if journal.dirty:
+            if journal.unsaved:
                 await journal.saved()
             if journal.spills:
                 services.store.blobs.unspill(run_id, journal.spills)

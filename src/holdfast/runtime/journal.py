@@ -1,8 +1,8 @@
 """The log of one run, while this engine holds it: encode, fold, save. The only place that appends.
 
 - An event is encoded before it is folded: the fold may grow a list that the event still holds.
-- What was recorded since the last save goes into one append, in one transaction. `saved_seq` and `digest` are
-  where the durable log ends.
+- What was recorded since the last save goes into one append, in one transaction. `saved_seq` is where the durable log
+  ends.
 - A failed append is not a log line. While the lease lasts it is tried again, and where its outcome is unknown
   it is looked up first; then `StoreError` is raised and the log stays as it was.
 - A snapshot goes along when the tail since the last one weighs four times what the state would, or has many
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -30,7 +31,7 @@ from holdfast.runtime.services import Services
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot, View
 from holdfast.storage.oversize import take_out
-from holdfast.storage.rows import SALT_BYTES, pack, seal
+from holdfast.storage.rows import pack, sealed
 from holdfast.storage.writer import Done
 
 SNAPSHOT_BYTES_MIN = 64 * 1024
@@ -87,6 +88,9 @@ class Journal:
         self.fence = fence
         self.saved_seq = row.seq if row is not None else 0
         self.digest = row.digest if row is not None else b""
+        """The chain behind what was recorded last."""
+        self.unsaved: list[Row] = []
+        """What was recorded and is not on its way to the store."""
         self.rewinds = row.rewinds if row is not None else ()
         self.create: NewRun | None = None
         self.definition: bytes | None = None
@@ -96,10 +100,10 @@ class Journal:
         self.taken: list[str] = []
         self.due_at = row.due_at if row is not None else None
         self.at = 0.0
-        self._unsaved: list[tuple[float, list[Encoded]]] = []
-        """What was recorded and not saved, by the time it happened."""
+        self._stamp = "0.0"
         self._tail_bytes = 0
-        self._tail_events = 0
+        """Of bodies since the last snapshot."""
+        self._tail_from = state.seq
         self.urgent = False
         """Something was recorded that others wait for: it is saved at once, whatever the durability."""
         self._since_checkpoint = 0
@@ -112,36 +116,35 @@ class Journal:
         """Spilled streams that the log holds as soon as it is saved."""
 
     @property
-    def dirty(self) -> bool:
-        """Whether something was recorded that is not durable yet."""
-        return bool(self._unsaved)
-
-    @property
     def awaited(self) -> bool:
         """Whether somebody inside a node waits until something is durable."""
         return bool(self._waiters)
 
-    def tick(self) -> float:
-        """Read the clock: what is recorded next happens now. Never before the last event."""
-        self.at = max(self.services.store.now(), self.state.at)
-        return self.at
+    def tick(self, at: float | None = None) -> float:
+        """Read the clock, unless a time is given: what is recorded next happens now. Never before the last event."""
+        at = self.services.store.now() if at is None else at
+        at = max(at, self.state.at)
+        if at != self.at:
+            self.at, self._stamp = at, repr(at)
+        return at
 
     def record(self, event: Event, *, seq: int | None = None) -> None:
         """Encode and fold one event. It is durable after the next `save`."""
-        encoded, state, at, unsaved = events.encode(event), self.state, self.at, self._unsaved
-        starts = type(event) is _NodeStarted  # half of all events, which say nothing of their own
-        if not starts:
-            encoded = self._checked(event, encoded)
-        fold(state, Stored(seq or state.seq + 1, at, event))
-        self.ready.observe(state, event)
-        if not starts:
-            self.writers.observe(state, event)
-        if unsaved and unsaved[-1][0] == at:
-            unsaved[-1][1].append(encoded)
+        encoded, state, at = events.encode(event), self.state, self.at
+        if seq is None:
+            seq = state.seq + 1
+        if type(event) is _NodeStarted:  # half of all events, which say nothing of their own
+            fold(state, Stored(seq, at, event))
+            self.ready.observe(state, event)
         else:
-            unsaved.append((at, [encoded]))
-        self._tail_bytes += len(encoded.body) + _ROW_BYTES
-        self._tail_events += 1
+            encoded = self._checked(event, encoded)
+            fold(state, Stored(seq, at, event))
+            self.ready.observe(state, event)
+            self.writers.observe(state, event)
+        row = sealed(self.digest, state.run_id, seq, at, self._stamp, encoded, self.services.salts())
+        self.unsaved.append(row)
+        self.digest = row.digest
+        self._tail_bytes += len(encoded.body)
 
     def _checked(self, event: Event, encoded: Encoded) -> Encoded:
         """An event that may be recorded, without what is too large for a log."""
@@ -221,10 +224,10 @@ class Journal:
                 waiter.set_exception(error)
 
     def _commit(self, append: Append, done: Done, waited: float) -> None:
-        self.services.commits.commit(append, lambda error: self._told(append, done, waited, error))
+        self.services.commits.commit(append, partial(self._told, append, done, waited))
 
     def _told(self, append: Append, done: Done, waited: float, error: BaseException | None) -> None:
-        if isinstance(error, (StoreBusy, StoreFull)):
+        if error is not None and isinstance(error, (StoreBusy, StoreFull)):
             error = self._again(append, done, waited, error)
             if error is _LATER:
                 return
@@ -263,12 +266,12 @@ class Journal:
 
     def _moved(self, append: Append) -> None:
         """The append is durable."""
-        last = append.rows[-1]
-        self.saved_seq, self.digest = last.seq, last.digest
+        self.saved_seq = append.rows[-1].seq
         if self._waiters:
             self._tell()
-        self.create = self.definition = None
-        self.bases, self.base_blobs = (), ()
+        if self.create is not None or self.definition is not None:
+            self.create = self.definition = None
+            self.bases, self.base_blobs = (), ()
         if append.taken:
             del self.taken[: len(append.taken)]
         self.services.saved(append.run_id)
@@ -281,22 +284,15 @@ class Journal:
                 waiter.set_result(None)
 
     def _append(self, *, release: bool) -> Append:
-        unsaved, self._unsaved = self._unsaved, []
-        rows: tuple[Row, ...] = ()
-        digest, seq = self.digest, self.state.seq - sum(len(encoded) for _, encoded in unsaved)
+        rows, self.unsaved = tuple(self.unsaved), []
         blobs, self._blobs = self.base_blobs + self._blobs, ()
         self.urgent = False
-        for at, encoded in unsaved:
-            rows += seal(
-                digest, self.state.run_id, seq, at, encoded, self.services.salts(SALT_BYTES * len(encoded))
-            )
-            digest, seq = rows[-1].digest, rows[-1].seq
         snapshots, taken = (self.bases, ()) if self.bases else self._snapshots()
         return Append(
             run_id=self.state.run_id,
             expected_seq=rows[0].seq - 1,
             rows=rows,
-            view=self.view(),
+            view=view_of(self.state, self.rewinds, self.due_at),
             holder=self.services.holder.id if self.fence else None,
             fence=self.fence,
             create=self.create,
@@ -309,21 +305,17 @@ class Journal:
 
     def _snapshots(self) -> tuple[tuple[Snapshot, ...], tuple[Blob, ...]]:
         """A snapshot to go along, where it is time for one, and the blobs it refers to."""
-        light = (
-            self._tail_events >= SNAPSHOT_EVENTS_LIGHT
-            and self._state_bytes + self._tail_bytes <= 200 * self._tail_events
-        )
-        if not light and self._tail_bytes < 4 * self._state_bytes and self._tail_events < SNAPSHOT_EVENTS_MAX:
-            return (), ()
+        tail_events = self.state.seq - self._tail_from
+        tail_bytes = self._tail_bytes + _ROW_BYTES * tail_events
+        if tail_bytes < 4 * self._state_bytes and tail_events < SNAPSHOT_EVENTS_MAX:
+            light = self._state_bytes + tail_bytes <= 200 * tail_events
+            if tail_events < SNAPSHOT_EVENTS_LIGHT or not light:
+                return (), ()
         body = run_state.dump(self.state)
         self._state_bytes = max(len(body), SNAPSHOT_BYTES_MIN // 4)
-        self._tail_bytes = self._tail_events = 0
+        self._tail_bytes, self._tail_from = 0, self.state.seq
         lighter, blobs = take_out(body, self.services.blob_over)
         return (Snapshot(self.state.seq, pack(lighter)),), blobs
-
-    def view(self) -> View:
-        """The run row as it follows from the state."""
-        return view_of(self.state, self.rewinds, self.due_at)
 
 
 def view_of(state: RunState, rewinds: tuple[tuple[int, int], ...], due_at: float | None) -> View:

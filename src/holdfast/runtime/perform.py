@@ -19,20 +19,8 @@ def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.
     """
     record = journal.record
     match command:
-        case commands.StartNode(node, iteration, execution, attempt, took, woken):
-            started = events.NodeStarted(
-                node=node, iteration=iteration, execution=execution, attempt=attempt, took=took, woken=woken
-            )
-            record(started)
-            options = journal.flow.nodes[node].options
-            if options.question is not None:
-                _take_answer(journal, node)
-                return True
-            if options.each:
-                if journal.state.nodes[node].items is None:
-                    _list_items(journal, node)
-                return True  # a fan-out is not called itself, only its items
-            starts.append(started)
+        case commands.StartNode():
+            return _start(journal, command, starts)
         case commands.StartItem(node, item, attempt):
             header = ends.visit_of(node, journal.state.nodes[node]) | {"attempt": attempt}
             begun = events.ItemStarted(**header, item=item)
@@ -59,6 +47,29 @@ def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.
         case _:
             _perform_on_visit(journal, command)
             return True
+    return False
+
+
+def _start(journal: Journal, command: commands.StartNode, starts: list[events.NodeEvent]) -> bool:
+    name = command.node
+    started = events.NodeStarted(
+        node=name,
+        iteration=command.iteration,
+        execution=command.execution,
+        attempt=command.attempt,
+        took=command.took,
+        woken=command.woken,
+    )
+    journal.record(started)
+    options = journal.flow.nodes[name].options
+    if options.question is not None:
+        _take_answer(journal, name)
+        return True
+    if options.each:
+        if journal.state.nodes[name].items is None:
+            _list_items(journal, name)
+        return True  # a fan-out is not called itself, only its items
+    starts.append(started)
     return False
 
 

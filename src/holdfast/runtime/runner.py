@@ -177,7 +177,8 @@ class Runner:
         """Take up, decide, save, and then call."""
         journal = self.journal
         journal.tick()
-        self._take_ends()
+        if self._ended:
+            self._take_ends()
         if self._requests:
             self._take_requests()
         starts, wake_at, due_at = self._decide()
@@ -188,7 +189,7 @@ class Runner:
             idle = False
         if journal.due_at is not None and not idle:
             self._wake_later(journal.due_at)
-        if journal.dirty and self._must_save(starts, idle=idle):
+        if journal.unsaved and (idle or self._durability != "exit" or self._must_save(starts)):
             self._save(starts, idle=idle)
         elif idle:
             self.services.store.release(self.state.run_id, self.services.holder.id, journal.fence)
@@ -207,11 +208,11 @@ class Runner:
                 self._again = True
         return bool(self._requests)
 
-    def _must_save(self, starts: list[events.NodeEvent], *, idle: bool) -> bool:
-        """Not now only if the run saves when it stops, and nothing in it or about to start wants anything to be durable."""
+    def _must_save(self, starts: list[events.NodeEvent]) -> bool:
+        """A run that saves when it stops saves now if anything in it or about to start wants something to be durable."""
         # Checkpoint 0 is durable before anything runs, whatever the durability.
         first = not self.journal.saved_seq
-        if first or idle or self._durability != "exit" or self.journal.awaited or self.journal.urgent:
+        if first or self.journal.awaited or self.journal.urgent:
             return True
         return self._careful(starts) or self.state.seq - self.journal.saved_seq >= _EXIT_EVENTS_MAX
 
@@ -227,14 +228,13 @@ class Runner:
         gives the lease back.
         """
         self._saving = True
-        careful = self._careful(starts)
+        ahead = not idle and self._durability == "async" and not self._careful(starts)
         self._owes = False
-        ahead = not idle and self._durability == "async" and not careful
 
         def done(error: BaseException | None) -> None:
             self._saving = False
             try:
-                if error is None:
+                if error is None and (self._bodies or self._streams or self.journal.spills):
                     self._deliver()
                 if error is not None or idle:
                     self._finish(error)
@@ -265,8 +265,9 @@ class Runner:
         if self._requests:
             self._take_requests()
         if self._halt is None:
-            self._call_all(starts)
-        if self._again or self.journal.dirty:
+            for start in starts:
+                self._call(start)
+        if self._again or self.journal.unsaved:
             self._advance()
 
     def _call_all(self, starts: list[events.NodeEvent]) -> None:
@@ -306,13 +307,14 @@ class Runner:
     # --- what ended -----------------------------------------------------------------------------------
 
     def _body_ended(self, body: Body) -> None:
-        self._bodies.pop(body.key, None)
+        bodies = self._bodies
+        bodies.pop(body.key, None)
         if not body.has_gone:
             body.given_up_at = self.services.store.now()
             self._haunted[body.key] = body
             self.services.haunted[self.state.run_id] = self._haunted
         self._ended.append(body)
-        if self._bodies:  # others may end in the same pass of the loop: they share an append
+        if bodies:  # others may end in the same pass of the loop: they share an append
             asyncio.get_running_loop().call_soon(self._advance)
         else:
             self._advance()
@@ -331,7 +333,8 @@ class Runner:
                 self._take_stream(body)
             if isinstance(body.error, Stopped) and not body.timed_out:
                 continue  # the halt records it
-            self._owes = self._owes or not self.flow.nodes[body.key[0]].options.idempotent
+            if not self.flow.nodes[body.key[0]].options.idempotent:
+                self._owes = True
             try:
                 for event in self._events_of(body):
                     self.journal.record(event)

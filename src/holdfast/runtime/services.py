@@ -20,6 +20,7 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.commits import Commits
 from holdfast.storage.contract import Holder, Store
 from holdfast.storage.oversize import BLOB_OVER, LOG_BUDGET
+from holdfast.storage.rows import SALT_BYTES
 
 Aside: TypeAlias = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
 
@@ -49,8 +50,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     commits: Commits
     clock: Clock
     luck: random.Random
-    salts: Callable[[int], bytes]
-    """That many random bytes."""
+    salts: Callable[[], bytes]
+    """Random bytes for one event."""
     holder: Holder
     resources: Mapping[str, Any]
     threads: Threads | None
@@ -78,20 +79,18 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Salts:
-    """Random bytes, fetched from the system in larger pieces: every call for them gives up the GIL, which
+    """Random bytes for events, fetched from the system for many at a time: every call for them gives up the GIL, which
     others then hold on to.
     """
 
     def __init__(self) -> None:
-        self._kept = b""
-        self._used = 0
+        self._kept: list[bytes] = []
 
-    def take(self, count: int) -> bytes:
-        used, self._used = self._used, self._used + count
-        if self._used > len(self._kept):
-            self._kept = os.urandom(max(count, 4096))
-            used, self._used = 0, count
-        return self._kept[used : self._used]
+    def take(self) -> bytes:
+        if not self._kept:
+            drawn = os.urandom(256 * SALT_BYTES)
+            self._kept = [drawn[at : at + SALT_BYTES] for at in range(0, len(drawn), SALT_BYTES)]
+        return self._kept.pop()
 
 
 class Renewal:

@@ -55,31 +55,31 @@ def chain(previous: bytes, run_id: str, row: Row) -> bytes:
     return sha256(previous + header.encode() + sha256(row.salt + row.body).digest()).digest()
 
 
+def sealed(
+    previous: bytes, run_id: str, seq: int, at: float, stamp: str, event: Encoded, salt: bytes
+) -> Row:
+    """The row of an event, chained behind `previous`: `chain`, written out, since every step goes through here. `stamp` is
+    `repr(at)`, the slowest part of a header, which events of one moment share.
+    """
+    body, kind, node = event.body, event.kind, event.node
+    iteration, execution, attempt = event.iteration, event.execution, event.attempt
+    if len(body) > COMPRESS_OVER_BYTES:
+        body = pack(body)
+    header = f"{run_id}\n{seq}\n{stamp}\n{kind}\n{node or ''}\n{iteration}\n{execution}\n{attempt}\n"
+    digest = sha256(previous + header.encode() + sha256(salt + body).digest()).digest()
+    return Row(seq, at, kind, node, iteration, execution, attempt, salt, body, digest)
+
+
 def seal(
     previous: bytes, run_id: str, seq: int, at: float, encoded: Iterable[Encoded], salts: bytes
 ) -> tuple[Row, ...]:
-    """Rows for the events that follow `seq`, all of time `at`, chained behind `previous`. `salts`: 16 random bytes
-    each. The hot half of `chain`, written out: every step goes through here.
-    """
+    """Rows for the events that follow `seq`, all of time `at`, chained behind `previous`. `salts`: 16 random bytes each."""
     rows: list[Row] = []
-    start = 0
-    stamp = repr(at)  # the slowest part of a header
-    for event in encoded:
-        written = event.body
-        salt = salts[start : start + SALT_BYTES]
-        start += SALT_BYTES
-        body = pack(written) if len(written) > COMPRESS_OVER_BYTES else written
-        seq += 1
-        kind, node, iteration, execution, attempt = (
-            event.kind,
-            event.node,
-            event.iteration,
-            event.execution,
-            event.attempt,
-        )
-        header = f"{run_id}\n{seq}\n{stamp}\n{kind}\n{node or ''}\n{iteration}\n{execution}\n{attempt}\n"
-        previous = sha256(previous + header.encode() + sha256(salt + body).digest()).digest()
-        rows.append(Row(seq, at, kind, node, iteration, execution, attempt, salt, body, previous))
+    for number, event in enumerate(encoded):
+        salt = salts[number * SALT_BYTES : (number + 1) * SALT_BYTES]
+        row = sealed(previous, run_id, seq + number + 1, at, repr(at), event, salt)
+        previous = row.digest
+        rows.append(row)
     return tuple(rows)
 
 

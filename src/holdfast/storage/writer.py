@@ -224,5 +224,11 @@ def _carry_blobs(appends: Sequence[Append]) -> bool:
 
 
 def _weight(append: Append) -> int:
-    bodies = sum(len(row.body) for row in append.rows) + sum(len(part.body) for part in append.snapshots)
-    return bodies + sum(len(blob.body) for blob in append.blobs)
+    weight = 0
+    for row in append.rows:
+        weight += len(row.body)
+    for part in append.snapshots:
+        weight += len(part.body)
+    for blob in append.blobs:
+        weight += len(blob.body)
+    return weight

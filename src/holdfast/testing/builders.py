@@ -34,7 +34,7 @@ from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Append, Holder, NewRun, Snapshot, Store, View
 from holdfast.storage.memory import MemoryStore
-from holdfast.storage.rows import open_row, pack
+from holdfast.storage.rows import SALT_BYTES, open_row, pack
 from holdfast.storage.writer import InlineWriter
 from holdfast.testing.clock import STARTS_AT, ManualClock
 from holdfast.testing.flows import Sketch
@@ -269,7 +269,7 @@ class History:
         )
         journal.definition = msgspec.json.encode(self.flow.definition)
         for at, encoded in self.log:
-            journal.at = at
+            journal.tick(at)
             journal.record(events.decode(encoded))
         journal.save(_raise)  # the inline writer has committed when this returns
         return self
@@ -616,7 +616,7 @@ def _services(store: Store, holder: Holder | None) -> Services:
         commits=Commits(InlineWriter(store), lambda: 1),
         clock=ManualClock(),
         luck=luck,
-        salts=luck.randbytes,
+        salts=lambda: luck.randbytes(SALT_BYTES),
         holder=holder or Holder(id=""),
         resources={},
         threads=None,
