@@ -37,8 +37,8 @@ ROOMS: dict[str, frozenset[str]] = {
 
 PACKAGES: dict[str, tuple[str, ...]] = {
     "msgspec": ("",),
-    "apsw": ("storage/sqlite.py",),
-    "zstandard": ("storage/rows.py", "storage/blobs.py"),
+    "apsw": ("storage/sqlite.py", "testing/checked.py"),
+    "zstandard": ("storage/rows.py", "storage/blobs.py", "storage/archives.py", "testing/checked.py"),
     "typer": ("cli/",),
     "rich": ("cli/",),
     "pytest": ("testing/",),

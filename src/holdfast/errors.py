@@ -18,6 +18,7 @@
     │   └── RunCancelled        carries the run
     ├── the world's: the store or another process
     │   ├── RunHeld             another live process executes the run
+    │   ├── ProcessEnded        the process of a node died in the middle of its work
     │   └── StoreError
     │       ├── StoreBusy       somebody else holds the database for too long; try again
     │       ├── StoreFull       no space left on the disk
@@ -43,6 +44,7 @@ in a node cannot eat it.
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -185,6 +187,33 @@ class RunHeld(HoldfastError):
             f"run {run_id!r} is being executed by {holder}. "
             "Wait for it, or stop that process; a dead holder is taken over at once."
         )
+
+
+class ProcessEnded(HoldfastError):
+    """The process of a node (`executor="process"`) died in the middle of its work. Nobody knows how far it came.
+
+    `code` is its exit code, or, where a signal ended it, the number of the signal with a minus. `trace` is where it was, if it
+    could still say so.
+    """
+
+    def __init__(self, node: str, code: int, *, trace: str = "", memory_limit: int | None = None) -> None:
+        self.node = node
+        self.code = code
+        self.trace = trace
+        how = f"was ended by signal {_signal_name(-code)}" if code < 0 else f"left with exit code {code}"
+        why = ""
+        if code < 0 and memory_limit is not None:
+            why = f" It may have come to its memory limit of {memory_limit:,} bytes; raise memory_limit=…, or give it less."
+        elif code == -9:
+            why = " A machine that runs out of memory ends processes so; memory_limit=… says before that which node it was."
+        super().__init__(f"the process of node {node!r} {how} in the middle of its work.{why}")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
 
 
 class StoreError(HoldfastError):

@@ -1,5 +1,8 @@
 import pytest
 
 pytest.register_assert_rewrite(
-    "holdfast.testing.appends", "holdfast.testing.blobs", "holdfast.testing.conformance"
+    "holdfast.testing.appends",
+    "holdfast.testing.blobs",
+    "holdfast.testing.conformance",
+    "holdfast.testing.upkeep",
 )

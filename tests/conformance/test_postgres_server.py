@@ -359,7 +359,7 @@ def test_a_connection_that_was_dropped_between_two_verbs_is_replaced_unnoticed(s
 
 def wait_until_closed(store):
     """What the server says at the end of a connection arrives a moment later."""
-    for connection in (store._wire._writer, *store._wire._idle):
+    for connection in (store._wire._writer.connection, *store._wire._idle):
         if connection is not None:
             assert select.select([connection.pgconn.socket], [], [], 10)[0]
 
@@ -503,7 +503,7 @@ def test_a_session_is_left_as_it_was_found(open_store):
 
     def found():
         ask = "select name, setting from pg_settings where source = 'session' or name ~ 'search_path|_timeout' order by 1"
-        writer = store._wire._writer
+        writer = store._wire._writer.connection
         return writer.execute(ask).fetchall(), writer.execute(
             "select count(*) from pg_prepared_statements"
         ).fetchall()

@@ -120,7 +120,8 @@ def test_the_schema_is_the_sum_of_the_migrations():
             connection.execute(script)
         found = connection.execute("select type, name, sql from sqlite_schema order by type, name").fetchall()
         return {
-            (kind, name): re.sub(r"\s+", " ", re.sub(r"--.*", "", sql or "")) for kind, name, sql in found
+            (kind, name): re.sub(r"\s*([(),\s])\s*", r"\1", re.sub(r"--.*", "", sql or ""))
+            for kind, name, sql in found
         }
 
     written_down = (Path(schema.__file__).parent / "sql" / "schema.sql").read_text()
@@ -128,7 +129,7 @@ def test_the_schema_is_the_sum_of_the_migrations():
 
 
 def test_every_query_is_used_and_sound(open_store):
-    source = Path(schema.__file__).with_name("sqlite.py").read_text()
+    source = "".join(file.read_text() for file in Path(schema.__file__).parent.glob("sqlite*.py"))
     connection = open_store()._writer
     for name, sql in schema.queries().items():
         assert f'"{name}"' in source, f"{name} is used nowhere"
@@ -219,11 +220,13 @@ def test_a_database_that_was_cut_to_nothing_beside_its_log_is_found(path, open_s
 
 
 def test_damaged_pages_are_told_by_check_or_by_reading(path, open_store):
+    open_store().close()
+    empty_pages = path.stat().st_size // 4096
     store = open_store()
     written(store, 300)
     store.close()
     content = bytearray(path.read_bytes())
-    for page in range(5, len(content) // 4096):
+    for page in range(empty_pages, len(content) // 4096):
         content[page * 4096 : page * 4096 + 64] = b"\xa5" * 64
     path.write_bytes(content)
     store = open_store()

@@ -389,9 +389,26 @@ def streamed(recorder: Recorder) -> str:
     return "r"
 
 
+def worked(recorder: Recorder) -> str:
+    """A run that a worker claimed, let go for the time that it waits, and claimed again."""
+    graph = Graph("worked")
+
+    @graph.node
+    async def nap(state: dict[str, Any], ctx: hf.Context) -> dict[str, Any]:
+        await ctx.sleep(3600)
+        return {"slept": True}
+
+    flow = graph.chain(START, "nap", END).compile()
+    recorder.call(lambda engine: engine.start(flow, {}, run_id="r", queue="slow", priority=2))
+    recorder.call(lambda engine: engine.work(until="idle"), flow)
+    recorder.clock.advance(3600)
+    recorder.call(lambda engine: engine.work(until="idle"), flow)
+    return "r"
+
+
 STORIES = (
     *(failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, cut, interrupted),
-    *(kept, refused, quarantined, waited, waiting, streamed),
+    *(kept, refused, quarantined, waited, waiting, streamed, worked),
 )
 
 

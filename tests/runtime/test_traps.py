@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import itertools
 import logging
 from typing import Any
@@ -363,3 +364,33 @@ def test_a_wait_inside_the_work_of_a_map_is_refused_with_the_way_out() -> None:
 
     error = failure_of(flow_of(mapped))
     assert (error.type, "Wait outside of steps" in error.message) == ("ContextError", True)
+
+
+WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
+
+
+@pytest.mark.parametrize("inline", [False, True], ids=["threads", "inline"])
+def test_what_a_node_sets_in_its_context_is_not_there_for_the_next_and_what_the_caller_set_is(
+    inline: bool,
+) -> None:
+    seen: list[str] = []
+
+    def note(state: dict[str, Any]) -> None:
+        seen.append(WHO.get())
+        WHO.set("a node")
+
+    async def note_async(state: dict[str, Any]) -> None:
+        note(state)
+
+    graph: Graph[Any] = Graph("notes", dict)
+    for number, body in enumerate([note_async, note, note_async, note_async, note]):
+        graph.node(name=f"n{number}")(body)
+    flow = graph.chain(START, "n0", "n1", "n2", "n3", "n4", END).compile()
+
+    async def main() -> None:
+        WHO.set("the caller")
+        async with hf.Engine("memory://", flows=[flow], inline=inline) as engine:
+            assert (await engine.run(flow)).status == "completed"
+
+    asyncio.run(main())
+    assert seen == ["the caller"] * 5

@@ -1,7 +1,7 @@
-"""The command line as a whole: its commands by family, and the one place where an error becomes a message and an exit code.
+"""What all commands have in common: how a function becomes one, and the one place where an error becomes an exit code.
 
 A command is a function decorated with `command`; it returns its exit code, or None for 0. Whatever it raises ends here: one
-message on stderr that names the way out, and no traceback unless `--debug` was given.
+message on stderr that names the way out, and no traceback unless `--debug` was given. `commands` puts them together.
 """
 
 from __future__ import annotations
@@ -10,91 +10,48 @@ import functools
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import typer
-from typer.core import TyperGroup
 
 from holdfast import errors
 from holdfast.cli import program, screen
+from holdfast.cli.catalogue import CARE, CHECK, EXECUTE, FAMILIES, LOOK, OPERATE
 from holdfast.cli.exits import Exit, code_of
+
+__all__ = [
+    "CARE",
+    "CHECK",
+    "DEFINED",
+    "EXECUTE",
+    "FAMILIES",
+    "LOOK",
+    "OPERATE",
+    "command",
+    "is_wrong_option",
+    "tell",
+]
 
 Command = TypeVar("Command", bound=Callable[..., int | None])
 
-EXECUTE, OPERATE, LOOK, CHECK = "Execute a run", "Operate a run", "Look at runs", "Check"
-FAMILIES: dict[str, list[str]] = {EXECUTE: [], OPERATE: [], LOOK: [], CHECK: []}
-"""Family -> the names of its commands, in the order they are listed."""
+
+class Defined(NamedTuple):
+    """A command of a module that has been imported."""
+
+    family: str
+    call: Callable[..., None]
 
 
-class _ByFamily(TyperGroup):
-    """Lists the commands under the heads of their families, and tells a program of a wrong option in JSON."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except Exception as error:
-            _hint_at_dashes(error)
-            raise
-
-    def main(self, *args: Any, **options: Any) -> Any:
-        words = args[0] if args else options.get("args")
-        if "--json" not in (sys.argv[1:] if words is None else words):
-            return super().main(*args, **options)
-        try:
-            ended = super().main(*args, **(options | {"standalone_mode": False}))
-        except Exception as error:
-            if not _is_wrong_option(error):
-                raise
-            tell(error, Exit.USAGE, debug=False, as_json=True)
-            ended = Exit.USAGE
-        sys.exit(ended if isinstance(ended, int) else Exit.OK)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        for family, names in FAMILIES.items():
-            with formatter.section(family):
-                formatter.write_dl([(name, self.commands[name].get_short_help_str(70)) for name in names])
-
-
-app = typer.Typer(
-    cls=_ByFamily,
-    help="Workflows that can be killed at any instruction and carry on.",
-    epilog=f"New here? `{program.name()} demo` kills a workflow in the middle and carries it on. Every command explains itself "
-    "with --help; docs/cli.md has the exit codes.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,  # plain help: it is there in half the time
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        import holdfast
-
-        print(f"holdfast {holdfast.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and leave."
-        ),
-    ] = False,
-) -> None:
-    pass
+DEFINED: dict[str, Defined] = {}
+"""Name -> command, of the modules that have been imported so far."""
 
 
 def command(family: str) -> Callable[[Command], Command]:
-    """Make a function a command of this family, under its own name."""
+    """Make a function a command of this family, under its own name. The `catalogue` lists it too."""
 
     def add(function: Command) -> Command:
         name = function.__name__.rstrip("_").replace("_", "-")
-        FAMILIES[family].append(name)
-        app.command(name)(_reported(function))
+        DEFINED[name] = Defined(family, _reported(function))
         return function
 
     return add
@@ -126,23 +83,16 @@ def _ended(call: Callable[[], int | None], options: dict[str, Any]) -> int:
     except typer.Exit:
         raise
     except Exception as error:
-        if _is_wrong_option(error):
+        if is_wrong_option(error):
             raise  # a wrong option: typer says which, and leaves with 2
         tell(error, Exit.DEFECT, debug=debug, as_json=as_json)
         return Exit.DEFECT
     return int(code or Exit.OK)
 
 
-def _is_wrong_option(error: Exception) -> bool:
+def is_wrong_option(error: Exception) -> bool:
     """Whether an error is typer's own, about what was typed."""
     return type(error).__module__.startswith(("click", "typer"))
-
-
-def _hint_at_dashes(error: Exception) -> None:
-    """What looks like an option and is a number is a value: say how it is given."""
-    given = getattr(error, "option_name", "")
-    if _is_wrong_option(error) and given.removeprefix("-")[:1].isdigit():
-        error.message = f"{error.message}. If it is a value, put -- before it."  # type: ignore[attr-defined]
 
 
 def tell(error: Exception, code: Exit, *, debug: bool, as_json: bool) -> None:

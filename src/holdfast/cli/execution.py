@@ -60,12 +60,7 @@ class Errand(msgspec.Struct, kw_only=True):
 @command(EXECUTE)
 def run(
     file: Annotated[str, typer.Argument(metavar="FILE.py[:FLOW]", help="The file that defines the flow.")],
-    given: Annotated[
-        str | None,
-        typer.Option(
-            "--input", "-i", metavar="JSON|@FILE", help="The state to begin with, as a JSON object."
-        ),
-    ] = None,
+    given: options.Input = None,
     run_id: Annotated[
         str | None,
         typer.Option("--run-id", metavar="ID", help="The run's id. Default: the flow's name and a number."),
@@ -84,6 +79,8 @@ def run(
             help="When a step is durable: before the next starts (sync), meanwhile, at the end.",
         ),
     ] = None,
+    queue: options.Queue = None,
+    priority: options.Priority = 0,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
     by: options.By = None,
@@ -99,7 +96,7 @@ def run(
     flow = flow_files.load_flow(file)
     chosen = run_id if run_id is not None else f"{flow.name[:40]}-{secrets.token_hex(4)}"
     value, labels = options.read_fields(given, "--input"), options.read_pairs(label or [], "--label")
-    _require_fit(flow, value)
+    require_fit(flow, value)
     if timeout is not None and not timeout > 0:
         raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
     errand = Errand(
@@ -117,7 +114,14 @@ def run(
     return carry_on(
         errand,
         lambda engine: engine.run(
-            flow, value, run_id=chosen, labels=labels, timeout=timeout, by=options.who(by)
+            flow,
+            value,
+            run_id=chosen,
+            labels=labels,
+            timeout=timeout,
+            queue=queue,
+            priority=priority,
+            by=options.who(by),
         ),
     )
 
@@ -270,7 +274,7 @@ def _errand(
     )
 
 
-def _require_fit(flow: Flow[Any], given: dict[str, Any] | None) -> None:
+def require_fit(flow: Flow[Any], given: dict[str, Any] | None) -> None:
     """Refuse an input that does not fit, in the words of this command."""
     try:
         flow.state.dump(given or {})

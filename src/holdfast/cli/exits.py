@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from holdfast import errors
-from holdfast.storage.contract import RunStatus
+
+if TYPE_CHECKING:
+    from holdfast.storage.contract import RunStatus
 
 
 class Exit(IntEnum):
@@ -21,6 +24,7 @@ class Exit(IntEnum):
     WAITS = 7
     CANCELLED = 8
     DAMAGED = 9
+    STUCK = 10
     DEFECT = 70
     INTERRUPTED = 130
     TERMINATED = 143

@@ -74,6 +74,14 @@ def _flows_of(named: str, wanted: str | None) -> list[Flow[Any]]:
     return [value for value in meant.values() if isinstance(value, Flow)]
 
 
+def flows_in(named: str) -> list[Flow[Any]]:
+    """The flow that was named, or every flow of the file: a worker may know them all."""
+    file, name = split(named)
+    if name is not None:
+        return [load_flow(named)]
+    return [_compiled(value, file) for value in _meant(_flows_in(_module(file)), file).values()]
+
+
 def _are(found: Iterable[str]) -> str:
     names = ", ".join(map(repr, found))
     return f"are {names}" if "," in names else f"is {names}"
@@ -86,7 +94,7 @@ def flows_for(file: str | None, wanted: str | None = None) -> list[Flow[Any]]:
     return _flows_of(file, wanted) if file is not None else project_flows(wanted)
 
 
-def project_flows(wanted: str | None = None) -> list[Flow[Any]]:
+def project_flows(wanted: str | None = None, *, all_of_them: bool = False) -> list[Flow[Any]]:
     """The flows of `[tool.holdfast] flows` in the nearest pyproject.toml; its paths count from there."""
     listed = project_table().get("flows", [])
     if not isinstance(listed, list) or not all(isinstance(entry, str) for entry in listed):
@@ -97,7 +105,8 @@ def project_flows(wanted: str | None = None) -> list[Flow[Any]]:
         (place for place in (Path.cwd(), *Path.cwd().parents) if (place / "pyproject.toml").is_file()),
         Path.cwd(),
     )
-    return [flow for entry in listed for flow in _flows_of(os.path.relpath(folder / entry), wanted)]
+    files = [os.path.relpath(folder / entry) for entry in listed]
+    return [flow for file in files for flow in (flows_in(file) if all_of_them else _flows_of(file, wanted))]
 
 
 def has_project_flows() -> bool:

@@ -12,11 +12,12 @@ import typer
 from holdfast.cli import options, screen, stores, told
 from holdfast.cli.app import CHECK, LOOK, command
 from holdfast.cli.exits import Exit
+from holdfast.cli.gauge import gauge
 from holdfast.cli.standing import Way, definition_of, line, say_ways, standing
 from holdfast.cli.story import visit
 from holdfast.core.events import KINDS
 from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, did_you_mean, named
-from holdfast.runtime import resume
+from holdfast.runtime import history, resume
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.history import Checkpoint
 from holdfast.runtime.streams import Chunk
@@ -89,10 +90,23 @@ def events(
     if as_json:
         screen.say_json(found)
         return
+    _say_rest(store, run_id)
     for event in found:
         _say_event(event)
     if not found:
         screen.say("No event fits. Leave --node, --kind or --after out to see more.", err=True)
+
+
+def _say_rest(store: str | None, run_id: str) -> None:
+    """Where the events and checkpoints are that a log does not hold any more."""
+
+    async def use(engine: Engine) -> list[str]:
+        trimmed = engine.store.upkeep.trimmed(run_id)
+        rest = history.beginning(engine.store, engine.store.run(run_id)) if trimmed.base else ""
+        return [told for told in (rest, history.retirement(trimmed)) if told]
+
+    for told_rest in stores.read(store, use):
+        screen.say((told_rest, "dim"), err=True)
 
 
 def _require_node(engine: Engine, run_id: str, node: str | None) -> None:
@@ -281,6 +295,7 @@ def checkpoints(
     if as_json:
         screen.say_json(found)
         return
+    _say_rest(store, run_id)
     screen.say_table(["CHECKPOINT", "TIME", "AFTER", "NODE", "VISIT", "SIZE", ""], [
         [
             (point.id, "" if point.current else "dim"),
@@ -315,14 +330,20 @@ def verify(
 ) -> int:
     """Check that runs are exactly what was written.
 
-    Looks at the sequence of events, their hash chain, and the run row, which must be what the log says.
+    Looks at the sequence of events, their hash chain, the blobs they refer to, and the run row, which must be what the log says.
     """
 
     async def use(engine: Engine) -> tuple[list[Verdict], list[str]]:
         if run_id is not None:
             return [_verdict(engine, run_id)], []
-        damage = engine.store.check()
-        return [_verdict(engine, found) for found in _all_runs(engine)], damage
+        verdicts = []
+        with gauge(quiet=as_json) as tell:
+            tell("the database", 0, 0)
+            damage = engine.store.check()
+            for found in _all_runs(engine):
+                verdicts.append(_verdict(engine, found))
+                tell(found, len(verdicts), 0)
+        return verdicts, damage
 
     verdicts, damage = stores.read(store, use)
     found = damage or any(verdict.problems for verdict in verdicts)
@@ -342,6 +363,9 @@ def _say_verdicts(verdicts: list[Verdict], damage: list[str], *, as_json: bool) 
     for verdict in broken:
         screen.say((f"✗ {verdict.run_id}  ", "red"), "; ".join(verdict.problems))
     read = sum(verdict.events for verdict in verdicts)
+    for verdict in verdicts:
+        if verdict.rest:
+            screen.say(("  ", "dim"), f"{verdict.run_id}  {verdict.rest}")
     if well:
         screen.say(
             ("✓ ", "green"),

@@ -38,6 +38,18 @@ RunBase = Annotated[
         help="Where receipts, handoffs and artifacts go. Default: HOLDFAST_RUN_BASE, or nowhere.",
     ),
 ]
+Input = Annotated[
+    str | None,
+    typer.Option("--input", "-i", metavar="JSON|@FILE", help="The state to begin with, as a JSON object."),
+]
+Queue = Annotated[
+    str | None,
+    typer.Option("--queue", metavar="NAME", help="Where the run waits for a worker. Default: default."),
+]
+Priority = Annotated[
+    int,
+    typer.Option("--priority", metavar="N", help="Runs with a higher one are taken first. Default: 0."),
+]
 By = Annotated[
     str | None, typer.Option("--by", metavar="NAME", help="Who does this. Default: your login name.")
 ]

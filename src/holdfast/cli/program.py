@@ -13,10 +13,9 @@ import shlex
 import shutil
 import sys
 
-_COMMANDS = (
-    "run|resume|retry|skip|demo|cancel|pause|fork|answer|signal|runs|show|graph|questions|events|state|checkpoints|verify|"
-    "receipts|version"
-)
+from holdfast.cli.catalogue import BY_NAME
+
+_COMMANDS = "|".join(BY_NAME)
 _SUGGESTED = re.compile(rf"(?<![\w./-])holdfast(?= (?:{_COMMANDS})\b)")
 
 

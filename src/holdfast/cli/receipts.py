@@ -8,7 +8,7 @@ from holdfast.cli import options, screen, stores
 from holdfast.cli.app import CHECK, command
 from holdfast.cli.standing import line
 from holdfast.errors import SettingError
-from holdfast.runtime import settings
+from holdfast.runtime import history, settings
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.scribe import Rebuilt, rebuild
 
@@ -34,19 +34,23 @@ def receipts(
             "pyproject.toml."
         )
 
-    async def use(engine: Engine) -> Rebuilt:
+    async def use(engine: Engine) -> tuple[Rebuilt, str]:
+        compacted = engine.store.upkeep.trimmed(run_id).base
+        rest = history.beginning(engine.store, engine.store.run(run_id)) if compacted else ""
         try:
-            return rebuild(folder, engine.store, run_id)
+            return rebuild(folder, engine.store, run_id), rest
         except OSError as fault:
             raise SettingError(
                 f"the receipts of run {run_id!r} cannot be written to {fault.filename or folder}: {fault.strerror}. "
                 "Make room or choose another folder with --run-base; the log has everything they say."
             ) from fault
 
-    found = stores.read(store, use)
+    found, rest = stores.read(store, use)
     if as_json:
         screen.say_json(msgspec.to_builtins(found))
         return
+    if rest:
+        screen.say((f"{rest} Receipts of what came before are left as they are.", "dim"), err=True)
     _say(found, store)
 
 

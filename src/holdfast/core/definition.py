@@ -42,6 +42,10 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     safe_to_fail: bool = False
     crash_limit: int = 3
     """Crashes in a row, with nothing kept in between, after which the node is not tried again."""
+    executor: Literal["thread", "process"] = "thread"
+    """Where the function is called: in the engine's own process (an `async def` on its event loop), or in one of its own."""
+    memory_limit: int | None = None
+    """Bytes of memory that the node's own process may have."""
 
     @property
     def gated(self) -> bool:

@@ -123,6 +123,8 @@ class Graph(Generic[S]):
         agent: str = "engine",
         safe_to_fail: bool = False,
         crash_limit: int = 3,
+        executor: Literal["thread", "process"] = "thread",
+        memory_limit: int | None = None,
     ) -> Callable[[F], F]: ...
 
     def node(
@@ -142,6 +144,8 @@ class Graph(Generic[S]):
         agent: str = "engine",
         safe_to_fail: bool = False,
         crash_limit: int = 3,
+        executor: Literal["thread", "process"] = "thread",
+        memory_limit: int | None = None,
     ) -> Any:
         """Add a node: `fn(state)` or `fn(state, ctx)`, `def` or `async def`; with `each`, `fn(item)` or
         `fn(item, ctx)`.
@@ -152,6 +156,9 @@ class Graph(Generic[S]):
         that says it) asks that before each visit; it begins only if the answer is `approve`. A node that
         is `safe_to_fail` lets the run go on without its result. One that killed its process `crash_limit` times
         in a row, with nothing kept in between, is not tried again.
+
+        `executor="process"` calls it in a process of its own, which is really killed when it times out or is cancelled;
+        one that dies, or needs more than `memory_limit` bytes, is a failure of the node and of nothing else.
 
         An `async def` that yields streams: what it yields are chunks, and the last thing, where that is a
         partial update or a whole state, is its result.
@@ -175,23 +182,33 @@ class Graph(Generic[S]):
                 agent=agent,
                 safe_to_fail=safe_to_fail,
                 crash_limit=crash_limit,
+                executor=executor,
+                memory_limit=memory_limit,
             )
-            node = Node(
-                name=called,
-                fn=fn,
-                options=options,
-                retry=chosen or (Retry() if idempotent else Retry(attempts=1)),
-                each=each,
-                takes_context=_takes_context(fn),
-                is_async=_is(inspect.iscoroutinefunction, fn),
-                streams=_is(inspect.isasyncgenfunction, fn),
-                asks=approve if callable(approve) else None,
-            )
-            self._problems.extend(validate.node_problems(node.name, options, taken=node.name in self._nodes))
-            self._nodes.setdefault(node.name, node)
+            asks = approve if callable(approve) else None
+            self._add(called, fn, options, retry=chosen, each=each, asks=asks)
             return fn
 
         return add if fn is None else add(fn)
+
+    def _add(
+        self, name: str, fn: NodeFn, options: NodeOptions, *, retry: Retry | None, each: Any, asks: Any
+    ) -> None:
+        node = Node(
+            name=name,
+            fn=fn,
+            options=options,
+            retry=retry or (Retry() if options.idempotent else Retry(attempts=1)),
+            each=each,
+            takes_context=_takes_context(fn),
+            is_async=_is(inspect.iscoroutinefunction, fn),
+            streams=_is(inspect.isasyncgenfunction, fn),
+            asks=asks,
+        )
+        if options.executor == "process":
+            self._problems.extend(_process_problems(name, fn, self.state.type))
+        self._problems.extend(validate.node_problems(name, options, taken=name in self._nodes))
+        self._nodes.setdefault(name, node)
 
     def ask(
         self,
@@ -407,6 +424,30 @@ def _use_problems(name: str, fn: Any, retry: Any, idempotent: Any, each: Any) ->
         yield f"node {name!r} has retry={retry!r}; give a number of tries or Retry(…)"
     if each is not None and not callable(each):
         yield f"node {name!r} has each={each!r}; give a function of the state that lists the items"
+
+
+def _process_problems(name: str, fn: Any, state: type[Any]) -> Iterator[str]:
+    """Another process imports the module of a function and of the state's type, and finds them there by their names."""
+    if _is(inspect.isasyncgenfunction, fn):
+        yield f"node {name!r} yields its chunks, which executor='process' does not take; return, and give them to ctx.emit(…)"
+    for what, found in (("its function", fn), ("the type of its state", state)):
+        named = str(getattr(found, "__qualname__", "<nothing>"))
+        if "<" in named or inspect.ismethod(found):
+            yield (
+                f"node {name!r} has executor='process', and another process cannot find {what} ({named}) by its name; "
+                "define it at the top of a module, not as a lambda, a method of an object or inside a function"
+            )
+        elif _is_typed_in(found):
+            yield (
+                f"node {name!r} has executor='process', and {what} ({named}) was typed in, where no other process finds it; "
+                "put it into a file"
+            )
+
+
+def _is_typed_in(found: Any) -> bool:
+    """Whether something was defined at a prompt or in a notebook. A class does not tell; its function does."""
+    around = getattr(inspect.unwrap(found), "__globals__", {}) if callable(found) else {}
+    return around.get("__name__") == "__main__" and not (around.get("__file__") or around.get("__spec__"))
 
 
 def _takes_one_or_two(fn: NodeFn) -> bool:

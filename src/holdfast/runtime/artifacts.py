@@ -39,6 +39,8 @@ class Artifacts:
     ) -> None:
         """`visit` is `iteration.execution.attempt`, and for an item of a fan-out its number behind that."""
         self._node = node
+        self.made_of = (os.fspath(run_base), run_id, flow, node, visit)
+        """What another process needs to make the same."""
         iteration, execution, attempt, *item = visit.split(".")
         self._attempt = f"{iteration}.{execution}.{attempt}"
         self._folders = places.run_folder(run_base, run_id, flow) / places.ARTIFACTS

@@ -20,6 +20,7 @@ from holdfast.errors import SettingError, did_you_mean
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.engine import Edit, Engine
 from holdfast.runtime.history import Checkpoint
+from holdfast.runtime.retention import KEEP_LAST, Pruned
 from holdfast.runtime.settings import Durability
 from holdfast.runtime.signals import Signals
 from holdfast.runtime.views import AskedQuestion, EventView, Run
@@ -43,6 +44,7 @@ class Options(TypedDict, total=False):
     blob_over: int | None
     log_budget: int | None
     run_base: str | os.PathLike[str] | None
+    keep_checkpoints: int | None
     clock: Clock | None
     luck: random.Random | None
     inline: bool
@@ -123,12 +125,24 @@ def run(
     run_id: str | None = None,
     labels: Mapping[str, str] | None = None,
     timeout: float | None = None,
+    queue: str | None = None,
+    priority: int = 0,
     by: str | None = None,
     **options: Unpack[Options],
 ) -> Run[S]:
     """Start a run and carry it on: see `Engine.run`."""
     return with_engine(
-        lambda e: e.run(flow, input, run_id=run_id, labels=labels, timeout=timeout, by=by), options
+        lambda e: e.run(
+            flow,
+            input,
+            run_id=run_id,
+            labels=labels,
+            timeout=timeout,
+            queue=queue,
+            priority=priority,
+            by=by,
+        ),
+        options,
     )
 
 
@@ -139,12 +153,24 @@ def start(
     run_id: str | None = None,
     labels: Mapping[str, str] | None = None,
     timeout: float | None = None,
+    queue: str | None = None,
+    priority: int = 0,
     by: str | None = None,
     **options: Unpack[Options],
 ) -> str:
     """Record a run: see `Engine.start`."""
     return with_engine(
-        lambda e: e.start(flow, input, run_id=run_id, labels=labels, timeout=timeout, by=by), options
+        lambda e: e.start(
+            flow,
+            input,
+            run_id=run_id,
+            labels=labels,
+            timeout=timeout,
+            queue=queue,
+            priority=priority,
+            by=by,
+        ),
+        options,
     )
 
 
@@ -325,3 +351,15 @@ def questions(run_id: str | None = None, **options: Unpack[Options]) -> list[Ask
 def checkpoints(run_id: str, **options: Unpack[Options]) -> list[Checkpoint]:
     """Every place a run can be resumed or forked from: see `Engine.checkpoints`."""
     return with_engine(lambda e: e.checkpoints(run_id), options)
+
+
+def prune(
+    run_id: str,
+    keep_last: int = KEEP_LAST,
+    *,
+    compact: bool = False,
+    archive: str | os.PathLike[str] | None = None,
+    **options: Unpack[Options],
+) -> Pruned:
+    """Retire the older checkpoints of a run: see `Engine.prune`."""
+    return with_engine(lambda e: e.prune(run_id, keep_last, compact=compact, archive=archive), options)

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.runtime.clock import Clock, Timer
+from holdfast.runtime.executors import Call, Executor, Handle, Killed, Left
 from holdfast.runtime.family import start
 from holdfast.storage.failpoints import reach
 
@@ -103,6 +104,41 @@ class Threads:
         return result
 
 
+class ThreadExecutor:
+    """Calls plain functions in daemon threads of this process."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+
+    def submit(self, call: Call, left: Left) -> ThreadExecutor:
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            value, error = None, None
+            try:
+                reach("node.enter")
+                if call.context is None:
+                    value = context.run(call.node.fn, call.given)
+                else:
+                    value = context.run(call.node.fn, call.given, call.context)
+                if call.returned is not None:
+                    call.returned()
+                reach("node.exit")
+            except BaseException as raised:  # noqa: BLE001 - a thread must not die of a node's SystemExit
+                error = raised
+            left(value, error)
+
+        self._threads.submit(work)
+        return self
+
+    def kill(self) -> bool:
+        """A thread cannot be killed."""
+        return False
+
+    def close(self) -> None:
+        """Its threads are daemons, and leave when they have been idle."""
+
+
 class Body:
     """One call of a node's function. `ended(body)` is called on the loop, once; then `value` or `error` is set."""
 
@@ -124,6 +160,7 @@ class Body:
     _clock: Clock | None = None
     _deadline = 0.0
     _left: float | None = None
+    _handle: Handle | None = None
 
     def __init__(
         self,
@@ -168,25 +205,15 @@ class Body:
                 value, error = None, None
         self._leave(value, error)
 
-    def call_in_thread(self, threads: Threads, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Call a plain function in a thread."""
+    def call_on(self, executor: Executor, call: Call) -> None:
+        """Have an executor call a function."""
         loop = asyncio.get_running_loop()
-        context = contextvars.copy_context()
 
-        def work() -> None:
-            value, error = None, None
-            try:
-                reach("node.enter")
-                value = context.run(fn, *args)
-                if self.work is not None:
-                    self.work.collect()
-                reach("node.exit")
-            except BaseException as raised:  # noqa: BLE001 - a thread must not die of a node's SystemExit
-                error = raised
-            with suppress(RuntimeError):  # the loop is closed: the process has given this thread up
+        def left(value: Any, error: BaseException | None) -> None:
+            with suppress(RuntimeError):  # the loop is closed: the process has given this call up
                 loop.call_soon_threadsafe(self._leave, value, error)
 
-        threads.submit(work)
+        self._handle = executor.submit(call, left)
 
     def call_inline(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Call a plain function right here, for tests that drive everything from one thread."""
@@ -221,13 +248,13 @@ class Body:
             self.limit(self._clock, max(0.0, left))
 
     def stop(self) -> None:
-        """Cancel the call. A coroutine ends when it has unwound; a thread is abandoned at once."""
+        """Cancel the call. A coroutine ends when it has unwound, a process when it is dead; a thread is abandoned at once."""
         self.cancelled = True
         if self._task is not None:
             self._task.cancel()
             if not self._begun:  # it never comes to its first step, and so not to telling its end
                 asyncio.get_running_loop().call_soon(self._leave, None, asyncio.CancelledError())
-        else:
+        elif self._handle is None or not self._handle.kill():
             self._end(None, Stopped())
 
     def park(self, slots: list[str]) -> None:
@@ -238,15 +265,17 @@ class Body:
 
     def give_up(self) -> None:
         """It was cancelled and does not unwind: it is over as far as anybody is told, and nobody waits for it, like a thread."""
-        if self._task is not None and not self._is_over:
+        if self._is_over:
+            return
+        if self._task is not None:
             with suppress(AttributeError, KeyError):  # otherwise `asyncio.run` would wait for it at its end
                 asyncio.tasks._unregister_task(self._task)  # noqa: SLF001
-            self._end(None, Stopped())
+        self._end(None, Stopped())
 
     def _time_out(self) -> None:
         self.timed_out = True
         self.stop()
-        if self._task is not None and self._clock is not None:
+        if not self._is_over and self._clock is not None:
             self._timer = self._clock.call_at(self._clock.now() + UNWIND_S, self.give_up)
 
     def _leave(self, value: Any, error: BaseException | None) -> None:
@@ -262,7 +291,7 @@ class Body:
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
-        if self.cancelled and isinstance(error, asyncio.CancelledError):
+        if self.cancelled and isinstance(error, (asyncio.CancelledError, Killed)):
             error = Stopped()
         elif self.parking is not None and not isinstance(error, Stopped):
             # Also where the node has caught the signal and returned something: what it waits for has not come.

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -26,13 +27,18 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The machine's clock, for one event loop."""
+
+    def __init__(self) -> None:
+        # A timer that was cancelled stays with its loop until its time: it must not keep a node's context alive.
+        self._context = contextvars.Context()
 
     def now(self) -> float:
         return time.time()
 
     def call_at(self, at: float, call: Callable[[], None]) -> Timer:
-        return asyncio.get_running_loop().call_later(max(0.0, at - time.time()), call)
+        loop = asyncio.get_running_loop()
+        return loop.call_later(max(0.0, at - time.time()), call, context=self._context)
 
 
 async def sleep(clock: Clock, seconds: float) -> None:

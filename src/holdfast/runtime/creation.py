@@ -20,8 +20,10 @@ from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import NewRun, RunRow, Snapshot
 from holdfast.storage.oversize import take_out
+from holdfast.storage.queues import DEFAULT_QUEUE
 from holdfast.storage.rows import pack
 
+PRIORITY_MAX = 1_000_000
 UNKNOWN: Flow[Any] = Flow(
     definition=Definition(name="unknown", nodes={}),
     nodes={},
@@ -40,7 +42,14 @@ def created(
     journal = Journal(services, flow, RunState(run_id), row=None, fence=1 if held else 0)
     at = journal.tick()
     digest = input_digest(flow, created_as.input)
-    journal.create = NewRun(flow=flow.name, input_digest=digest, created_at=at, labels=created_as.labels)
+    journal.create = NewRun(
+        flow=flow.name,
+        input_digest=digest,
+        created_at=at,
+        labels=created_as.labels,
+        queue=created_as.options.get("queue", DEFAULT_QUEUE),
+        priority=created_as.options.get("priority", 0),
+    )
     journal.definition = msgspec.json.encode(flow.definition)
     journal.record(created_as)
     return journal
@@ -82,7 +91,13 @@ def fork_place(services: Services, run_id: str, seq: int | None) -> int:
     if seq is None:
         return max(point.seq for point in listed if point.current)
     if all(point.seq != seq for point in listed):
-        told = f"event {seq} is no checkpoint; `holdfast checkpoints {run_id}` lists them"
+        trimmed = services.store.upkeep.trimmed(run_id)
+        gone = history.retirement(trimmed) if seq < trimmed.retired else ""
+        if seq <= trimmed.base:
+            gone = history.beginning(services.store, services.store.run(run_id))
+        told = (
+            f"event {seq} is no checkpoint{f' any more. {gone}' if gone else ';'} `holdfast checkpoints {run_id}` lists them"
+        )
         raise ResumeRefused(run_id, told, asked="forked")
     return seq
 
@@ -116,6 +131,8 @@ def forked(
         created_at=at,
         labels=row.labels if checked is None else checked,
         parent=row.run_id,
+        queue=row.queue,
+        priority=row.priority,
     )
     base_digest = sha256(base).hexdigest()
     journal.record(
@@ -147,6 +164,25 @@ def checked_seconds(seconds: float, name: str) -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e10:
         raise SettingError(f"{name}={seconds!r}: give a positive number of seconds")
     return float(seconds)
+
+
+def checked_queue(name: Any) -> str:
+    """A name that a queue can have: what a run id can be, too."""
+    if not isinstance(name, str) or not RUN_ID.fullmatch(name):
+        raise SettingError(
+            f"queue={name!r}: a queue has a name of up to 128 letters, digits, '.', '_' and '-', starting with a letter or digit"
+        )
+    return name
+
+
+def placed(queue: Any, priority: Any) -> dict[str, Any]:
+    """Where a run is to wait for a worker, as options of the run; nothing where that is the usual place."""
+    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > PRIORITY_MAX:
+        raise SettingError(
+            f"priority={priority!r}: give a whole number, at most {PRIORITY_MAX}; higher comes first"
+        )
+    place: dict[str, Any] = {"queue": checked_queue(queue)} if queue is not None else {}
+    return place | ({"priority": priority} if priority else {})
 
 
 def checked_labels(labels: Mapping[str, str] | None) -> dict[str, str]:

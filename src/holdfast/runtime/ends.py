@@ -50,11 +50,18 @@ def completed(
 ) -> list[events.Event]:
     """A node returned. Raises `StateError` where what it returned does not fit; nothing is recorded then."""
     node = state.nodes[name]
-    values = node.input or {}
+    changes = (
+        returned if type(returned) is Changes else changed(flow, name, node.input or {}, given, returned)
+    )
+    return _finished(flow, state, writers, name, changes, [], artifacts)
+
+
+def changed(flow: Flow[Any], name: str, values: Values, given: Any, returned: Any) -> Changes:
+    """What a node returned, as changes of what it was given. Where it ran elsewhere, that was asked there."""
     changes = flow.state.changes(returned, values, node=name, given=given)
     if returned is None:
         _refuse_silent_mutation(flow, name, given, values)
-    return _finished(flow, state, writers, name, changes, [], artifacts)
+    return changes
 
 
 def answered(
@@ -192,7 +199,7 @@ def item_completed(
     artifacts: dict[str, Any] | None = None,
 ) -> events.ItemCompleted:
     """One item of a fan-out returned."""
-    changes = flow.state.changes(returned, {}, node=name)
+    changes = returned if type(returned) is Changes else flow.state.changes(returned, {}, node=name)
     return events.ItemCompleted(**header, item=item, changes=changes, artifacts=artifacts or {})
 
 

@@ -26,11 +26,11 @@ from holdfast.core.graph import Flow, Graph
 from holdfast.errors import (
     AnswerRefused,
     FlowNotFound,
-    HoldfastError,
     ResumeRefused,
     RunExists,
     RunHeld,
     SettingError,
+    StoreBusy,
     StoreError,
 )
 from holdfast.runtime import asking, history, operator, settings
@@ -47,19 +47,24 @@ from holdfast.runtime.creation import (
     created,
     fork_place,
     forked,
+    placed,
     refuse_another,
 )
+from holdfast.runtime.ear import Ear
 from holdfast.runtime.followers import POLL_S, Followers
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.reading import Reading
+from holdfast.runtime.leases import Renewal, elapsed
+from holdfast.runtime.processes import executors_on
 from holdfast.runtime.resume import Invalid, Wish, edited, prepare, refuse_final, split
-from holdfast.runtime.runner import Halt, Runner
+from holdfast.runtime.runner import Asleep, Halt, Runner
 from holdfast.runtime.scribe import WANTED, Scribe
-from holdfast.runtime.services import Aside, Renewal, Salts, Services, at_once
+from holdfast.runtime.services import Salts, Services, at_once, in_thread, waker
 from holdfast.runtime.signals import Signals
 from holdfast.runtime.streams import recover
 from holdfast.runtime.views import Run, run_view
-from holdfast.storage.contract import Request, RunRow, Store
+from holdfast.runtime.worker import Worker
+from holdfast.runtime.working import Working
+from holdfast.storage.contract import Lease, NewRun, Request, RunRow, Store
 from holdfast.storage.holder import this_process
 from holdfast.storage.rows import SALT_BYTES, open_row
 from holdfast.storage.urls import open_store
@@ -69,6 +74,10 @@ S = TypeVar("S")
 Edit = Callable[[Any], Any] | Mapping[str, Any]
 
 _ANSWER_POLLS = 100
+_SOON_OVER = 10
+"""So many looks into the inbox before it is worth a thread that hears what comes."""
+_UNHEARD_S = 5.0
+"""How long nothing need be heard before the inbox is looked into all the same."""
 _ASKED = {
     "retry": "tried again",
     "skip": "skipped",
@@ -79,7 +88,7 @@ _ASKED = {
 }
 
 
-class Engine(Reading):
+class Engine(Working):
     """Runs flows on a store. Use it as `async with Engine(store, flows=[…]) as engine`."""
 
     def __init__(
@@ -96,6 +105,7 @@ class Engine(Reading):
         blob_over: int | None = None,
         log_budget: int | None = None,
         run_base: str | os.PathLike[str] | None = None,
+        keep_checkpoints: int | None = None,
         clock: Clock | None = None,
         luck: random.Random | None = None,
         inline: bool = False,
@@ -120,6 +130,7 @@ class Engine(Reading):
                 "blob_over": blob_over,
                 "log_budget": log_budget,
                 "run_base": run_base,
+                "keep_checkpoints": keep_checkpoints,
             }
         )
         self.flows: dict[str, Flow[Any]] = {}
@@ -131,11 +142,15 @@ class Engine(Reading):
         self._luck = luck or random.Random()  # noqa: S311 - jitter and ids, no secrets
         self._inline = inline
         self._services: Services | None = None
-        self._runners: dict[str, Runner] = {}
+        self._runners: dict[str, Runner | Asleep] = {}
+        self._asleep = 0
+        """How many of them are asleep."""
         self._followers = Followers()
         self._scribe: Scribe | None = None
         self._poller: asyncio.Task[None] | None = None
         self._renewal: Renewal | None = None
+        self._ear: Ear | None = None
+        self._worker: Worker | None = None
         self._stopping: str | None = None
         self._signals = Signals()
 
@@ -158,10 +173,10 @@ class Engine(Reading):
             self.settings.store, clock=own_clock, blobs=self.settings.blobs
         )
         threads = None if self._inline else Threads()
-        writer = InlineWriter(store) if self._inline else Writer(store, _waker(asyncio.get_running_loop()))
+        writer = InlineWriter(store) if self._inline else Writer(store, waker(asyncio.get_running_loop()))
         self._services = Services(
             store=store,
-            commits=Commits(writer, lambda: len(self._runners)),
+            commits=Commits(writer, lambda: len(self._runners) - self._asleep),
             clock=self._clock,
             luck=self._luck,
             salts=partial(self._luck.randbytes, SALT_BYTES) if self._inline else Salts().take,
@@ -170,15 +185,19 @@ class Engine(Reading):
             blob_over=self.settings.blob_over,
             log_budget=self.settings.log_budget,
             threads=threads,
+            executors=executors_on(threads),
             haunted={},
-            aside=_aside(threads) if threads is not None else at_once,
+            aside=in_thread(threads) if threads is not None else at_once,
             streamed=self._followers.streamed,
             park_after=self.settings.park_after,
             wake=self._wake,
             saved=self._saved,
+            stands=self._stands,
             **self._files(store),
         )
+        self._keep(self._services, self.settings.keep_checkpoints)
         if not self._inline:
+            self._ear = Ear(store.queues)
             self._signals.watch(self).__enter__()
         return self
 
@@ -205,17 +224,28 @@ class Engine(Reading):
         if self._services is None:
             return
         services = self._services
-        if self._runners:
+        if self._runners or self._worker is not None:
             self.stop("engine closed")
-            await asyncio.gather(*(runner.done for runner in self._runners.values()), return_exceptions=True)
+            while self._runners:  # one that is asleep wakes, and is stopped then
+                await asyncio.gather(
+                    *(runner.done for runner in self._runners.values()), return_exceptions=True
+                )
+            if self._worker is not None:
+                await self._worker.left.wait()
         if self._poller is not None:
             self._poller.cancel()
+        if self._ear is not None:
+            self._ear.close()
         if self._renewal is not None:
             self._renewal.stop()
             with suppress(StoreError):
                 services.store.renew(msgspec.structs.replace(services.holder, ttl_s=0.0))
         self._services = None
+        for executor in services.executors.values():
+            executor.close()
         services.commits.close()
+        if self._keeper is not None:
+            self._keeper.close()
         if self._scribe is not None:
             await asyncio.to_thread(self._scribe.close)
         if self._given_store is None:
@@ -229,6 +259,8 @@ class Engine(Reading):
         self._stopping = reason
         for runner in self._runners.values():
             runner.halt(Halt("interrupt", reason=reason), grace_s=grace)
+        if self._worker is not None:
+            self._worker.look()
 
     def _open(self) -> Services:
         if self._services is None:
@@ -245,21 +277,28 @@ class Engine(Reading):
         run_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        queue: str | None = None,
+        priority: int = 0,
         by: str | None = None,
     ) -> Run[S]:
         """Start a run and carry it on. The same id with the same flow and input is the same run: it is
         carried on, or returned if it is completed.
         """
         self.add(flow)
-        journal = await self._new_run(flow, input, run_id, held=True, timeout=timeout, labels=labels, by=by)
+        place = placed(queue, priority)
+        journal = await self._new_run(
+            flow, input, run_id, place, held=True, timeout=timeout, labels=labels, by=by
+        )
         if journal is None:
             assert run_id is not None
             return await self._run_again(flow, run_id)
+        run_id, create, drive = journal.state.run_id, journal.create, self._drive(journal)
+        del journal  # while the run is asleep, nothing here keeps it in memory
         try:
-            return await self._drive(journal)
+            return await drive
         except RunExists:
-            self._require_same(journal)
-            return await self._run_again(flow, journal.state.run_id)
+            self._require_same(run_id, create)
+            return await self._run_again(flow, run_id)
 
     async def start(
         self,
@@ -269,18 +308,25 @@ class Engine(Reading):
         run_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         timeout: float | None = None,
+        queue: str | None = None,
+        priority: int = 0,
         by: str | None = None,
     ) -> str:
-        """Record a run and return its id. `resume` executes it."""
+        """Record a run and return its id. A worker executes it, or `resume`. Of the runs that wait for a worker in a `queue`,
+        those with the highest `priority` come first.
+        """
         self.add(flow)
-        journal = await self._new_run(flow, input, run_id, held=False, timeout=timeout, labels=labels, by=by)
+        place = placed(queue, priority)
+        journal = await self._new_run(
+            flow, input, run_id, place, held=False, timeout=timeout, labels=labels, by=by
+        )
         if journal is None:
             assert run_id is not None
             return run_id
         try:
             await journal.saved()
         except RunExists:
-            self._require_same(journal)
+            self._require_same(journal.state.run_id, journal.create)
         return journal.state.run_id
 
     async def _new_run(
@@ -288,6 +334,7 @@ class Engine(Reading):
         flow: Flow[Any],
         given: Any,
         run_id: str | None,
+        place: dict[str, Any],
         *,
         held: bool,
         timeout: float | None,
@@ -296,7 +343,7 @@ class Engine(Reading):
         """A journal with `RunCreated` recorded, or None where the same run exists already."""
         services = self._open()
         run_id = checked_id(run_id) if run_id is not None else self._new_id(flow.name)
-        options: dict[str, Any] = {"durability": self.settings.durability}
+        options: dict[str, Any] = {"durability": self.settings.durability, **place}
         if self._scribe is not None:
             options[WANTED] = True
         if timeout is not None:
@@ -309,15 +356,15 @@ class Engine(Reading):
         runner = self._runners.get(run_id)
         if runner is not None:
             assert journal.create is not None
-            refuse_another(run_id, runner.journal.create or services.store.run(run_id), journal.create)
+            known = runner.journal.create if isinstance(runner, Runner) else None
+            refuse_another(run_id, known or services.store.run(run_id), journal.create)
             return None
         return journal
 
-    def _require_same(self, journal: Journal) -> None:
+    def _require_same(self, run_id: str, create: NewRun | None) -> None:
         """The run exists already: raises `RunExists` where it is another one."""
-        run_id = journal.state.run_id
-        assert journal.create is not None
-        refuse_another(run_id, self.store.run(run_id), journal.create)
+        assert create is not None
+        refuse_another(run_id, self.store.run(run_id), create)
 
     async def _run_again(self, flow: Flow[S], run_id: str) -> Run[S]:
         row = self.store.run(run_id)
@@ -360,10 +407,16 @@ class Engine(Reading):
             by=by,
             reason=reason,
         )
-        row = self.store.run(run_id)
-        if row.status == "completed" and seq is None and not (after or restart_at or replay or edit):
+        only_on = seq is None and not (after or restart_at or replay or edit)
+        if only_on and self.store.run(run_id).status == "completed":
             return self._view(run_id)
-        return await self._drive(await self._take_up(run_id, wish))
+        try:
+            journal = await self._take_up(run_id, wish)
+        except ResumeRefused:
+            if only_on and self.store.run(run_id).status == "completed":  # since it was looked at
+                return self._view(run_id)
+            raise
+        return await self._drive(journal)
 
     async def retry(
         self,
@@ -474,7 +527,7 @@ class Engine(Reading):
         request = Request(id=request_id, verb="signal", body=body, by=by, reason=reason)
         if id is not None and not self.store.post(run_id, request):  # the inbox knows what was told before
             return msgspec.structs.replace(self._view(run_id), repeated=True)
-        return await self._operate(run_id, request)
+        return await self._operate(run_id, request, posted=id is not None)
 
     def _looked_up(self, run_id: str, asked: str) -> Journal:
         """A run as it stands, for looking only."""
@@ -484,7 +537,7 @@ class Engine(Reading):
         state = history.load(services.store, run_id, row=row)
         return Journal(services, self.flows.get(row.flow) or UNKNOWN, state, row=row, fence=0)
 
-    async def _operate(self, run_id: str, request: Request) -> Run[Any]:
+    async def _operate(self, run_id: str, request: Request, *, posted: bool = False) -> Run[Any]:
         """Do what an operator asks: through the runner that has the run, its inbox, or a short claim."""
         services = self._open()
         checked_said(request.by, request.reason)
@@ -493,34 +546,47 @@ class Engine(Reading):
         runner = self._runners.get(run_id)
         if runner is None and not row.held:
             with suppress(RunHeld):
-                return await self._operate_on_idle(run_id, request)
+                return await self._operate_on_idle(run_id, request, posted=posted)
         services.store.post(run_id, request)
         if runner is not None:
             runner.request(request)
         elif not services.store.run(run_id).held:  # its holder left before it could see this
             with suppress(RunHeld):
-                return await self._operate_on_idle(run_id, request)
+                return await self._operate_on_idle(run_id, request, posted=True)
         return self._view(run_id)
 
-    async def _operate_on_idle(self, run_id: str, request: Request) -> Run[Any]:
+    async def _operate_on_idle(
+        self,
+        run_id: str,
+        request: Request,
+        lease: Lease | None = None,
+        *,
+        raises: bool = True,
+        posted: bool = False,
+    ) -> Run[Any]:
+        """`posted`: it is in the inbox too, where somebody may have found it before the run was ours."""
+        if posted and lease is None:
+            lease = self._claim_with(run_id, request)
+            if lease is None:
+                return self._view(run_id)
         if request.verb in ("cancel", "pause", "answer", "signal"):
-            return await self._record_on_idle(run_id, request)
+            return await self._record_on_idle(run_id, request, lease)
         journal = await self._take_up(
-            run_id, Wish(nodes=[], named=True, by=request.by, reason=request.reason)
+            run_id, Wish(nodes=[], named=True, by=request.by, reason=request.reason), lease
         )
         runner = Runner(journal)
         try:
             runner.answer(request)
         except BaseException:
-            self._release(journal)
+            self._release(run_id, journal.fence)
             raise
-        return await self._drive(journal, runner)
+        return await self._drive(journal, runner, raises=raises)
 
-    async def _record_on_idle(self, run_id: str, request: Request) -> Run[Any]:
+    async def _record_on_idle(self, run_id: str, request: Request, lease: Lease | None) -> Run[Any]:
         """Record it, without executing anything: that needs no flow."""
         services = self._open()
         self._hold()
-        lease = services.store.claim(run_id, services.holder)
+        lease = lease or self._claim(run_id)
         try:
             row = services.store.run(run_id)
             state = history.load(services.store, run_id, row=row)
@@ -539,14 +605,13 @@ class Engine(Reading):
             if journal.spills:
                 services.store.blobs.unspill(run_id, journal.spills)
         finally:
-            with suppress(StoreError):
-                services.store.release(run_id, services.holder.id, lease.fence)
+            self._release(run_id, lease.fence)
         flow = self.flows.get(row.flow)
         fits = flow is not None and state.state_version == flow.definition.state_version
         return run_view(state, services.store.run(run_id), flow if fits else None)
 
-    async def _take_up(self, run_id: str, wish: Wish) -> Journal:
-        """Claim a run and record how it is taken up."""
+    async def _take_up(self, run_id: str, wish: Wish, lease: Lease | None = None) -> Journal:
+        """Claim a run, where that has not been done, and record how it is taken up."""
         services = self._open()
         if run_id in self._runners:
             raise RunHeld(run_id, "this engine")
@@ -557,16 +622,16 @@ class Engine(Reading):
         if self._stopping is not None:
             raise ResumeRefused(run_id, f"this engine is stopping ({self._stopping})")
         self._hold()
-        lease = services.store.claim(run_id, services.holder)
+        was_taken = lease is not None  # then the row above is from behind the claim already
+        lease = lease or self._claim(run_id)
         try:
-            row = services.store.run(run_id)
+            row = row if was_taken else services.store.run(run_id)
             return recover(prepare(services, flow, row, lease.fence, wish))
         except Invalid as refused:
             await self._record_refusal(flow, row, lease.fence, refused, wish)
             raise ResumeRefused(run_id, refused.reason) from refused.__cause__
         except BaseException:
-            with suppress(StoreError):
-                services.store.release(run_id, services.holder.id, lease.fence)
+            self._release(run_id, lease.fence)
             raise
 
     async def _record_refusal(
@@ -579,43 +644,6 @@ class Engine(Reading):
         journal.tick()
         journal.record(events.ResumeRefused(reason=refused.reason, by=wish.by))
         await journal.saved(release=True)
-
-    async def _drive(
-        self, journal: Journal, runner: Runner | None = None, *, raises: bool = True
-    ) -> Run[Any]:
-        """Drive a run in this engine until it stops."""
-        run_id = journal.state.run_id
-        runner = runner or Runner(journal)
-        self._runners[run_id] = runner
-        if self._stopping is not None:
-            runner.halt(Halt("interrupt", reason=self._stopping))
-        self._poll()
-        try:
-            await runner.drive(self._waiting_requests(journal))
-        except BaseException:
-            self._release(journal)
-            raise
-        finally:
-            del self._runners[run_id]
-            self._saved(run_id)  # followers look again: nothing more comes from here
-            if not runner.done.done():
-                runner.done.set_result(None)
-        run = run_view(journal.state, None, journal.flow)
-        return self._result(run) if raises else run
-
-    def _waiting_requests(self, journal: Journal) -> list[Request]:
-        """What was left for a run that is taken up again, before anything of it runs."""
-        if not journal.saved_seq:
-            return []
-        services = self._open()
-        return [
-            wish for wish in services.store.inbox(services.holder.id) if wish.run_id == journal.state.run_id
-        ]
-
-    def _release(self, journal: Journal) -> None:
-        with suppress(StoreError, HoldfastError):
-            services = self._open()
-            services.store.release(journal.state.run_id, services.holder.id, journal.fence)
 
     # --- forks ----------------------------------------------------------------------------------------
 
@@ -661,12 +689,36 @@ class Engine(Reading):
         """Make this engine known to the store as a holder, and keep it known."""
         if self._renewal is None:
             services = self._open()
-            services.store.renew(services.holder)
-            self._renewal = Renewal(services, quiet=self._inline)
+            now = elapsed if type(self._clock) is SystemClock else self._clock.now
+            self._renewal = Renewal(
+                services.store,
+                services.holder,
+                lost=self._lose,
+                executes=self._executes,
+                now=now,
+                quiet=self._inline,
+            )
+        elif self._inline:
+            self._renewal.keep()
+
+    def _stands(self, run_id: str, fence: int) -> bool:
+        return self._renewal is None or self._renewal.stands(run_id, fence)
+
+    def _lose(self) -> None:
+        """The leases cannot be renewed: stop every node before anybody else may start it."""
+        for run_id, runner in list(self._runners.items()):
+            runner.lose(
+                StoreBusy(
+                    f"run {run_id!r}: its lease could not be renewed, so its nodes were stopped before another process may take "
+                    "it over. What was acknowledged is safe; resume when the store works again."
+                )
+            )
 
     def _saved(self, run_id: str) -> None:
         """Something new is durable in the log of a run, or it has stopped."""
         self._followers.saved(run_id)
+        if self._keeper is not None:
+            self._keeper.saved(run_id)
         if self._scribe is not None:
             self._scribe.saved(run_id)
 
@@ -681,9 +733,14 @@ class Engine(Reading):
 
     async def _watch_inbox(self) -> None:
         """Look for requests to the runs held here, as long as there are any."""
-        services = self._open()
+        services, looks = self._open(), 0
         while self._runners:
             await sleep(self._clock, POLL_S)
+            looks += 1
+            if self._ear is not None and looks > _SOON_OVER:
+                await self._ear.heard(self._clock, _UNHEARD_S)
+            elif self._inline and self._renewal is not None:
+                self._renewal.keep()
             with suppress(StoreError):  # the next round asks again; an append that fails is what stops a run
                 for request in services.store.inbox(services.holder.id):
                     runner = self._runners.get(request.run_id)
@@ -693,23 +750,3 @@ class Engine(Reading):
 
 def _named(given: object) -> str:
     return f"graph {given.name!r}" if isinstance(given, Graph) else repr(given)
-
-
-def _aside(threads: Threads) -> Aside:
-    """How something that may block is called in a thread."""
-
-    def aside(call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
-        future = threads.call(call)
-        future.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.exception()))
-
-    return aside
-
-
-def _waker(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
-    """How another thread has something called on the event loop."""
-
-    def wake(call: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(call)
-
-    return wake

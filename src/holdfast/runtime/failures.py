@@ -1,7 +1,7 @@
 """Failures: the one place that says which class an exception has, and when it is tried again.
 
-recoverable  may pass by itself (timeouts, connections, HTTP 408/425/429/5xx, `Recoverable`): tried again by
-the node's `Retry`
+recoverable  may pass by itself (timeouts, connections, HTTP 408/425/429/5xx, `Recoverable`), or nobody knows how far it
+came (`ProcessEnded`): tried again by the node's `Retry`
 partial      any other exception, and a recoverable one out of tries: fix the cause and resume, or skip the node
 fatal        `Fatal`: trying again is pointless; resumed only with `force`
 
@@ -18,12 +18,12 @@ import math
 import os
 import random
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.core.events import Failure, FailureClass
 from holdfast.core.graph import Retry
-from holdfast.errors import Fatal, HoldfastError, Recoverable
+from holdfast.errors import Fatal, HoldfastError, ProcessEnded, Recoverable
 
 _TRACEBACK_CHARS_MAX = 8_000
 _CHAIN_MAX = 20
@@ -177,16 +177,21 @@ def classify(error: BaseException) -> FailureClass:
     if isinstance(error, BaseExceptionGroup):
         kinds = {classify(inner) for inner in error.exceptions}
         return "fatal" if "fatal" in kinds else "partial" if "partial" in kinds else "recoverable"
+    if isinstance(error, Elsewhere):
+        return error.failure.kind
     if isinstance(error, Fatal):
         return "fatal"
     if isinstance(error, HoldfastError):
-        return "recoverable" if isinstance(error, Recoverable) else "partial"
+        return "recoverable" if isinstance(error, (Recoverable, ProcessEnded)) else "partial"
     return "recoverable" if _passes(error) else "partial"
 
 
 def describe(error: BaseException, *, kind: FailureClass | None = None) -> Failure:
     """The record of an exception: class, type, message and the traceback without our own frames."""
-    return Failure(kind or classify(error), type(error).__name__, message(error), _trace(error))
+    kind = kind or classify(error)
+    if isinstance(error, Elsewhere):
+        return Failure(kind, error.failure.type, error.failure.message, error.failure.traceback)
+    return Failure(kind, type(error).__name__, message(error), _trace(error))
 
 
 def message(error: BaseException) -> str:
@@ -274,6 +279,34 @@ def _http_status(error: BaseException) -> int | None:
     return None
 
 
+# --- raised in another process -----------------------------------------------------------------------
+
+
+class Elsewhere(Exception):
+    """What a node raised in another process. It was looked at there, by `describe`: what its class means is known."""
+
+    failure: Failure
+    names: frozenset[str]
+    """Modules and names of its class and of all above it."""
+    retry_after: float | None
+
+
+def elsewhere(failure: Failure, names: Iterable[str], retry_after: float | None) -> Elsewhere:
+    """An exception that stands for one in another process: with the name of its class, and what it says by being a
+    `Recoverable` or `Fatal`. The class itself stays where it was raised.
+    """
+    names = frozenset(names)
+    ours = tuple(kind for kind in (Recoverable, Fatal) if name_of(kind) in names)
+    error: Elsewhere = type(failure.type, (Elsewhere, *ours), {})(failure.message)
+    error.failure, error.names, error.retry_after = failure, names, retry_after
+    return error
+
+
+def name_of(kind: type) -> str:
+    """What a class is called, by its module."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
 # --- when it is tried again --------------------------------------------------------------------------
 
 
@@ -284,12 +317,18 @@ def retry_delay(
 
     Never sooner than the other side asked for, as far as `max_delay` allows.
     """
-    wanted = isinstance(error, retry.on) if retry.on else kind == "recoverable"
+    wanted = _is_one_of(error, retry.on) if retry.on else kind == "recoverable"
     if not wanted or kind == "fatal" or failures >= retry.attempts:
         return None
     delay = _backoff(retry, failures)
     asked = min(retry_after(error, now=now) or 0.0, retry.max_delay)
     return max(asked, delay * (1 + retry.jitter * (2 * luck.random() - 1)))
+
+
+def _is_one_of(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
+    if isinstance(error, Elsewhere):
+        return any(name_of(kind) in error.names for kind in kinds)
+    return isinstance(error, kinds)
 
 
 def _backoff(retry: Retry, failures: int) -> float:
@@ -379,6 +418,8 @@ def _item(holder: object, name: str) -> object:
 
 def _trace(error: BaseException) -> str:
     """The traceback from where user code begins; nothing for an exception that was raised here."""
+    if isinstance(error, ProcessEnded):
+        return error.trace
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
         trace = trace.tb_next

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 
 from holdfast.core import events, run_state
@@ -12,6 +14,7 @@ from holdfast.core.run_state import RunState, stretches
 from holdfast.errors import IllegalEvent, RunNotFound, StoreCorrupt
 from holdfast.storage.contract import Row, RunRow, Store
 from holdfast.storage.rows import broken_at, open_body, open_row
+from holdfast.storage.upkeep import Trimmed
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,12 +49,10 @@ def load(
     """
     row = row or store.run(run_id)
     upto = row.seq if upto is None else upto
-    base = began_after(store, row)
+    # Most logs begin at their beginning; of those that do not, only a fork says so without a look.
+    base = began_after(store, row) if cold or row.parent is not None else 0
     if not max(base, 1) <= upto <= row.seq:
-        before = f"; what came before is in run {row.parent!r}" if upto < base else ""
-        raise RunNotFound(
-            f"{run_id}@{upto}", hint=f"The log of run {run_id!r} goes from {base + 1} to {row.seq}{before}."
-        )
+        raise _outside(store, row, upto)
     parts = stretches(row.rewinds, upto)
     snapshot = store.snapshot(run_id, [(base, base)] if cold else parts)
     state = (
@@ -66,6 +67,8 @@ def load(
             for found in rows:
                 _fold(state, open_row(found, store.blobs))
     if state.seq != upto:
+        if upto < began_after(store, row):
+            raise _outside(store, row, upto)
         raise StoreCorrupt(
             f"run {run_id!r}: the log ends at event {state.seq}, but should reach {upto}. "
             f"`holdfast verify {run_id}` says more."
@@ -86,10 +89,44 @@ def _refuse_damage(store: Store, row: RunRow, rows: list[Row]) -> None:
 
 
 def began_after(store: Store, row: RunRow) -> int:
-    """Where a log begins: 0, or the place of its parent that a fork was made from."""
-    if row.parent is None:
-        return 0
+    """Where a log begins: 0, where it was compacted, or the place of its parent that a fork was made from."""
+    compacted = store.upkeep.trimmed(row.run_id).base
+    if compacted or row.parent is None:
+        return compacted
     return store.events(row.run_id, limit=1)[0].seq - 1
+
+
+def _outside(store: Store, row: RunRow, seq: int) -> RunNotFound:
+    """There is no such place in a log; and where it is, if there was one."""
+    base = began_after(store, row)
+    before = beginning(store, row) if seq < base else ""
+    return RunNotFound(
+        f"{row.run_id}@{seq}",
+        hint=f"The log of run {row.run_id!r} goes from {base + 1} to {row.seq}.{f' {before}' if before else ''}",
+    )
+
+
+def beginning(store: Store, row: RunRow) -> str:
+    """Where the rest of a log is that does not begin at its beginning, as a sentence; empty for one that does."""
+    trimmed = store.upkeep.trimmed(row.run_id)
+    if trimmed.base:
+        rest = (
+            f"the whole log is archived at {trimmed.place}" if trimmed.place else "they were not archived before"
+        )
+        return f"Events up to {trimmed.base} were compacted on {day(trimmed.base_at)}; {rest}."
+    return "" if row.parent is None else f"What came before is in run {row.parent!r}."
+
+
+def retirement(trimmed: Trimmed) -> str:
+    """Why older checkpoints are not offered, as a sentence; empty where none was retired."""
+    if not trimmed.retired:
+        return ""
+    return f"Checkpoints before event {trimmed.retired} were retired on {day(trimmed.retired_at)}."
+
+
+def day(at: float) -> str:
+    """An instant as it is told to people, wherever they are."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _fold(state: RunState, stored: Stored) -> None:
@@ -117,6 +154,7 @@ def digest_at(store: Store, row: RunRow, seq: int) -> bytes:
 def checkpoints(store: Store, run_id: str) -> list[Checkpoint]:
     """Every place the run can be resumed or forked from, oldest first."""
     row = store.run(run_id)
+    retired = store.upkeep.trimmed(run_id).retired
     parts = stretches(row.rewinds, row.seq)
     stored = store.definition(row.fingerprint)
     layered = stored is not None and msgspec.json.decode(stored, type=Definition).schedule == "layered"
@@ -125,6 +163,8 @@ def checkpoints(store: Store, run_id: str) -> list[Checkpoint]:
     for found in store.events(run_id, kinds=events.CHECKPOINTS):
         if found.kind == "LayerCompleted":
             layer = open_row(found, store.blobs).event.layer
+        if found.seq < retired:
+            continue
         listed.append(
             Checkpoint(
                 id=f"{run_id}@{found.seq}",

@@ -256,10 +256,13 @@ class Journal:
         pause = min(_RETRY_S * (1 + waited), 1.0)
 
         def later() -> None:
-            if known:
-                self._commit(append, done, waited + pause)
-            else:
-                self._told(append, done, waited + pause, fault)
+            try:
+                if known:
+                    self._commit(append, done, waited + pause)
+                else:
+                    self._told(append, done, waited + pause, fault)
+            except StoreError as closed:  # the engine has left meanwhile, and this is nobody's call
+                done(closed)
 
         services.clock.call_at(services.clock.now() + pause, later)
         return _LATER

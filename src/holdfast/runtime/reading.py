@@ -14,7 +14,7 @@ from holdfast.runtime import history
 from holdfast.runtime.clock import Clock, sleep
 from holdfast.runtime.followers import POLL_S, Followers
 from holdfast.runtime.resume import split
-from holdfast.runtime.runner import Runner
+from holdfast.runtime.runner import Asleep, Runner
 from holdfast.runtime.services import Services
 from holdfast.runtime.streams import Chunk
 from holdfast.runtime.views import AskedQuestion, EventView, Run, event_view, run_view
@@ -35,7 +35,7 @@ class Reading:
     flows: dict[str, Flow[Any]]
     _clock: Clock
     _followers: Followers
-    _runners: dict[str, Runner]
+    _runners: dict[str, Runner | Asleep]
 
     @property
     def store(self) -> Store:

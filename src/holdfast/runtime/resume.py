@@ -53,6 +53,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     named: bool = False
     """Somebody said what to do with what failed: a fatal failure is no obstacle then."""
     fresh: bool = False
+    claims: bool = False
+    """Nobody asked for it: a worker found the run on offer. What failed stays failed, what is paused stays paused."""
     by: str | None = None
     reason: str | None = None
 
@@ -85,26 +87,17 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: 
     refuse_final(row.run_id, head.status)
     to = _place(services, row, head, wish)
     if to is not None:
-        to = _within(row, to, history.began_after(services.store, row))
+        to = _within(services, row, to)
     fatal = head.failure is not None and head.failure.kind == "fatal"
     if head.failure is not None and fatal and not wish.named and not wish.force:
         raise ResumeRefused(row.run_id, _fatal(head.failure))
     state = head if to is None else _rewound_to(services, flow, row, head, to, wish)
+    state.at = head.at  # a rewind goes back in the log, not in time
     journal = Journal(services, flow, state, row=row, fence=fence)
     journal.tick()
     changed = flow_events(services, flow, state, wish)
     if to is None:
-        holder = services.holder.describe()
-        journal.record(
-            events.RunResumed(
-                holder=holder,
-                nodes=_tried_again(head, wish),
-                fresh=wish.fresh,
-                force=wish.force,
-                by=wish.by,
-                reason=wish.reason,
-            )
-        )
+        journal.record(_taken_up(services.holder.describe(), head, wish))
     else:
         seq = row.seq + 1
         journal.rewinds = (*row.rewinds, (seq, to))
@@ -121,6 +114,20 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: 
     _refuse_misfit(flow, journal.state)
     _validate(flow, journal.state, wish)
     return journal
+
+
+def _taken_up(holder: str, head: RunState, wish: Wish) -> events.Event:
+    """How a run that goes on from its end is taken up."""
+    if wish.claims:
+        return events.RunClaimed(holder=holder)
+    return events.RunResumed(
+        holder=holder,
+        nodes=_tried_again(head, wish),
+        fresh=wish.fresh,
+        force=wish.force,
+        by=wish.by,
+        reason=wish.reason,
+    )
 
 
 def _tried_again(head: RunState, wish: Wish) -> list[str] | None:
@@ -185,19 +192,34 @@ def _place(services: Services, row: RunRow, head: RunState, wish: Wish) -> int |
     return row.seq if name in head.open else node.completed_seq - 1
 
 
-def _within(row: RunRow, to: int, began_after: int) -> int:
+def _within(services: Services, row: RunRow, to: int) -> int:
     """The same place in a log that a fork may have begun. Where the fork was made is its own first event."""
+    trimmed = services.store.upkeep.trimmed(row.run_id)
+    if to < trimmed.base or to + 1 < trimmed.retired:  # a node is done over from the place before it completed
+        gone = history.beginning(services.store, row) if to < trimmed.base else history.retirement(trimmed)
+        raise ResumeRefused(
+            row.run_id,
+            f"event {to} cannot be gone back to. {gone} `holdfast checkpoints {row.run_id}` lists what is left.",
+        )
+    began_after = history.began_after(services.store, row)
     if to < began_after:
         raise ResumeRefused(
             row.run_id,
             f"event {to} is before the fork was made. Fork its parent again, from there: "
             f"fork({row.parent!r}, checkpoint={to})",
         )
-    return max(to, began_after + 1) if began_after else to
+    return max(to, began_after + 1) if began_after and not trimmed.base else to
 
 
 def _checkpoint(services: Services, row: RunRow, seq: int) -> int:
     found = services.store.events(row.run_id, seq - 1, seq)
+    trimmed = services.store.upkeep.trimmed(row.run_id)
+    if seq < trimmed.retired or seq <= trimmed.base:
+        gone = history.beginning(services.store, row) if seq <= trimmed.base else history.retirement(trimmed)
+        raise ResumeRefused(
+            row.run_id,
+            f"event {seq} cannot be gone back to. {gone} `holdfast checkpoints {row.run_id}` lists what is left.",
+        )
     if not found or found[0].kind not in CHECKPOINTS:
         what = (
             f"event {seq} is {found[0].kind}, which is no checkpoint"

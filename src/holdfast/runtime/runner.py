@@ -12,6 +12,7 @@ The runner stops when the run is over, or cannot go on without somebody: then it
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Literal
@@ -21,12 +22,13 @@ import msgspec
 from holdfast.core import commands, events
 from holdfast.core.decide import decide
 from holdfast.core.events import Failure
-from holdfast.core.graph import Flow
-from holdfast.errors import AnswerRefused, LogBudget, ResumeRefused, SettingError
+from holdfast.core.graph import Flow, Node
+from holdfast.errors import AnswerRefused, FenceLost, LogBudget, ResumeRefused, SettingError
 from holdfast.runtime import asking, ends, failures, operator
 from holdfast.runtime.bodies import UNWIND_S, Body, Parked, Stopped
 from holdfast.runtime.clock import Timer
 from holdfast.runtime.context import BlockingContext, Context
+from holdfast.runtime.executors import Call
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.perform import give_up, perform
 from holdfast.runtime.streams import Stream
@@ -56,6 +58,8 @@ class Runner:
         self.flow: Flow[Any] = journal.flow
         self.state = journal.state
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._around = contextvars.copy_context()
+        """Whoever drives the run: each node gets a copy, so that what one sets is not there for the next, also not by chance."""
         self._bodies: dict[tuple[str, int | None], Body] = {}
         self._haunted = self.services.haunted.get(self.state.run_id, {})
         """Threads that were given up and still live."""
@@ -70,6 +74,13 @@ class Runner:
         self._grace: Timer | None = None
         self._unwinding: Timer | None = None
         self._durability = self.state.options.get("durability", "sync")
+        self.patience_s: float | None = None
+        """A run that only waits, and longer than this, need not stay in memory. None: it stays."""
+        self.leaves = False
+        """Such a run is left to whoever is there when its time comes; otherwise it is kept, asleep."""
+        self.asleep_until: float | None = None
+        """It only waits, until then, and is not over: load it again."""
+        self._over_at: float | None = None
         self._advancing = False
         self._saving = False
         self._again = False
@@ -77,6 +88,15 @@ class Runner:
         self._timer: Timer | None = None
 
     # --- from outside ---------------------------------------------------------------------------------
+
+    @property
+    def fence(self) -> int:
+        return self.journal.fence
+
+    @property
+    def spoken_to(self) -> bool:
+        """Whether somebody wants something that has not been taken up."""
+        return bool(self._requests)
 
     def request(self, request: Request) -> None:
         """Take up what somebody wants of this run."""
@@ -182,20 +202,33 @@ class Runner:
         if self._requests:
             self._take_requests()
         starts, wake_at, due_at = self._decide()
+        # A fan-out whose items wait for their next try counts as running: left behind, it would be taken for cut.
+        if wake_at is not None and self.patience_s is not None and not self.state.running:
+            until = wake_at if self._over_at is None else min(wake_at, self._over_at)
+            if until > journal.at + self.patience_s and self.leaves:
+                wake_at, due_at = None, until
+            elif until > journal.at + self.patience_s and not self._stays(starts):
+                self.asleep_until = until
         journal.due_at = wake_at if due_at is None else due_at
         busy = starts or self._bodies or self._haunted or wake_at is not None
         idle = self.state.status in ENDED or not busy or (self._halt is not None and not self._bodies)
+        idle = idle or self.asleep_until is not None
         if idle and self._more_requests():
-            idle = False
+            idle, self.asleep_until = False, None
         if journal.due_at is not None and not idle:
             self._wake_later(journal.due_at)
         if journal.unsaved and (idle or self._durability != "exit" or self._must_save(starts)):
             self._save(starts, idle=idle)
         elif idle:
-            self.services.store.release(self.state.run_id, self.services.holder.id, journal.fence)
+            if self.asleep_until is None:
+                self.services.store.release(self.state.run_id, self.services.holder.id, journal.fence)
             self._finish()
         else:
             self._call_all(starts)
+
+    def _stays(self, starts: list[events.NodeEvent]) -> bool:
+        """Whether something of it is only in memory, although it waits."""
+        return bool(starts or self._bodies or self._haunted or self._halt or self.journal.taken)
 
     def _more_requests(self) -> bool:
         """Before the lease is given back: what was left in the inbox and has not been seen, is still ours to answer."""
@@ -243,7 +276,7 @@ class Runner:
             except BaseException as fault:  # noqa: BLE001 - whoever drives the run is told
                 self._finish(fault)
 
-        self.journal.save(done, release=idle)
+        self.journal.save(done, release=idle and self.asleep_until is None)
         if ahead:
             self._call_all(starts)
 
@@ -264,15 +297,19 @@ class Runner:
         """What starts is durable: call it, unless a halt has come in the meantime; what has not begun then does not begin."""
         if self._requests:
             self._take_requests()
-        if self._halt is None:
-            for start in starts:
-                self._call(start)
+        if starts and self._halt is None:
+            self._call_all(starts)
         if self._again or self.journal.unsaved:
             self._advance()
 
     def _call_all(self, starts: list[events.NodeEvent]) -> None:
+        """The one door to `_call`: a process that stood still behind its lease must not start what is another's by now."""
+        if starts and not self.services.stands(self.state.run_id, self.journal.fence):
+            raise FenceLost(
+                f"run {self.state.run_id!r} was taken over while this process stood still; nothing more of it is started here"
+            )
         for start in starts:
-            self._call(start)
+            self._around.copy().run(self._call, start)
 
     def _finish(self, error: BaseException | None = None) -> None:
         """Nothing is left to do here, or the lease or the store is lost: whoever drives the run is told."""
@@ -297,7 +334,12 @@ class Runner:
         reason = f"the run took longer than {seconds:g} s"
         clock, store = self.services.clock, self.services.store
         left = max(0.0, self.state.asked_at + seconds - store.now()) if self.state.asked_at else seconds
+        self._over_at = store.now() + left
         return clock.call_at(clock.now() + left, lambda: self.halt(Halt("timeout", reason=reason)))
+
+    def lose(self, error: BaseException) -> None:
+        """The lease is lost, or will be: stop what runs and record nothing more. Whoever drives the run is told."""
+        self._finish(error)
 
     def _abandon(self) -> None:
         """Nobody drives the run any more: stop what still runs, record nothing."""
@@ -455,19 +497,35 @@ class Runner:
         self._bodies[body.key] = body
         if node.options.timeout_s is not None:
             body.limit(self.services.clock, node.options.timeout_s)
+        executor = self.services.executors.get(node.options.executor)
+        here = executor is None or node.options.executor == "thread"
         arguments: tuple[Any, ...] = (body.given,)
         if node.takes_context or node.streams:
-            context = self._context(start, body, blocks=not (node.is_async or node.streams))
+            blocks = not here or not (node.is_async or node.streams)
+            context = self._context(start, body, blocks=blocks)
             arguments = (body.given, context) if node.takes_context else arguments
             if node.streams:
                 body.call(lambda *given: _streamed(context, node.fn, given), arguments)
                 return
-        if node.is_async:
+        if node.is_async and here:
             body.call(node.fn, arguments)
-        elif self.services.threads is not None:
-            body.call_in_thread(self.services.threads, node.fn, arguments)
+        elif executor is not None:
+            body.call_on(executor, self._call_of(node, body, item, arguments))
         else:
             body.call_inline(node.fn, arguments)
+
+    def _call_of(self, node: Node, body: Body, item: int | None, arguments: tuple[Any, ...]) -> Call:
+        visit, work = self.state.nodes[node.name], body.work
+        return Call(
+            flow=self.flow,
+            node=node,
+            item=item,
+            plain=(visit.input or {}) if item is None or visit.items is None else visit.items.values[item],
+            given=body.given,
+            context=arguments[1] if len(arguments) > 1 else None,
+            work=work,
+            returned=None if work is None else work.collect,
+        )
 
     def _context(self, start: events.NodeEvent, body: Body, *, blocks: bool) -> Any:
         context = Context(
@@ -566,6 +624,32 @@ class Runner:
                 raise ResumeRefused(
                     self.state.run_id, f"this version does not know the request {request.verb!r}"
                 )
+
+
+class Asleep:
+    """In place of the runner of a run that only waits, and long. The run is in the store; it is loaded when its time comes or
+    somebody speaks.
+    """
+
+    def __init__(self, fence: int) -> None:
+        self.fence = fence
+        self.error: BaseException | None = None
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def request(self, request: Request) -> None:
+        """It is in the inbox, where whoever wakes finds it."""
+        self.wake()
+
+    def halt(self, halt: Halt, *, grace_s: float = 0.0) -> None:
+        self.wake()
+
+    def lose(self, error: BaseException) -> None:
+        self.error = error
+        self.wake()
 
 
 async def _streamed(context: Context, fn: Any, given: tuple[Any, ...]) -> Any:

@@ -30,7 +30,7 @@ from holdfast.core import run_state
 from holdfast.core.definition import Definition
 from holdfast.core.events import Stored
 from holdfast.errors import RunNotFound, StoreBusy, StoreError
-from holdfast.runtime import files, places
+from holdfast.runtime import files, history, places
 from holdfast.runtime.places import HANDOFFS, RECEIPTS, RUN_FILE
 from holdfast.runtime.receipts import Book, Listed, instant
 from holdfast.storage.contract import Query, RunRow, Store
@@ -484,10 +484,10 @@ def _definitions(store: Store) -> Callable[[str], Definition | None]:
 
 
 def _began_with(store: Store, row: RunRow) -> str:
-    """The fingerprint of the flow where the log of a fork begins; any other log says it itself."""
-    if row.parent is None:
+    """The fingerprint of the flow where the log of a fork, or a compacted one, begins; any other log says it itself."""
+    base_seq = history.began_after(store, row)
+    if not base_seq:
         return ""
-    base_seq = store.events(row.run_id, limit=1)[0].seq - 1
     base = store.snapshot(row.run_id, [(base_seq, base_seq)])
     return (
         run_state.load(open_body(base.body, store.blobs)).fingerprint if base is not None else row.fingerprint

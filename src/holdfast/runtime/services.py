@@ -4,20 +4,21 @@ everything from one thread.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeAlias
 
 import msgspec
 
-from holdfast.errors import ContextError, StoreError
+from holdfast.errors import ContextError
 from holdfast.runtime.artifacts import Artifacts
 from holdfast.runtime.bodies import Body, Threads
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.commits import Commits
+from holdfast.runtime.executors import Executor
 from holdfast.storage.contract import Holder, Store
 from holdfast.storage.oversize import BLOB_OVER, LOG_BUDGET
 from holdfast.storage.rows import SALT_BYTES
@@ -33,6 +34,26 @@ def at_once(call: Callable[[], None], done: Callable[[BaseException | None], Non
         done(raised)
     else:
         done(None)
+
+
+def in_thread(threads: Threads) -> Aside:
+    """How something that may block is called in a thread."""
+
+    def aside(call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
+        future = threads.call(call)
+        future.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.exception()))
+
+    return aside
+
+
+def waker(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
+    """How another thread has something called on the event loop."""
+
+    def wake(call: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(call)
+
+    return wake
 
 
 def no_artifacts(run_id: str, flow: str, node: str, visit: str) -> Artifacts:
@@ -55,13 +76,17 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     holder: Holder
     resources: Mapping[str, Any]
     threads: Threads | None
-    """None: plain functions are called on the event loop."""
+    """None: what may block is called on the event loop."""
+    executors: Mapping[str, Executor] = {}
+    """Who calls functions that are not called on the event loop, by the `executor` of their node."""
     haunted: dict[str, dict[tuple[str, int | None], Body]]
     """Run -> the threads that were given up and still live: no new attempt starts beside one, also after a resume."""
     wake: Callable[[str], None]
     """Have the runner of this run, if there is one, look again."""
     saved: Callable[[str], None]
     """Called with a run id when something new is durable in its log."""
+    stands: Callable[[str, int], bool] = lambda run_id, fence: True
+    """Whether this run is still held here with that fence: asked before anything of it starts."""
     aside: Aside = at_once
     """Call something that may block, off the event loop, and then the other on it."""
     streamed: Callable[[Any], None] = lambda chunk: None
@@ -91,24 +116,3 @@ class Salts:
             drawn = os.urandom(256 * SALT_BYTES)
             self._kept = [drawn[at : at + SALT_BYTES] for at in range(0, len(drawn), SALT_BYTES)]
         return self._kept.pop()
-
-
-class Renewal:
-    """Says to the store that this engine lives, from a thread of its own: a node that blocks the event loop
-    must not lose the lease.
-    """
-
-    def __init__(self, services: Services, *, quiet: bool) -> None:
-        self._services = services
-        self._stop = threading.Event()
-        if not quiet:
-            threading.Thread(target=self._renew, name="holdfast-lease", daemon=True).start()
-
-    def stop(self) -> None:
-        self._stop.set()
-
-    def _renew(self) -> None:
-        holder = self._services.holder
-        while not self._stop.wait(holder.ttl_s / 3):
-            with suppress(StoreError):  # asked again soon; the fence makes a lost lease harmless
-                self._services.store.renew(holder)

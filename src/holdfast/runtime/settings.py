@@ -38,6 +38,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of JSON over which a value leaves the log and becomes a blob."""
     log_budget: int = LOG_BUDGET
     """Bytes of log for one checkpoint over which a result is refused; from 500 KB on there is a warning."""
+    concurrency: int = 10
+    """Runs that a worker carries on at a time."""
+    keep_checkpoints: int = 0
+    """The last so many checkpoints of a run stay as it goes on; 0: all of them."""
     run_base: str = ""
     """The folder for receipts, handoffs and artifacts; empty: none are made."""
 
@@ -72,7 +76,7 @@ def project_table(folder: Path | None = None) -> dict[str, Any]:
                 )
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
                 raise SettingError(f"{file} cannot be read: {fault}") from fault
-            known = (*Settings.__annotations__, "flows")
+            known = (*Settings.__annotations__, "flows", "retention")
             for name in table:
                 if name not in known:
                     raise SettingError(
@@ -97,11 +101,25 @@ def _fit(value: Any, name: str, kind: Any, where: str) -> Any:
         raise SettingError(f"{where} must be one of {', '.join(get_args(Durability))}, not {value!r}")
     if name in ("blob_over", "log_budget"):
         return _bytes(value, where)
+    if name == "keep_checkpoints" and value in (0, "0") and not isinstance(value, (bool, float)):
+        return 0
+    if name in ("concurrency", "keep_checkpoints"):
+        return _count(value, where)
     if name in ("store", "blobs", "run_base"):
         if not isinstance(value, (str, os.PathLike)):
             raise SettingError(f"{where} must be a path or a URL, not {value!r}")
         return os.fspath(value)
     return value
+
+
+def _count(value: Any, where: str) -> int:
+    try:
+        count = int(value)
+    except (TypeError, ValueError):
+        count = 0
+    if isinstance(value, (bool, float)) or count < 1:
+        raise SettingError(f"{where} must be a whole number, at least 1, not {value!r}")
+    return count
 
 
 def _bytes(value: Any, where: str) -> int:

@@ -21,6 +21,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     events: int
     problems: list[str]
+    rest: str = ""
+    """Where the events are that the log does not hold any more."""
 
 
 def verify(store: Store, run_id: str) -> Verdict:
@@ -30,20 +32,19 @@ def verify(store: Store, run_id: str) -> Verdict:
     problems = _chain_problems(store, row, rows) or _blob_problems(store, rows)
     if not problems:
         problems = _fold_problems(store, row, rows)
-    return Verdict(run_id=run_id, events=len(rows), problems=problems)
+    rest = history.beginning(store, row) if store.upkeep.trimmed(run_id).base else ""
+    return Verdict(run_id=run_id, events=len(rows), problems=problems, rest=rest)
 
 
 def _chain_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
     """A missing, altered or added event."""
     after, digest = 0, b""
-    base = (
-        store.snapshot(row.run_id, [(rows[0].seq - 1, rows[0].seq - 1)]) if rows and rows[0].seq > 1 else None
-    )
+    begins = rows[0].seq - 1 if rows else 0
+    base = store.snapshot(row.run_id, [(begins, begins)]) if begins else None
     if base is not None and base.base:
         after, digest = base.seq, base.digest
-        forked = open_row(rows[0], store.blobs).event
-        if sha256(base.body).hexdigest() != getattr(forked, "base_digest", None):
-            return [f"the base at event {after} is not what the fork was made from"]
+        if sha256(base.body).digest() != _promised(store, row, rows[0]):
+            return [f"the base at event {after} is not what was put there"]
     broken = broken_at(row.run_id, rows, after=after, digest=digest)
     if broken is not None:
         return [broken[1]]
@@ -53,6 +54,14 @@ def _chain_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
     if last.digest != row.digest:
         return ["the digest in the run row is not that of the last event"]
     return []
+
+
+def _promised(store: Store, row: RunRow, first: Row) -> bytes:
+    """The digest of a base, as it was written down when it was made: by the fork, or by the compaction."""
+    trimmed = store.upkeep.trimmed(row.run_id)
+    if trimmed.base:
+        return trimmed.base_digest
+    return bytes.fromhex(getattr(open_row(first, store.blobs).event, "base_digest", ""))
 
 
 def _blob_problems(store: Store, rows: list[Row]) -> list[str]:
@@ -68,8 +77,11 @@ def _blob_problems(store: Store, rows: list[Row]) -> list[str]:
 
 def _fold_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
     """The run row and the snapshot must be what folding all events gives."""
-    rewinds = tuple(
-        (row.seq, open_row(row, store.blobs).event.to) for row in rows if row.kind == "RunRewound"
+    begins = rows[0].seq
+    rewinds = (
+        # Those before a base are not in the log any more; the base was made by following them.
+        *((seq, to) for seq, to in row.rewinds if seq < begins),
+        *((found.seq, open_row(found, store.blobs).event.to) for found in rows if found.kind == "RunRewound"),
     )
     problems: list[str] = []
     try:

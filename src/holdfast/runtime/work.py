@@ -27,7 +27,7 @@ from holdfast.core.events import NodeEvent
 from holdfast.core.run_state import NODE_LEVEL, NodeState, wait_key
 from holdfast.errors import ContextError
 from holdfast.runtime.artifacts import Artifacts
-from holdfast.runtime.bodies import Body, Parked, Stopped
+from holdfast.runtime.bodies import Body, Parked, Stopped, Threads
 from holdfast.runtime.family import Family
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.streams import Stream
@@ -55,28 +55,51 @@ class Work:
     """The inside of one attempt."""
 
     def __init__(self, driver: Driver, body: Body, start: NodeEvent, *, blocks: bool) -> None:
-        self.body = body
-        self.blocks = blocks
-        """The node is a plain function, which a wait unwinds at once."""
         self._driver = driver
         self._journal = driver.journal
         self._services = driver.journal.services
-        self._item: int | None = body.key[1]
-        self._header: dict[str, Any] = {
+        state, options = driver.journal.state, driver.journal.flow.nodes[start.node].options
+        header = {
             "node": start.node,
             "iteration": start.iteration,
             "execution": start.execution,
             "attempt": start.attempt,
         }
-        options = driver.journal.flow.nodes[start.node].options
-        self._idempotent = options.idempotent
-        self._sync = (
-            driver.journal.state.options.get("durability", "sync") == "sync" or not options.idempotent
+        self._begin(
+            body,
+            header,
+            state.run_id,
+            idempotent=options.idempotent,
+            blocks=blocks,
+            callers=self._services.threads,
         )
-        self._used: set[str] = set()
-        self._counts: dict[str, int] = {}
+        self._sync = state.options.get("durability", "sync") == "sync" or not options.idempotent
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
+        self.stream = Stream(self._services, state.run_id, self._header, self._item)
+        body.work = self
+
+    def _begin(
+        self,
+        body: Body,
+        header: dict[str, Any],
+        run_id: str,
+        *,
+        idempotent: bool,
+        blocks: bool,
+        callers: Threads | None,
+    ) -> None:
+        """What is known of an attempt wherever its function runs."""
+        self.body = body
+        self.blocks = blocks
+        """A wait unwinds the node at once: it is a plain function, or in another process."""
+        self._run_id = run_id
+        self._item: int | None = body.key[1]
+        self._header = header
+        self._idempotent = idempotent
+        self._callers = callers
+        self._used: set[str] = set()
+        self._counts: dict[str, int] = {}
         self._steps = 0
         self._threads = 0
         self._gone: asyncio.Future[None] | None = None
@@ -88,8 +111,6 @@ class Work:
         self.artifacts_made: dict[str, Any] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self.family: Family = Family()
-        self.stream = Stream(self._services, driver.journal.state.run_id, self._header, self._item)
-        body.work = self
 
     # --- what is kept ---------------------------------------------------------------------------------
 
@@ -194,7 +215,7 @@ class Work:
 
     async def call(self, fn: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Call a piece of work: a coroutine function here, a plain function in a thread."""
-        threads = self._services.threads
+        threads = self._callers
         if asyncio.iscoroutinefunction(fn) or threads is None:
             value = fn(*args, **named)
         else:
@@ -257,7 +278,7 @@ class Work:
             _log.warning(
                 "run %r, node %r: it asks %r, and the answer to %r is not used. If that is the same question in other words, "
                 "give it a key=…, or make its words in a step.",
-                self._journal.state.run_id,
+                self._run_id,
                 self._header["node"],
                 slot.removeprefix("ask:"),
                 unused[0].removeprefix("ask:"),

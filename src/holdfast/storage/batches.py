@@ -1,11 +1,11 @@
-"""Many appends in few statements: what a batch needs to be handed to SQLite as JSON, in one piece each.
+"""Many appends in few statements: what a batch needs to be handed to SQLite as JSON and as bytes, in one piece each.
 
 Every call into SQLite gives up the interpreter lock and has to win it back from a busy event loop. A batch that is committed on
-the writer's thread therefore makes five calls (begin, heads, run rows, events, commit), however many appends it has; while
-SQLite is at work, the event loop has the interpreter to itself. With a call or two per append, a fleet of a thousand
-runs made 20 % fewer steps a second (`make bench`).
+the writer's thread therefore makes a handful of calls (begin, heads, new runs, run rows, events, commit), however many appends
+it has; while SQLite is at work, the event loop has the interpreter to itself. With a call or two per append, a fleet of a
+thousand runs made 20 % fewer steps a second (`make bench`).
 
-What JSON would not hand over exactly is written the ordinary way: a new run, an error text, a time that is no multiple of 2**-22
+What JSON would not hand over exactly is written the ordinary way: an error text, a time that is no multiple of 2**-22
 seconds (every time of our century is one; JSON's decimal numbers might differ in the last bit, and times are hashed).
 """
 
@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.storage.contract import Append, Row
+from holdfast.storage.contract import Append
+from holdfast.storage.rows import SALT_BYTES
 
 MANY = 32
 """Appends from which on a batch is written this way."""
@@ -25,7 +26,6 @@ _encode = msgspec.json.Encoder().encode
 _decode_heads = msgspec.json.Decoder(
     list[tuple[int | None, int | None, int | None, str | None, str | None]]
 ).decode
-_ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 def are_many(batch: Sequence[Append]) -> bool:
@@ -34,15 +34,18 @@ def are_many(batch: Sequence[Append]) -> bool:
 
 
 def fits(append: Append) -> bool:
-    """Whether an append can be handed over as JSON."""
-    if append.create is not None or append.view.error is not None or not append.rows:
+    """Whether an append can be handed over as JSON and bytes."""
+    if append.view.error is not None or not append.rows:
         return False
-    return all((row.at * SCALE).is_integer() for row in append.rows)
+    new = append.create
+    if new is not None and (new.parent is not None or not (new.created_at * SCALE).is_integer()):
+        return False
+    return all((row.at * SCALE).is_integer() and len(row.salt) == SALT_BYTES for row in append.rows)
 
 
 def ids(appends: Sequence[Append]) -> str:
     """The runs of a batch, as the query for their heads takes them."""
-    return _encode([append.run_id for append in appends]).decode()
+    return as_json([append.run_id for append in appends])
 
 
 def heads(told: str) -> list[tuple[Any, ...]]:
@@ -50,25 +53,68 @@ def heads(told: str) -> list[tuple[Any, ...]]:
     return list(_decode_heads(told))
 
 
-def advanced(run: int, append: Append) -> tuple[Any, ...]:
-    """The new view of a run row."""
-    view, last = append.view, append.rows[-1]
+class Gathered:
+    """What the statements for many appends will write."""
+
+    def __init__(self) -> None:
+        self.creations: dict[str, tuple[Append, int | None]] = {}
+        """Run -> its first append, and the key of its holder."""
+        self.advances: list[tuple[Any, ...]] = []
+        self.turns: list[tuple[Any, ...]] = []
+        self.events: list[tuple[Any, ...]] = []
+        self.marks: list[bytes] = []
+        """Salts and digests, row by row."""
+        self.bodies: list[bytes] = []
+        self._body_at = 1
+
+    def create(self, append: Append, holder: int | None) -> None:
+        self.creations[append.run_id] = append, holder
+
+    def created(self) -> str:
+        """The rows of the new runs."""
+        return as_json([_created(append, holder) for append, holder in self.creations.values()])
+
+    def advance(self, run: int, status: str | None, append: Append) -> None:
+        """The new view of a run row, and what seldom changes of it: its status, and that its lease is given back."""
+        view, last = append.view, append.rows[-1]
+        self.advances.append((
+            run, last.seq, last.digest.hex(), int(last.at * SCALE), view.fingerprint, view.state_version,
+            _json(view.active), _json(view.rewinds), view.due_at,
+        ))  # fmt: skip
+        if append.release or status != view.status:
+            self.turns.append((run, view.status, int(append.release)))
+
+    def write(self, run: int, append: Append) -> None:
+        """The rows of its log."""
+        for row in append.rows:
+            self.events.append((
+                run << 32 | row.seq, int(row.at * SCALE), row.kind, row.node, row.iteration, row.execution, row.attempt,
+                self._body_at, len(row.body),
+            ))  # fmt: skip
+            self.marks.append(row.salt)
+            self.marks.append(row.digest)
+            self.bodies.append(row.body)
+            self._body_at += len(row.body)
+
+    def written(self) -> tuple[str, bytes, bytes]:
+        return as_json(self.events), b"".join(self.marks), b"".join(self.bodies)
+
+
+def _created(append: Append, holder: int | None) -> tuple[Any, ...]:
+    new, view, last = append.create, append.view, append.rows[-1]
+    assert new is not None
     return (
-        run, last.seq, last.digest.hex(), int(last.at * SCALE), view.fingerprint, view.state_version,
-        _encode(view.active).decode() if view.active else None, _encode(view.rewinds).decode() if view.rewinds else None,
-        view.due_at,
+        append.run_id, new.flow, new.input_digest.hex(), _encode(new.labels).decode(), int(new.created_at * SCALE), view.status,
+        last.seq, last.digest.hex(), int(last.at * SCALE), view.fingerprint, view.state_version, _json(view.active),
+        _json(view.rewinds), view.due_at, int(holder is not None), None if append.release else holder, new.queue,
+        new.priority,
     )  # fmt: skip
 
 
-def event(run: int, row: Row) -> tuple[Any, ...]:
-    """One row of a log. A compressed body is no text."""
-    text, packed = (None, row.body.hex()) if row.body.startswith(_ZSTD) else (row.body.decode(), None)
-    return (
-        run << 32 | row.seq, int(row.at * SCALE), row.kind, row.node, row.iteration, row.execution, row.attempt, row.salt.hex(),
-        text, packed, row.digest.hex(),
-    )  # fmt: skip
+def _json(values: tuple[Any, ...]) -> str | None:
+    return _encode(values).decode() if values else None
 
 
-def as_json(cells: list[tuple[Any, ...]]) -> str:
+def as_json(cells: Sequence[Any]) -> str:
     """What a statement for many rows takes."""
     return _encode(cells).decode()

@@ -18,8 +18,9 @@ import re
 import struct
 import tempfile
 import threading
+import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -78,6 +79,17 @@ class Blobs(Protocol):
     def delete(self, digest: str) -> None:
         """Remove a blob. Does nothing where there is none."""
 
+    def expire(self, digest: str, before: float) -> bool:
+        """Remove a blob that was last put before this time, by the clock of the place: whether it went. One that is put again
+        just then stays. A place that cannot tell when a blob was put keeps it.
+        """
+
+    def tidy(self, before: float) -> int:
+        """Remove what puts have left that were killed before this time: how many pieces."""
+
+    def spilling(self) -> list[str]:
+        """The runs that have partial streams, in order."""
+
     def spill(self, run_id: str, key: str, data: bytes) -> None:
         """Add to the partial stream `key` of a run; durable when this returns. One process at a time writes to a stream."""
 
@@ -91,14 +103,19 @@ class Blobs(Protocol):
 class MemoryBlobs:
     """Blobs that nothing survives: the reference for the others."""
 
-    def __init__(self, where: str = "memory://") -> None:
+    def __init__(self, where: str = "memory://", *, clock: Callable[[], float] = time.time) -> None:
         self.where = where
+        self._clock = clock
         self._kept: dict[str, bytes] = {}
+        self._put_at: dict[str, float] = {}
         self._spilled: dict[str, dict[str, list[bytes]]] = {}
         self._lock = threading.Lock()
 
     def put(self, digest: str, body: bytes) -> None:
-        self._kept[require_digest(digest)] = packed(body)
+        stored = packed(body)
+        with self._lock:
+            self._kept[require_digest(digest)] = stored
+            self._put_at[digest] = self._clock()
 
     def get(self, digest: str) -> bytes:
         found = self._kept.get(digest)
@@ -111,6 +128,20 @@ class MemoryBlobs:
 
     def delete(self, digest: str) -> None:
         self._kept.pop(digest, None)
+
+    def expire(self, digest: str, before: float) -> bool:
+        with self._lock:
+            if digest not in self._kept or self._put_at[digest] >= before:
+                return False
+            del self._kept[digest]
+            return True
+
+    def tidy(self, before: float) -> int:
+        return 0
+
+    def spilling(self) -> list[str]:
+        with self._lock:
+            return sorted(self._spilled)
 
     def spill(self, run_id: str, key: str, data: bytes) -> None:
         require_run_id(run_id)
@@ -151,6 +182,9 @@ class FileBlobs:
     def put(self, digest: str, body: bytes) -> None:
         path = self._path(require_digest(digest))
         with self._writing():
+            # First: whoever removes old blobs now sees that this one is wanted, or it is found missing and written.
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.utime(path)
             if not self._is_intact(digest):
                 disk.make_folder(path.parent)
                 self._write(path, packed(body))
@@ -178,6 +212,43 @@ class FileBlobs:
         if _DIGEST.fullmatch(digest):
             with self._writing():
                 self._path(digest).unlink(missing_ok=True)
+
+    def expire(self, digest: str, before: float) -> bool:
+        if not _DIGEST.fullmatch(digest):
+            return False
+        path = self._path(digest)
+        aside = path.with_name(f".{digest}-expired")
+        with self._writing(), suppress(FileNotFoundError, NotADirectoryError):
+            if path.stat().st_mtime >= before:
+                return False
+            os.replace(path, aside)  # from here on whoever puts it writes it anew
+            if aside.stat().st_mtime >= before:  # and whoever did just before has made it young
+                os.replace(aside, path)
+                return False
+            aside.unlink()
+            return True
+        return False
+
+    def tidy(self, before: float) -> int:
+        removed = 0
+        for first in self._names(self.folder, 2):
+            for second in self._names(self.folder / first, 2):
+                folder = self.folder / first / second
+                with self._writing(), suppress(FileNotFoundError):
+                    for name in os.listdir(folder):
+                        if name.startswith(".") and (folder / name).stat().st_mtime < before:
+                            (folder / name).unlink()
+                            removed += 1
+        return removed
+
+    def spilling(self) -> list[str]:
+        try:
+            found = sorted(os.listdir(self.folder / "spills"))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as fault:
+            raise self._unusable(fault) from fault
+        return [run_id for run_id in found if RUN_ID.fullmatch(run_id) and self.spilled(run_id)]
 
     def spill(self, run_id: str, key: str, data: bytes) -> None:
         folder = self._spills(run_id)

@@ -2,7 +2,7 @@
 
 A store keeps, per run, a log of rows without gaps, one run row that is a view of that log, the snapshots that make
 loading fast, a lease (who may append) and an inbox (what everyone else wants); and beside them blobs, values too large for
-a log (`holdfast.storage.blobs`). It never looks into a body.
+a log (`holdfast.storage.blobs`), and queues of runs that want a holder (`holdfast.storage.queues`). It never looks into a body.
 
 The one write that matters is `append`. It is conditional: the log must end at `expected_seq`, and the writer must still hold
 the lease with `fence`. Both are checked in the transaction that writes, so a late writer is harmless whatever the clocks say.
@@ -21,7 +21,10 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from holdfast.errors import HoldfastError
+from holdfast.storage import leases
 from holdfast.storage.blobs import Blob, Blobs
+from holdfast.storage.queues import DEFAULT_QUEUE, Queues
+from holdfast.storage.upkeep import Upkeep
 
 RunStatus: TypeAlias = Literal[
     "pending", "running", "waiting", "paused", "interrupted", "completed", "failed", "cancelled"
@@ -37,6 +40,9 @@ STATUSES: tuple[RunStatus, ...] = (
     "cancelled",
 )
 FINAL: frozenset[str] = frozenset({"completed", "cancelled"})
+
+Holder: TypeAlias = leases.Holder
+Lease: TypeAlias = leases.Lease
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -86,6 +92,9 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     labels: dict[str, str] = {}
     parent: str | None = None
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    """Of the runs on offer, those with the highest are taken first."""
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -112,29 +121,6 @@ class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What rows and snapshots refer to: durable before they are."""
 
 
-class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine that holds runs. On one host a dead one is recognised by its process, elsewhere by its lease."""
-
-    id: str
-    host: str = ""
-    boot: str = ""
-    pid_namespace: str = ""
-    pid: int = 0
-    process_started: str = ""
-    ttl_s: float = 30.0
-
-    def describe(self) -> str:
-        return f"process {self.pid} on {self.host}" if self.pid else f"engine {self.id}"
-
-
-class Lease(msgspec.Struct, frozen=True):
-    """The right to append to a run, until somebody takes it over. `seq` is where the log ends."""
-
-    run_id: str
-    fence: int
-    seq: int
-
-
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """A run as the store lists it."""
 
@@ -150,6 +136,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     input_digest: bytes
     labels: dict[str, str]
     parent: str | None
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
     active: tuple[str, ...]
     error: str | None
     rewinds: tuple[tuple[int, int], ...]
@@ -168,6 +156,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     flow: str | None = None
     labels: dict[str, str] = {}
     parent: str | None = None
+    queue: str | None = None
     before: str | None = None
     """Only runs that come behind this run id in the listing (paging)."""
     limit: int = 100
@@ -195,6 +184,12 @@ class Store(Protocol):
     """How to open this store again, without any secret."""
     blobs: Blobs
     """Where the values that are too large for the log are kept."""
+    upkeep: Upkeep
+    """How it is kept small and whole."""
+    queues: Queues
+    """Which runs wait for somebody to carry them on."""
+    generation: str
+    """Chosen at random when the store was made, and again when it was put back from a copy (`Queues.renew_generation`)."""
 
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
         """Write a batch in one transaction; acknowledged means durable. Verdicts, in order: None (written), `RunExists`,

@@ -23,9 +23,22 @@ FAILPOINTS: dict[str, str] = {
     "release.committed": "a lease is given back and its old holder has not been told",
     "renew.before": "a holder is about to say that it lives",
     "renew.committed": "a holder's new time is durable and it has not been told",
+    "prune.before": "checkpoints of a run are about to be retired",
+    "prune.committed": "checkpoints are retired, and their snapshots are gone",
+    "compact.before": "a base is about to take the place of events",
+    "compact.committed": "a base stands for events, which are not swept yet",
+    "delete.before": "a run is about to be deleted",
+    "delete.committed": "a run is gone, and its events are not swept yet",
+    "sweep.before": "a piece of what is left of logs is about to go",
+    "sweep.committed": "a piece of what was left of logs is gone",
+    "backup.copied": "a backup is written and has not got its name yet",
+    "backup.named": "a backup has its name and nobody has been told",
     "node.enter": "a node's body is about to be called",
     "node.exit": "a node's body has returned and nothing of it is recorded",
 }
+
+OF_UPKEEP = ("prune.", "compact.", "delete.", "sweep.", "backup.")
+"""How the names of those begin that no run comes by."""
 
 _hook: Hook | None = None
 

@@ -6,7 +6,6 @@ in and comes out is shared with nobody, and text that cannot be stored elsewhere
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,61 +16,30 @@ import msgspec
 from holdfast.errors import CodecError, RunHeld, RunNotFound, StoreUnusable
 from holdfast.storage import failpoints, forks, verdicts
 from holdfast.storage import holder as holders
-from holdfast.storage.blobs import Blobs, MemoryBlobs
+from holdfast.storage.blobs import Blobs
 from holdfast.storage.contract import (
     Append,
     Holder,
     Lease,
-    NewRun,
     Query,
     Request,
     Row,
     RunRow,
     Snapshot,
     Verdict,
-    View,
 )
+from holdfast.storage.memory_data import Data, Head, Run
+from holdfast.storage.memory_queues import MemoryQueues
+from holdfast.storage.memory_upkeep import MemoryUpkeep
 from holdfast.storage.oversize import keep_blobs
+from holdfast.storage.queues import Queues
+from holdfast.storage.upkeep import Upkeep
 
 _encode = msgspec.msgpack.Encoder().encode  # refuses what cannot be text, as a database would
 _copied = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 
-class _Head(msgspec.Struct, frozen=True):
-    """What an append is judged by."""
-
-    seq: int
-    fence: int
-    holder: str | None
-
-
-class _Run:
-    """Everything that is kept of a run."""
-
-    def __init__(self, new: NewRun, view: View) -> None:
-        self.new = msgspec.structs.replace(new, labels=dict(new.labels))
-        self.view = view
-        self.rows: list[Row] = []
-        self.snapshots: dict[int, Snapshot] = {}
-        self.head = _Head(0, 0, None)
-
-
-class _Data:
-    """What the stores of one name share."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()  # a failpoint's hook may play a second writer
-        self.runs: dict[str, _Run] = {}
-        self.definitions: dict[str, bytes] = {}
-        self.holders: dict[str, tuple[Holder, float]] = {}
-        """Engine id -> the holder and when its time runs out."""
-        self.waiting: dict[tuple[str, str], Request] = {}
-        """Requests by run and request id, in the order they came."""
-        self.taken: set[tuple[str, str]] = set()
-        self.blobs = MemoryBlobs()
-
-
-_named: dict[str, _Data] = {}
+_named: dict[str, Data] = {}
 
 
 class MemoryStore:
@@ -86,12 +54,15 @@ class MemoryStore:
         blobs: Blobs | None = None,
     ) -> None:
         self.url = f"memory://{name or ''}"
-        self._data = _Data() if name is None else _named.setdefault(name, _Data())
+        self._data = Data() if name is None else _named.setdefault(name, Data())
         self.blobs: Blobs = blobs or self._data.blobs
         self._clock = clock
         self._alive = alive
         self._forks = forks.count
         self._closed = False
+        self.generation = self._data.generation
+        self.queues: Queues = MemoryQueues(self._use, self.now, self._renew, alive)
+        self.upkeep: Upkeep = MemoryUpkeep(self.url, self._use, self.now, alive)
 
     # --- logs ----------------------------------------------------------------------------------------
 
@@ -102,7 +73,7 @@ class MemoryStore:
         refused = keep_blobs(self.blobs, batch)
         with self._use() as data:
             failpoints.reach("append.before")
-            heads: dict[str, _Head] = {}  # as they will be behind the appends judged so far
+            heads: dict[str, Head] = {}  # as they will be behind the appends judged so far
             judged = [
                 refused.get(index) or self._judge(data, append, heads) for index, append in enumerate(batch)
             ]
@@ -113,7 +84,7 @@ class MemoryStore:
             failpoints.reach("append.committed")
             return judged
 
-    def _judge(self, data: _Data, append: Append, heads: dict[str, _Head]) -> Verdict:
+    def _judge(self, data: Data, append: Append, heads: dict[str, Head]) -> Verdict:
         head = heads.get(append.run_id)
         if head is None and append.run_id in data.runs:
             head = data.runs[append.run_id].head
@@ -130,11 +101,11 @@ class MemoryStore:
             heads[append.run_id] = _next(head, append)
         return verdict
 
-    def _apply(self, data: _Data, append: Append) -> None:
+    def _apply(self, data: Data, append: Append) -> None:
         run = data.runs.get(append.run_id)
         if run is None:
             assert append.create is not None
-            run = data.runs[append.run_id] = _Run(append.create, append.view)
+            run = data.runs[append.run_id] = Run(append.create, append.view)
         run.head = _next(run.head if append.create is None else None, append)
         run.view = append.view
         run.rows.extend(append.rows)
@@ -147,6 +118,7 @@ class MemoryStore:
         for request in append.taken:
             if data.waiting.pop((append.run_id, request), None) is not None:
                 data.taken.add((append.run_id, request))
+        data.turned(append.run_id)
 
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
         with self._use() as data:
@@ -200,18 +172,18 @@ class MemoryStore:
             found = [run_id for run_id in newest if _fits(data.runs[run_id], query)]
             return [self._row(run_id, data.runs[run_id]) for run_id in found[: max(query.limit, 0)]]
 
-    def _row(self, run_id: str, run: _Run) -> RunRow:
+    def _row(self, run_id: str, run: Run) -> RunRow:
         holder, expires_at = self._data.holders.get(run.head.holder or "", (None, 0.0))
         new, view, last = run.new, run.view, run.rows[-1]
         return RunRow(
             run_id=run_id, flow=new.flow, status=view.status, seq=last.seq, digest=last.digest, fingerprint=view.fingerprint,
             state_version=view.state_version, created_at=new.created_at, updated_at=last.at, input_digest=new.input_digest,
-            labels=dict(new.labels), parent=new.parent, active=tuple(view.active), error=view.error,
-            rewinds=tuple(view.rewinds), due_at=view.due_at, fence=run.head.fence, holder=holder,
+            labels=dict(new.labels), parent=new.parent, queue=new.queue, priority=new.priority, active=tuple(view.active),
+            error=view.error, rewinds=tuple(view.rewinds), due_at=view.due_at, fence=run.head.fence, holder=holder,
             held=holders.is_held(holder, expires_at, self.now(), self._alive),
         )  # fmt: skip
 
-    def _run(self, run_id: str) -> _Run:
+    def _run(self, run_id: str) -> Run:
         run = self._data.runs.get(run_id)
         if run is None:
             raise RunNotFound(run_id, self.url)
@@ -252,10 +224,11 @@ class MemoryStore:
                 for run in data.runs.values():
                     if run.head.holder == holder.id:
                         run.head = msgspec.structs.replace(run.head, holder=None)
+                data.tell()
             self._drop_old_holders(data)
             failpoints.reach("renew.committed")
 
-    def _drop_old_holders(self, data: _Data) -> None:
+    def _drop_old_holders(self, data: Data) -> None:
         since = self.now() - holders.KEPT_S
         old = [engine for engine, (_, expires_at) in data.holders.items() if expires_at < since]
         holding = _holding(data) if old else set()
@@ -263,7 +236,7 @@ class MemoryStore:
             if engine not in holding:
                 del data.holders[engine]
 
-    def _renew(self, data: _Data, holder: Holder) -> None:
+    def _renew(self, data: Data, holder: Holder) -> None:
         known, _ = data.holders.get(holder.id, (holder, 0.0))
         data.holders[holder.id] = (
             msgspec.structs.replace(known, ttl_s=holder.ttl_s),
@@ -276,6 +249,7 @@ class MemoryStore:
             run = data.runs.get(run_id)
             if run is not None and (run.head.holder, run.head.fence) == (holder, fence):
                 run.head = msgspec.structs.replace(run.head, holder=None)
+                data.tell()
             failpoints.reach("release.committed")
 
     # --- the inbox -----------------------------------------------------------------------------------
@@ -294,6 +268,7 @@ class MemoryStore:
             if new:
                 at = request.at or self.now()
                 data.waiting[key] = msgspec.structs.replace(request, body=body, run_id=run_id, at=at)
+                data.tell()
             failpoints.reach("post.committed")
             return new
 
@@ -315,10 +290,11 @@ class MemoryStore:
         return []
 
     def close(self) -> None:
+        self.queues.hush()
         self._closed = True
 
     @contextmanager
-    def _use(self) -> Iterator[_Data]:
+    def _use(self) -> Iterator[Data]:
         self._require_usable()  # before the lock: one that was held at a fork stays held in the child for ever
         with self._data.lock:
             yield self._data
@@ -341,27 +317,28 @@ def _unfit(append: Append) -> CodecError | None:
     return None
 
 
-def _next(head: _Head | None, append: Append) -> _Head:
+def _next(head: Head | None, append: Append) -> Head:
     """The head behind an append that was accepted; None: it makes the run."""
     fence = head.fence if head is not None else int(append.holder is not None)
-    return _Head(append.rows[-1].seq, fence, None if append.release else append.holder)
+    return Head(append.rows[-1].seq, fence, None if append.release else append.holder)
 
 
-def _holding(data: _Data) -> set[str | None]:
+def _holding(data: Data) -> set[str | None]:
     return {run.head.holder for run in data.runs.values()}
 
 
-def _between(run: _Run, after: int, upto: int | None) -> list[Row]:
+def _between(run: Run, after: int, upto: int | None) -> list[Row]:
     """Rows with `after < seq <= upto`: seqs have no gaps, so their place in the list is known."""
     first = run.rows[0].seq
     end = len(run.rows) if upto is None else max(upto - first + 1, 0)
     return run.rows[max(after - first + 1, 0) : end]
 
 
-def _fits(run: _Run, query: Query) -> bool:
+def _fits(run: Run, query: Query) -> bool:
     return (
         (not query.status or run.view.status in query.status)
         and (query.flow is None or run.new.flow == query.flow)
         and (query.parent is None or run.new.parent == query.parent)
+        and (query.queue is None or run.new.queue == query.queue)
         and query.labels.items() <= run.new.labels.items()
     )

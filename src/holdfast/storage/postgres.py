@@ -24,8 +24,12 @@ from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.postgres_address import Address
 from holdfast.storage.postgres_arrays import Ints, Texts
 from holdfast.storage.postgres_blobs import PostgresBlobs
+from holdfast.storage.postgres_queues import PostgresQueues
 from holdfast.storage.postgres_time import DatabaseTime
+from holdfast.storage.postgres_upkeep import PostgresUpkeep
 from holdfast.storage.postgres_wire import Cells, Session, Transaction, Wire
+from holdfast.storage.queues import Queues
+from holdfast.storage.upkeep import Upkeep
 
 _LAST_SEQ = 2**62
 
@@ -61,11 +65,16 @@ class PostgresStore:
         self._time = DatabaseTime(local)
         self._wire = Wire(address, _queries(address.schema), self._time, busy_timeout_s=busy_timeout_s)
         self.blobs: Blobs = blobs or PostgresBlobs(self._wire)
+        self.upkeep: Upkeep = PostgresUpkeep(self._wire, self._given_now, alive)
+        self._queues = PostgresQueues(self._wire, self._given_now, self._renew, alive)
+        self.queues: Queues = self._queues
         try:
             self._migrate()
+            self.generation: str = self._wire.read("generation")[0][0]
         except BaseException:
-            self._wire.close()
+            self.close()
             raise
+        self._wire.generation = self.generation
 
     def __repr__(self) -> str:
         return f"PostgresStore({self.url!r})"
@@ -83,7 +92,6 @@ class PostgresStore:
             return []
         self._wire.require_usable()
         refused = keep_blobs(self.blobs, batch)
-        # A `notify` for engines that listen would be sent in these transactions, when somebody has to wake.
         return self._wire.write(
             "append", lambda session: postgres_append.append(self._wire, session, batch, refused)
         )
@@ -130,7 +138,7 @@ class PostgresStore:
     # --- runs ----------------------------------------------------------------------------------------
 
     def run(self, run_id: str) -> RunRow:
-        rows = self._list(run_id, None, None, None, None, None, None, 1)
+        rows = self._list(run_id, None, None, None, None, None, None, 1, None)
         if not rows:
             raise RunNotFound(run_id, self.url)
         return rows[0]
@@ -147,6 +155,7 @@ class PostgresStore:
             Texts(list(query.labels.values())) if query.labels else None,
             query.before,
             max(query.limit, 0),
+            query.queue,
         )
 
     def _list(self, *conditions: Any) -> list[RunRow]:
@@ -154,10 +163,10 @@ class PostgresStore:
         known: dict[str, bool] = {}  # one look at each process, however many runs it holds
         listed = []
         for cells in self._wire.read("runs", *conditions):
-            holder, now = _holder(cells[19:]), cells[17]
+            holder, now = _holder(cells[21:]), cells[19]
             if holder is not None and holder.id not in known:
                 known[holder.id] = holders.is_held(
-                    holder, cells[18], now if given is None else given, self._alive
+                    holder, cells[20], now if given is None else given, self._alive
                 )
             listed.append(_run_row(cells, holder, holder is not None and known[holder.id]))
         if listed:
@@ -195,6 +204,7 @@ class PostgresStore:
                 else:
                     transaction.do("release_all", holder.id)
                     transaction.do("drop_holder", holder.id)
+                    transaction.do("notify")
                 transaction.do("drop_old_holders", self._given_now(), holders.KEPT_S)
 
         self._wire.write("renew", write)
@@ -216,10 +226,12 @@ class PostgresStore:
         def write(session: Session) -> bool:
             with session.transaction() as transaction:
                 (run,) = self._find(transaction, "lock_run", run_id)
-                # Here a `notify` would wake the engine that holds the run, which looks into its inbox anyway.
-                return bool(transaction.rows(
+                posted = transaction.rows(
                     "post", run, request.id, request.verb, _encode(request.body).decode(), request.by, request.reason,
-                    request.at or self._given_now()))  # fmt: skip
+                    request.at or self._given_now())  # fmt: skip
+                if posted:
+                    transaction.do("notify")
+                return bool(posted)
 
         return self._wire.write("post", write)
 
@@ -251,6 +263,7 @@ class PostgresStore:
         return [str(fault) for (fault,) in self._wire.read("faults")]
 
     def close(self) -> None:
+        self._queues.close()
         self._wire.close()
 
     def _find(self, transaction: Transaction, query: str, run_id: str, *values: Any) -> Cells:
@@ -287,10 +300,10 @@ def _holder(cells: Cells) -> Holder | None:
 
 def _run_row(cells: Cells, holder: Holder | None, held: bool) -> RunRow:
     (run_id, flow, status, seq, digest, fingerprint, state_version, created_at, updated_at, input_digest, labels, parent,
-     active, error, rewinds, due_at, fence) = cells[:17]  # fmt: skip
+     active, error, rewinds, due_at, fence, queue, priority) = cells[:19]  # fmt: skip
     return RunRow(
         run_id=run_id, flow=flow, status=status, seq=seq, digest=digest, fingerprint=fingerprint, state_version=state_version,
         created_at=created_at, updated_at=updated_at, input_digest=input_digest, labels=_strings(labels), parent=parent,
         active=_names(active) if active else (), error=error, rewinds=_pairs(rewinds) if rewinds else (), due_at=due_at,
-        fence=fence, holder=holder, held=held,
+        fence=fence, holder=holder, held=held, queue=queue, priority=priority,
     )  # fmt: skip

@@ -26,7 +26,7 @@ from holdfast.storage.postgres_wire import Disagree, Session, Transaction, Unfit
 _encode = msgspec.json.Encoder().encode
 _EVENT = (Ints, Ints, Floats, Texts, Texts, Ints, Ints, Ints, Bytes, Bytes, Bytes)
 _NEW_RUN = (Texts, Texts, Texts, Bytes, Texts, Floats, Texts, Ints, Bytes, Floats, Texts, Ints, Texts, Texts, Texts, Floats,
-            Ints, Texts)  # fmt: skip
+            Ints, Texts, Texts, Ints)  # fmt: skip
 _VIEW = (Ints, Ints, Bytes, Floats, Texts, Texts, Ints, Texts, Texts, Texts, Floats, Texts)
 
 
@@ -127,6 +127,13 @@ def _write(
         transaction.do("write_events", *_columns(_EVENT, events))
         for append in accepted:
             _write_beside(transaction, append, heads[append.run_id].key)
+        left = [
+            heads[run_id].key
+            for run_id in {append.run_id for append in accepted}
+            if heads[run_id].holder is None
+        ]
+        if left:
+            transaction.do("tell", Ints(left))
     return judged
 
 
@@ -170,6 +177,7 @@ def _create_runs(transaction: Transaction, new: list[Append], heads: dict[str, _
             append.run_id, create.flow, create.parent, create.input_digest, _encode(create.labels).decode(), create.created_at,
             view.status, last.seq, last.digest, last.at, view.fingerprint, view.state_version, _json(view.active), view.error,
             _json(view.rewinds), view.due_at, int(append.holder is not None), None if append.release else append.holder,
+            create.queue, create.priority,
         ))  # fmt: skip
     made = transaction.rows("create_runs", *_columns(_NEW_RUN, rows))
     if len(made) < len(new):

@@ -43,6 +43,15 @@ class PostgresBlobs:
     def delete(self, digest: str) -> None:
         self._wire.read("delete_blob", digest)
 
+    def expire(self, digest: str, before: float) -> bool:
+        return bool(self._wire.read("expire_blob", digest, before))
+
+    def tidy(self, before: float) -> int:
+        return 0  # a put is one statement
+
+    def spilling(self) -> list[str]:
+        return [run_id for (run_id,) in self._wire.read("spilling")]
+
     def spill(self, run_id: str, key: str, data: bytes) -> None:
         require_run_id(run_id)
         self._wire.write_alone("spill", run_id, _stream(key), data)

@@ -1,10 +1,12 @@
 """The way to a PostgreSQL server: connections, transactions and what goes wrong with them. The only file that imports psycopg.
 
-It owns one connection that writes, under one lock, and a few that read. It knows no verb of a store. Invariants:
+It owns one connection that writes, under one lock, one that renews leases, which must not wait behind long appends, and a few
+that read. It knows no verb of a store. Invariants:
 
 - No session state: no prepared statements, no search path, every transaction says its own bounds. So a pool in
   between (pgbouncer, by transaction) changes nothing.
-- Every connection was looked at (`postgres_setup.require_fit`), and every transaction looks again, before it commits, whether its
+- Every connection was looked at (`postgres_setup.require_fit`, and whether the store is still of the generation that was
+  opened), and every transaction looks again, before it commits, whether its
   commit will be durable.
 - A connection that is lost while something is written leaves the outcome unknown: `StoreBusy`. One that
   was lost before is found out before anything is sent, and replaced.
@@ -46,8 +48,8 @@ from holdfast.storage.postgres_time import DatabaseTime
 
 T = TypeVar("T")
 Cells = tuple[Any, ...]
-Verb = Literal["append", "claim", "post", "release", "renew"]
-_Connection = psycopg.Connection[Cells]
+Verb = Literal["append", "claim", "post", "release", "renew", "prune", "compact", "delete", "sweep"]
+Connection = psycopg.Connection[Cells]
 
 _READERS_MAX = 8
 """Connections that read at a time; further threads wait. A server has few connections to give."""
@@ -56,6 +58,8 @@ _IDLE_IN_TRANSACTION_S = 10
 _TRIES = 3
 Unfit = (UnicodeEncodeError, OverflowError, struct.error, psycopg.DataError, pg.ProgramLimitExceeded)
 """What is raised for values that PostgreSQL cannot keep."""
+Lost = (psycopg.OperationalError, psycopg.InterfaceError)
+"""What is raised where a connection is gone."""
 Disagree = psycopg.IntegrityError
 """What is raised where rows are not as the run row says."""
 
@@ -77,13 +81,15 @@ class Wire:
         self._bounds = (f"{round(busy_timeout_s * 1000)}ms", f"{_IDLE_IN_TRANSACTION_S}s")
         self._forks = forks.count
         self._closed = False
-        self._writing = threading.RLock()  # a failpoint's hook may play a second writer
-        self._writer: _Connection | None = None
+        self.generation: str | None = None
+        """Set when the store is open: a connection to another generation is refused from then on."""
+        self._writer = _Line()
+        self._renewer = _Line()
         self._pooling = threading.Lock()
         self._readers = threading.BoundedSemaphore(_READERS_MAX)
-        self._idle: list[_Connection] = []
+        self._idle: list[Connection] = []
         try:
-            self._idle.append(self._connect())
+            self._idle.append(self.connect())
         except StoreBusy as fault:
             if _PASSING.search(str(fault)):
                 raise
@@ -129,18 +135,18 @@ class Wire:
             finally:
                 self._give_back(connection)
 
-    def _borrow(self) -> _Connection:
+    def _borrow(self) -> Connection:
         while True:
             with self._pooling:
                 self.require_usable()
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
-                return self._connect()
+                return self.connect()
             if not _is_stale(connection):
                 return connection
             connection.close()
 
-    def _give_back(self, connection: _Connection) -> None:
+    def _give_back(self, connection: Connection) -> None:
         with self._pooling:
             if _is_idle(connection) and not self._closed:
                 self._idle.append(connection)
@@ -150,13 +156,14 @@ class Wire:
     # --- writing -------------------------------------------------------------------------------------
 
     def write(self, verb: Verb, steps: Callable[[Session], T]) -> T:
-        """Everything that `steps` does in transactions of the writing connection."""
+        """Everything that `steps` does in transactions of the writing connection, or of the one that renews."""
         self.require_own()
-        with self._writing:
+        line = self._renewer if verb == "renew" else self._writer
+        with line.lock:
             self.require_usable()
             failpoints.reach(verb + ".before")
             try:
-                result = self._tried(steps)
+                result = self._tried(line, steps)
             except UnicodeEncodeError as fault:
                 raise CodecError(f"cannot be stored: {fault}", path=verb) from fault
             except psycopg.DataError as fault:
@@ -166,30 +173,26 @@ class Wire:
             failpoints.reach(verb + ".committed")
             return result
 
-    def _tried(self, steps: Callable[[Session], T]) -> T:
+    def _tried(self, line: _Line, steps: Callable[[Session], T]) -> T:
         """Again where the server chose this transaction to give way to another: nothing of it was kept."""
         for tries_left in reversed(range(_TRIES)):
-            if self._writer is None or _is_stale(self._writer):
-                self._drop_writer()
-                self._writer = self._connect()
+            if line.connection is None or _is_stale(line.connection):
+                line.drop()
+                line.connection = self.connect()
             try:
-                return steps(Session(self, self._writer))
+                return steps(Session(self, line.connection))
             except (pg.DeadlockDetected, pg.SerializationFailure):
                 if not tries_left:
                     raise
             finally:
-                if self._writer is not None and not _is_idle(self._writer):
-                    self._drop_writer()
+                if line.connection is not None and not _is_idle(line.connection):
+                    line.drop()
         raise AssertionError("unreachable")
-
-    def _drop_writer(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
 
     # --- connections ---------------------------------------------------------------------------------
 
-    def _connect(self) -> _Connection:
+    def connect(self) -> Connection:
+        """A new connection, fit for use. It is the caller's to close."""
         try:
             connection = psycopg.Connection.connect(
                 self.address.conninfo,
@@ -211,6 +214,7 @@ class Wire:
                 facts = cursor.fetchall()[0]
                 self.time.hear(facts[-1])
                 require_fit(self.address, facts)
+                self._require_same_store(connection)
             except psycopg.Error as fault:
                 connection.close()
                 raise self.fault(fault) from fault
@@ -223,12 +227,23 @@ class Wire:
     def close(self) -> None:
         if self._forks != forks.count:
             return  # the connections are the parent's
-        with self._writing, self._pooling:
+        with self._writer.lock, self._renewer.lock, self._pooling:
             self._closed = True
             _open.discard(self)
-            self._drop_writer()
+            self._writer.drop()
+            self._renewer.drop()
             while self._idle:
                 self._idle.pop().close()
+
+    def _require_same_store(self, connection: Connection) -> None:
+        if self.generation is None:
+            return
+        found = connection.execute(self.sql["generation"]).fetchall()
+        if found != [(self.generation,)]:
+            raise StoreUnusable(
+                f"{self.address.url} was restored from a backup since this process opened it, and what it knows of its runs may "
+                "not have happened. Start again."
+            )
 
     def require_usable(self) -> None:
         self.require_own()
@@ -258,9 +273,9 @@ class Wire:
 
     def set_up(self, steps: Callable[[Transaction], None]) -> None:
         """One transaction before the store is used."""
-        with self._writing:
+        with self._writer.lock:
             try:
-                self._tried(lambda session: _within(session, steps))
+                self._tried(self._writer, lambda session: _within(session, steps))
             except psycopg.Error as fault:
                 raise self.fault(fault) from fault
 
@@ -277,10 +292,23 @@ class Wire:
         return self._bounds
 
 
+class _Line:
+    """A connection for transactions, one at a time."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # a failpoint's hook may play a second writer
+        self.connection: Connection | None = None
+
+    def drop(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+
 class Session:
     """The writing connection, as long as its lock is held."""
 
-    def __init__(self, wire: Wire, connection: _Connection) -> None:
+    def __init__(self, wire: Wire, connection: Connection) -> None:
         self._wire = wire
         self._connection = connection
 
@@ -311,7 +339,7 @@ class Session:
 class Transaction:
     """Statements between a begin and a commit. They are sent without waiting; only `rows` waits for what it asked."""
 
-    def __init__(self, wire: Wire, connection: _Connection, pipeline: psycopg.Pipeline | None) -> None:
+    def __init__(self, wire: Wire, connection: Connection, pipeline: psycopg.Pipeline | None) -> None:
         self._wire = wire
         self._connection = connection
         self._pipeline = pipeline
@@ -374,11 +402,11 @@ logging.getLogger("psycopg").addHandler(logging.NullHandler())
 # --- faults ------------------------------------------------------------------------------------------
 
 
-def _is_idle(connection: _Connection) -> bool:
+def _is_idle(connection: Connection) -> bool:
     return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 
-def _is_stale(connection: _Connection) -> bool:
+def _is_stale(connection: Connection) -> bool:
     """Whether an idle connection should not be used: one that has something to say says that it ends."""
     if connection.closed:
         return True

@@ -6,9 +6,11 @@ use to anybody else. Invariant: no secret of a URL is ever printed, only its sch
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,13 +28,17 @@ from holdfast.storage.blobs import NO_SPACE, Blobs, packed, require_digest, unpa
 WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "r2", "memory"})
 """Schemes whose places show an object only when all of it has arrived; elsewhere it is written beside and moved."""
 
+REFRESH_S = 1800.0
+"""A blob that was written longer ago is written again when it is put: whoever removes old ones goes by that time."""
+
 
 class FsspecBlobs:
     """Blobs below a URL of fsspec, e.g. `s3://bucket/holdfast`; `spills` keeps the partial streams."""
 
-    def __init__(self, url: str, *, spills: Blobs) -> None:
+    def __init__(self, url: str, *, spills: Blobs, clock: Callable[[], float] = time.time) -> None:
         self.where = _without_secrets(url)
         self._spills = spills
+        self._clock = clock
         self._files, root = _opened(url, self.where)
         self._root = root.rstrip("/")
         self._whole = urlsplit(url).scheme in WHOLE
@@ -40,7 +46,7 @@ class FsspecBlobs:
     def put(self, digest: str, body: bytes) -> None:
         path, content = self._path(require_digest(digest)), packed(body)
         with self._reaching():
-            if self._size(path) == len(content):
+            if self._size(path) == len(content) and not self._is_old(path, self._clock() - REFRESH_S):
                 return
             self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
             if self._whole:
@@ -77,6 +83,26 @@ class FsspecBlobs:
         with self._reaching(), suppress(SettingError, FileNotFoundError):
             self._files.rm_file(self._path(require_digest(digest)))
 
+    def expire(self, digest: str, before: float) -> bool:
+        with self._reaching(), suppress(SettingError, FileNotFoundError):
+            path = self._path(require_digest(digest))
+            if self._is_old(path, before):
+                self._files.rm_file(path)
+                return True
+        return False
+
+    def tidy(self, before: float) -> int:
+        removed = 0
+        with self._reaching(), suppress(FileNotFoundError):
+            for path in [] if self._whole else self._files.find(self._root):
+                if path.rpartition("/")[2].startswith(".") and self._is_old(path, before):
+                    self._files.rm_file(path)
+                    removed += 1
+        return removed
+
+    def spilling(self) -> list[str]:
+        return self._spills.spilling()
+
     def spill(self, run_id: str, key: str, data: bytes) -> None:
         self._spills.spill(run_id, key, data)
 
@@ -89,6 +115,14 @@ class FsspecBlobs:
     def _path(self, digest: str) -> str:
         return f"{self._root}/{digest[:2]}/{digest[2:4]}/{digest}"
 
+    def _is_old(self, path: str, before: float) -> bool:
+        """Whether a file was written before this time; one of which that is not known is not old."""
+        try:
+            written: datetime = self._files.modified(path)
+        except NotImplementedError:
+            return False
+        return (written if written.tzinfo else written.replace(tzinfo=UTC)).timestamp() < before
+
     def _size(self, path: str) -> int | None:
         """Bytes of a file. Equal content is equal bytes; to read all of it again would cost more than to write it."""
         try:
@@ -97,23 +131,54 @@ class FsspecBlobs:
             return None
         return size
 
-    @contextmanager
-    def _reaching(self) -> Iterator[None]:
-        """Whatever an implementation of fsspec raises leaves this file as an error of ours."""
-        try:
-            yield
-        except HoldfastError:
-            raise
-        except PermissionError as fault:
-            raise StoreUnusable(
-                f"{self.where} refuses access ({_short(fault)}). Check what this process may do there."
-            ) from fault
-        except Exception as fault:
-            if isinstance(fault, OSError) and fault.errno in NO_SPACE:
-                raise StoreFull(f"no space left at {self.where}. Free some space and resume.") from fault
-            raise StoreBusy(
-                f"{self.where} cannot be reached ({_short(fault)}). Nothing of this step was written; try again."
-            ) from fault
+    def _reaching(self) -> AbstractContextManager[None]:
+        return _reaching(self.where)
+
+
+@contextmanager
+def _reaching(where: str) -> Iterator[None]:
+    """Whatever an implementation of fsspec raises leaves this file as an error of ours."""
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except PermissionError as fault:
+        raise StoreUnusable(
+            f"{where} refuses access ({_short(fault)}). Check what this process may do there."
+        ) from fault
+    except Exception as fault:
+        if isinstance(fault, OSError) and fault.errno in NO_SPACE:
+            raise StoreFull(f"no space left at {where}. Free some space and resume.") from fault
+        raise StoreBusy(
+            f"{where} cannot be reached ({_short(fault)}). Nothing of this step was written; try again."
+        ) from fault
+
+
+def shown(place: str) -> str:
+    """A path or URL as it may be printed."""
+    return _without_secrets(place) if "://" in place else place
+
+
+def upload(url: str, file: str, *, replace: bool = False) -> str:
+    """Put a copy of a file where a URL says: that place, as it may be printed. Only with `replace` in the place of another."""
+    where = _without_secrets(url)
+    files, path = _opened(url, where)
+    with _reaching(where):
+        if not replace and files.exists(path):
+            raise SettingError(f"{where} exists already, and nothing is overwritten. Choose another name.")
+        files.makedirs(path.rpartition("/")[0], exist_ok=True)
+        files.put_file(file, path)
+    return where
+
+
+def download(url: str, file: str) -> None:
+    """Put a copy of what a URL leads to into a file."""
+    where = _without_secrets(url)
+    files, path = _opened(url, where)
+    with _reaching(where):
+        if not files.exists(path):
+            raise SettingError(f"there is nothing at {where}. Check the URL.")
+        files.get_file(path, file)
 
 
 def _opened(url: str, where: str) -> tuple[Any, str]:

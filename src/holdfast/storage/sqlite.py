@@ -42,9 +42,14 @@ from holdfast.storage import holder as holders
 from holdfast.storage.blobs import Blobs, FileBlobs
 from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
 from holdfast.storage.oversize import keep_blobs
+from holdfast.storage.queues import Queues
+from holdfast.storage.sqlite_queues import Lent, SqliteQueues
+from holdfast.storage.sqlite_upkeep import Means, SqliteUpkeep
+from holdfast.storage.upkeep import Upkeep
 
 T = TypeVar("T")
 Cells = tuple[Any, ...]
+_Verb = Literal["append", "claim", "post", "release", "renew", "prune", "compact", "delete", "sweep"]
 
 APPLICATION_ID = 0x48_46_53_54  # "HFST"
 
@@ -106,8 +111,19 @@ class SqliteStore:
         self._reader.pragma("query_only", True)
         self._cursor = self._writer.cursor()
         self._file = disk.identity(self.path)
+        means = Means(self._commit, self._do, self._read, self._connect, self._guarded)
+        self.upkeep: Upkeep = SqliteUpkeep(self.path, means, self.now, alive)
         self._looked_at = 0.0
+        self._offers = False  # whether what is written now puts a run on offer
+        lent = Lent(self._commit, self._do, self._read, self._renew, self.now, self._version_of_others)
+        self._queues = SqliteQueues(self.path, lent, alive)
+        self.queues: Queues = self._queues
         _open.add(self)
+        try:
+            self.generation: str = self._read("generation", ())[0][0]
+        except BaseException:
+            self.close()
+            raise
 
     # --- logs ----------------------------------------------------------------------------------------
 
@@ -117,9 +133,13 @@ class SqliteStore:
         self._require_usable()
         refused = keep_blobs(self.blobs, batch)
         try:
-            return self._commit("append", lambda: self._write_batch(batch, refused, together=True))
+            judged = self._commit("append", lambda: self._write_batch(batch, refused, together=True))
         except _Unfit:
-            return self._append_singly(batch, refused)
+            judged = self._append_singly(batch, refused)
+        if self._offers:
+            self._offers = False
+            self._queues.tell()
+        return judged
 
     def _append_singly(self, batch: Sequence[Append], refused: dict[int, Verdict]) -> list[Verdict]:
         """One append of a batch does not fit: find it, leave it out, and write its neighbours."""
@@ -174,33 +194,76 @@ class SqliteStore:
         fitting = {append.run_id: append for append in batch if batches.fits(append)}
         found = batches.heads(self._cursor.execute(_SQL["heads"], (batches.ids(list(fitting.values())),)).get)
         heads = dict(zip(fitting, found, strict=True))
-        advances: list[Cells] = []
-        written: list[Cells] = []
+        gathered = batches.Gathered()
+        keys: dict[str, int | None] = {}
         judged: list[Verdict] = []
         for index, append in enumerate(batch):
             head = heads.pop(append.run_id, None) if fitting.get(append.run_id) is append else None
             if index in refused:
                 judged.append(refused[index])
-            elif head is None or head[0] is None:
+            elif head is None or (head[0] is None and append.create is None):
                 judged.append(self._write(append, rows))
+            elif append.create is not None:
+                judged.append(self._collect_creation(head, append, keys, gathered))
             else:
-                judged.append(self._collect(head, append, advances, written))
-        self._cursor.execute(_SQL["advance_runs"], (batches.as_json(advances),))
-        self._cursor.execute(_SQL["write_events"], (batches.as_json(written),))
+                judged.append(self._collect(head, append, gathered))
+        self._write_gathered(gathered)
         return judged
 
-    def _collect(self, head: Cells, append: Append, advances: list[Cells], written: list[Cells]) -> Verdict:
+    def _collect(self, head: Cells, append: Append, gathered: batches.Gathered) -> Verdict:
         """Judge an append and gather what the statements for many write of it; the rest is written at once."""
         run, seq, fence, status, holder_id = head
         verdict = verdicts.judge(append, seq=seq, fence=fence, holder=holder_id)
         if verdict is not None:
             return verdict
-        advances.append(batches.advanced(run, append))
-        written.extend(batches.event(run, row) for row in append.rows)
-        self._turn(run, status, append)
+        gathered.advance(run, status, append)
+        self._offers = self._offers or append.release
+        gathered.write(run, append)
         if append.snapshots or append.definition is not None or append.taken:
             self._write_beside(run, append)
         return None
+
+    def _collect_creation(
+        self, head: Cells, append: Append, keys: dict[str, int | None], gathered: batches.Gathered
+    ) -> Verdict:
+        holder = append.holder
+        if holder is not None and holder not in keys:
+            keys[holder] = self._cursor.execute(_SQL["holder_key"], (holder,)).get
+        key = keys.get(holder) if holder is not None else None
+        verdict = verdicts.judge_create(append, exists=head[0] is not None, holder_known=key is not None)
+        if verdict is None:
+            gathered.create(append, key)
+            self._offers = self._offers or key is None or append.release
+        return verdict
+
+    def _write_gathered(self, gathered: batches.Gathered) -> None:
+        """The statements for many. New runs come first: their events need their keys."""
+        execute = self._cursor.execute
+        if gathered.creations:
+            made: list[Any] = execute(_SQL["create_runs"], (gathered.created(),)).fetchall()
+            keys: dict[str, int] = dict(made)
+            defined: set[str] = set()
+            labelled: list[int] = []
+            for run_id, (append, _) in gathered.creations.items():
+                run = keys[run_id]
+                gathered.write(run, append)
+                if append.create is not None and append.create.labels:
+                    labelled.append(run)
+                beside = append
+                if append.view.fingerprint in defined:
+                    beside = msgspec.structs.replace(append, definition=None)
+                elif append.definition is not None:
+                    defined.add(append.view.fingerprint)
+                if beside.snapshots or beside.definition is not None or beside.taken:
+                    self._write_beside(run, beside)
+            if labelled:
+                execute(_SQL["label_runs"], (batches.as_json(labelled),))
+        if gathered.advances:
+            execute(_SQL["advance_runs"], (batches.as_json(gathered.advances),))
+        if gathered.turns:
+            execute(_SQL["turn_runs"], (batches.as_json(gathered.turns),))
+        if gathered.events:
+            execute(_SQL["write_events"], gathered.written())
 
     def _write(self, append: Append, rows: list[Cells]) -> Verdict:
         """Write everything of an append but its rows, which are added to `rows`."""
@@ -233,7 +296,9 @@ class SqliteStore:
         self._cursor.execute(_SQL["create_run"], (
             append.run_id, new.flow, new.parent, new.input_digest, _encode(new.labels).decode(), new.created_at, view.status,
             last.seq, last.digest, last.at, view.fingerprint, view.state_version, _json(view.active), view.error,
-            _json(view.rewinds), view.due_at, int(holder is not None), holder if held else None))  # fmt: skip
+            _json(view.rewinds), view.due_at, int(holder is not None), holder if held else None, new.queue,
+            new.priority))  # fmt: skip
+        self._offers = self._offers or not held
         run = self._writer.last_insert_rowid()
         for name, value in new.labels.items():
             self._cursor.execute(_SQL["label_run"], (run, name, value))
@@ -252,6 +317,7 @@ class SqliteStore:
             self._cursor.execute(_SQL["turn_run"], (run, append.view.status))
         if append.release:
             self._cursor.execute(_SQL["release_lease"], (append.run_id, append.holder, append.fence))
+            self._offers = True
 
     def _write_rows(self, rows: list[Cells]) -> None:
         self._cursor.executemany(_WRITE_EVENT, rows)
@@ -328,6 +394,9 @@ class SqliteStore:
         if query.parent is not None:
             parts.append("runs_of_parent")
             values.append(query.parent)
+        if query.queue is not None:
+            parts.append("runs_of_queue")
+            values.append(query.queue)
         for label in query.labels.items():
             parts.append("runs_of_label")
             values.extend(label)
@@ -342,9 +411,9 @@ class SqliteStore:
         known: dict[str, bool] = {}  # one look at each process, however many runs it holds
         listed = []
         for cells in self._select("\n".join(_SQL[part] for part in ("runs", *parts)), tuple(values)):
-            holder = _holder(cells[18:])
+            holder = _holder(cells[20:])
             if holder is not None and holder.id not in known:
-                known[holder.id] = holders.is_held(holder, cells[17], now, self._alive)
+                known[holder.id] = holders.is_held(holder, cells[19], now, self._alive)
             listed.append(_run_row(cells, holder, holder is not None and known[holder.id]))
         return listed
 
@@ -375,6 +444,8 @@ class SqliteStore:
             self._cursor.execute(_SQL["drop_old_holders"], (now - holders.KEPT_S,))
 
         self._commit("renew", write)
+        if holder.ttl_s <= 0:
+            self._queues.tell()
 
     def _renew(self, holder: Holder, now: float) -> int:
         return cast(int, self._cursor.execute(_SQL["renew_holder"], (
@@ -383,6 +454,7 @@ class SqliteStore:
 
     def release(self, run_id: str, holder: str, fence: int) -> None:
         self._commit("release", lambda: self._cursor.execute(_SQL["release_lease"], (run_id, holder, fence)))
+        self._queues.tell()
 
     # --- the inbox -----------------------------------------------------------------------------------
 
@@ -393,7 +465,9 @@ class SqliteStore:
                 run, request.id, request.verb, _encode(request.body).decode(), request.by, request.reason,
                 request.at or self.now())).get is not None  # fmt: skip
 
-        return self._commit("post", write)
+        posted = self._commit("post", write)
+        self._queues.tell()
+        return posted
 
     def inbox(self, holder: str) -> list[Request]:
         return [
@@ -424,6 +498,7 @@ class SqliteStore:
     def close(self) -> None:
         if self._forks != forks.count:
             return  # the connections are the parent's
+        self._queues.hush()
         with self._writing, self._reading:
             if self._closed:
                 return
@@ -487,7 +562,8 @@ class SqliteStore:
             application = connection.pragma("application_id")
             used = connection.pragma("user_version") or connection.execute(_SQL["any_table"]).get
         finally:
-            connection.execute(_SQL["rollback"])
+            if connection.in_transaction:  # a disk that fails ends it, and that fault is what must be told
+                connection.execute(_SQL["rollback"])
         if application != APPLICATION_ID and (application or used):
             raise StoreUnusable(
                 f"{self.path} is a SQLite database of another program. Choose another path for the store."
@@ -532,9 +608,7 @@ class SqliteStore:
                 f"the store {self.path} was opened before this process was forked. Open it in the child."
             )
 
-    def _commit(
-        self, verb: Literal["append", "claim", "post", "release", "renew"], write: Callable[[], T]
-    ) -> T:
+    def _commit(self, verb: _Verb, write: Callable[[], T]) -> T:
         """One transaction: everything that `write` does, or nothing."""
         self._require_own()
         with self._writing:
@@ -587,6 +661,28 @@ class SqliteStore:
             self._poison = (
                 f"{self.path}: a transaction could not be rolled back ({fault}). Start this process again."
             )
+
+    def _guarded(self, call: Callable[[], T]) -> T:
+        """Call something that uses a connection of its own."""
+        self._require_usable()
+        try:
+            return call()
+        except apsw.Error as fault:
+            raise self._fault(fault) from fault
+
+    def _version_of_others(self) -> int:
+        """A number that changes when another connection than the writing one has written."""
+        self._require_own()
+        with self._writing:
+            self._require_usable()
+            try:
+                return cast(int, self._cursor.execute(_SQL["data_version"]).get)
+            except apsw.Error as fault:
+                raise self._fault(fault) from fault
+
+    def _do(self, query: str, *values: Any) -> apsw.Cursor:
+        """A query by its name, within a transaction."""
+        return self._cursor.execute(_SQL[query], values)
 
     def _read(self, query: str, values: Cells) -> list[Cells]:
         return self._select(_SQL[query], values)
@@ -667,10 +763,10 @@ def _holder(cells: Cells) -> Holder | None:
 
 def _run_row(cells: Cells, holder: Holder | None, held: bool) -> RunRow:
     (run_id, flow, status, seq, digest, fingerprint, state_version, created_at, updated_at, input_digest, labels, parent,
-     active, error, rewinds, due_at, fence) = cells[:17]  # fmt: skip
+     active, error, rewinds, due_at, fence, queue, priority) = cells[:19]  # fmt: skip
     return RunRow(
         run_id=run_id, flow=flow, status=status, seq=seq, digest=digest, fingerprint=fingerprint, state_version=state_version,
         created_at=created_at, updated_at=updated_at, input_digest=input_digest, labels=_strings(labels), parent=parent,
         active=_names(active) if active else (), error=error, rewinds=_pairs(rewinds) if rewinds else (), due_at=due_at,
-        fence=fence, holder=holder, held=held,
+        fence=fence, holder=holder, held=held, queue=queue, priority=priority,
     )  # fmt: skip

@@ -60,6 +60,15 @@ def open_blobs(url: str | os.PathLike[str], *, spills: Blobs) -> Blobs:
     return FsspecBlobs(text, spills=spills)
 
 
+def sqlite_path(url: str | os.PathLike[str]) -> str | None:
+    """The path of a SQLite store; None for a store of another kind."""
+    text = os.fspath(url)
+    match = _SCHEME.match(text)
+    if match is None:
+        return text or None
+    return _sqlite_path(text[match.end() :]) if match[1].lower() == "sqlite" else None
+
+
 def _open(
     url: str | os.PathLike[str],
     clock: Callable[[], float] | None,

@@ -29,6 +29,7 @@ from holdfast.testing.appends import in_threads, raises
 KEYS = ("a", "A", "write.1.1.1", "", ".", "..", "../../x", "/etc/passwd", "a/b", "%2e", "\\", " ", "\n", "é", "日本", "🐙",
         "\x00", "\ud800", "con", "x" * 5_000)  # fmt: skip
 NO_DIGESTS = ("", "ab", "../../../x", "/" * 64, "A" * 64, "0" * 63, "0" * 65, "0" * 63 + "\n")
+FAR_AWAY = 1e11
 NO_RUN_IDS = ("", ".", "..", "../r1", "a/b", ".hidden", "x" * 129, "r1\n", "\ud800")
 
 
@@ -99,6 +100,17 @@ class BlobsConformance:
         assert list(self.blobs.digests()) == [kept]
         assert self.blobs.get(self.put(b"gone")) == b"gone"
 
+    def test_a_blob_expires_only_if_it_was_last_put_before_that_time(self) -> None:
+        old, young = self.put(b"old"), self.put(b"young")
+        assert not self.blobs.expire(old, 1.0)
+        assert not self.blobs.expire("0" * 64, FAR_AWAY)
+        assert all(not self.blobs.expire(no_digest, FAR_AWAY) for no_digest in NO_DIGESTS)
+        assert self.blobs.expire(old, FAR_AWAY)
+        assert not self.blobs.expire(old, FAR_AWAY)
+        assert list(self.blobs.digests()) == [young]
+        assert self.blobs.get(self.put(b"old")) == b"old"
+        assert self.blobs.tidy(FAR_AWAY) == 0
+
     def test_an_altered_blob_is_found_and_named(self) -> None:
         body = random.Random(2).randbytes(5_000)
         changes: tuple[Callable[[bytes], bytes], ...] = (
@@ -161,6 +173,7 @@ class BlobsConformance:
         assert self.blobs.spilled("r1") == {"a": b"one two three", "b": b"\x00" * 40}
         assert self.blobs.spilled("r2") == {"a": b"another run"}
         assert self.blobs.spilled("r3") == {}
+        assert self.blobs.spilling() == ["r1", "r2"]
         if self.persistent:
             again = self.open(self.folder)
             again.spill("r1", "a", b", four")
@@ -182,6 +195,7 @@ class BlobsConformance:
         assert self.blobs.spilled("r1") == {"b": b"kept"}
         self.blobs.unspill("r1", ["b"])
         assert self.blobs.spilled("r1") == {}
+        assert self.blobs.spilling() == []
         self.blobs.spill("r1", "a", b"new")
         assert self.blobs.spilled("r1") == {"a": b"new"}
 

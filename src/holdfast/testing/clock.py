@@ -20,6 +20,9 @@ from typing import Any
 STARTS_AT = 1_700_000_000.0
 
 
+def _nothing() -> None: ...
+
+
 class ManualTimer:
     """A call that waits for its time."""
 
@@ -33,6 +36,7 @@ class ManualTimer:
 
     def cancel(self) -> None:
         self.cancelled = True
+        self.call = _nothing  # it stays in line until its time, and must not keep anything alive
 
     @property
     def waits(self) -> bool:

@@ -39,14 +39,30 @@ create table runs (
     rewinds       text,              -- JSON; null where empty
     due_at        real,
     fence         integer not null,
-    holder        integer            -- holders.key; null: nobody holds the run
+    holder        integer,           -- holders.key; null: nobody holds the run
+    queue         text not null default 'default',
+    priority      integer not null default 0
 ) strict;
 
 create index runs_by_age on runs (created_at, run_id);
 create index runs_by_status on runs (status, created_at, run_id);
 create index runs_by_flow on runs (flow, created_at, run_id);
 create index runs_by_parent on runs (parent) where parent is not null;
-create index runs_by_holder on runs (holder) where holder is not null;
+create index runs_by_holder on runs (holder, queue) where holder is not null;
+
+-- What a worker may take, in the order it is taken, for each flow and queue. A held run is in neither, so appends do not write
+-- here: `due_at` may change with every step.
+create index runs_offered on runs (flow, queue, priority desc, created_at, run_id)
+where holder is null and status in ('pending', 'running', 'interrupted');
+
+create index runs_due on runs (flow, queue, priority desc, due_at, run_id)
+where holder is null and status = 'waiting' and due_at is not null;
+
+-- Queues that have a limit.
+create table queues (
+    name     text not null primary key,
+    held_max integer not null        -- runs of it that may be held at a time
+) strict;
 
 -- What a run is found by.
 create table labels (
@@ -107,3 +123,21 @@ create table inbox (
 
 create unique index inbox_by_run on inbox (run, id);
 create index inbox_waiting on inbox (run) where taken = 0;
+
+-- What was taken from a log: checkpoints before `retired` are no resume points any more, and a base (a snapshot) stands for
+-- the events up to `base`, where that is not 0.
+create table trimmed (
+    run         integer primary key, -- runs.key
+    retired     integer not null,
+    retired_at  real not null,
+    base        integer not null,
+    base_at     real not null,
+    base_digest blob not null,       -- sha256 of the base as stored
+    place       text not null        -- where the log was archived before; empty: nowhere
+) strict;
+
+-- Logs of which events up to a place are nobody's any more, and are swept a piece at a time.
+create table remains (
+    run  integer primary key,        -- runs.key; the run itself may be gone
+    upto integer not null
+) strict;

@@ -64,10 +64,10 @@ select holdfast.append_one($1::boolean, $2::text, $3::text, $4::bigint, $5::bigi
 
 -- create_runs: new run rows; those whose id is taken are left out
 insert into holdfast.runs (run_id, flow, parent, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint,
-                           state_version, active, error, rewinds, due_at, fence, holder)
+                           state_version, active, error, rewinds, due_at, fence, holder, queue, priority)
 select * from unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::text[], $6::float8[], $7::text[], $8::bigint[],
                      $9::bytea[], $10::float8[], $11::text[], $12::bigint[], $13::text[], $14::text[], $15::text[],
-                     $16::float8[], $17::bigint[], $18::text[])
+                     $16::float8[], $17::bigint[], $18::text[], $19::text[], $20::bigint[])
 on conflict (run_id) do nothing
 returning run_id, key
 
@@ -113,8 +113,8 @@ select key from holdfast.runs where run_id = $1 for key share
 -- runs: run rows with their holders; a condition that is null does not count
 select runs.run_id, runs.flow, runs.status, runs.seq, runs.digest, runs.fingerprint, runs.state_version, runs.created_at,
        runs.updated_at, runs.input_digest, runs.labels, runs.parent, runs.active, runs.error, runs.rewinds, runs.due_at,
-       runs.fence, extract(epoch from clock_timestamp())::float8, holders.expires_at, holders.id, holders.host, holders.boot,
-       holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s
+       runs.fence, runs.queue, runs.priority, extract(epoch from clock_timestamp())::float8, holders.expires_at, holders.id,
+       holders.host, holders.boot, holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s
 from holdfast.runs left join holdfast.holders on holders.id = runs.holder
 where ($1::text is null or runs.run_id = $1)
   and ($2::text[] is null or runs.status = any($2))
@@ -128,18 +128,23 @@ where ($1::text is null or runs.run_id = $1)
        and labels.name = wanted.name and labels.value = wanted.value
       group by labels.run having count(*) = cardinality($5)))
   and ($7::text is null or (runs.created_at, runs.run_id) < (select created_at, run_id from holdfast.runs where run_id = $7))
+  and ($9::text is null or runs.queue = $9)
 order by runs.created_at desc, runs.run_id desc limit $8::bigint
 
 -- events: a piece of a log
 select seq, at, kind, node, iteration, execution, attempt, salt, body, digest
 from holdfast.events
-where run = (select key from holdfast.runs where run_id = $1) and seq > $2::bigint and seq <= $3::bigint
+where run = (select key from holdfast.runs where run_id = $1) and seq <= $3::bigint
+  and seq > greatest($2::bigint, (select base from holdfast.trimmed
+                                  where trimmed.run = (select key from holdfast.runs where run_id = $1)))
 order by seq limit $4::bigint
 
 -- events_of: a piece of a log, of some kinds (or null) or one node (or null)
 select seq, at, kind, node, iteration, execution, attempt, salt, body, digest
 from holdfast.events
-where run = (select key from holdfast.runs where run_id = $1) and seq > $2::bigint and seq <= $3::bigint
+where run = (select key from holdfast.runs where run_id = $1) and seq <= $3::bigint
+  and seq > greatest($2::bigint, (select base from holdfast.trimmed
+                                  where trimmed.run = (select key from holdfast.runs where run_id = $1)))
   and ($5::text[] is null or kind = any($5)) and ($6::text is null or node = $6)
 order by seq limit $4::bigint
 
@@ -164,7 +169,9 @@ select expires_at, id, host, boot, pid_namespace, pid, process_started, ttl_s fr
 update holdfast.runs set holder = $2, fence = $3 where key = $1
 
 -- release_lease: a run has no holder any more, if it was this one with this fence
-update holdfast.runs set holder = null where run_id = $1 and holder = $2 and fence = $3
+with left_alone as (
+    update holdfast.runs set holder = null where run_id = $1 and holder = $2 and fence = $3 returning key)
+select holdfast.tell(array_agg(key)) from left_alone
 
 -- renew_holder: a holder's row, alive until a new time
 insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at)
@@ -214,6 +221,12 @@ select digest from holdfast.blobs where digest > $1 order by digest limit 1000
 -- delete_blob: a blob goes
 delete from holdfast.blobs where digest = $1
 
+-- expire_blob: a blob goes that was last put before a time
+delete from holdfast.blobs where digest = $1 and put_at < $2::float8 returning digest
+
+-- spilling: the runs that have partial streams
+select distinct run_id from holdfast.spills order by run_id
+
 -- spill: a piece of a partial stream
 insert into holdfast.spills (run_id, stream, data) values ($1, $2, $3)
 
@@ -222,3 +235,174 @@ select stream, string_agg(data, ''::bytea order by key) from holdfast.spills whe
 
 -- unspill: partial streams go
 delete from holdfast.spills where run_id = $1 and stream = any($2::bytea[])
+
+-- trimmed: what was taken from a log
+select retired, retired_at, base, base_at, base_digest, place
+from holdfast.trimmed where run = (select key from holdfast.runs where run_id = $1)
+
+-- snapshot_heads: the snapshots of a run without their bodies
+select seq, base, octet_length(body)
+from holdfast.snapshots where run = (select key from holdfast.runs where run_id = $1) order by seq
+
+-- drop_snapshots: stored folds that are only there for speed
+delete from holdfast.snapshots where run = $1 and seq = any($2::bigint[]) and not base
+
+-- retire: checkpoints before a place are no resume points any more
+insert into holdfast.trimmed (run, retired, retired_at, base, base_at, base_digest, place)
+values ($1, $2, coalesce($3::float8, extract(epoch from clock_timestamp())::float8), 0, 0, '', '')
+on conflict (run) do update set retired = excluded.retired, retired_at = excluded.retired_at
+where excluded.retired > trimmed.retired
+
+-- compactable: what a compaction is judged by; the run cannot be changed until the transaction ends
+select runs.key, runs.seq, runs.fence, runs.holder,
+       coalesce((select nullif(base, 0) from holdfast.trimmed where trimmed.run = runs.key),
+                (select min(events.seq) - 1 from holdfast.events where events.run = runs.key))
+from holdfast.runs where run_id = $1 for update
+
+-- drop_snapshots_upto: every stored fold up to a place, also a base
+delete from holdfast.snapshots where run = $1 and seq <= $2::bigint
+
+-- write_base: a stored fold that stands for events
+insert into holdfast.snapshots (run, seq, base, digest, body) values ($1, $2, true, $3, $4)
+
+-- rebase: a log begins behind another place
+insert into holdfast.trimmed (run, retired, retired_at, base, base_at, base_digest, place)
+values ($1, 0, 0, $2, coalesce($3::float8, extract(epoch from clock_timestamp())::float8), $4, $5)
+on conflict (run) do update set base = excluded.base, base_at = excluded.base_at, base_digest = excluded.base_digest,
+                                place = excluded.place
+
+-- adopt: what was taken from a log before its run was archived
+insert into holdfast.trimmed (run, retired, retired_at, base, base_at, base_digest, place)
+select key, $2::bigint, $3::float8, $4::bigint, $5::float8, $6::bytea, $7::text from holdfast.runs where run_id = $1
+on conflict (run) do update set retired = excluded.retired, retired_at = excluded.retired_at, base = excluded.base,
+                                base_at = excluded.base_at, base_digest = excluded.base_digest, place = excluded.place
+
+-- keep_definition: a flow's definition, once
+insert into holdfast.definitions (fingerprint, body) values ($1, $2) on conflict (fingerprint) do nothing
+
+-- leave: events up to a place are nobody's any more
+insert into holdfast.remains (run, upto) values ($1, $2)
+on conflict (run) do update set upto = greatest(remains.upto, excluded.upto)
+
+-- any_remains: whether anything is left of any log
+select 1 from holdfast.remains limit 1
+
+-- remains: a log of which something is left, and that nobody else is sweeping
+select run, upto from holdfast.remains order by run limit 1 for update skip locked
+
+-- sweep_events: the first of those events go
+with gone as (
+    delete from holdfast.events where (run, seq) in (
+        select run, seq from holdfast.events where run = $1 and seq <= $2::bigint order by seq limit $3::bigint)
+    returning 1)
+select count(*) from gone
+
+-- swept: nothing of this log is left
+delete from holdfast.remains where run = $1
+
+-- child_of: a run that names this one as its parent
+select run_id from holdfast.runs where parent = $1 order by run_id limit 1
+
+-- delete_labels: what a run was found by
+delete from holdfast.labels using holdfast.runs, json_each_text(runs.labels::json) as label
+where runs.key = $1 and labels.run = $1
+  and hashtextextended(labels.name, 0) = hashtextextended(label.key collate "C", 0)
+  and hashtextextended(labels.value, 0) = hashtextextended(label.value collate "C", 0)
+
+-- delete_inbox: what was wanted of a run
+delete from holdfast.inbox where run = $1
+
+-- delete_snapshots: the stored folds of a run
+delete from holdfast.snapshots where run = $1
+
+-- delete_trimmed: what was known of its trimming
+delete from holdfast.trimmed where run = $1
+
+-- delete_run: the row of a run
+delete from holdfast.runs where key = $1
+
+-- fingerprints: of every definition
+select fingerprint from holdfast.definitions order by fingerprint
+
+-- drop_definitions: definitions that the row of no run names
+delete from holdfast.definitions
+where fingerprint = any($1::text[]) and not exists (select from holdfast.runs where runs.fingerprint = definitions.fingerprint)
+returning fingerprint
+
+-- facts: how the store is
+select extract(epoch from clock_timestamp())::float8, (select value::bigint from holdfast.meta where name = 'schema_version'),
+       pg_database_size(current_database()), (select count(*) from holdfast.remains), current_setting('server_version'),
+       current_setting('fsync'), current_setting('synchronous_commit'), current_setting('full_page_writes')
+
+-- tell: have those who listen look again, if one of these runs may be taken
+select holdfast.tell($1::bigint[])
+
+-- notify: have those who listen look again
+notify holdfast
+
+-- listen: be told what others notify
+listen holdfast
+
+-- offers: what may be taken, as long as nobody else takes it
+select * from holdfast.offers($1::text[], $2::text[], $3::text[], $4::float8, $5::bigint)
+
+-- take_offers: the first of these runs that are still as they were, and that nobody else is taking, get a holder and a new fence
+with chosen as (
+    select runs.key
+    from holdfast.runs
+    join unnest($1::bigint[], $2::bigint[], $3::bigint[]) with ordinality as offer(key, seq, fence, n) on offer.key = runs.key
+    where runs.seq = offer.seq and runs.fence = offer.fence and (runs.holder is null or runs.holder = any($4::text[]))
+    order by offer.n limit $6::bigint
+    for no key update of runs skip locked
+)
+update holdfast.runs set holder = $5, fence = runs.fence + 1 from chosen where runs.key = chosen.key returning runs.key
+
+-- next_due: when the first run of some flows and queues (or null) falls due, other than those of the queues in a last list
+select holdfast.next_due($1::text[], $2::text[], $3::text[], $4::text[])
+
+-- holders: everyone who holds runs, or lately did, and how long their time still is
+select id, expires_at - coalesce($1::float8, extract(epoch from clock_timestamp())::float8), id, host, boot, pid_namespace, pid,
+       process_started, ttl_s
+from holdfast.holders
+
+-- held_runs: how many runs of each queue each holder has
+select * from holdfast.held_runs()
+
+-- limits: the queues that have a limit
+select name, held_max from holdfast.queues
+
+-- lock_limits: those of these queues that have a limit; nobody else takes from them until the transaction ends
+select name, held_max from holdfast.queues where name = any($1::text[]) order by name for update
+
+-- set_limit: the limit of a queue
+insert into holdfast.queues (name, held_max) values ($1, $2)
+on conflict (name) do update set held_max = excluded.held_max
+
+-- drop_limit: a queue without a limit
+delete from holdfast.queues where name = $1
+
+-- queue_names: queues with a limit, or with a run that has not ended
+select name from holdfast.queues
+union select queue from holdfast.runs
+where status in ('pending', 'running', 'waiting', 'paused', 'interrupted', 'failed') order by 1
+
+-- offered_runs: how many runs of each queue are on offer
+select queue, count(*) from holdfast.runs
+where (holder is null or holder = any($1::text[]))
+and (status in ('pending', 'running', 'interrupted')
+     or (status = 'waiting' and due_at <= coalesce($2::float8, extract(epoch from clock_timestamp())::float8))
+     or (status in ('waiting', 'paused', 'failed')
+         and exists (select from holdfast.inbox where inbox.run = runs.key and inbox.taken = 0)))
+group by queue
+
+-- generation: which store this is
+select value from holdfast.meta where name = 'generation'
+
+-- new_generation: no longer the store that a copy was made of
+update holdfast.meta set value = $1 where name = 'generation'
+
+-- renew_fences: nobody holds anything, and no fence of before is good
+update holdfast.runs set holder = null, fence = fence + $1::bigint
+
+-- drop_holders: everyone who holds runs is forgotten
+delete from holdfast.holders

@@ -41,14 +41,29 @@ create table holdfast.runs (
     rewinds       text,                       -- JSON; null where empty
     due_at        double precision,
     fence         bigint not null,
-    holder        text collate "C"            -- holders.id; null: nobody holds the run
+    holder        text collate "C",           -- holders.id; null: nobody holds the run
+    queue         text collate "C" not null default 'default',
+    priority      bigint not null default 0
 ) with (fillfactor = 70);
 
 create index runs_by_age on holdfast.runs (created_at, run_id);
 create index runs_by_status on holdfast.runs (status, created_at, run_id);
 create index runs_by_flow on holdfast.runs (flow, created_at, run_id);
 create index runs_by_parent on holdfast.runs (parent) where parent is not null;
-create index runs_by_holder on holdfast.runs (holder) where holder is not null;
+create index runs_by_holder on holdfast.runs (holder, queue) where holder is not null;
+
+-- What a worker may take, in the order it is taken, for each flow and queue.
+create index runs_offered on holdfast.runs (flow, queue, priority desc, created_at, run_id)
+where holder is null and status in ('pending', 'running', 'interrupted');
+
+create index runs_due on holdfast.runs (flow, queue, priority desc, due_at, run_id)
+where holder is null and status = 'waiting' and due_at is not null;
+
+-- Queues that have a limit. Takes from one come one after the other: they lock its row.
+create table holdfast.queues (
+    name     text collate "C" primary key,
+    held_max bigint not null                  -- runs of it that may be held at a time
+);
 
 -- What a run is found by. Through hashes: an index holds no long text.
 create table holdfast.labels (
@@ -130,6 +145,38 @@ create table holdfast.spills (
 
 create index spills_by_run on holdfast.spills (run_id, key);
 
+-- What was taken from a log: checkpoints before `retired` are no resume points any more, and a base (a snapshot) stands for
+-- the events up to `base`, where that is not 0.
+create table holdfast.trimmed (
+    run         bigint primary key,
+    retired     bigint not null,
+    retired_at  double precision not null,
+    base        bigint not null,
+    base_at     double precision not null,
+    base_digest bytea not null,               -- sha256 of the base as stored
+    place       text not null                 -- where the log was archived before; empty: nowhere
+);
+
+-- Logs of which events up to a place are nobody's any more, and are swept a piece at a time.
+create table holdfast.remains (
+    run  bigint primary key,                  -- runs.key; the run itself may be gone
+    upto bigint not null
+);
+
+-- Have those who listen look again, if one of these runs, which nobody holds, may be taken or has made room in its queue.
+create function holdfast.tell(keys bigint[]) returns void language plpgsql as $$
+begin
+    if exists (
+        select from holdfast.runs
+        where key = any(keys) and (
+            status not in ('completed', 'cancelled')
+            or exists (select from holdfast.queues where queues.name = runs.queue))
+    ) then
+        notify holdfast;
+    end if;
+end
+$$;
+
 -- A lone append: checked, written and acknowledged in one round trip. A function, because its statements stay planned in the
 -- server without being prepared by a session. Null: refused; -1: the commit would not be durable; else the database's time.
 create function holdfast.append_one(
@@ -155,12 +202,177 @@ begin
     if not found then
         return null;
     end if;
+    if gives_back then
+        perform holdfast.tell(array[of_key]);
+    end if;
     insert into holdfast.events (run, seq, at, iteration, execution, attempt, kind, node, salt, digest, body)
     select of_key, expected + new.n, new.at, new.iteration, new.execution, new.attempt, new.kind, new.node, new.salt, new.digest,
            new.body
     from unnest(at_s, kinds, nodes, iterations, executions, attempts, salts, bodies, digests)
          with ordinality as new(at, kind, node, iteration, execution, attempt, salt, body, digest, n);
     return extract(epoch from clock_timestamp());
+end
+$$;
+
+-- What may be taken: the first few runs of each flow, queue and priority (a lane), and all that lost holders left or somebody
+-- asked for. The lanes are found by jumping from one to the next, so it does not matter how many runs are in them, nor in those
+-- that are not wanted. A function: its plan is kept, though perhaps from a time when the table was small; so it must go by the
+-- indexes, whatever the planner thinks of their use, and compiling it would take longer than running it.
+create function holdfast.offers(of_flows text[], of_queues text[], lost text[], given_now double precision, width bigint)
+returns table (key bigint, run_id text, flow text, queue text, priority bigint, seq bigint, fence bigint, why text,
+               since double precision)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with recursive
+    now (at) as (select coalesce(given_now, extract(epoch from clock_timestamp())::float8)),
+    ready_queues (flow, queue) as (
+        select wanted.flow, (select min(runs.queue) from holdfast.runs
+                             where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+                             and runs.flow = wanted.flow)
+        from unnest(of_flows) as wanted(flow)
+        union all
+        select ready_queues.flow, (select min(runs.queue) from holdfast.runs
+                                   where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+                                   and runs.flow = ready_queues.flow and runs.queue > ready_queues.queue)
+        from ready_queues where queue is not null
+    ),
+    ready_lanes (flow, queue, priority) as (
+        select flow, queue, (select max(runs.priority) from holdfast.runs
+                             where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+                             and runs.flow = ready_queues.flow and runs.queue = ready_queues.queue)
+        from ready_queues
+        where queue is not null and (of_queues is null or queue = any(of_queues))
+        union all
+        select flow, queue, (select max(runs.priority) from holdfast.runs
+                             where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+                             and runs.flow = ready_lanes.flow and runs.queue = ready_lanes.queue
+                             and runs.priority < ready_lanes.priority)
+        from ready_lanes where priority is not null
+    ),
+    due_queues (flow, queue) as (
+        select wanted.flow, (select min(runs.queue) from holdfast.runs
+                             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                             and runs.flow = wanted.flow)
+        from unnest(of_flows) as wanted(flow)
+        union all
+        select due_queues.flow, (select min(runs.queue) from holdfast.runs
+                                 where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                                 and runs.flow = due_queues.flow and runs.queue > due_queues.queue)
+        from due_queues where queue is not null
+    ),
+    due_lanes (flow, queue, priority) as (
+        select flow, queue, (select max(runs.priority) from holdfast.runs
+                             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                             and runs.flow = due_queues.flow and runs.queue = due_queues.queue)
+        from due_queues
+        where queue is not null and (of_queues is null or queue = any(of_queues))
+        union all
+        select flow, queue, (select max(runs.priority) from holdfast.runs
+                             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                             and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue
+                             and runs.priority < due_lanes.priority)
+        from due_lanes where priority is not null
+    ),
+    left_behind as materialized (select * from holdfast.runs where runs.holder = any(lost)),
+    offers as (
+        select runs.key, runs.run_id, runs.flow, runs.queue, runs.priority, runs.seq, runs.fence,
+               runs.status as why, runs.created_at as since
+        from ready_lanes as lane cross join lateral (
+            select * from holdfast.runs where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+            and runs.flow = lane.flow and runs.queue = lane.queue and runs.priority = lane.priority
+            order by runs.created_at, runs.run_id limit width) as runs
+        union all
+        select runs.key, runs.run_id, runs.flow, runs.queue, runs.priority, runs.seq, runs.fence, 'due', runs.due_at
+        from due_lanes as lane cross join lateral (
+            select * from holdfast.runs where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+            and runs.flow = lane.flow and runs.queue = lane.queue and runs.priority = lane.priority
+            and runs.due_at <= (select at from now)
+            order by runs.due_at, runs.run_id limit width) as runs
+        union all
+        (select runs.key, runs.run_id, runs.flow, runs.queue, runs.priority, runs.seq, runs.fence,
+                case runs.status when 'waiting' then 'due' else runs.status end,
+                case runs.status when 'waiting' then runs.due_at else runs.created_at end
+         from left_behind as runs
+         where runs.flow = any(of_flows) and (of_queues is null or runs.queue = any(of_queues))
+         and (runs.status in ('pending', 'running', 'interrupted')
+              or (runs.status = 'waiting' and runs.due_at <= (select at from now))))
+        union all
+        (select runs.key, runs.run_id, runs.flow, runs.queue, runs.priority, runs.seq, runs.fence, 'asked', asked.at
+         from (select run, min(at) as at from holdfast.inbox where taken = 0 group by run) as asked
+         join holdfast.runs on runs.key = asked.run
+         where (runs.holder is null or runs.holder = any(lost))
+         and runs.flow = any(of_flows) and (of_queues is null or runs.queue = any(of_queues))
+         and (runs.status in ('paused', 'failed')
+              or (runs.status = 'waiting' and coalesce(runs.due_at > (select at from now), true))))
+    )
+    select key, run_id, flow, queue, priority, seq, fence, why, since
+    from (select *, row_number() over (partition by queue order by priority desc, since, run_id) as n from offers) as offer
+    where n <= width order by priority desc, since, run_id;
+end
+$$;
+
+-- How many runs of each queue each holder has.
+create function holdfast.held_runs() returns table (queue text, holder text, held bigint)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select runs.queue, runs.holder, count(*) from holdfast.runs where runs.holder is not null group by runs.holder, runs.queue;
+end
+$$;
+
+-- When the first run of some flows and queues (or null) falls due, other than those of the queues that are stopped.
+create function holdfast.next_due(of_flows text[], of_queues text[], lost text[], stopped text[])
+returns double precision
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+#variable_conflict use_column
+begin
+    return (
+    with recursive
+    due_queues (flow, queue) as (
+        select wanted.flow, (select min(runs.queue) from holdfast.runs
+                             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                             and runs.flow = wanted.flow)
+        from unnest(of_flows) as wanted(flow)
+        union all
+        select due_queues.flow, (select min(runs.queue) from holdfast.runs
+                                 where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                                 and runs.flow = due_queues.flow and runs.queue > due_queues.queue)
+        from due_queues where queue is not null
+    ),
+    due_lanes (flow, queue, priority) as (
+        select flow, queue, (select max(runs.priority) from holdfast.runs
+                             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                             and runs.flow = due_queues.flow and runs.queue = due_queues.queue)
+        from due_queues
+        where queue is not null and (of_queues is null or queue = any(of_queues))
+        union all
+        select flow, queue, (select max(runs.priority) from holdfast.runs
+                             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                             and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue
+                             and runs.priority < due_lanes.priority)
+        from due_lanes where priority is not null
+    ),
+    left_behind as materialized (select * from holdfast.runs where runs.holder = any(lost))
+    select min(due_at) from (
+        select (select min(runs.due_at) from holdfast.runs
+                where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue and runs.priority = due_lanes.priority) as due_at
+        from due_lanes where due_lanes.queue <> all(stopped)
+        union all
+        select runs.due_at from left_behind as runs
+        where runs.status = 'waiting' and runs.flow = any(of_flows)
+        and (of_queues is null or runs.queue = any(of_queues)) and runs.queue <> all(stopped)
+    ) as times
+    );
 end
 $$;
 

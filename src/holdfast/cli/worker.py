@@ -1,0 +1,337 @@
+"""Commands of a fleet: worker executes what others have started; start, queue and recover only record or look.
+
+A worker says in one line what it is ready for, in one line how each run stopped, and on stderr what somebody should know. SIGTERM
+and Ctrl-C let it drain: nothing new is taken, running nodes get their grace, leases are given back, and it leaves with 0, because
+nothing is left to carry on by hand. A second signal leaves at once.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Annotated, Any, TextIO
+
+import msgspec
+import typer
+
+from holdfast.cli import flow_files, options, program, screen, stores
+from holdfast.cli.app import CHECK, EXECUTE, OPERATE, command
+from holdfast.cli.execution import require_fit
+from holdfast.cli.exits import Exit
+from holdfast.cli.standing import line
+from holdfast.core.graph import Flow
+from holdfast.errors import SettingError, named
+from holdfast.runtime import blocking
+from holdfast.runtime.creation import checked_queue
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.recovery import Finding, Recovery, Report
+from holdfast.runtime.views import Run
+from holdfast.runtime.worker import Trouble
+from holdfast.storage.queues import DEFAULT_QUEUE, Queue
+
+_FINDINGS_MAX = 100
+
+
+@command(EXECUTE)
+def worker(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE.py[:FLOW]]...",
+            help="The files that define the flows. Default: [tool.holdfast] flows in pyproject.toml.",
+        ),
+    ] = None,
+    flows: Annotated[
+        list[str] | None,
+        typer.Option("--flows", metavar="FILE.py[:FLOW]", help="The same as an option; repeatable."),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option("--concurrency", metavar="N", help="Runs that it carries on at a time. Default: 10."),
+    ] = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option("--queue", metavar="NAME", help="Only runs of this queue; repeatable. Default: all."),
+    ] = None,
+    until_idle: Annotated[
+        bool, typer.Option("--until-idle", help="Leave when nothing is left to do now.")
+    ] = False,
+    grace: options.Grace = None,
+    run_base: options.RunBase = None,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> int:
+    """Execute what is on offer, until it is stopped.
+
+    Takes runs that were started, whose time has come, or that a process left behind, of the flows it was given. Many workers may
+    share a store. SIGTERM or Ctrl-C lets it drain.
+    """
+    known = _flows_of([*(files or []), *(flows or [])])
+    for name in queue or []:
+        checked_queue(name)
+    drained = False
+
+    with screen.shielded(json_only=as_json) as out:
+        voice = _Voice(out, as_json=as_json)
+
+        async def use(engine: Engine) -> None:
+            nonlocal drained
+            voice.began(engine, queue or [], concurrency or engine.settings.concurrency)
+            await engine.work(
+                concurrency=concurrency,
+                queues=queue or [],
+                until="idle" if until_idle else None,
+                on_end=voice.ended,
+                on_report=voice.trouble,
+                on_drain=voice.drains,
+            )
+            drained = True
+
+        opened: blocking.Options = {"flows": known, "grace": grace, "run_base": run_base}
+        signalled = Exit.OK
+        try:
+            stores.execute(store, use, opened, create=True)
+        except KeyboardInterrupt:
+            signalled = Exit.INTERRUPTED
+        except SystemExit:
+            signalled = Exit.TERMINATED
+        voice.left(in_order=drained)
+    return Exit.OK if drained else signalled
+
+
+def _flows_of(given: list[str]) -> list[Flow[Any]]:
+    found = [flow for file in given for flow in flow_files.flows_in(file)] or flow_files.project_flows(
+        all_of_them=True
+    )
+    if not found:
+        raise SettingError(
+            f"a worker needs flows. Name the files that define them: {program.name()} worker FILE.py; or list them in "
+            'pyproject.toml: [tool.holdfast] flows = ["FILE.py"].'
+        )
+    return list({id(flow): flow for flow in found}.values())
+
+
+class _Voice:
+    """What a worker says: lines for a person, or one JSON document a line."""
+
+    def __init__(self, out: TextIO, *, as_json: bool) -> None:
+        self._out = out
+        self._as_json = as_json
+        self._count = 0
+
+    def began(self, engine: Engine, queues: list[str], concurrency: int) -> None:
+        names = sorted(engine.flows)
+        if self._as_json:
+            self._say_json(
+                "began", flows=names, queues=queues, concurrency=concurrency, store=engine.store.url
+            )
+            return
+        of = f"queue {', '.join(queues)}" if queues else "all queues"
+        at_a_time = f"{screen.count(concurrency, 'run')} at a time"
+        self._say(("worker  ", "bold"), f"{', '.join(names)}  ({of}, {at_a_time})  {engine.store.url}")
+
+    def ended(self, run: Run[Any]) -> None:
+        self._count += 1
+        error = named(run.error.type, run.error.message) if run.error is not None else None
+        if self._as_json:
+            self._say_json(
+                "run", id=run.id, flow=run.flow, status=run.status, active_s=run.active_s, error=error
+            )
+            return
+        tries = screen.count(sum(node.tries for node in run.nodes.values()), "attempt")
+        why = f": {screen.one_line(error, 300)}" if error is not None and run.status == "failed" else ""
+        asked = f"; asks {run.questions[0].key}" if run.questions else ""
+        status = (run.status, screen.STYLES.get(run.status, ""))
+        self._say(status, f"  {run.id}  {run.flow}, {tries}, {screen.duration(run.active_s)}{why}{asked}")
+
+    def trouble(self, trouble: Trouble) -> None:
+        if self._as_json:
+            self._say_json("trouble", run=trouble.run_id, flow=trouble.flow, told=trouble.told)
+            return
+        told = program.spelled(trouble.told)
+        whose = f"run {trouble.run_id!r}: " if trouble.run_id and trouble.run_id not in told else ""
+        screen.say(("trouble: ", "yellow"), whose + told, err=True)
+
+    def drains(self, going: int) -> None:
+        if self._as_json:
+            self._say_json("draining", runs=going)
+        elif going:
+            still = "1 run still goes" if going == 1 else f"{going} runs still go"
+            self._say(("draining  ", "bold"), f"{still}; a second signal leaves at once")
+
+    def left(self, *, in_order: bool) -> None:
+        if self._as_json:
+            self._say_json("left", in_order=in_order, runs=self._count)
+        elif in_order:
+            self._say(("left  ", "bold"), f"{screen.count(self._count, 'run')} carried on, nothing held")
+        else:
+            screen.say(
+                ("left at once. ", "yellow"),
+                "What it held is taken over when its lease has run out.",
+                err=True,
+            )
+
+    def _say(self, *parts: screen.Part) -> None:
+        screen.say(*parts)
+        self._out.flush()
+
+    def _say_json(self, event: str, **facts: Any) -> None:
+        self._out.write(screen.json_text({"event": event, **facts}, indent=None) + "\n")
+        self._out.flush()
+
+
+# --- recording and looking ---------------------------------------------------------------------------
+
+
+@command(EXECUTE)
+def start(
+    file: Annotated[str, typer.Argument(metavar="FILE.py[:FLOW]", help="The file that defines the flow.")],
+    given: options.Input = None,
+    run_id: Annotated[
+        str | None,
+        typer.Option("--run-id", metavar="ID", help="The run's id. Default: the flow's name and a number."),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="NAME=VALUE", help="For finding the run again; repeatable."),
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", metavar="SECONDS", help="Fail the run if it takes longer.")
+    ] = None,
+    queue: options.Queue = None,
+    priority: options.Priority = 0,
+    run_base: options.RunBase = None,
+    by: options.By = None,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> None:
+    """Record a run; a worker executes it.
+
+    The same id with the same flow and input is the same run, so that starting it twice is harmless.
+    """
+    flow = flow_files.load_flow(file)
+    chosen = run_id if run_id is not None else f"{flow.name[:40]}-{secrets.token_hex(4)}"
+    value, labels = options.read_fields(given, "--input"), options.read_pairs(label or [], "--label")
+    require_fit(flow, value)
+    if timeout is not None and not timeout > 0:
+        raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
+
+    async def use(engine: Engine) -> str:
+        await engine.start(
+            flow,
+            value,
+            run_id=chosen,
+            labels=labels,
+            timeout=timeout,
+            queue=queue,
+            priority=priority,
+            by=options.who(by),
+        )
+        return engine.store.run(chosen).status
+
+    status = stores.execute(store, use, {"flows": [flow], "run_base": run_base}, create=True)
+    executes = line("worker", file, store=store)
+    if as_json:
+        screen.say_json(
+            {"id": chosen, "status": status, "queue": queue or DEFAULT_QUEUE, "executes": executes}
+        )
+        return
+    screen.say((status, screen.STYLES.get(status, "")), f"  {chosen}")
+    if status == "pending":
+        screen.say(f"  a worker executes it: {executes}")
+
+
+@command(OPERATE)
+def queue(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Only this queue. Default: all of them.")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit", metavar="N", help="Let no more runs of it be executed at a time, by all workers."
+        ),
+    ] = None,
+    no_limit: Annotated[
+        bool, typer.Option("--no-limit", help="Let as many be executed as there are.")
+    ] = False,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> None:
+    """List queues, or limit one over all workers of the store."""
+    if limit is not None and (no_limit or limit < 0):
+        raise SettingError("--limit takes a whole number, 0 or more, and goes without --no-limit")
+    if name is None and (limit is not None or no_limit):
+        raise SettingError(
+            f"name the queue whose limit it is: {program.name()} queue {DEFAULT_QUEUE} --limit 5"
+        )
+    if name is not None:
+        checked_queue(name)
+
+    async def use(engine: Engine) -> list[Queue]:
+        if name is not None and (limit is not None or no_limit):
+            engine.store.queues.limit(name, limit)
+        return [found for found in engine.store.queues.queues() if name in (None, found.name)]
+
+    found = stores.read(store, use)
+    if name is not None and not found:
+        found = [Queue(name=name)]
+    if as_json:
+        screen.say_json([msgspec.to_builtins(one) for one in found])
+        return
+    if not found:
+        screen.say("no run waits in any queue, and none has a limit")
+        return
+    rows = [
+        [one.name, str(one.offered), str(one.held), "none" if one.limit is None else str(one.limit)]
+        for one in found
+    ]
+    screen.say_table(["QUEUE", "ON OFFER", "EXECUTED", "LIMIT"], rows)
+
+
+@command(CHECK)
+def recover(
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> int:
+    """Find runs that should move and do not, and offer them again.
+
+    Nothing is executed: workers take them up, or `resume`.
+    """
+
+    async def use(engine: Engine) -> Report:
+        return Recovery(engine.store).sweep()
+
+    report = stores.read(store, use)
+    if as_json:
+        screen.say_json(report)
+    else:
+        _say_report(report)
+    return Exit.OK if report.error is None else Exit.STORE
+
+
+def _say_report(report: Report) -> None:
+    for holder in report.given_back:
+        screen.say(("given back  ", "bold"), f"what {holder} held: it is gone")
+    for found in report.findings[:_FINDINGS_MAX]:
+        _say_finding(found, report.at)
+    more = len(report.findings) - _FINDINGS_MAX
+    if more > 0:
+        screen.say(f"… and {more} more; --json lists them all")
+    if not report.complete:
+        screen.say("there are more runs than one sweep looks at")
+    if report.error is not None:
+        screen.say(("error: ", "bold red"), report.error, err=True)
+    elif not report.findings:
+        screen.say("nothing stands still that should move")
+
+
+def _say_finding(found: Finding, now: float) -> None:
+    node = f" {found.node}" if found.node is not None else ""
+    told = f", {found.told}" if found.told else ""
+    screen.say(
+        (found.why, "yellow"), f"  {found.run_id}{node}{told}  {screen.ago(now - found.since)}: {found.next}"
+    )

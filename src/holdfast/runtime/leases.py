@@ -1,0 +1,161 @@
+"""The leases of one engine, as it sees them itself: renewed from a thread of their own, and known until when they surely stand.
+
+The store decides who may append; this decides who may still start anything. A lease surely stands until the time before the
+last successful renewal plus its TTL, by a clock that also counts while the machine sleeps, less a margin in which nodes can be
+stopped. Nothing here trusts the store's clock or the wall clock.
+
+Invariants
+- Nothing starts behind that time before the store has been asked again: a process that was paused wakes into a world where its
+  runs may be another's.
+- An engine that cannot renew is told while the leases still stand (`lost`), so that its nodes are stopped before anybody
+  else may start them.
+- A lease that could not be given back is given back by the next renewal, and so is one that was perhaps got, because no
+  reply came to the claim: a holder that lives keeps nobody out of a run that it does not execute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from holdfast.errors import RunNotFound, StoreError
+from holdfast.storage.contract import FINAL, STATUSES, Holder, Query, Store
+
+MARGIN = 1 / 6
+"""The part of a TTL at its end in which nodes are stopped."""
+_OFTEN = 1 / 3
+_UNENDED = tuple(status for status in STATUSES if status not in FINAL)
+_AGAIN_S = 1.0
+
+
+elapsed: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
+"""Seconds that have passed on this machine, also while it slept; the wall clock may be set, this one cannot."""
+
+
+class Renewal:
+    """Says to the store that this engine lives, as long as it does. The first time it says so right here."""
+
+    def __init__(
+        self,
+        store: Store,
+        holder: Holder,
+        *,
+        lost: Callable[[], None],
+        executes: Callable[[str], bool] = lambda run_id: True,
+        now: Callable[[], float] = elapsed,
+        quiet: bool = False,
+    ) -> None:
+        """`lost` is called on the event loop when the leases cannot be kept, `executes` says whether a run is in this engine's
+        hands. `quiet`: no thread and no timer; whoever made this calls `keep` often enough.
+        """
+        self._store = store
+        self._holder = holder
+        self._lost = lost
+        self._now = now
+        self._stop = threading.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._executes = executes
+        self._owed: dict[tuple[str, int], None] = {}
+        self._doubts = False
+        self._told = False
+        self._sure_until = 0.0
+        self._renewed_at = 0.0
+        self.renew()
+        if not quiet:
+            self._watch(asyncio.get_running_loop())
+            threading.Thread(target=self._renew_on, name="holdfast-lease", daemon=True).start()
+
+    @property
+    def sure(self) -> bool:
+        """Whether the leases surely stand: nobody else can have got them."""
+        return self._now() < self._sure_until
+
+    def stands(self, run_id: str, fence: int) -> bool:
+        """Whether a run is still held with this fence, so that something of it may start. Asks the store only where the time
+        has passed until which that is sure; raises what the store raises then.
+        """
+        if self._now() < self._sure_until:
+            return True
+        self.renew()  # before the look: what is ours behind it, is ours for a whole TTL
+        row = self._store.run(run_id)
+        return row.fence == fence and row.holder is not None and row.holder.id == self._holder.id
+
+    def renew(self) -> None:
+        """Say once that this engine lives. Raises what the store raises."""
+        before = self._now()
+        self._store.renew(self._holder)
+        self._renewed_at = before
+        self._sure_until = max(self._sure_until, before + self._holder.ttl_s * (1 - MARGIN))
+        self._told = False
+        self._give_back()
+
+    def keep(self) -> None:
+        """Renew if it is time; say so where the leases cannot be kept. For an engine without threads."""
+        if self._now() >= self._renewed_at + self._holder.ttl_s * _OFTEN:
+            with suppress(StoreError):
+                self.renew()
+        self._look()
+
+    def owe(self, run_id: str, fence: int) -> None:
+        """A lease could not be given back: the next renewal does it."""
+        self._owed[run_id, fence] = None
+
+    def doubt(self) -> None:
+        """No reply came to a claim: perhaps a lease was got that nobody here knows of. The next renewal looks."""
+        self._doubts = True
+
+    def stop(self) -> None:
+        """Renew no more."""
+        self._stop.set()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _find_strays(self) -> None:
+        """Owe what is held in this engine's name and not executed by it."""
+        before: str | None = None
+        while True:
+            page = self._store.runs(Query(status=_UNENDED, before=before))
+            for row in page:
+                held = row.holder is not None and row.holder.id == self._holder.id
+                if held and not self._executes(row.run_id):
+                    self.owe(row.run_id, row.fence)
+            if not page:
+                self._doubts = False
+                return
+            before = page[-1].run_id
+
+    def _give_back(self) -> None:
+        if self._doubts:
+            with suppress(StoreError, RunNotFound):  # looked for again
+                self._find_strays()
+        for run_id, fence in list(self._owed):
+            with suppress(StoreError):  # still owed
+                self._store.release(run_id, self._holder.id, fence)
+                self._owed.pop((run_id, fence), None)
+
+    def _renew_on(self) -> None:
+        often = self._holder.ttl_s * _OFTEN
+        wait = often
+        while not self._stop.wait(wait):
+            try:
+                self.renew()
+                wait = often
+            except StoreError:  # asked again soon; `_look` sees to it where that takes too long
+                wait = min(often, _AGAIN_S)
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """On the event loop, because the call that renews may hang."""
+        self._look()
+        left = max(self._sure_until - self._now(), min(_AGAIN_S, self._holder.ttl_s * MARGIN))
+        self._timer = loop.call_later(left, self._watch, loop)
+
+    def _look(self) -> None:
+        if not self._told and not self.sure:
+            self._told = True
+            self._lost()

@@ -1,0 +1,149 @@
+"""What an engine and the process of a node say to each other: JSON in frames, over a socket that only the two of them have.
+
+Owns the messages and their frames; neither when they are sent (`processes`, `process_child`) nor what is in them means
+anything here. Invariant: nothing in a message becomes code. The names by which a process finds the function come from the
+engine's own flow, never from a store.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from holdfast.core.events import Changes, Failure
+
+_LENGTH_BYTES = 8
+_PIECE_BYTES = 1 << 20
+
+T = TypeVar("T")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a function or class is defined."""
+
+    module: str
+    file: str | None
+    name: str
+    loaded_as: str | None = None
+    """What `__main__` can be imported as, where it was run by its name (`python -m`)."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What the context of a node says about itself, and what its execution has kept so far."""
+
+    run_id: str
+    flow: str
+    iteration: int
+    execution: int
+    attempt: int
+    fresh: int
+    idempotent: bool
+    kept: dict[str, Any]
+
+
+class Order(msgspec.Struct, frozen=True, tag="order"):
+    """Call this function."""
+
+    node: str
+    function: Place
+    state: Place
+    plain: Any
+    item: int | None
+    told: Told | None
+    """None: the function takes no context."""
+    memory_limit: int | None
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True, tag="answer"):
+    """What came of something that the node asked of its context."""
+
+    value: Any = None
+    refused: str | None = None
+    parked: list[str] | None = None
+    """The node waits for these: it unwinds."""
+
+
+class Asked(msgspec.Struct, frozen=True, tag="asked"):
+    """The node asks something of its context."""
+
+    verb: str
+    given: dict[str, Any]
+
+
+class Returned(msgspec.Struct, frozen=True, tag="returned"):
+    """The function returned."""
+
+    changes: Changes
+    spent: bool
+    """Something that it began still runs: this process takes no other call."""
+
+
+class Raised(msgspec.Struct, frozen=True, tag="raised"):
+    """The function raised, or could not be found."""
+
+    failure: Failure
+    names: list[str]
+    """Modules and names of the exception's class and all above it."""
+    retry_after: float | None
+    parked: bool
+    spent: bool
+
+
+class Wire(Generic[T]):
+    """One end of the socket; `T` is what comes from the other one."""
+
+    def __init__(self, end: socket.socket, comes: Any, *, is_over: Callable[[], bool] | None = None) -> None:
+        self._end = end
+        self._decode = msgspec.json.Decoder(comes).decode
+        self._is_over = is_over
+        """Asked once a second: whether nobody will ever speak again, although the other end is open somewhere."""
+        end.settimeout(None if is_over is None else 1.0)
+
+    def send(self, message: Any) -> None:
+        """Raises `OSError` when the other side is gone."""
+        self.send_framed(framed(message))
+
+    def send_framed(self, frame: bytes) -> None:
+        left = memoryview(frame)
+        while left:
+            try:
+                left = left[self._end.send(left[:_PIECE_BYTES]) :]
+            except TimeoutError:
+                if self._is_over is not None and self._is_over():
+                    raise BrokenPipeError from None
+
+    def receive(self) -> T | None:
+        """The next message; None when the other side is gone."""
+        head = self._read(_LENGTH_BYTES)
+        if head is None:
+            return None
+        body = self._read(int.from_bytes(head, "big"))
+        return None if body is None else self._decode(body)
+
+    def close(self) -> None:
+        self._end.close()
+
+    def _read(self, count: int) -> bytearray | None:
+        found = bytearray()
+        while len(found) < count:
+            try:
+                piece = self._end.recv(min(count - len(found), _PIECE_BYTES))
+            except TimeoutError:
+                if self._is_over is not None and self._is_over():
+                    return None
+                continue
+            except OSError:
+                return None
+            if not piece:
+                return None
+            found += piece
+        return found
+
+
+def framed(message: Any) -> bytes:
+    """A message as it goes over the socket."""
+    body = msgspec.json.encode(message)
+    return len(body).to_bytes(_LENGTH_BYTES, "big") + body

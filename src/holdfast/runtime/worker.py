@@ -1,0 +1,331 @@
+"""A worker: takes runs that are on offer, carries each on, and goes on. It owns no state that matters: whatever it knows of a run
+is in the store, and another worker could go on with it at any time.
+
+Invariants
+- Never more than `concurrency` runs at a time, and only of flows that are known here. Runs of other flows are left alone.
+- A run that fails is the run's affair: it is recorded, and the worker goes on.
+- A run that cannot be taken up (its flow has changed, a validation said no, its log is unreadable) is given back and told of
+  once. It is not taken again at once, each time later: another worker may have the code for it.
+- An idle worker asks nothing of the database: it is told (`ear`), or it is time for something that waits, or for a slow look.
+- What ends the worker is a stop, `until`, or a store that will not work again without somebody. A store that only does not
+  answer is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from holdfast.errors import (
+    BlobCorrupt,
+    BlobMissing,
+    FenceLost,
+    HoldfastError,
+    SchemaTooNew,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StorePoisoned,
+    StoreUnusable,
+    ended,
+)
+from holdfast.runtime.clock import sleep
+from holdfast.runtime.ear import Ear
+from holdfast.runtime.recovery import Recovery, Report
+from holdfast.runtime.services import Services
+from holdfast.runtime.views import Run
+from holdfast.storage.queues import Taken, Wanted
+
+T = TypeVar("T")
+Until: TypeAlias = "Callable[[], Any] | Literal['idle']"
+
+POLL_S = 15.0
+"""How long nothing need be heard before a worker looks all the same."""
+UNHEARD_POLL_S = 1.0
+"""The same for an engine without threads, which hears nothing."""
+SWEEP_S = 60.0
+"""How often an idle worker looks for runs that do not move."""
+_FIRST_S, _LAST_S, _GROWS = 5.0, 3600.0, 4.0
+"""How long a run that could not be taken up is passed over: the first time, at most, and by how much longer each time."""
+_BREATH_S, _BREATH_MAX_S = 0.02, 0.2
+"""Between two looks that found nothing, while the store tells without end."""
+_LIMITED_S = 1.0
+"""Something is due and was not to be had: its queue is full. What makes room is heard of."""
+_HOPELESS = (StorePoisoned, StoreUnusable, SchemaTooNew)
+
+_log = logging.getLogger("holdfast")
+
+
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that somebody should know, and that a worker goes on from."""
+
+    run_id: str | None = None
+    flow: str | None = None
+    told: str
+
+
+class _PassedOver(msgspec.Struct):
+    until: float
+    seconds: float
+    told: str
+
+
+class Worker:
+    """Carries runs on until it is told to stop."""
+
+    def __init__(
+        self,
+        services: Services,
+        flows: Mapping[str, Any],
+        *,
+        carry: Callable[[Taken], Awaitable[Run[Any]]],
+        hold: Callable[[], None],
+        release: Callable[[str, int], None],
+        doubt: Callable[[], None],
+        stopping: Callable[[], bool],
+        ear: Ear | None,
+        concurrency: int,
+        queues: tuple[str, ...],
+        until: Until | None,
+        on_end: Callable[[Run[Any]], None] | None,
+        on_report: Callable[[Trouble], None] | None,
+        on_drain: Callable[[int], None] | None,
+    ) -> None:
+        self._services = services
+        self._flows = flows
+        self._carry = carry
+        self._hold = hold
+        self._release = release
+        self._doubt = doubt
+        self._stopping = stopping
+        self._ear = ear
+        self._concurrency = concurrency
+        self._queues = queues
+        self._until = until
+        self._on_end = on_end or (lambda run: None)
+        self._on_report = on_report or _log_trouble
+        self._on_drain = on_drain or (lambda going: None)
+        self._news = asyncio.Event()
+        self.left = asyncio.Event()
+        """Set when nothing more of it goes on."""
+        self._going: dict[str, asyncio.Future[None]] = {}
+        self._passed_over: dict[str, _PassedOver] = {}
+        self._reported: set[str] = set()
+        self._fault: StoreError | None = None
+        self._empty = 0
+        """How many looks in a row have found nothing."""
+        self._troubled = 0
+        """How many times in a row the store has not answered."""
+        self._recovery = Recovery(services.store, flows=flows)
+        self._swept_at = services.clock.now() - SWEEP_S / 2
+
+    def has(self, run_id: str) -> bool:
+        """Whether a run is in its hands."""
+        return run_id in self._going
+
+    def look(self) -> None:
+        """Look again: something has changed."""
+        self._news.set()
+
+    async def work(self) -> None:
+        """Take runs and carry them on, until there is a reason to stop; then wait for those that still go."""
+        if self._ear is not None:
+            self._ear.listen(self._news)
+        try:
+            while not self._is_over():
+                self._news.clear()
+                free = self._concurrency - len(self._going)
+                taken = await self._take(free) if free > 0 else []
+                for run in taken:
+                    self._begin(run)
+                if free <= 0 or len(taken) < free:
+                    await self._rest(free)
+            self._on_drain(len(self._going))
+        except BaseException:
+            for going in self._going.values():
+                going.cancel()
+            raise
+        finally:
+            if self._ear is not None:
+                self._ear.leave(self._news)
+            await asyncio.gather(*self._going.values(), return_exceptions=True)
+            self.left.set()
+        if self._fault is not None:
+            raise self._fault
+
+    def _is_over(self) -> bool:
+        if self._stopping() or self._fault is not None:
+            return True
+        if self._until == "idle":
+            return bool(self._empty) and not self._going
+        return self._until is not None and bool(self._until())
+
+    # --- taking ---------------------------------------------------------------------------------------
+
+    async def _take(self, free: int) -> list[Taken]:
+        if not self._flows:
+            self._empty += 1
+            return []
+        try:
+            self._hold()
+            taken = await self._taken(self._wanted(free))
+        except _HOPELESS:
+            raise
+        except StoreError as fault:
+            self._troubled += 1
+            self._doubt()
+            self._report(Trouble(told=f"the store does not answer; it is asked again. {ended(str(fault))}"))
+            return []
+        if self._troubled:
+            self._troubled = 0
+            self._reported = {told for told in self._reported if not told.startswith("the store")}
+        self._empty = 0 if taken else self._empty + 1
+        return taken
+
+    async def _taken(self, wanted: Wanted) -> list[Taken]:
+        """What was got; a worker that is cancelled meanwhile gives it back."""
+        queues, holder = self._services.store.queues, self._services.holder
+        taking = asyncio.ensure_future(self._call(lambda: queues.take(holder, wanted)))
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            taking.add_done_callback(self._give_back)
+            raise
+
+    def _give_back(self, taking: asyncio.Future[list[Taken]]) -> None:
+        if not taking.cancelled() and taking.exception() is None:
+            for taken in taking.result():
+                self._release(taken.lease.run_id, taken.lease.fence)
+
+    def _wanted(self, limit: int) -> Wanted:
+        now = self._services.clock.now()
+        # A run that was lost and still unwinds here is on offer again, and not for us: taken and given back without end.
+        without = (*self._going, *(name for name, passed in self._passed_over.items() if passed.until > now))
+        return Wanted(flows=tuple(self._flows), queues=self._queues, limit=limit, without=without)
+
+    async def _call(self, call: Callable[[], T]) -> T:
+        """Ask the store, off the event loop where there are threads."""
+        threads = self._services.threads
+        found: T = call() if threads is None else await threads.call(call)
+        return found
+
+    # --- carrying on ----------------------------------------------------------------------------------
+
+    def _begin(self, taken: Taken) -> None:
+        run_id = taken.lease.run_id
+        if self._stopping() or run_id in self._going:
+            self._release(run_id, taken.lease.fence)
+            return
+        self._going[run_id] = asyncio.ensure_future(self._carried(taken))
+
+    async def _carried(self, taken: Taken) -> None:
+        run_id = taken.lease.run_id
+        try:
+            run = await self._carry(taken)
+        except _HOPELESS as fault:
+            self._fault = fault
+        except FenceLost as lost:
+            self._report(Trouble(run_id=run_id, flow=taken.flow, told=str(lost)))
+        except Exception as refused:  # noqa: BLE001 - whatever it is, the others go on
+            self._release(run_id, taken.lease.fence)  # once more does no harm
+            if not self._stopping():
+                self._pass_over(taken, refused)
+        else:
+            self._passed_over.pop(run_id, None)
+            self._on_end(run)
+        finally:
+            del self._going[run_id]
+            self._news.set()
+
+    def _pass_over(self, taken: Taken, refused: Exception) -> None:
+        """It cannot be taken up here now: not again at once, and each time later."""
+        run_id, before = taken.lease.run_id, self._passed_over.get(taken.lease.run_id)
+        passing = isinstance(refused, (StoreBusy, StoreFull))
+        seconds = _FIRST_S if before is None or passing else min(before.seconds * _GROWS, _LAST_S)
+        told = str(refused)
+        if not isinstance(refused, HoldfastError):
+            told = f"{type(refused).__name__}: {ended(told)} This is a defect in Holdfast; please report it."
+        elif isinstance(refused, (BlobMissing, BlobCorrupt)) or not passing:
+            told = f"{ended(told)} It is left to others, and tried again here later."
+        if before is None or before.told != told:
+            self._on_report(Trouble(run_id=run_id, flow=taken.flow, told=told))
+        until = self._services.clock.now() + seconds
+        self._passed_over[run_id] = _PassedOver(until, seconds, told)
+
+    def _report(self, trouble: Trouble) -> None:
+        if trouble.told not in self._reported:
+            self._reported.add(trouble.told)
+            self._on_report(trouble)
+
+    # --- resting --------------------------------------------------------------------------------------
+
+    async def _rest(self, free: int) -> None:
+        """Nothing is to be had, or there is no room: wait until that may have changed."""
+        clock = self._services.clock
+        if self._until == "idle" and self._is_over():
+            return
+        seconds = await self._patience_s() if free > 0 else POLL_S
+        if self._stopping():
+            return
+        if self._news.is_set() and self._empty > 1:  # heard again and again, and never for us
+            seconds = min(_BREATH_S * 2 ** min(self._empty, 8), _BREATH_MAX_S, seconds)
+            await sleep(clock, seconds)
+            return
+        began = clock.now()
+        timer = clock.call_at(began + seconds, self._news.set)
+        try:
+            await self._news.wait()
+        finally:
+            timer.cancel()
+        if clock.now() - began >= 1.0:
+            self._empty = min(self._empty, 1)
+
+    async def _patience_s(self) -> float:
+        """How long nothing need be looked at."""
+        clock = self._services.clock
+        if self._troubled:
+            return float(min(2.0 ** (self._troubled - 2), POLL_S))
+        await self._sweep()
+        slow = max(
+            min(POLL_S, self._services.holder.ttl_s / 3), UNHEARD_POLL_S
+        )  # nobody tells when a lease runs out
+        waits = [slow if self._ear is not None else UNHEARD_POLL_S]
+        waits += [
+            passed.until - clock.now() for passed in self._passed_over.values() if passed.until > clock.now()
+        ]
+        store, wanted = self._services.store, self._wanted(1)
+        try:
+            due_at = await self._call(lambda: store.queues.next_due(wanted))
+            if due_at is not None:
+                left = due_at - store.now()
+                waits.append(left if left > 0 else _LIMITED_S)
+        except StoreError:
+            self._troubled += 1
+        return max(min(waits), 0.0)
+
+    async def _sweep(self) -> None:
+        """Look, once in a while, for runs that do not move."""
+        now = self._services.clock.now()
+        if now - self._swept_at < SWEEP_S:
+            return
+        self._swept_at = now
+        report: Report = await self._call(self._recovery.sweep)
+        for flow, count in report.unknown.items():
+            some = "a run" if count == 1 else f"{count} runs"
+            self._report_flow(flow, f"{some} of flow {flow!r} wait, and this worker was not given that flow")
+
+    def _report_flow(self, flow: str, told: str) -> None:
+        if f"flow {flow}" not in self._reported:
+            self._reported.add(f"flow {flow}")
+            self._on_report(
+                Trouble(flow=flow, told=f"{told}. Give it the file that defines it, or start another worker.")
+            )
+
+
+def _log_trouble(trouble: Trouble) -> None:
+    whose = f"run {trouble.run_id!r}: " if trouble.run_id and trouble.run_id not in trouble.told else ""
+    _log.warning("%s%s", whose, trouble.told)

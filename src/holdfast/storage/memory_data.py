@@ -1,0 +1,69 @@
+"""What the memory stores of one name share. Whoever looks at it or changes it holds its lock."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+
+import msgspec
+
+from holdfast.storage.blobs import MemoryBlobs
+from holdfast.storage.contract import FINAL, Holder, NewRun, Request, Row, Snapshot, View
+from holdfast.storage.upkeep import WHOLE
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What an append is judged by."""
+
+    seq: int
+    fence: int
+    holder: str | None
+
+
+class Run:
+    """Everything that is kept of a run."""
+
+    def __init__(self, new: NewRun, view: View) -> None:
+        self.new = msgspec.structs.replace(new, labels=dict(new.labels))
+        self.view = view
+        self.rows: list[Row] = []
+        self.snapshots: dict[int, Snapshot] = {}
+        self.head = Head(0, 0, None)
+        self.trimmed = WHOLE
+
+
+class Data:
+    """The runs, their holders and their inbox."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # a failpoint's hook may play a second writer
+        self.heard = threading.Condition(self.lock)
+        self.runs: dict[str, Run] = {}
+        self.unended: dict[str, Run] = {}
+        """Those that are neither completed nor cancelled."""
+        self.definitions: dict[str, bytes] = {}
+        self.holders: dict[str, tuple[Holder, float]] = {}
+        """Engine id -> the holder and when its time runs out."""
+        self.waiting: dict[tuple[str, str], Request] = {}
+        """Requests by run and request id, in the order they came."""
+        self.taken: set[tuple[str, str]] = set()
+        self.blobs = MemoryBlobs()
+        self.limits: dict[str, int] = {}
+        self.news = 0
+        """How often something came on offer or into an inbox."""
+        self.generation = uuid.uuid4().hex
+
+    def tell(self) -> None:
+        """Wake whoever waits for something to come on offer."""
+        self.news += 1
+        self.heard.notify_all()
+
+    def turned(self, run_id: str) -> None:
+        """An append has been applied to a run: keep in mind whether it has ended, and tell if nobody holds it now."""
+        run = self.runs[run_id]
+        if run.view.status in FINAL:
+            self.unended.pop(run_id, None)
+        else:
+            self.unended[run_id] = run
+        if run.head.holder is None:
+            self.tell()

@@ -1,0 +1,101 @@
+"""Which runs wait for somebody to carry them on, and who gets them: what a worker asks of a store.
+
+A run belongs to one named queue and has a priority, both from its creation. It is *on offer* when nobody holds it (no lease, or
+one whose holder is dead or whose time ran out) and something can be done with it:
+
+- `pending`: recorded, and nobody has begun it;
+- `running` or `interrupted`: its holder left it, or died;
+- `due`: it waits, and the time it waits for (`View.due_at`) has come;
+- `asked`: it waits, is paused or has failed, and somebody left a request in its inbox.
+
+`completed` and `cancelled` runs are never on offer. A queue may have a limit: no more of its runs than that are held at a time,
+over all workers of the store. Offers are worked out from run rows, leases and inbox when somebody asks: there is no second
+record of them that could be lost or be wrong. Every store passes `holdfast.testing.queues`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+from holdfast.storage.leases import Holder, Lease
+
+DEFAULT_QUEUE = "default"
+
+FENCE_STEP = 1_000_000
+"""By how much every fence grows when a store is put back from a copy: more than anybody was granted since that was made."""
+
+Why: TypeAlias = Literal["pending", "running", "interrupted", "due", "asked"]
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker is ready to carry on."""
+
+    flows: tuple[str, ...]
+    """Names of the flows it knows; runs of others are left alone."""
+    queues: tuple[str, ...] = ()
+    """Only these queues; empty: all."""
+    limit: int = 1
+    """How many runs at most."""
+    without: tuple[str, ...] = ()
+    """Ids of runs to pass over: what this worker could not take up lately, and another may. Every store honours it in `take`."""
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A run that a worker has got, and why it was on offer."""
+
+    lease: Lease
+    flow: str
+    why: Why
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as the store sees it."""
+
+    name: str
+    limit: int | None = None
+    """Runs of it that may be held at a time; None: no limit."""
+    held: int = 0
+    offered: int = 0
+    """Runs of it that are on offer, whether or not the limit lets anybody take them."""
+
+
+class Queues(Protocol):
+    """The seam. Verbs are plain functions, may be called from any thread and raise what every verb of a store may raise."""
+
+    def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
+        """Claim runs that are on offer, in one transaction: those with the highest priority first, then those that wait
+        longest (due: since then; asked: since the request; others: since their creation). Two workers that ask at once
+        never get the same run, and neither waits for the other's rows. A take that gets something says that the
+        holder lives (as `Store.renew` does). The fence of each run grows by one.
+        """
+
+    def next_due(self, wanted: Wanted) -> float | None:
+        """When the next run that is wanted falls due by itself, in the store's time, which may be past; None: no time is
+        known. Queues at their limit do not count: a lease given back is heard. When a lease runs out is not told.
+        """
+
+    def limit(self, queue: str, limit: int | None) -> None:
+        """Let no more than `limit` runs of a queue be held at a time, from now on; None: as many as there are. Holders keep
+        what they have.
+        """
+
+    def queues(self) -> list[Queue]:
+        """Every queue that has a limit or a run that has not ended, by name."""
+
+    def hear(self, timeout_s: float) -> bool:
+        """Wait until something may have come on offer or into an inbox (a new run, a request, a lease given back), also since
+        the last `hear`, at most this long. True: look again; False: nothing was heard, which is no proof that there is
+        nothing. Costs no query while nothing happens where the database can tell; never raises for a lost connection: it
+        waits, and returns False. One worker hears at a time: of two on one store object each may miss what woke the other.
+        """
+
+    def hush(self) -> None:
+        """Have every `hear` of this store return at once, or the next one if there is none: for who stops. Never raises."""
+
+    def renew_generation(self) -> str:
+        """Mark a store that was put back from a copy: a new generation, which is returned, nobody holds anything, and every
+        fence grows by `FENCE_STEP`. Whoever wrote to the store after the copy was made is refused from then on. Close the
+        store afterwards: `Store.generation` is read when it is opened.
+        """

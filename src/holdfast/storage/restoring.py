@@ -1,0 +1,157 @@
+"""Backups of a store with its blobs, and stores from backups.
+
+A backup is what the database's own means write (`Upkeep.backup`), and beside it a folder `<file>.blobs` for the blobs that are
+not in the database. Invariants:
+
+- Every blob that the copy refers to is in the folder: blobs are copied before and after the database. One that is removed
+  meanwhile was copied before; one that is new is too young to be removed.
+- A store that was put back is no older self of the other: it has a new generation, nobody holds anything, and no fence is given
+  out twice. It gets its name when that is true.
+- Nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from holdfast.errors import SettingError, StoreCorrupt, StoreUnusable
+from holdfast.storage import copies, disk
+from holdfast.storage.blobs import Blobs, FileBlobs
+from holdfast.storage.contract import Store
+from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.urls import open_store, sqlite_path
+
+Progress = Callable[[str, int, int], None]
+
+_SQLITE, _POSTGRES = b"SQLite format 3\0", b"PGDMP"
+_SCHEMA = re.compile(r"^\d+; \d+ \d+ SCHEMA - (\S+) ", re.MULTILINE)
+
+
+def back_up(store: Store, file: str, progress: Progress = lambda what, done, of: None) -> int:
+    """Write a backup to a new file, while runs go on: how many blobs lie beside it."""
+    target = Path(file).expanduser().absolute()
+    copies.refuse_taken(target)
+    folder = Path(f"{target}.blobs")  # one that a killed backup left is gone on with
+    beside = _in_database(store)
+    count = 0 if beside else _copy_blobs(store.blobs, FileBlobs(folder), progress)
+    store.upkeep.backup(str(target), lambda done, of: progress("database", done, of))
+    return count if beside else count + _copy_blobs(store.blobs, FileBlobs(folder), progress)
+
+
+def _in_database(store: Store) -> bool:
+    """Whether the copy of the database holds the blobs."""
+    return store.blobs.where == store.url
+
+
+def _copy_blobs(source: Blobs, target: FileBlobs, progress: Progress) -> int:
+    known = set(target.digests())
+    wanted = [digest for digest in source.digests() if digest not in known]
+    for number, digest in enumerate(wanted, 1):
+        target.put(digest, source.get(digest))
+        progress("blobs", number, len(wanted))
+    for run_id in source.spilling():
+        there = target.spilled(run_id)
+        for key, data in source.spilled(run_id).items():
+            if there.get(key) != data:
+                target.unspill(run_id, [key])
+                target.spill(run_id, key, data)
+    return len(wanted)
+
+
+def restore(file: str, url: str, progress: Progress = lambda what, done, of: None) -> str:
+    """Make a store from a backup where there is none: its URL. Raises `SettingError` where there is one already."""
+    source = Path(file).expanduser().absolute()
+    try:
+        with source.open("rb") as handle:
+            head = handle.read(len(_SQLITE))
+    except OSError as fault:
+        raise StoreUnusable(f"{source} cannot be read: {fault.strerror}. Check the path.") from fault
+    path = sqlite_path(url)
+    if head == _SQLITE and path is not None:
+        return _restore_sqlite(source, Path(path).expanduser().absolute(), progress)
+    if head.startswith(_POSTGRES) and url.startswith(("postgres://", "postgresql://")):
+        return _restore_postgres(source, url)
+    kind = "SQLite" if head == _SQLITE else "PostgreSQL" if head.startswith(_POSTGRES) else None
+    if kind is None:
+        raise StoreCorrupt(f"{source} is no backup of Holdfast. `holdfast backup FILE` makes them.")
+    raise SettingError(
+        f"{source} is a backup of a {kind} store, and --store names another kind. Name one of that kind."
+    )
+
+
+# --- SQLite ------------------------------------------------------------------------------------------
+
+
+def _restore_sqlite(source: Path, target: Path, progress: Progress) -> str:
+    blobs = Path(f"{target}.blobs")  # those of a lost database are still good: their names say what they are
+    for taken in (target, Path(f"{target}-wal")):
+        if taken.exists():
+            raise SettingError(
+                f"{taken} exists already, and nothing is overwritten. Choose another path, or move it away."
+            )
+    disk.make_folder(target.parent)
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)  # 0600
+    try:
+        with os.fdopen(handle, "wb") as copy, source.open("rb") as original:
+            shutil.copyfileobj(original, copy)
+        beside = Path(f"{source}.blobs")
+        if beside.is_dir():
+            _copy_blobs(FileBlobs(beside), FileBlobs(blobs), progress)
+        _make_new(temporary)
+        copies.name_file(temporary, target)
+    finally:
+        for left in (temporary, f"{temporary}-wal", f"{temporary}-shm"):
+            with suppress(FileNotFoundError):
+                os.unlink(left)
+    return f"sqlite:///{target}"
+
+
+def _make_new(path: str) -> None:
+    """Let nothing that was given out before the copy be of use in it, before anybody can open it."""
+    store = SqliteStore(path)
+    try:
+        damage = store.check()
+        if damage:
+            raise StoreCorrupt(f"the backup is damaged: {damage[0]}. Take another copy of it.")
+        store.queues.renew_generation()
+    finally:
+        store.close()
+
+
+# --- PostgreSQL --------------------------------------------------------------------------------------
+
+
+def _restore_postgres(source: Path, url: str) -> str:
+    from holdfast.storage import postgres_upkeep
+    from holdfast.storage.postgres_address import Address
+
+    address = Address(url)
+    held = _SCHEMA.findall(postgres_upkeep.call("pg_restore", None, "--list", str(source)))
+    if held != [address.schema]:
+        raise SettingError(
+            f"{source} holds the schema {', '.join(held) or 'of no store'}, and --store names {address.schema!r}. "
+            f"Add schema={held[0] if held else '…'} to the URL."
+        )
+    listed = postgres_upkeep.call(
+        "psql", address, "--tuples-only", "--no-align", f"--command=\\dn {address.schema}"
+    )
+    if listed.strip():
+        raise SettingError(
+            f"{address.url} has the schema {address.schema!r} already, and nothing is overwritten. Drop or rename it first, or "
+            "restore into another database."
+        )
+    postgres_upkeep.call(
+        "pg_restore", address, "--single-transaction", "--exit-on-error", "--no-owner", str(source)
+    )
+    store = open_store(url)
+    try:
+        store.queues.renew_generation()
+    finally:
+        store.close()
+    return address.url

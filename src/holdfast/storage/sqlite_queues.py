@@ -1,0 +1,192 @@
+"""The queues of a SQLite store. It owns no connection; the store's own are used, by the store's rules.
+
+SQLite has one writer by nature, so takes and renewals wait for each other and for appends. Invariants: where nothing is on
+offer, nothing is written and the write lock is not taken; and waiting costs no query. The log of the database is
+looked at from outside (`os.stat`), and only when that has changed SQLite is asked whether anybody else wrote.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from holdfast.storage import holder as holders
+from holdfast.storage.leases import Holder
+from holdfast.storage.offers import Cells, Fates, Offer, choose, full, listed, room
+from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted
+
+_Rows: TypeAlias = Callable[..., list[Cells]]
+
+LOOK_S = 0.05
+"""How often the database's log is looked at while somebody waits."""
+_encode = msgspec.json.Encoder().encode
+
+
+class Lent(NamedTuple):
+    """What a store lends to its queues."""
+
+    commit: Callable[[Literal["claim"], Callable[[], Any]], Any]
+    """One transaction."""
+    do: Callable[..., Any]
+    """A query by its name within it, with its values."""
+    read: Callable[[str, Cells], list[Cells]]
+    renew: Callable[[Holder, float], int]
+    """Says within a transaction that a holder lives; the key of its row."""
+    now: Callable[[], float]
+    version: Callable[[], int]
+    """A number that changes when another connection than the store's writing one has written."""
+
+
+class SqliteQueues:
+    """The queues of the store at `path`. `timer` only has to run evenly."""
+
+    def __init__(
+        self, path: str, lent: Lent, alive: holders.Alive, *, timer: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._log = path + "-wal"
+        self._lent = lent
+        self._alive = alive
+        self._timer = timer
+        self._heard = threading.Condition()
+        self._news = self._news_seen = 0
+        self._hushes = self._hushes_seen = 0
+        self._seen = self._look()
+        self._version: int | None = None
+        self._unsure = True  # a write within the same tick of the file system's clock would not be seen
+
+    def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
+        if wanted.limit <= 0 or not self._offers(self._read, wanted, self._fates(self._read), 1):
+            return []
+        taken: list[Taken] = self._lent.commit("claim", lambda: self._take(holder, wanted))
+        return taken
+
+    def _take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
+        for dead in self._fates(self._within).dead:
+            self._lent.do("release_dead", dead)
+            self._lent.do("drop_idle_holder", dead)
+        fates = self._fates(self._within)
+        offers = self._offers(self._within, wanted, fates, wanted.limit)
+        chosen = choose(offers, self._room(self._within, fates), wanted.limit)
+        if chosen:
+            key = self._lent.renew(holder, self._lent.now())
+            for offer in chosen:
+                self._lent.do("take_lease", offer.key, key, offer.fence + 1)
+        return [offer.taken() for offer in chosen]
+
+    def next_due(self, wanted: Wanted) -> float | None:
+        fates = self._fates(self._read)
+        stopped = full(self._room(self._read, fates))
+        ((due_at,),) = self._read("next_due", *_asked(wanted), _json(fates.lost), _json(stopped))
+        return None if due_at is None else float(due_at)
+
+    def limit(self, queue: str, limit: int | None) -> None:
+        def write() -> None:
+            if limit is None:
+                self._lent.do("drop_limit", queue)
+            else:
+                self._lent.do("set_limit", queue, limit)
+
+        self._lent.commit("claim", write)
+        self.tell()
+
+    def queues(self) -> list[Queue]:
+        fates = self._fates(self._read)
+        offered = self._read("offered_runs", _json(fates.lost), self._lent.now())
+        held = fates.held(self._read("held_runs"))
+        return listed(self._read("queue_names"), self._read("limits"), held, offered)
+
+    def renew_generation(self) -> str:
+        generation = uuid.uuid4().hex
+
+        def write() -> None:
+            self._lent.do("new_generation", generation)
+            self._lent.do("renew_fences", FENCE_STEP)
+            self._lent.do("drop_holders")
+
+        self._lent.commit("claim", write)
+        self.tell()
+        return generation
+
+    def _fates(self, rows: _Rows) -> Fates[int]:
+        return Fates(rows("holders"), self._lent.now(), self._alive)
+
+    def _room(self, rows: _Rows, fates: Fates[int]) -> dict[str, int]:
+        limits = rows("limits")
+        return room(limits, fates.held(rows("held_runs"))) if limits else {}
+
+    def _offers(self, rows: _Rows, wanted: Wanted, fates: Fates[int], limit: int) -> list[Offer]:
+        limit += len(wanted.without)  # so many of the first may be passed over
+        found = rows("offers", *_asked(wanted), _json(fates.lost), self._lent.now(), limit)
+        offers = [Offer(*cells) for cells in found]
+        return [offer for offer in offers if offer.run_id not in wanted.without]
+
+    def _read(self, query: str, *values: Any) -> list[Cells]:
+        return self._lent.read(query, values)
+
+    def _within(self, query: str, *values: Any) -> list[Cells]:
+        found: list[Cells] = self._lent.do(query, *values).fetchall()
+        return found
+
+    # --- hearing -------------------------------------------------------------------------------------
+
+    def hear(self, timeout_s: float) -> bool:
+        self._lent.now()  # refuses a store that was closed
+        until = self._timer() + timeout_s
+        while True:
+            if self._others_wrote():
+                return True
+            left = until - self._timer()
+            with self._heard:
+                if self._wait(min(left, LOOK_S)):
+                    news, self._news_seen = self._news != self._news_seen, self._news
+                    self._hushes_seen = self._hushes
+                    return news
+            if left <= 0:
+                return False
+
+    def _wait(self, timeout_s: float) -> bool:
+        return self._heard.wait_for(
+            lambda: self._news != self._news_seen or self._hushes != self._hushes_seen, max(timeout_s, 0.0)
+        )
+
+    def tell(self) -> None:
+        """Wake who hears: the store itself has put something on offer, or into an inbox."""
+        with self._heard:
+            self._news += 1
+            self._heard.notify_all()
+
+    def hush(self) -> None:
+        with self._heard:
+            self._hushes += 1
+            self._heard.notify_all()
+
+    def _others_wrote(self) -> bool:
+        """Whether another connection has written since this was last asked."""
+        found = self._look()
+        if found == self._seen and not self._unsure:
+            return False
+        self._unsure = found != self._seen
+        self._seen = found
+        version, self._version = self._version, self._lent.version()
+        return version != self._version
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._log)
+        except OSError:
+            return None
+        return found.st_size, found.st_mtime_ns
+
+
+def _asked(wanted: Wanted) -> tuple[str, str | None]:
+    return _json(wanted.flows), _json(wanted.queues) if wanted.queues else None
+
+
+def _json(values: object) -> str:
+    return _encode(values).decode()

@@ -1,0 +1,565 @@
+"""The suite that the queues of every store pass: what `holdfast.storage.queues` says, as tests.
+
+    from holdfast.testing.queues import QueuesConformance
+
+    class TestMyQueues(QueuesConformance):
+        def open(self, folder, clock):
+            return MyStore(folder / "runs", clock=clock)
+
+Run it with pytest (nothing of pytest is needed to import it). `open` is called several times within a test, also while an
+earlier store is still open: all of them are the same place. A store that other processes cannot open sets `shared = False`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import FenceLost, RunHeld, StoreUnusable
+from holdfast.storage.contract import Holder, Lease, Query, Request, Store
+from holdfast.storage.holder import alive
+from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted
+from holdfast.testing.appends import Log, Time, dead_process, in_threads, raises
+
+TTL_S = 30.0
+QUIET_S = 0.2
+"""How long nothing must be heard before a test believes that it is quiet."""
+HOSTILE = (
+    "'",
+    '"',
+    "a' or '1'='1",
+    "%",
+    "$.a",
+    "[0]",
+    "\\",
+    " ",
+    "\n",
+    "é",
+    "日本",
+    "🐙",
+    "null",
+    "--",
+    "?1",
+    "{}",
+    ",",
+)
+ANY = Wanted(flows=("flow",), limit=100)
+
+_PROGRAM = """
+import sys
+from holdfast.storage.contract import Holder
+from holdfast.storage.queues import Wanted
+from holdfast.storage.urls import open_store
+store = open_store(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+while taken := store.queues.take(Holder(id=sys.argv[2], ttl_s=600.0), Wanted(flows=("flow",), limit=3)):
+    for one in taken:
+        print(one.lease.run_id, flush=True)
+"""
+
+
+class QueuesConformance:
+    """Everything the queues of a store promise. Subclass it, name the class `Test…` and say how to open your store."""
+
+    shared = True
+
+    def open(self, folder: Path, clock: Callable[[], float]) -> Store:
+        """The store in this folder, by this clock."""
+        raise NotImplementedError("say how to open your store")
+
+    def setup_method(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
+        self.time = Time()
+        self.opened: list[Store] = []
+        self.store = self.another()
+        self.queues = self.store.queues
+        self.worker = Holder(id="worker-1", ttl_s=TTL_S)
+        self.rival = Holder(id="worker-2", ttl_s=TTL_S)
+
+    def teardown_method(self) -> None:
+        for store in self.opened:
+            store.close()
+        shutil.rmtree(self.folder)
+
+    def another(self) -> Store:
+        """A second way into the same store, as another process has it."""
+        store = self.open(self.folder, self.time)
+        self.opened.append(store)
+        return store
+
+    def recorded(self, run_id: str, **changes: Any) -> Log:
+        """A run that nobody holds, pending unless told otherwise."""
+        log = Log(run_id)
+        append = log.create(**{"status": "pending", "created_at": self.time.at, **changes})
+        assert self.store.append([append]) == [None]
+        log.wrote(append)
+        return log
+
+    def held_by(self, holder: Holder, run_id: str, **changes: Any) -> Log:
+        """A run that this holder made and holds, running unless told otherwise."""
+        self.store.renew(holder)
+        log = Log(run_id, holder=holder.id, fence=1)
+        append = log.create(**{"created_at": self.time.at, **changes})
+        assert self.store.append([append]) == [None]
+        log.wrote(append)
+        return log
+
+    def taken(self, holder: Holder | None = None, **wanted: Any) -> list[str]:
+        """The ids of what a holder takes, in order."""
+        asked = msgspec.structs.replace(ANY, **wanted)
+        return [one.lease.run_id for one in self.queues.take(holder or self.worker, asked)]
+
+    def quiet(self, store: Store) -> None:
+        """Hear until nothing is heard."""
+        while store.queues.hear(QUIET_S):
+            pass
+
+    # --- what is on offer ----------------------------------------------------------------------------
+
+    def test_a_pending_run_is_taken_and_then_held(self) -> None:
+        self.recorded("r1")
+        assert self.queues.take(self.worker, ANY) == [Taken(Lease("r1", 1, 1), "flow", "pending")]
+        run = self.another().run("r1")
+        assert (run.holder, run.held, run.fence) == (self.worker, True, 1)
+        with raises(RunHeld):
+            self.store.claim("r1", self.rival)
+        assert self.taken(self.rival) == []
+
+    def test_what_was_taken_can_be_written_to(self) -> None:
+        log = self.recorded("r1")
+        (one,) = self.queues.take(self.worker, ANY)
+        assert self.store.append([log.next(holder=self.worker.id, fence=one.lease.fence)]) == [None]
+
+    def test_queue_and_priority_are_kept_and_found(self) -> None:
+        self.recorded("r1")
+        self.recorded("r2", queue="mail", priority=-7)
+        assert [(run.queue, run.priority) for run in map(self.store.run, ("r1", "r2"))] == [
+            ("default", 0),
+            ("mail", -7),
+        ]
+        assert [run.run_id for run in self.store.runs(Query(queue="mail"))] == ["r2"]
+        assert self.store.runs(Query(queue="none")) == []
+
+    def test_what_a_holder_left_is_on_offer(self) -> None:
+        for status in ("running", "interrupted"):
+            log = self.held_by(self.rival, status)
+            append = log.next(status=status, release=True)
+            assert self.store.append([append]) == [None]
+        self.held_by(self.rival, "released")
+        self.store.release("released", self.rival.id, 1)
+        found = {one.lease.run_id: (one.why, one.lease) for one in self.queues.take(self.worker, ANY)}
+        assert found == {
+            "running": ("running", Lease("running", 2, 3)),
+            "interrupted": ("interrupted", Lease("interrupted", 2, 3)),
+            "released": ("running", Lease("released", 2, 1)),
+        }
+
+    def test_what_has_ended_or_waits_for_somebody_is_not_on_offer(self) -> None:
+        for status in ("completed", "cancelled", "failed", "waiting", "paused"):
+            self.recorded(status, status=status)
+        assert self.taken() == []
+        assert self.queues.next_due(ANY) is None
+
+    def test_runs_of_flows_that_are_not_known_are_left_alone(self) -> None:
+        self.recorded("strange", flow="strange", priority=9)
+        self.recorded("known")
+        assert self.taken() == ["known"]
+        assert self.taken(flows=()) == []
+        run = self.store.run("strange")
+        assert (run.status, run.fence, run.holder) == ("pending", 0, None)
+        assert self.taken(flows=("other", "strange")) == ["strange"]
+
+    def test_only_the_wanted_queues_are_served(self) -> None:
+        for queue in ("default", "mail", "video"):
+            self.recorded(queue, queue=queue)
+        assert self.taken(queues=("mail", "none")) == ["mail"]
+        assert self.taken(queues=("video", "default"), limit=1) == ["default"]
+        assert self.taken() == ["video"]
+
+    def test_names_are_taken_as_they_are(self) -> None:
+        for number, name in enumerate(HOSTILE):
+            self.recorded(f"r{number}", flow=name, queue=name)
+        for name in HOSTILE:
+            self.queues.limit(name, 1)
+        for number, name in enumerate(HOSTILE):
+            assert self.taken(flows=(name,), queues=(name,)) == [f"r{number}"]
+        assert self.taken(flows=HOSTILE, queues=HOSTILE) == []
+        assert {queue.name for queue in self.queues.queues()} == set(HOSTILE)
+
+    # --- order ---------------------------------------------------------------------------------------
+
+    def test_the_highest_priority_comes_first_and_then_who_waits_longest(self) -> None:
+        for run_id, priority, age in (("b", 1, 5), ("c", 1, 3), ("a", 2, 1), ("e", -3, 99), ("d", 0, 50)):
+            self.recorded(run_id, priority=priority, created_at=self.time.at - age)
+        assert self.taken(limit=2) == ["a", "b"]
+        assert self.taken() == ["c", "d", "e"]
+
+    def test_flows_and_queues_of_one_priority_are_served_by_age(self) -> None:
+        for number in range(6):
+            self.recorded(
+                f"r{number}", flow=f"flow{number % 2}", queue=f"q{number % 3}", created_at=float(number)
+            )
+        for number in range(6):
+            assert self.taken(flows=("flow0", "flow1"), limit=1) == [f"r{number}"]
+
+    def test_due_and_orphaned_and_asked_runs_stand_in_one_line_with_the_pending(self) -> None:
+        at = self.time.at
+        self.recorded("pending", created_at=at - 10)
+        self.recorded("due", status="waiting", due_at=at - 20, created_at=at - 99)
+        self.recorded("asked", status="paused", created_at=at - 99)
+        self.store.post("asked", Request(id="q", verb="resume", at=at - 5))
+        self.held_by(msgspec.structs.replace(self.rival, ttl_s=1.0), "orphan", created_at=at - 15)
+        self.recorded("first", status="waiting", due_at=at, priority=1)
+        self.time.pass_s(2)
+        assert self.taken() == ["first", "due", "orphan", "pending", "asked"]
+
+    def test_no_more_than_asked_for_are_taken(self) -> None:
+        for number in range(5):
+            self.recorded(f"r{number}")
+        assert self.taken(limit=0) == []
+        assert len(self.taken(limit=2)) == 2
+        assert len(self.taken(limit=2)) == 2
+        assert len(self.taken(limit=2)) == 1
+
+    # --- those who are gone --------------------------------------------------------------------------
+
+    def test_a_run_whose_holder_ran_out_of_time_is_on_offer_and_its_late_write_is_refused(self) -> None:
+        log = self.held_by(self.rival, "r1")
+        self.held_by(self.rival, "waits", status="waiting", due_at=self.time.at + 99)
+        self.time.pass_s(TTL_S - 1)
+        assert self.taken() == []
+        self.time.pass_s(2)
+        assert self.queues.take(self.worker, ANY) == [Taken(Lease("r1", 2, 1), "flow", "running")]
+        (verdict,) = self.store.append([log.next()])
+        assert isinstance(verdict, FenceLost)
+        self.store.renew(self.rival)
+        assert self.store.run("waits").holder == self.rival
+
+    def test_a_holder_that_goes_on_renewing_keeps_its_runs(self) -> None:
+        self.held_by(self.rival, "r1")
+        for _ in range(3):
+            self.time.pass_s(TTL_S - 1)
+            self.store.renew(self.rival)
+        assert self.taken() == []
+
+    def test_the_runs_of_a_dead_process_are_on_offer_at_once(self) -> None:
+        dead = dead_process()
+        if alive(dead) is None:
+            return  # this platform cannot tell; the time to live decides
+        for number in range(3):
+            self.held_by(dead, f"r{number}", priority=-number)
+        assert self.taken(limit=2) == ["r0", "r1"]
+        assert self.taken() == ["r2"]
+
+    def test_a_take_says_that_its_holder_lives(self) -> None:
+        self.recorded("r1")
+        self.recorded("r2")
+        assert self.taken(limit=1) == ["r1"]
+        self.time.pass_s(TTL_S - 1)
+        assert self.taken(limit=1) == ["r2"]
+        self.time.pass_s(2)
+        assert self.taken(self.rival) == []
+
+    def test_a_holder_that_is_gone_leaves_its_runs_on_offer(self) -> None:
+        self.recorded("r1")
+        assert self.taken() == ["r1"]
+        self.store.renew(msgspec.structs.replace(self.worker, ttl_s=0.0))
+        assert self.taken(self.rival) == ["r1"]
+
+    # --- due -----------------------------------------------------------------------------------------
+
+    def test_a_waiting_run_is_on_offer_when_its_time_has_come(self) -> None:
+        due_at = self.time.at + 10.5
+        self.recorded("r1", status="waiting", due_at=due_at)
+        assert self.queues.next_due(ANY) == due_at
+        self.time.pass_s(10)
+        assert self.taken() == []
+        self.time.pass_s(0.5)
+        assert self.queues.take(self.worker, ANY) == [Taken(Lease("r1", 1, 1), "flow", "due")]
+        assert self.queues.next_due(ANY) is None
+
+    def test_the_next_due_time_is_that_of_what_is_wanted(self) -> None:
+        at = self.time.at
+        self.recorded("late", status="waiting", due_at=at + 30, priority=5)
+        self.recorded("soon", status="waiting", due_at=at + 20, queue="mail")
+        self.recorded("strange", status="waiting", due_at=at + 10, flow="strange")
+        self.recorded("pending", due_at=at + 5)
+        self.held_by(self.rival, "held", status="waiting", due_at=at + 1)
+        assert self.queues.next_due(ANY) == at + 20
+        assert self.queues.next_due(msgspec.structs.replace(ANY, queues=("default",))) == at + 30
+        assert self.queues.next_due(msgspec.structs.replace(ANY, flows=("none",))) is None
+        self.time.pass_s(TTL_S + 1)
+        assert self.queues.next_due(ANY) == at + 1
+
+    def test_a_queue_at_its_limit_has_no_next_due_time(self) -> None:
+        self.queues.limit("default", 1)
+        log = self.held_by(self.rival, "held")
+        self.recorded("r1", status="waiting", due_at=self.time.at - 1)
+        assert self.queues.next_due(ANY) is None
+        assert self.taken() == []
+        assert self.store.append([log.next(status="completed", release=True)]) == [None]
+        assert self.queues.next_due(ANY) == self.time.at - 1
+        assert self.taken() == ["r1"]
+
+    def test_a_time_that_changes_while_a_run_is_held_counts_when_it_is_left(self) -> None:
+        log = self.held_by(self.rival, "r1", status="waiting", due_at=self.time.at + 5)
+        assert self.store.append([log.next(status="waiting", due_at=self.time.at + 50, release=True)]) == [
+            None
+        ]
+        assert self.queues.next_due(ANY) == self.time.at + 50
+        self.time.pass_s(6)
+        assert self.taken() == []
+        self.time.pass_s(45)
+        assert self.taken() == ["r1"]
+
+    # --- asked ---------------------------------------------------------------------------------------
+
+    def test_a_request_puts_a_run_on_offer_that_waits_is_paused_or_failed(self) -> None:
+        for status in ("waiting", "paused", "failed", "completed", "cancelled"):
+            self.recorded(status, status=status)
+            self.store.post(status, Request(id="one", verb="signal"))
+            self.store.post(status, Request(id="two", verb="signal"))
+        found = self.queues.take(self.worker, ANY)
+        assert {one.lease.run_id for one in found} == {"waiting", "paused", "failed"}
+        assert {one.why for one in found} == {"asked"}
+
+    def test_a_request_that_was_answered_offers_nothing_any_more(self) -> None:
+        log = self.recorded("r1", status="waiting", due_at=self.time.at + 99)
+        self.store.post("r1", Request(id="q", verb="signal"))
+        (one,) = self.queues.take(self.worker, ANY)
+        assert one.why == "asked"
+        answered = log.next(
+            holder=self.worker.id,
+            fence=1,
+            status="waiting",
+            due_at=self.time.at + 99,
+            taken=("q",),
+            release=True,
+        )
+        assert self.store.append([answered]) == [None]
+        assert self.taken() == []
+
+    def test_a_request_to_a_held_run_is_for_its_holder(self) -> None:
+        self.held_by(self.rival, "r1", status="waiting")
+        self.store.post("r1", Request(id="q", verb="signal"))
+        assert self.taken() == []
+        self.time.pass_s(TTL_S + 1)
+        assert self.taken() == ["r1"]
+
+    # --- limits --------------------------------------------------------------------------------------
+
+    def test_no_more_runs_of_a_queue_are_held_than_its_limit(self) -> None:
+        for number in range(5):
+            self.recorded(f"r{number}", queue="mail", created_at=float(number))
+        self.queues.limit("mail", 2)
+        other = self.another().queues
+        assert self.taken() == ["r0", "r1"]
+        assert other.take(self.rival, ANY) == []
+        self.store.release("r0", self.worker.id, 1)
+        assert [one.lease.run_id for one in other.take(self.rival, ANY)] == ["r0"]
+        self.queues.limit("mail", 4)
+        assert self.taken() == ["r2", "r3"]
+        self.queues.limit("mail", 0)
+        assert self.taken() == []
+        self.queues.limit("mail", None)
+        assert self.taken() == ["r4"]
+
+    def test_a_queue_at_its_limit_hides_nobody_behind_it(self) -> None:
+        for number in range(10):
+            self.recorded(f"mail{number}", queue="mail", priority=9)
+            self.recorded(f"paused{number}", status="paused", queue="mail", priority=9)
+            self.store.post(f"paused{number}", Request(id="q", verb="resume"))
+            self.held_by(
+                msgspec.structs.replace(self.rival, ttl_s=1.0), f"orphan{number}", queue="mail", priority=9
+            )
+        self.recorded("r1")
+        self.queues.limit("mail", 1)
+        self.time.pass_s(2)
+        assert sorted(self.taken(limit=2))[1] == "r1"
+        assert self.taken(limit=2) == []
+
+    def test_what_the_dead_hold_does_not_count_against_a_limit(self) -> None:
+        self.queues.limit("default", 1)
+        self.held_by(self.rival, "r1")
+        assert self.taken() == []
+        self.time.pass_s(TTL_S + 1)
+        self.recorded("r2")
+        assert self.taken(limit=5) == ["r1"]
+        assert self.taken(limit=5) == []
+
+    def test_a_limit_holds_however_many_ask_at_once(self) -> None:
+        for number in range(30):
+            self.recorded(f"r{number}")
+        self.queues.limit("default", 7)
+        stores = [self.another() for _ in range(4)]
+        found: list[str] = []
+
+        def take(store: Store) -> Callable[[], None]:
+            def ask() -> None:
+                me = Holder(id=f"w{id(store)}", ttl_s=TTL_S)
+                for _ in range(4):
+                    found.extend(
+                        one.lease.run_id for one in store.queues.take(me, Wanted(flows=("flow",), limit=2))
+                    )
+
+            return ask
+
+        in_threads(1, *(take(store) for store in stores))
+        assert len(found) == len(set(found)) == 7
+        assert self.queues.queues() == [Queue(name="default", limit=7, held=7, offered=23)]
+
+    def test_queues_are_listed_with_what_is_held_and_offered(self) -> None:
+        self.held_by(msgspec.structs.replace(self.worker, ttl_s=1.0), "over", queue="a")
+        self.time.pass_s(2)
+        self.queues.limit("empty", 3)
+        self.queues.limit("gone", 3)
+        self.queues.limit("gone", None)
+        self.recorded("p1", queue="mail")
+        self.recorded("p2", queue="mail", flow="strange")
+        self.recorded("due", queue="mail", status="waiting", due_at=self.time.at)
+        self.recorded("asked", queue="mail", status="failed")
+        self.store.post("asked", Request(id="q", verb="retry"))
+        self.recorded("waits", queue="mail", status="waiting", due_at=self.time.at + 1)
+        self.held_by(self.rival, "held", queue="mail")
+        self.recorded("failed", queue="old", status="failed")
+        self.recorded("done", queue="done", status="completed")
+        assert self.queues.queues() == [
+            Queue(name="a", offered=1),
+            Queue(name="empty", limit=3),
+            Queue(name="mail", held=1, offered=4),
+            Queue(name="old"),
+        ]
+
+    # --- many at once --------------------------------------------------------------------------------
+
+    def test_no_run_is_taken_twice_and_none_is_left_by_threads(self) -> None:
+        for number in range(80):
+            self.recorded(f"r{number}", priority=number % 3, queue=f"q{number % 2}")
+        stores = [self.another() for _ in range(4)]
+        found: list[str] = []
+
+        def work(store: Store) -> Callable[[], None]:
+            def take_all() -> None:
+                me = Holder(id=f"w{id(store)}", ttl_s=TTL_S)
+                while taken := store.queues.take(me, Wanted(flows=("flow",), limit=3)):
+                    found.extend(one.lease.run_id for one in taken)
+
+            return take_all
+
+        in_threads(1, *(work(store) for store in stores))
+        found.extend(self.taken())
+        assert sorted(found) == sorted(f"r{number}" for number in range(80))
+
+    def test_no_run_is_taken_twice_among_processes(self) -> None:
+        if not self.shared:
+            return
+        for number in range(60):
+            self.recorded(f"r{number}")
+        workers = [self._process(f"p{number}") for number in range(3)]
+        for worker in workers:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "ready\n"
+        for worker in workers:
+            assert worker.stdin is not None
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+        found = [line for worker in workers for line in worker.communicate(timeout=60)[0].split()]
+        assert all(worker.returncode == 0 for worker in workers)
+        assert sorted(found) == sorted(f"r{number}" for number in range(60))
+
+    def _process(self, name: str) -> subprocess.Popen[str]:
+        """A process that takes all it can once it is told to."""
+        return subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, self.store.url, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+
+    # --- hearing -------------------------------------------------------------------------------------
+
+    def test_whoever_hears_is_woken_by_all_that_may_be_taken(self) -> None:
+        listener = self.another()
+        log = self.held_by(self.rival, "held")
+        self.held_by(self.rival, "held2")
+        self.queues.limit("default", 2)
+        gone = msgspec.structs.replace(self.rival, ttl_s=0.0)
+        acts: dict[str, Callable[[], object]] = {
+            "a new run": lambda: self.recorded("new"),
+            "a request": lambda: self.store.post("held", Request(id="q", verb="cancel")),
+            "an append that gives back": lambda: self.store.append([log.next(status="completed", release=True)]),
+            "a lease given back": lambda: self.store.release("held2", self.rival.id, 1),
+            "a holder that is gone": lambda: self.store.renew(gone),
+            "another limit": lambda: self.queues.limit("default", 5),
+        }  # fmt: skip
+        for what, act in acts.items():
+            if what == "a holder that is gone":
+                self.held_by(self.rival, "held3")
+            self.quiet(listener)
+            act()
+            assert listener.queues.hear(20.0), what
+
+    def test_a_store_hears_what_it_writes_itself(self) -> None:
+        self.quiet(self.store)
+        self.recorded("r1")
+        assert self.queues.hear(20.0)
+
+    def test_nothing_is_heard_where_nothing_happens(self) -> None:
+        self.quiet(self.store)
+        assert not self.queues.hear(0.05)
+        assert not self.queues.hear(0.0)
+
+    def test_a_hush_ends_the_hearing(self) -> None:
+        self.quiet(self.store)
+        self.queues.hush()
+        assert not self.queues.hear(120.0)
+        heard: list[bool] = []
+        listener = threading.Thread(target=lambda: heard.append(self.queues.hear(120.0)), daemon=True)
+        listener.start()
+        self.queues.hush()
+        listener.join(60)
+        assert heard == [False]
+
+    def test_a_closed_store_has_no_queues(self) -> None:
+        self.recorded("r1")
+        self.store.close()
+        for call in (
+            lambda: self.queues.take(self.worker, ANY),
+            lambda: self.queues.next_due(ANY),
+            lambda: self.queues.limit("default", 1),
+            self.queues.queues,
+            lambda: self.queues.hear(0.0),
+        ):
+            with raises(StoreUnusable, "closed"):
+                call()
+        self.queues.hush()
+
+    # --- generations ---------------------------------------------------------------------------------
+
+    def test_a_store_keeps_its_generation(self) -> None:
+        assert self.store.generation
+        assert self.another().generation == self.store.generation
+
+    def test_a_store_that_was_put_back_knows_no_holder_and_refuses_every_fence_of_before(self) -> None:
+        log = self.held_by(self.rival, "r1")
+        before = self.store.generation
+        assert self.queues.renew_generation() != before
+        assert self.another().generation not in {"", before}
+        run = self.store.run("r1")
+        assert (run.holder, run.fence) == (None, 1 + FENCE_STEP)
+        (verdict,) = self.store.append([log.next()])
+        assert isinstance(verdict, FenceLost)
+        assert self.queues.take(self.worker, ANY) == [
+            Taken(Lease("r1", 2 + FENCE_STEP, 1), "flow", "running")
+        ]

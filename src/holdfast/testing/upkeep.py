@@ -1,0 +1,346 @@
+"""The suite that the care of every store passes: what `holdfast.storage.upkeep` says, as tests.
+
+    from holdfast.testing.upkeep import UpkeepConformance
+
+    class TestMyUpkeep(UpkeepConformance):
+        def open(self, folder, clock):
+            return MyStore(folder / "runs", clock=clock)
+
+Run it with pytest (nothing of pytest is needed to import it). `open` is called several times within a test: all of them are the
+same place. A store that has no file to copy sets `copies = False`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import FenceLost, ResumeRefused, RunHeld, RunNotFound, SeqConflict, SettingError
+from holdfast.storage import failpoints
+from holdfast.storage.contract import Append, Holder, Query, Request, Snapshot, Store
+from holdfast.storage.upkeep import WHOLE, Kept, Trimmed
+from holdfast.testing.appends import Killed, Log, Time, hooked, kill_at, raises
+
+BASE = b'{"folded":true}'
+
+
+class UpkeepConformance:
+    """Everything that the care of a store promises. Subclass it, name the class `Test…` and say how to open your store."""
+
+    copies = True
+
+    def open(self, folder: Path, clock: Callable[[], float]) -> Store:
+        """The store in this folder, by this clock."""
+        raise NotImplementedError("say how to open your store")
+
+    def setup_method(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
+        self.time = Time()
+        self.opened: list[Store] = []
+        self.store = self.another()
+        self.holder = Holder(id="engine-1", ttl_s=30.0)
+        self.store.renew(self.holder)
+
+    def teardown_method(self) -> None:
+        for store in self.opened:
+            store.close()
+        shutil.rmtree(self.folder)
+
+    def another(self) -> Store:
+        """A second way into the same store, as another process has it."""
+        store = self.open(self.folder, self.time)
+        self.opened.append(store)
+        return store
+
+    def write(self, log: Log, *bodies: bytes, **changes: Any) -> Append:
+        append = (log.next if log.seq else log.create)(*bodies, **changes)
+        assert self.store.append([append]) == [None]
+        log.wrote(append)
+        return append
+
+    def run(self, run_id: str = "r1", events: int = 9, **changes: Any) -> Log:
+        """A run that is held, with so many events (an odd number)."""
+        log = Log(run_id, holder=self.holder.id, fence=1)
+        self.write(log, **changes)
+        while log.seq < events:
+            self.write(log, snapshots=(Snapshot(log.seq + 2, b"%d" % (log.seq + 2)),))
+        return log
+
+    def ended(self, run_id: str, events: int = 9, **changes: Any) -> Log:
+        """A run that nobody holds."""
+        log = self.run(run_id, events, **changes)
+        self.store.release(run_id, self.holder.id, 1)
+        return log
+
+    def compact(self, run_id: str, seq: int, **changes: Any) -> None:
+        row = self.store.run(run_id)
+        digest = self.store.events(run_id, seq - 1, seq)[0].digest
+        given = {"body": BASE, "digest": digest, "holder": self.holder.id, "fence": row.fence, **changes}
+        self.store.upkeep.compact(run_id, seq, **given)
+
+    def seqs(self, run_id: str = "r1", **piece: Any) -> list[int]:
+        return [row.seq for row in self.another().events(run_id, **piece)]
+
+    def sweep_all(self, limit: int = 2) -> int:
+        count = 0
+        while swept := self.store.upkeep.sweep(limit):
+            assert swept <= limit
+            count += swept
+        return count
+
+    # --- retiring ------------------------------------------------------------------------------------
+
+    def test_a_log_that_was_left_alone_is_whole(self) -> None:
+        self.run()
+        assert self.store.upkeep.trimmed("r1") == self.store.upkeep.trimmed("nobody") == WHOLE
+
+    def test_snapshots_are_listed_without_their_bodies(self) -> None:
+        self.run(events=5)
+        assert self.store.upkeep.snapshots("r1") == [Kept(3, False, 1), Kept(5, False, 1)]
+        with raises(RunNotFound, "nobody"):
+            self.store.upkeep.snapshots("nobody")
+
+    def test_retiring_keeps_the_events_and_drops_the_snapshots_it_names(self) -> None:
+        self.run()
+        before = self.store.events("r1")
+        self.store.upkeep.retire("r1", 6, [3, 5, 77])
+        found = self.another().upkeep
+        assert found.trimmed("r1").retired == 6
+        assert found.trimmed("r1").retired_at == self.time.at
+        assert [kept.seq for kept in found.snapshots("r1")] == [7, 9]
+        assert self.store.events("r1") == before
+
+    def test_what_is_retired_stays_retired(self) -> None:
+        self.run()
+        self.store.upkeep.retire("r1", 6)
+        self.time.pass_s(10)
+        self.store.upkeep.retire("r1", 4)
+        assert self.store.upkeep.trimmed("r1").retired == 6
+        assert self.store.upkeep.trimmed("r1").retired_at == self.time.at - 10
+        with raises(RunNotFound, "nobody"):
+            self.store.upkeep.retire("nobody", 1)
+
+    # --- compaction ----------------------------------------------------------------------------------
+
+    def test_a_compacted_log_begins_behind_its_base(self) -> None:
+        self.run()
+        after = self.store.events("r1", 5)
+        digest = self.store.events("r1", 4, 5)[0].digest
+        self.compact("r1", 5, place="file:///archive")
+        for _ in range(2):
+            assert self.another().events("r1") == after == self.store.events("r1", 2)
+            assert self.seqs(kinds=("NodeCompleted",)) == [6, 7, 8, 9]
+            assert self.seqs(after=7) == [8, 9]
+            assert self.seqs(upto=5) == []
+            assert self.seqs(limit=1) == [6]
+            base = self.store.snapshot("r1", [(1, 6)])
+            assert base == Snapshot(5, BASE, base=True, digest=digest)
+            self.sweep_all()
+        trimmed = self.store.upkeep.trimmed("r1")
+        assert (trimmed.base, trimmed.base_at, trimmed.place) == (5, self.time.at, "file:///archive")
+        assert trimmed.base_digest == sha256(BASE).digest()
+        assert [kept.seq for kept in self.store.upkeep.snapshots("r1")] == [5, 7, 9]
+
+    def test_a_compacted_run_is_carried_on(self) -> None:
+        log = self.run()
+        self.compact("r1", 8)
+        self.write(log)
+        self.sweep_all()
+        self.write(log)
+        assert self.seqs() == [9, 10, 11, 12, 13]
+        assert self.store.run("r1").seq == 13
+
+    def test_a_base_takes_the_place_of_a_base(self) -> None:
+        self.run()
+        self.store.upkeep.retire("r1", 4)
+        self.compact("r1", 3)
+        self.compact("r1", 6)
+        assert self.seqs() == [7, 8, 9]
+        assert [kept for kept in self.store.upkeep.snapshots("r1") if kept.base] == [Kept(6, True, len(BASE))]
+        self.store.upkeep.retire("r1", 8, [6, 7])
+        assert [kept.seq for kept in self.store.upkeep.snapshots("r1")] == [6, 9]
+        assert (self.store.upkeep.trimmed("r1").retired, self.store.upkeep.trimmed("r1").base) == (8, 6)
+
+    def test_only_the_holder_compacts(self) -> None:
+        self.run()
+        with raises(FenceLost, "r1", "engine-2"):
+            self.compact("r1", 5, holder="engine-2")
+        with raises(FenceLost, "fence 7"):
+            self.compact("r1", 5, fence=7)
+        self.store.release("r1", self.holder.id, 1)
+        with raises(FenceLost, "nobody"):
+            self.compact("r1", 5)
+        assert self.seqs() == list(range(1, 10))
+
+    def test_a_place_that_is_not_inside_the_log_is_refused(self) -> None:
+        self.run()
+        self.compact("r1", 5)
+        for seq in (0, 4, 5, 9, 10):
+            with raises(SeqConflict, "r1", str(seq)):
+                self.store.upkeep.compact("r1", seq, body=BASE, digest=b"", holder=self.holder.id, fence=1)
+        with raises(RunNotFound, "nobody"):
+            self.store.upkeep.compact("nobody", 1, body=BASE, digest=b"", holder=self.holder.id, fence=1)
+        assert self.seqs() == [6, 7, 8, 9]
+
+    # --- deletion ------------------------------------------------------------------------------------
+
+    def test_a_deleted_run_is_gone_and_its_neighbours_are_not(self) -> None:
+        kept = self.ended("before", labels={"team": "a"})
+        self.ended("gone", labels={"team": "a", "b": "c"})
+        self.ended("after")
+        self.store.post("gone", Request(id="1", verb="cancel"))
+        self.store.upkeep.delete("gone", 9)
+        for _ in range(2):
+            assert {row.run_id for row in self.another().runs(Query())} == {"before", "after"}
+            assert [row.run_id for row in self.store.runs(Query(labels={"team": "a"}))] == ["before"]
+            for ask in (self.store.run, self.store.events, self.store.upkeep.snapshots):
+                with raises(RunNotFound, "gone"):
+                    ask("gone")
+            assert self.store.upkeep.trimmed("gone") == WHOLE
+            assert self.seqs("before") == self.seqs("after") == list(range(1, 10))
+            self.sweep_all()
+        assert self.store.upkeep.facts().unswept == 0
+        assert self.store.run("before").seq == kept.seq
+
+    def test_the_id_of_a_deleted_run_may_be_used_again(self) -> None:
+        for again in range(3):
+            self.ended("r1", events=9 - 2 * again)
+            self.store.upkeep.delete("r1", 9 - 2 * again)
+        self.ended("older")
+        self.ended("r1")
+        self.store.upkeep.delete("older", 9)
+        self.store.upkeep.delete("r1", 9)
+        self.ended("r1", events=3)
+        assert self.seqs() == [1, 2, 3]
+        assert self.store.upkeep.snapshots("r1") == [Kept(3, False, 1)]
+        self.sweep_all()
+        assert self.seqs() == [1, 2, 3]
+
+    def test_a_compacted_run_is_deleted_before_it_was_swept(self) -> None:
+        self.run("r1")
+        self.compact("r1", 5)
+        self.store.release("r1", self.holder.id, 1)
+        self.ended("r2")
+        self.store.upkeep.delete("r1", 9)
+        self.ended("r1", events=3)
+        self.sweep_all()
+        assert self.seqs("r1") == [1, 2, 3]
+        assert self.seqs("r2") == list(range(1, 10))
+
+    def test_a_held_run_is_not_deleted_until_its_holder_is_gone(self) -> None:
+        self.run()
+        with raises(RunHeld, "r1", "engine-1"):
+            self.store.upkeep.delete("r1", 9)
+        assert self.seqs() == list(range(1, 10))
+        self.time.pass_s(31)
+        self.store.upkeep.delete("r1", 9)
+        with raises(RunNotFound):
+            self.store.run("r1")
+
+    def test_a_run_that_somebody_carried_on_is_not_deleted(self) -> None:
+        self.ended("r1")
+        with raises(SeqConflict, "r1", "7", "9"):
+            self.store.upkeep.delete("r1", 7)
+        with raises(RunNotFound, "nobody"):
+            self.store.upkeep.delete("nobody", 1)
+        assert self.seqs() == list(range(1, 10))
+
+    def test_a_run_with_forks_is_not_deleted(self) -> None:
+        self.ended("r1")
+        self.ended("fork", parent="r1")
+        with raises(ResumeRefused, "r1", "fork"):
+            self.store.upkeep.delete("r1", 9)
+        self.store.upkeep.delete("fork", 9)
+        self.store.upkeep.delete("r1", 9)
+        assert self.store.runs(Query()) == []
+
+    # --- crashes -------------------------------------------------------------------------------------
+
+    def test_a_crash_leaves_all_of_a_change_or_nothing(self) -> None:
+        def prune() -> None:
+            self.store.upkeep.retire("r1", 6, [3])
+
+        def compact() -> None:
+            self.compact("r1", 5)
+
+        def delete() -> None:
+            self.store.release("r1", self.holder.id, 1)
+            self.store.upkeep.delete("r1", 9)
+
+        for change in (prune, compact, delete):
+            self.run()
+            whole = self.seqs()
+            with hooked(kill_at(f"{change.__name__}.before")), raises(Killed):
+                change()
+            assert self.seqs() == whole
+            assert self.store.upkeep.trimmed("r1") == WHOLE
+            self.store.claim("r1", self.holder)
+            self.store.release("r1", self.holder.id, self.store.run("r1").fence)
+            self.store.upkeep.delete("r1", 9)
+
+    def test_a_sweep_that_was_cut_is_taken_up_again(self) -> None:
+        self.run()
+        self.ended("r2")
+        self.compact("r1", 5)
+        self.store.upkeep.delete("r2", 9)
+        for place in ("sweep.before", "sweep.committed"):
+            with hooked(kill_at(place)), raises(Killed):
+                self.store.upkeep.sweep(2)
+                failpoints.reach(place)  # where there was nothing to do
+            assert self.seqs() == [6, 7, 8, 9]
+        self.sweep_all()
+        assert self.seqs() == [6, 7, 8, 9]
+        assert self.store.upkeep.facts().unswept == 0
+
+    # --- definitions, facts, backups -----------------------------------------------------------------
+
+    def test_a_definition_goes_only_when_no_run_names_it(self) -> None:
+        log = self.run("r1", events=3, fingerprint="one", definition=b"1")
+        self.write(log, fingerprint="two", definition=b"2")
+        assert self.store.upkeep.fingerprints() == ["one", "two"]
+        assert self.store.upkeep.drop_definitions([]) == 0
+        assert self.store.upkeep.drop_definitions(["two", "three"]) == 0
+        assert self.store.upkeep.drop_definitions(["one", "two"]) == 1
+        assert self.store.definition("two") == b"2"
+        assert self.another().definition("one") is None
+
+    def test_what_came_with_an_archived_run_is_adopted(self) -> None:
+        trimmed = Trimmed(
+            retired=7, retired_at=1.5, base=5, base_at=2.5, base_digest=b"\x00x", place="file:///a"
+        )
+        self.store.upkeep.adopt("r1", trimmed, {"old": b"o"})
+        assert self.store.upkeep.trimmed("r1") == WHOLE
+        self.ended("r1")
+        for _ in range(2):
+            self.store.upkeep.adopt("r1", trimmed, {"old": b"other"})
+        assert self.another().upkeep.trimmed("r1") == trimmed
+        assert self.store.definition("old") == b"o"
+
+    def test_a_store_tells_how_it_is(self) -> None:
+        facts = self.store.upkeep.facts()
+        assert facts.now == self.time.at
+        assert facts.schema_version == facts.schema_known
+        assert facts.unswept == 0
+
+    def test_a_backup_is_a_new_file_for_its_owner_only(self) -> None:
+        self.ended("r1")
+        file = self.folder / "copies" / "runs.backup"
+        if not self.copies:
+            with raises(SettingError, "archive"):
+                self.store.upkeep.backup(str(file))
+            return
+        self.store.upkeep.backup(str(file))
+        assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
+        content = file.read_bytes()
+        with raises(SettingError, str(file), "exists"):
+            self.store.upkeep.backup(str(file))
+        with raises(SettingError, "folder"):
+            self.store.upkeep.backup(str(self.folder))
+        assert file.read_bytes() == content
+        assert [found.name for found in file.parent.iterdir()] == [file.name]

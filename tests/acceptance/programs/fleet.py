@@ -1,0 +1,47 @@
+"""A flow for a fleet: three nodes in a row, each of which writes beside Holdfast that it was executed, and by whom."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from holdfast import END, START, Context, Graph
+
+graph = Graph("fleet", dict)
+
+
+def witness(ctx: Any) -> None:
+    """One line, in one write: several processes append to the same file."""
+    line = f"{ctx.run_id} {ctx.node} {ctx.attempt} {os.getpid()}\n"
+    file = os.open(os.environ["WITNESS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, line.encode())
+    finally:
+        os.close(file)
+
+
+@graph.node
+async def first(state: dict[str, Any], ctx: Context) -> dict[str, Any]:
+    witness(ctx)
+    return {"first": 1}
+
+
+@graph.node
+async def second(state: dict[str, Any], ctx: Context) -> dict[str, Any]:
+    witness(ctx)
+    await ctx.sleep(0.05)
+    return {"second": state["first"] + 1}
+
+
+@graph.node
+def third(state: dict[str, Any]) -> dict[str, Any]:
+    return {"third": state["second"] + 1}
+
+
+@graph.node
+async def fourth(state: dict[str, Any], ctx: Context) -> dict[str, Any]:
+    witness(ctx)
+    return {"fourth": state["third"] + 1}
+
+
+flow = graph.chain(START, "first", "second", "third", "fourth", END).compile()

@@ -1,0 +1,282 @@
+"""Workers as processes of their own, on one SQLite file and on PostgreSQL: killed, stopped, and told to drain.
+
+Node bodies write to a witness file beside Holdfast, so that what was executed is known without asking the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.errors import StoreBusy
+from holdfast.runtime import verification
+from holdfast.storage.holder import this_process
+from holdfast.storage.urls import open_store
+from postgres_server import drop_schema, schema_for, shared_url
+
+PROGRAM = Path(__file__).parent / "programs" / "fleet.py"
+RUNS = 60
+PATIENCE_S = 60
+
+SLOW = """
+import sys
+from holdfast import END, START, Graph
+
+graph = Graph("slow", dict)
+
+@graph.node
+def only(state):
+    print("begun", flush=True)
+    sys.stdin.readline()
+    return {"only": 1}
+
+@graph.node
+def behind(state):
+    return {"behind": 1}
+
+flow = graph.chain(START, "only", "behind", END).compile()
+"""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: Any, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield str(tmp_path / "runs.db")
+        return
+    schema = schema_for(tmp_path)
+    server = shared_url()
+    yield f"{server}{'&' if '?' in server else '?'}schema={schema}"
+    drop_schema(server, schema)
+
+
+class Worker:
+    """`holdfast worker`, as a process."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        environment |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.cli", "worker", *arguments],
+            cwd=folder,
+            env=environment | {"WITNESS": str(folder / "witness"), "HOLDFAST_LEASE_TTL": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip()
+
+    def ended(self) -> tuple[int, str]:
+        told, _ = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, told
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Any]:
+    """Makes workers, and leaves none behind."""
+    made: list[Worker] = []
+
+    def make(*arguments: str) -> Worker:
+        made.append(Worker(tmp_path, *arguments))
+        return made[-1]
+
+    yield make
+    for worker in made:
+        if worker.process.poll() is None:
+            worker.process.kill()
+        worker.process.communicate()
+
+
+def witnessed(folder: Path) -> Counter[tuple[str, str]]:
+    """(run, node) -> how often it was executed."""
+    file = folder / "witness"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return Counter((run_id, node) for run_id, node, _, _ in map(str.split, lines))
+
+
+def flow_in(file: Path) -> Any:
+    return runpy.run_path(str(file))["flow"]
+
+
+def start_all(url: str, flow: Any, count: int) -> None:
+    async def main() -> None:
+        async with hf.Engine(url) as engine:
+            for number in range(count):
+                await engine.start(flow, {}, run_id=f"r{number}")
+
+    asyncio.run(main())
+
+
+async def until_completed(url: str, count: int) -> None:
+    async with hf.Engine(url) as engine:
+        for number in range(count):
+            await engine.wait(f"r{number}")
+
+
+def test_a_fleet_completes_every_run_though_one_is_killed_and_one_is_stopped(
+    url: str, fleet: Any, tmp_path: Path
+) -> None:
+    start_all(url, flow_in(PROGRAM), RUNS)
+    workers = [fleet(str(PROGRAM), "--store", url, "--concurrency", "5") for _ in range(3)]
+    killed, stopped, rest = workers
+    for worker in (killed, stopped):
+        assert worker.line().startswith("worker")
+        assert worker.line().startswith(("completed", "waiting"))  # it is in the middle of it
+    killed.process.kill()
+    stopped.process.send_signal(signal.SIGTERM)
+    code, told = stopped.ended()
+    assert (code, told.splitlines()[-1].startswith("left")) == (0, True), told
+    asyncio.run(asyncio.wait_for(until_completed(url, RUNS), PATIENCE_S))
+    rest.process.send_signal(signal.SIGTERM)
+    assert rest.ended()[0] == 0
+
+    refuse_repeats(url, tmp_path)
+
+
+def refuse_repeats(url: str, folder: Path) -> None:
+    """Every node was executed, and none again but what was cut."""
+    times = witnessed(folder)
+    assert set(times) == {(f"r{n}", node) for n in range(RUNS) for node in ("first", "second", "fourth")}
+    store = open_store(url)
+    cut: set[tuple[str, str]] = set()
+    for number in range(RUNS):
+        run_id = f"r{number}"
+        assert verification.verify(store, run_id).problems == []
+        started = Counter(row.node for row in store.events(run_id, kinds=("NodeStarted",)))
+        ended = Counter(row.node for row in store.events(run_id, kinds=("NodeCompleted",)))
+        assert set(ended.values()) == {1}  # nothing that was recorded was executed again
+        cut |= {(run_id, node) for node in started if started[node] > ended[node] and node is not None}
+    again = {visit for visit, count in times.items() if count > 1}
+    assert again <= cut, "executed again although nothing had cut it"
+    store.close()
+
+
+def pause(worker: Worker, url: str) -> None:
+    """Have a process stand still outside of a write to SQLite: inside of one it keeps the file's only write lock, and nobody
+    can write until it wakes (docs/concepts.md says so).
+    """
+    store = open_store(url)
+    for _ in range(100):
+        worker.process.send_signal(signal.SIGSTOP)
+        try:
+            store.renew(this_process(1.0))
+            break
+        except StoreBusy:
+            worker.process.send_signal(signal.SIGCONT)
+    else:
+        pytest.fail("it never stood still outside of a write")
+    store.close()
+
+
+def test_what_a_worker_holds_that_stands_still_is_taken_over_and_it_does_no_harm_when_it_wakes(
+    url: str, fleet: Any, tmp_path: Path
+) -> None:
+    start_all(url, flow_in(PROGRAM), RUNS)
+    paused = fleet(str(PROGRAM), "--store", url, "--concurrency", "5")
+    assert paused.line().startswith("worker")
+    assert paused.line().startswith(("completed", "waiting"))
+    pause(paused, url)  # alive, and beyond its lease in a second
+    rest = fleet(str(PROGRAM), "--store", url, "--concurrency", "5")
+    asyncio.run(asyncio.wait_for(until_completed(url, RUNS), PATIENCE_S))
+    paused.process.send_signal(signal.SIGCONT)
+    for worker in (paused, rest):
+        worker.process.send_signal(signal.SIGTERM)
+        assert worker.ended()[0] == 0
+    refuse_repeats(url, tmp_path)
+
+
+def test_a_worker_that_is_told_to_stop_leaves_in_order_and_its_run_on_offer(
+    url: str, fleet: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    worker = fleet("slow.py:flow", "--store", url, "--grace", "30")
+    assert worker.line().startswith("worker  slow")
+    flow = flow_in(tmp_path / "slow.py")
+    hf.start(flow, {}, run_id="r", store=url)
+    assert worker.line() == "begun"
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.line().startswith("draining  1 run still goes")
+    worker.process.stdin.write("\n")
+    worker.process.stdin.flush()
+    code, told = worker.ended()
+    assert code == 0, told
+    assert told.splitlines()[-2].startswith("interrupted  r"), told
+    run = hf.get("r", store=url)
+    assert (run.status, run.held_by) == ("interrupted", None)
+    assert hf.events("r", store=url)[-1].kind == "RunInterrupted"
+    code, told = fleet("slow.py:flow", "--store", url, "--until-idle").ended()
+    assert (code, "completed  r" in told) == (0, True), told
+    tries = Counter(event.node for event in hf.events("r", store=url, kind="NodeStarted"))
+    assert tries["only"] == 1  # it ended within its grace, so it is never run again
+
+
+def test_a_second_signal_leaves_at_once(fleet: Any, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    url = str(tmp_path / "runs.db")
+    hf.start(flow_in(tmp_path / "slow.py"), {}, run_id="r", store=url)
+    worker = fleet("slow.py:flow", "--store", url)
+    assert worker.line().startswith("worker")
+    assert worker.line() == "begun"
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.line().startswith("draining")
+    worker.process.send_signal(signal.SIGTERM)
+    code, told = worker.ended()
+    assert (code, "left at once" in told) == (143, True), told
+
+
+def test_a_worker_speaks_json_for_programs(fleet: Any, tmp_path: Path) -> None:
+    url = str(tmp_path / "runs.db")
+    start_all(url, flow_in(PROGRAM), 2)
+    code, told = fleet(str(PROGRAM), "--store", url, "--json", "--until-idle", "--queue", "default").ended()
+    lines = [json.loads(line) for line in told.splitlines()]
+    assert code == 0
+    assert lines[0]["event"] == "began"
+    assert lines[0]["flows"] == ["fleet"]
+    assert {line["id"]: line["status"] for line in lines if line["event"] == "run"} == {
+        "r0": "completed",
+        "r1": "completed",
+    }
+    assert lines[-1] == {"event": "left", "in_order": True, "runs": 2}
+
+
+def test_a_worker_tells_of_what_it_cannot_take_up_and_goes_on(fleet: Any, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    url = str(tmp_path / "runs.db")
+    changed = hf.Graph("slow", dict)
+    changed.node(name="gone")(lambda state: None)
+    hf.start(changed.chain(hf.START, "gone", hf.END).compile(), {}, run_id="r", store=url)
+    code, told = fleet("slow.py:flow", "--store", url, "--until-idle").ended()
+    assert code == 0
+    assert "trouble: run 'r' was not resumed: the flow has changed" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "a worker needs flows"),
+        (["nowhere.py"], "does not exist"),
+        ([str(PROGRAM), "--queue", "no way"], "a queue has a name"),
+        ([str(PROGRAM), "--concurrency", "0"], "at least 1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_2(
+    fleet: Any, tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    code, said = fleet(*arguments, "--store", str(tmp_path / "runs.db")).ended()
+    assert code == 2, said
+    assert told in said

@@ -1,0 +1,401 @@
+"""The queues of every store pass the suite; and what is special about those of a database."""
+
+import threading
+
+import apsw
+import psycopg
+import pytest
+
+from holdfast.errors import StoreBusy, StoreUnusable
+from holdfast.storage import postgres_ear, schema
+from holdfast.storage.contract import Holder, Query, Request
+from holdfast.storage.memory import MemoryStore
+from holdfast.storage.postgres import PostgresStore
+from holdfast.storage.queues import Wanted
+from holdfast.storage.sqlite import APPLICATION_ID, SqliteStore
+from holdfast.testing.appends import Log, hooked, raises
+from holdfast.testing.queues import QueuesConformance
+from postgres_server import drop_schema, execute, schema_for, shared_url
+
+ME = Holder(id="me", ttl_s=600.0)
+ONE = Wanted(flows=("flow",))
+MANY = 100_000
+
+
+class TestMemoryQueues(QueuesConformance):
+    shared = False
+
+    def open(self, folder, clock):
+        return MemoryStore(folder.name, clock=clock)
+
+
+class TestSqliteQueues(QueuesConformance):
+    def open(self, folder, clock):
+        return SqliteStore(folder / "runs.db", clock=clock)
+
+
+class TestPostgresQueues(QueuesConformance):
+    def open(self, folder, clock):
+        return PostgresStore(shared_url(), schema=schema_for(folder), clock=clock)
+
+    def teardown_method(self):
+        super().teardown_method()
+        drop_schema(shared_url(), schema_for(self.folder))
+
+
+def quiet(store):
+    while store.queues.hear(0.2):
+        pass
+
+
+def recorded(store, run_id="r1", **changes):
+    assert store.append([Log(run_id).create(**{"status": "pending", **changes})]) == [None]
+
+
+# --- SQLite ------------------------------------------------------------------------------------------
+
+MANY_RUNS = """
+insert into {schema}runs (run_id, flow, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint,
+                          state_version, fence, queue, priority, due_at)
+select '{prefix}' || n, '{flow}', {empty}, '{{}}', n, '{status}', 1, {empty}, n, 'print', 1, 0, '{queue}', {priority}, n
+from {numbers}
+"""
+
+
+CROWD = [
+    {"prefix": "mine"},
+    {"prefix": "strange", "flow": "strange", "priority": 9},
+    {"prefix": "elsewhere", "queue": "elsewhere", "priority": 9},
+    {"prefix": "full", "queue": "full", "priority": 9},
+    {"prefix": "due", "status": "waiting", "priority": 9},
+    {"prefix": "failed", "status": "failed"},
+]
+"""Runs that wait, and what stands in front of them; four of six are pending."""
+
+
+def crowd_of(count, prefix, *, numbers, empty, name=""):
+    """Statements that make so many runs of each kind."""
+    for kind in CROWD:
+        told = {"flow": "flow", "queue": "default", "status": "pending", "priority": 0, **kind}
+        told["prefix"] = prefix + told["prefix"]
+        place = f'"{name}".' if name else ""
+        yield MANY_RUNS.format(**told, schema=place, numbers=numbers.format(count=count), empty=empty)
+
+
+@pytest.fixture
+def sqlite(tmp_path):
+    opened = []
+
+    def open_one():
+        opened.append(SqliteStore(tmp_path / "runs.db"))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+def test_a_take_from_sqlite_costs_no_more_where_100_000_runs_wait(sqlite):
+    numbers = (
+        "(with recursive c(n) as (select 1 union all select n + 1 from c where n < {count}) select n from c)"
+    )
+    store = sqlite()
+    store.queues.limit("full", 0)
+    wanted = Wanted(flows=("flow",), queues=("default", "full"))
+
+    def steps():
+        counted = []
+        for connection in (store._writer, store._reader):
+            connection.set_progress_handler(lambda: bool(counted.append(1)), 10)
+        assert len(store.queues.take(ME, wanted)) == 1
+        store.queues.next_due(wanted)
+        for connection in (store._writer, store._reader):
+            connection.set_progress_handler(None)
+        return len(counted)
+
+    def crowd(count, prefix):
+        for sql in crowd_of(count, prefix, numbers=numbers, empty="x''"):
+            store._writer.execute(sql)
+
+    crowd(20, "a")
+    few = steps()
+    crowd(MANY // 4, "b")
+    assert steps() <= 2 * few
+
+
+def test_a_take_from_sqlite_goes_by_its_indexes(sqlite):
+    store = sqlite()
+    for query, indexes in (
+        ("offers", ("runs_offered", "runs_due", "runs_by_holder", "inbox_waiting")),
+        ("next_due", ("runs_due", "runs_by_holder")),
+        ("held_runs", ("COVERING INDEX runs_by_holder",)),
+    ):
+        sql = schema.queries()[query]
+        values = (None,) * max([0, *(int(number) for number in "12345" if f"?{number}" in sql)])
+        plan = [row[3] for row in store._writer.execute(f"explain query plan {sql}", values)]
+        assert not [line for line in plan if line.startswith("SCAN runs")]
+        assert all(any(index in line for line in plan) for index in indexes)
+
+
+def test_an_idle_sqlite_store_is_heard_without_a_query(sqlite):
+    store, other = sqlite(), sqlite()
+    quiet(store)
+    asked = []
+    for connection in (store._writer, store._reader):
+        connection.set_exec_trace(lambda cursor, sql, values: asked.append(sql) or True)
+    assert not store.queues.hear(0.3)
+    assert asked == []
+    recorded(other)
+    assert store.queues.hear(20.0)
+    assert asked
+
+
+def test_steps_of_its_own_runs_do_not_wake_who_hears_a_sqlite_store(sqlite):
+    store = sqlite()
+    store.renew(ME)
+    log = Log("r1", holder="me", fence=1)
+    append = log.create()
+    store.append([append])
+    log.wrote(append)
+    quiet(store)
+    store.append([log.next()])
+    assert not store.queues.hear(0.3)
+
+
+def test_where_nothing_is_on_offer_nothing_is_written_to_sqlite(sqlite):
+    store, other = sqlite(), sqlite()
+    recorded(store, flow="strange")
+    other._writer.execute("begin immediate")  # nobody else could write
+    assert store.queues.take(ME, ONE) == []
+    other._writer.execute("rollback")
+
+
+def test_a_sqlite_store_of_the_first_version_gets_queues(sqlite, tmp_path):
+    connection = apsw.Connection(str(tmp_path / "runs.db"))
+    connection.execute(schema.migrations()[0])
+    connection.execute(
+        "insert into runs values (1, 'r1', 'flow', null, x'', '{}', 1, 'pending', 1, x'', 1, 'print', 1, null, null, null, null,"
+        " 0, null)"
+    )
+    connection.pragma("application_id", APPLICATION_ID)
+    connection.pragma("user_version", 1)
+    connection.close()
+    store = sqlite()
+    assert store.generation
+    assert [(run.queue, run.priority) for run in store.runs(Query())] == [("default", 0)]
+    assert [one.lease.run_id for one in store.queues.take(ME, ONE)] == ["r1"]
+
+
+# --- PostgreSQL --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def name(tmp_path):
+    yield schema_for(tmp_path)
+    drop_schema(shared_url(), schema_for(tmp_path))
+
+
+@pytest.fixture
+def postgres(name):
+    opened = []
+
+    def open_one(**options):
+        opened.append(PostgresStore(shared_url(), schema=name, **options))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_a_take_from_postgres_costs_no_more_where_100_000_runs_wait(postgres, name, analyzed):
+    store = postgres()
+    wanted = Wanted(flows=("flow",), queues=("default", "full"))
+    store.queues.limit("full", 0)
+    asked = {}
+    read = store._wire.read
+
+    def noted(query, *values):
+        asked[query] = values
+        return read(query, *values)
+
+    store._wire.read = noted
+
+    def pages(query):
+        """How many pages a query looks at."""
+        sql = f"explain (analyze, buffers, format json) {store._wire.sql[query]}"
+        with store._wire.connect() as connection:
+            connection.execute(sql, asked[query])  # the plan is made now, with pages of the catalogue
+            ((found,),) = connection.execute(sql, asked[query]).fetchall()
+        return found[0]["Plan"]["Shared Hit Blocks"] + found[0]["Plan"]["Shared Read Blocks"]
+
+    def crowd(count, prefix):
+        execute(
+            shared_url(),
+            *crowd_of(count, prefix, name=name, numbers="generate_series(1, {count}) as n", empty="''"),
+        )
+        if analyzed:
+            execute(shared_url(), f'analyze "{name}".runs')
+
+    crowd(200, "a")
+    assert len(store.queues.take(ME, wanted)) == 1
+    crowd(MANY // 4, "b")
+    assert len(store.queues.take(ME, wanted)) == 1
+    store.queues.next_due(wanted)
+    ((all_pages,),) = execute(shared_url(), f"select pg_relation_size('\"{name}\".runs') / 8192")
+    assert all_pages > 3000
+    assert pages("offers") < 300
+    assert pages("next_due") < 100
+    assert pages("held_runs") < 100
+
+
+def test_an_idle_postgres_store_is_heard_without_a_query(postgres, monkeypatch):
+    store, other = postgres(), postgres()
+    quiet(store)
+    asked = []
+    run = psycopg.Cursor.execute
+
+    def counted(self, query, *values, **options):
+        asked.append(query)
+        return run(self, query, *values, **options)
+
+    monkeypatch.setattr(psycopg.Cursor, "execute", counted)
+    assert not store.queues.hear(0.5)
+    assert asked == []
+    recorded(other)
+    assert asked
+    assert store.queues.hear(20.0)
+
+
+def test_steps_and_ends_of_runs_wake_nobody_on_postgres(postgres):
+    store, listener = postgres(), postgres()
+    store.renew(ME)
+    logs = [Log(f"r{number}", holder="me", fence=1) for number in range(3)]
+    created = [log.create() for log in logs]
+    assert store.append(created) == [None] * 3
+    for log, append in zip(logs, created, strict=True):
+        log.wrote(append)
+    quiet(listener)
+    assert store.append([logs[0].next(status="completed", release=True)]) == [None]
+    assert store.append([log.next() for log in logs[1:]]) == [None, None]
+    assert not listener.queues.hear(0.3)
+
+
+def test_who_hears_is_woken_again_after_the_connection_was_lost(postgres, monkeypatch):
+    monkeypatch.setattr(postgres_ear, "AGAIN_S", 0.05)
+    store, other = postgres(), postgres()
+    quiet(store)
+    lost = store._queues._ear._connection
+    execute(shared_url(), f"select pg_terminate_backend({lost.info.backend_pid})")
+    assert store.queues.hear(20.0)  # a new connection may have missed something
+    assert store._queues._ear._connection is not lost
+    quiet(store)
+    recorded(other)
+    assert store.queues.hear(20.0)
+
+
+def test_a_database_that_cannot_be_reached_is_waited_for(postgres, monkeypatch):
+    monkeypatch.setattr(postgres_ear, "AGAIN_S", 0.05)
+    store = postgres()
+    there, store._wire.address.conninfo = store._wire.address.conninfo, "postgresql:///?host=/nowhere"
+    assert not store.queues.hear(0.3)
+    store._wire.address.conninfo = there
+    assert store.queues.hear(20.0)
+
+
+def test_behind_a_pool_that_swallows_notifications_one_looks_once_in_a_while(postgres, monkeypatch):
+    monkeypatch.setattr(postgres_ear, "PROOF_S", 0.2)
+    monkeypatch.setattr(postgres_ear, "DEAF_S", 0.1)
+    store = postgres()
+    store._wire.sql["listen"] = "select 1"  # all that is left of it there: another session has listened
+    assert [store.queues.hear(20.0) for _ in range(4)] == [True] * 4
+    assert store._queues._ear._deaf
+    assert not store.queues.hear(0.01)
+
+
+def test_a_run_that_another_transaction_keeps_is_passed_over(postgres, name):
+    store = postgres()
+    for number in range(3):
+        recorded(store, f"r{number}", created_at=float(number))
+    with psycopg.connect(shared_url()) as connection:
+        connection.execute(f"select from \"{name}\".runs where run_id = 'r0' for update")
+        assert [one.lease.run_id for one in store.queues.take(ME, ONE)] == ["r1"]
+    assert [one.lease.run_id for one in store.queues.take(ME, ONE)] == ["r0"]
+
+
+def test_takes_from_a_queue_with_a_limit_come_one_after_the_other_and_no_others_wait(postgres, name):
+    store = postgres(busy_timeout_s=0.2)
+    store.queues.limit("mail", 5)
+    recorded(store, "r1", queue="mail")
+    recorded(store, "r2")
+    with psycopg.connect(shared_url()) as connection:
+        connection.execute(f'select from "{name}".queues for update')  # another worker is taking
+        with raises(StoreBusy):
+            store.queues.take(ME, Wanted(flows=("flow",), queues=("mail",)))
+        free = store.queues.take(ME, Wanted(flows=("flow",), queues=("default",)))
+    assert [one.lease.run_id for one in free] == ["r2"]
+
+
+def test_a_request_keeps_nobody_from_taking(postgres, name):
+    store, other = postgres(), postgres()
+    recorded(store)
+    got = []
+
+    def take(place):
+        if place == "post.committed" and not got:
+            got.extend(other.queues.take(ME, ONE))
+
+    with hooked(take):
+        store.post("r1", Request(id="q", verb="cancel"))
+    assert [one.lease.run_id for one in got] == ["r1"]
+
+
+def test_a_renewal_does_not_wait_behind_an_append(postgres, name):
+    store = postgres()
+    store.renew(ME)
+    log = Log("r1", holder="me", fence=1)
+    append = log.create()
+    store.append([append])
+    log.wrote(append)
+    begun = threading.Event()
+    verdicts = []
+    with psycopg.connect(shared_url()) as connection:
+        connection.execute(f'select from "{name}".runs for update')
+        writer = threading.Thread(target=lambda: verdicts.extend(store.append([log.next()])))
+        with hooked(lambda place: begun.set() if place == "append.written" else None):
+            writer.start()
+            assert begun.wait(20)
+            store.renew(ME)
+        assert verdicts == []
+    writer.join(20)
+    assert verdicts == [None]
+
+
+def test_a_store_that_was_restored_under_a_process_is_refused_when_it_connects_again(postgres, name):
+    store, restored = postgres(), postgres()
+    recorded(store)
+    restored.queues.renew_generation()
+    assert store.run("r1").status == "pending"
+    execute(
+        shared_url(),
+        f"select pg_terminate_backend({store._wire._writer.connection.info.backend_pid})",
+    )
+    with raises(StoreUnusable, "restored from a backup", "Start again"):
+        recorded(store, "r2")
+    recorded(restored, "r2")
+    assert postgres().generation == restored._wire.generation
+
+
+def test_a_postgres_store_of_the_first_version_gets_queues(postgres, name):
+    execute(
+        shared_url(),
+        f'create schema "{name}"',
+        schema.migrations("postgres", name)[0],
+        f"insert into \"{name}\".meta (name, value) values ('schema_version', '1')",
+        f'insert into "{name}".runs (run_id, flow, input_digest, labels, created_at, status, seq, digest, updated_at,'
+        " fingerprint, state_version, fence) values ('r1', 'flow', '', '{}', 1, 'pending', 1, '', 1, 'print', 1, 0)",
+    )
+    store = postgres()
+    assert [(run.queue, run.priority) for run in store.runs(Query())] == [("default", 0)]
+    assert [one.lease.run_id for one in store.queues.take(ME, ONE)] == ["r1"]

@@ -1,0 +1,204 @@
+"""Functions of nodes that run in processes of their own, which import this file.
+
+Nothing here waits by the clock: `hold` opens a named pipe, which waits until the test opens the other end, and keeps it
+open. Whoever reads such a pipe to its end knows that the process, and what it started, is dead.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import datetime as dt
+import decimal
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import holdfast as hf
+from holdfast import append
+
+
+@dataclass
+class Page:
+    url: str
+    at: dt.datetime
+
+
+@dataclass
+class Work:
+    pipe: str = ""
+    log: Annotated[list[Any], append] = field(default_factory=list)
+    pages: list[Page] = field(default_factory=list)
+    total: decimal.Decimal = decimal.Decimal(0)
+    raw: bytes = b""
+    tags: set[str] = field(default_factory=set)
+    numbers: list[int] = field(default_factory=list)
+
+
+def hold(pipe: str, word: str = "begun") -> int:
+    """Say a word into the pipe, and keep it open."""
+    handle = os.open(pipe, os.O_WRONLY)
+    os.write(handle, word.encode())
+    return handle
+
+
+def hog(state: Work) -> None:
+    """Start a process, and then hold the GIL for ever."""
+    subprocess.Popen(
+        [sys.executable, "-c", "import signal, sys; sys.stdin.read() or signal.pause()"],
+        stdin=subprocess.DEVNULL,
+        stdout=os.open(state.pipe, os.O_WRONLY),
+    )
+    hold(state.pipe)
+    collections.deque(itertools.repeat(None), maxlen=0)
+
+
+def hog_once(state: Work, ctx: hf.BlockingContext) -> dict[str, Any]:
+    if ctx.attempt == 1:
+        hold(state.pipe)
+        while True:
+            pass
+    return {"log": [f"attempt {ctx.attempt}"]}
+
+
+def typed(state: Work) -> dict[str, Any]:
+    assert state.pages[0].at.tzinfo is not None
+    return {
+        "pages": [*state.pages, Page("b", dt.datetime(2024, 1, 2, tzinfo=dt.UTC))],
+        "total": state.total + decimal.Decimal("0.1"),
+        "raw": b"\x00\xff",
+        "tags": {"x", "y"},
+        "log": [{"pid": os.getpid()}],
+    }
+
+
+async def whole(state: Work) -> Work:
+    state.tags.add("whole")
+    state.log.append({"pid": os.getpid()})
+    return state
+
+
+def wrong_type(state: Work) -> dict[str, Any]:
+    return {"pages": "none"}
+
+
+def segfault(state: Work) -> None:
+    ctypes.string_at(0)
+
+
+def segfault_once(state: Work, ctx: hf.BlockingContext) -> dict[str, Any]:
+    if ctx.attempt == 1:
+        ctypes.string_at(0)
+    return {"log": [f"attempt {ctx.attempt}"]}
+
+
+def leave(state: Work) -> None:
+    os._exit(3)
+
+
+def fork_and_leave(state: Work) -> None:
+    """Leave somebody behind who has every file that this process had."""
+    if os.fork() == 0:
+        signal.pause()
+    os._exit(3)
+
+
+def eat(state: Work) -> dict[str, Any]:
+    return {"log": [len(bytearray(300 * 2**20))]}
+
+
+def raise_value(state: Work) -> None:
+    raise ValueError("wrong")
+
+
+def together(item: int, ctx: hf.BlockingContext) -> dict[str, Any]:
+    """Begin, and wait until the test lets everybody go on."""
+    base = os.environ["HOLDFAST_TEST_PIPES"]
+    os.close(hold(f"{base}/begun-{item}"))
+    with open(f"{base}/go-{item}") as pipe:
+        pipe.read()
+    return {"log": [f"{item} {ctx.item}"]}
+
+
+def pid(state: Work) -> dict[str, Any]:
+    return {"log": [os.getpid()]}
+
+
+def other_pid(state: Work) -> dict[str, Any]:
+    return {"log": [os.getpid()]}
+
+
+def linger(state: Work) -> dict[str, Any]:
+    """Leave a thread behind."""
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    return {"log": [os.getpid()]}
+
+
+# --- with a context -----------------------------------------------------------------------------------
+
+
+def steps(state: Work, ctx: hf.BlockingContext) -> dict[str, Any]:
+    """Die behind a step, once, and find it kept."""
+    found = ctx.step("look", dt.datetime.fromisoformat, "2024-01-01", type=dt.datetime)
+    before = ctx.last_checkpoint
+    ctx.checkpoint({"attempt": ctx.attempt})
+    assert ctx.last_checkpoint == {"attempt": ctx.attempt}
+    if ctx.attempt == 1:
+        os._exit(1)
+    squares = ctx.map("square", square, [1, 2, 3])
+    ctx.cost(usd=0.5, tokens=7)
+    ctx.emit({"chunk": 1})
+    return {"log": [found.year, before, squares, ctx.idempotency_key("pay"), os.getpid()]}
+
+
+async def async_steps(state: Work, ctx: hf.Context) -> dict[str, Any]:
+    found = await ctx.step("look", dt.datetime.fromisoformat, "2024-01-01", type=dt.datetime)
+    before = ctx.last_checkpoint
+    await ctx.checkpoint({"attempt": ctx.attempt})
+    if ctx.attempt == 1:
+        os._exit(1)
+    squares = await ctx.map("square", square, [1, 2, 3])
+    ctx.cost(usd=0.5, tokens=7)
+    ctx.emit({"chunk": 1})
+    return {"log": [found.year, before, squares, ctx.idempotency_key("pay"), os.getpid()]}
+
+
+def key(state: Work, ctx: hf.BlockingContext) -> dict[str, Any]:
+    return {"log": [ctx.idempotency_key("pay")]}
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def waits(state: Work, ctx: hf.BlockingContext) -> dict[str, Any]:
+    ctx.sleep(60)
+    paid = ctx.wait_for("paid", type=Page)
+    answer = ctx.ask("Publish?", options=["yes", "no"])
+    return {"log": [paid.url, answer]}
+
+
+async def async_waits(state: Work, ctx: hf.Context) -> dict[str, Any]:
+    await ctx.sleep(60)
+    paid = await ctx.wait_for("paid", type=Page)
+    answer = await ctx.ask("Publish?", options=["yes", "no"])
+    return {"log": [paid.url, answer]}
+
+
+async def forgets(state: Work, ctx: hf.Context) -> None:
+    ctx.checkpoint(1)
+
+
+def writes_a_file(state: Work, ctx: hf.BlockingContext) -> None:
+    ctx.artifacts.write("pages/1.txt", "one")
+    with open(ctx.artifacts.path("2.txt"), "w") as file:
+        file.write("two")
+
+
+def uses_resources(state: Work, ctx: hf.BlockingContext) -> None:
+    ctx.resources["db"].query()

@@ -1,0 +1,211 @@
+"""Every run that cannot go on by itself is found, with the reason; runs that are well are not."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from holdfast import END, START, Graph
+from holdfast.runtime import doctor
+from holdfast.runtime.doctor import FREE_BYTES, LOG_BYTES, PATIENCE_S
+from holdfast.storage.contract import Holder, Store
+from holdfast.storage.upkeep import Facts
+from holdfast.storage.urls import open_store
+from holdfast.testing.clock import ManualClock
+
+
+def made(*extra: str) -> hf.Flow[Any]:
+    graph = Graph("work", dict)
+
+    @graph.node
+    async def first(state: dict[str, Any], ctx: hf.Context) -> dict[str, Any]:
+        match state.get("mode"):
+            case "fail":
+                raise ValueError("no luck")
+            case "ask":
+                await ctx.ask("go on?", options=["yes", "no"])
+            case "signal":
+                await ctx.wait_for("paid")
+            case "sleep":
+                await ctx.sleep(1000)
+        return {}
+
+    for name in extra:
+        graph.node(name=name)(lambda state: {})
+    return graph.chain(START, "first", *extra, END).compile()
+
+
+flow = made()
+
+
+class Ward:
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.clock = ManualClock()
+        self.store: Store = open_store(url, clock=self.clock.now)
+
+    def do(self, use: Any) -> Any:
+        async def main() -> Any:
+            async with hf.Engine(
+                self.store, flows=[flow], clock=self.clock, luck=random.Random(1), inline=True
+            ) as engine:
+                return await use(engine)
+
+        return asyncio.run(main())
+
+    def run(self, run_id: str, mode: str = "") -> None:
+        async def use(engine: hf.Engine) -> None:
+            running = asyncio.ensure_future(engine.run(flow, {"mode": mode}, run_id=run_id))
+            for _ in range(50):
+                await asyncio.sleep(0)
+            engine.stop("test")
+            await asyncio.gather(running, return_exceptions=True)
+
+        self.do(use)
+
+    def start(self, run_id: str, **options: Any) -> None:
+        self.do(lambda engine: engine.start(flow, {}, run_id=run_id, **options))
+
+    def found(self, flows: Any = None) -> list[tuple[str | None, str, str]]:
+        told = doctor.examine(self.store, flows, self.clock.now())
+        return [(one.run_id, one.kind, one.told) for one in told]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def ward(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ward]:
+    kind = request.param
+    made = Ward(f"memory://{tmp_path.name}" if kind == "memory" else str(tmp_path / "runs.db"))
+    yield made
+    made.store.close()
+
+
+def test_runs_that_are_well_are_not_told_of(ward: Ward) -> None:
+    ward.run("done")
+    ward.start("new")
+    assert ward.found() == []
+
+
+def test_a_failed_run_is_told_with_its_failure(ward: Ward) -> None:
+    ward.run("r", "fail")
+    assert ward.found() == [("r", "failed", "node 'first': ValueError: no luck")]
+
+
+def test_a_run_that_asks_or_waits_for_a_signal_is_told_as_waiting(ward: Ward) -> None:
+    ward.run("asks", "ask")
+    ward.run("waits", "signal")
+    assert set(ward.found()) == {
+        ("asks", "question", "node 'first' asks: go on?"),
+        ("waits", "signal", "node 'first' waits for the signal 'paid'"),
+    }
+    assert all(one.waits for one in doctor.examine(ward.store, None, ward.clock.now()))
+
+
+def test_a_run_that_nobody_takes_is_told_after_a_while(ward: Ward) -> None:
+    ward.start("r")
+    ward.clock.advance(PATIENCE_S - 1)
+    assert ward.found() == []
+    ward.clock.advance(2)
+    assert ward.found() == [("r", "no taker", "recorded, and no worker takes it up")]
+    assert ward.found({}) == [
+        (
+            "r",
+            "flow unknown",
+            "recorded, and no worker takes it up: flow 'work' is not among those that are known here",
+        )
+    ]
+
+
+def test_a_full_queue_is_named(ward: Ward) -> None:
+    ward.start("r", queue="slow")
+    ward.store.queues.limit("slow", 0 + 1)
+    ward.start("other", queue="slow")
+    ward.store.claim("other", Holder(id="x", ttl_s=10_000))
+    ward.clock.advance(PATIENCE_S + 1)
+    assert (
+        "r",
+        "queue full",
+        "recorded, and no worker takes it up: queue 'slow' is at its limit of 1",
+    ) in ward.found()
+
+
+def test_a_flow_that_changed_in_shape_is_told_with_the_difference(ward: Ward) -> None:
+    ward.start("r")
+    changed = made("second")
+    ((run_id, kind, told),) = ward.found({"work": changed})
+    assert (run_id, kind) == ("r", "flow changed")
+    assert "second" in told
+
+
+def test_a_run_whose_holder_died_is_told(ward: Ward) -> None:
+    ward.run("r", "sleep")
+    row = ward.store.run("r")
+    state = doctor.history.load(ward.store, "r")
+    dead = doctor.msgspec.structs.replace(
+        row, status="running", holder=Holder(id="x", host="box", pid=77), held=False
+    )
+    finding = doctor.diagnose(doctor.Patient(row=dead, state=state), ward.clock.now())
+    assert finding is not None
+    assert (finding.kind, finding.told) == (
+        "holder dead",
+        "process 77 on box, which executed it, ended without a word",
+    )
+
+
+def test_a_timer_that_is_due_without_a_worker_is_told(ward: Ward) -> None:
+    ward.run("r", "sleep")
+    row = ward.store.run("r")
+    waiting = doctor.msgspec.structs.replace(row, status="waiting", due_at=ward.clock.now())
+    state = doctor.history.load(ward.store, "r")
+    patient = doctor.Patient(row=waiting, state=state)
+    assert doctor.diagnose(patient, ward.clock.now()) is None
+    late = doctor.diagnose(patient, ward.clock.now() + PATIENCE_S)
+    assert late is not None
+    assert (late.kind, late.since) == ("due", ward.clock.now())
+
+
+def test_a_paused_run_is_told(ward: Ward) -> None:
+    ward.start("r")
+    ward.do(lambda engine: engine.pause("r"))
+    assert ward.found() == [("r", "paused", "paused, until it is resumed")]
+
+
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
+    import apsw
+
+    ward = Ward(str(tmp_path / "runs.db"))
+    ward.start("broken")
+    ward.run("failed", "fail")
+    database = apsw.Connection(str(tmp_path / "runs.db"))
+    database.execute(
+        "update events set body = x'00' where key >> 32 = (select key from runs where run_id = 'broken')"
+    )
+    database.close()
+    assert {run_id: kind for run_id, kind, _ in ward.found()} == {"broken": "unreadable", "failed": "failed"}
+
+
+WELL = Facts(kind="sqlite", now=100.0, settings={"journal_mode": "wal", "synchronous": "2"})
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        (WELL, None),
+        (doctor.msgspec.structs.replace(WELL, now=3700.0), "3600 s ahead"),
+        (doctor.msgspec.structs.replace(WELL, now=-3500.0), "3600 s behind"),
+        (doctor.msgspec.structs.replace(WELL, log_bytes=LOG_BYTES + 1), "write-ahead log"),
+        (doctor.msgspec.structs.replace(WELL, free_bytes=FREE_BYTES - 1), "disk"),
+        (doctor.msgspec.structs.replace(WELL, schema_version=1, schema_known=2), "version 1"),
+        (doctor.msgspec.structs.replace(WELL, settings={"journal_mode": "delete"}), "journal_mode"),
+        (Facts(kind="postgresql", now=100.0, settings={"fsync": "off"}), "fsync is 'off'"),
+    ],
+)
+def test_what_is_wrong_with_a_store_is_told(facts: Facts, says: str | None) -> None:
+    told = [one.told for one in doctor.look_over(facts, 100.0, [])]
+    assert (told == []) if says is None else any(says in one for one in told)
+    assert [one.told for one in doctor.look_over(WELL, 100.0, ["page 7"])] == ["page 7"]
