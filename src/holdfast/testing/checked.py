@@ -1,0 +1,279 @@
+"""What the checker reads: the rows of a store as plain bytes, from a SQLite file by queries of its own, or from any store
+through `runs`, `events` and `snapshot`.
+
+It decodes by itself (JSON, zstd, references to blobs) and shares no code with `storage.rows` or `storage.oversize`: a mistake
+there must not be hidden by the same mistake here. It judges nothing. Invariant: nothing of a store is changed, and its file is
+only opened through SQLite.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import apsw
+import zstandard
+
+from holdfast.storage.contract import Query, Store
+
+Event: TypeAlias = tuple[int, float, str, str | None, int, int, int, bytes, bytes, bytes]
+"""Seq, time, kind, node, iteration, execution, attempt, salt, body, digest."""
+
+_PAGE = 5000
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_BLOBS = b'{"$blobs":'
+
+
+class RunFacts(NamedTuple):
+    """A run row, as stored."""
+
+    key: int
+    run_id: str
+    flow: str
+    parent: str | None
+    labels: dict[str, str]
+    created_at: float
+    status: str
+    seq: int
+    digest: bytes
+    updated_at: float
+    fingerprint: str
+    state_version: int
+    active: list[str]
+    error: str | None
+    rewinds: list[tuple[int, int]]
+    due_at: float | None
+    fence: int
+    holder: str | None
+    expires_at: float
+
+
+class SnapshotFacts(NamedTuple):
+    """A stored fold. A base stands for the events up to `seq`, and `digest` is the chain there."""
+
+    seq: int
+    base: bool
+    digest: bytes
+    body: bytes
+
+
+class Asked(NamedTuple):
+    """A request in the inbox. `taken`: the seq that answered it; 0: it waits."""
+
+    run_id: str | None
+    id: str
+    verb: str
+    body: bytes
+    taken: int
+
+
+class Source(Protocol):
+    """A store, for reading only."""
+
+    def runs(self) -> Iterator[RunFacts]: ...
+
+    def events(self, run: RunFacts) -> Iterator[Event]: ...
+
+    def rewinds(self, run: RunFacts) -> list[tuple[int, bytes]]:
+        """Seq and body of every RunRewound."""
+
+    def snapshots(self, run: RunFacts) -> list[SnapshotFacts]: ...
+
+    def base(self, run: RunFacts) -> bytes | None:
+        """The sha256 of the base of a log that was compacted; None: it was not."""
+
+    def strangers(self) -> list[tuple[int, int, int]]:
+        """Key, first seq and number of events of runs that are not there."""
+
+    def definitions(self, fingerprints: set[str]) -> dict[str, bytes]: ...
+
+    def inbox(self) -> list[Asked]:
+        """What was asked; empty where the store does not tell."""
+
+    def blob(self, digest: str) -> bytes | None:
+        """The content of a blob, or None where it is missing or not what its name says."""
+
+    def close(self) -> None: ...
+
+
+def source_of(store: Store | str | os.PathLike[str]) -> Source:
+    """A SQLite file, by its path or by the store that has it open, is read directly; any other store through its verbs."""
+    path = store if isinstance(store, (str, os.PathLike)) else getattr(store, "path", None)
+    if path is not None:
+        return FileSource(str(path).removeprefix("sqlite:///"))
+    assert not isinstance(store, (str, os.PathLike))
+    return StoreSource(store)
+
+
+class FileSource:
+    """A SQLite store, as it was at one moment."""
+
+    def __init__(self, path: str) -> None:
+        text = Path(__file__).with_name("checked.sql").read_text("utf-8")
+        self._sql = dict(re.findall(r"^-- (\w+): .*\n((?:[^-\n].*\n)+)", text, re.MULTILINE))
+        self._blobs = Path(f"{path}.blobs")
+        self._connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+        self._connection.set_busy_timeout(5000)
+        self._select("begin")
+        ((tables,),) = self._select("upkeep")
+        bases = self._select("trimmed") if tables == 2 else ()
+        self._bases = {run: (base, digest) for run, base, digest in bases}
+        self._remains = {run for (run,) in self._select("remains")} if tables == 2 else set()
+        self._rewinds: dict[int, list[tuple[int, bytes]]] = {}
+        for run, seq, body in self._select("rewinds"):
+            self._rewinds.setdefault(run, []).append((seq, body))
+
+    def _select(self, query: str, *values: Any) -> Iterator[Any]:
+        return iter(self._connection.execute(self._sql[query], values))
+
+    def runs(self) -> Iterator[RunFacts]:
+        for cells in self._select("runs"):
+            facts = RunFacts(*cells)
+            yield facts._replace(
+                labels=json.loads(str(facts.labels)),
+                active=json.loads(str(facts.active)) if facts.active else [],
+                rewinds=[tuple(pair) for pair in json.loads(str(facts.rewinds))] if facts.rewinds else [],
+            )
+
+    def events(self, run: RunFacts) -> Iterator[Event]:
+        after, _ = self._bases.get(run.key, (0, b""))
+        return self._select("events", run.key, after)
+
+    def rewinds(self, run: RunFacts) -> list[tuple[int, bytes]]:
+        return self._rewinds.get(run.key, [])
+
+    def snapshots(self, run: RunFacts) -> list[SnapshotFacts]:
+        found = self._select("snapshots", run.key)
+        return [SnapshotFacts(seq, bool(base), digest, body) for seq, base, digest, body in found]
+
+    def base(self, run: RunFacts) -> bytes | None:
+        base = self._bases.get(run.key)
+        return base[1] if base is not None else None
+
+    def strangers(self) -> list[tuple[int, int, int]]:
+        return [found for found in self._select("strangers") if found[0] not in self._remains]
+
+    def definitions(self, fingerprints: set[str]) -> dict[str, bytes]:
+        return dict(self._select("definitions"))
+
+    def inbox(self) -> list[Asked]:
+        found = self._select("inbox")
+        return [Asked(run, name, verb, body.encode(), taken) for run, name, verb, body, taken in found]
+
+    def blob(self, digest: str) -> bytes | None:
+        try:
+            body = unpacked((self._blobs / digest[:2] / digest[2:4] / digest).read_bytes())
+        except (OSError, ValueError):
+            return None
+        return body if sha256(body).hexdigest() == digest else None
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class StoreSource:
+    """Any open store, through the verbs that hand out rows."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def runs(self) -> Iterator[RunFacts]:
+        before: str | None = None
+        while rows := self._store.runs(Query(before=before, limit=_PAGE)):
+            for row in rows:
+                yield RunFacts(
+                    key=0, run_id=row.run_id, flow=row.flow, parent=row.parent, labels=row.labels, created_at=row.created_at,
+                    status=row.status, seq=row.seq, digest=row.digest, updated_at=row.updated_at,
+                    fingerprint=row.fingerprint, state_version=row.state_version, active=list(row.active), error=row.error,
+                    rewinds=list(row.rewinds), due_at=row.due_at, fence=row.fence,
+                    holder=row.holder.id if row.holder is not None else None,
+                    expires_at=float("inf") if row.held else 0.0,
+                )  # fmt: skip
+            before = rows[-1].run_id
+
+    def events(self, run: RunFacts) -> Iterator[Event]:
+        after = 0
+        while rows := self._store.events(run.run_id, after, limit=_PAGE):
+            for row in rows:
+                yield (
+                    row.seq, row.at, row.kind, row.node, row.iteration, row.execution, row.attempt, row.salt, row.body,
+                    row.digest,
+                )  # fmt: skip
+            after = rows[-1].seq
+
+    def rewinds(self, run: RunFacts) -> list[tuple[int, bytes]]:
+        return [(row.seq, row.body) for row in self._store.events(run.run_id, kinds=("RunRewound",))]
+
+    def snapshots(self, run: RunFacts) -> list[SnapshotFacts]:
+        found: list[SnapshotFacts] = []
+        upto = 1 << 32
+        while (one := self._store.snapshot(run.run_id, [(0, upto)])) is not None:
+            found.append(SnapshotFacts(one.seq, one.base, one.digest, one.body))
+            upto = one.seq - 1
+        return found[::-1]
+
+    def base(self, run: RunFacts) -> bytes | None:
+        trimmed = self._store.upkeep.trimmed(run.run_id)
+        return trimmed.base_digest if trimmed.base else None
+
+    def strangers(self) -> list[tuple[int, int, int]]:
+        return []
+
+    def definitions(self, fingerprints: set[str]) -> dict[str, bytes]:
+        found = {name: self._store.definition(name) for name in fingerprints}
+        return {name: body for name, body in found.items() if body is not None}
+
+    def inbox(self) -> list[Asked]:
+        return []
+
+    def blob(self, digest: str) -> bytes | None:
+        try:
+            return self._store.blobs.get(digest)
+        except Exception:  # noqa: BLE001 - whatever the reason, it is not there
+            return None
+
+    def close(self) -> None:
+        """The store is its owner's."""
+
+
+def unpacked(body: bytes) -> bytes:
+    """A body as it was before it was compressed. Raises `ValueError`."""
+    if not body.startswith(_ZSTD):
+        return body
+    try:
+        return zstandard.ZstdDecompressor().decompress(body)
+    except zstandard.ZstdError as fault:
+        raise ValueError(f"it cannot be decompressed: {fault}") from fault
+
+
+def opened(body: bytes, source: Source) -> tuple[dict[str, Any], list[str]]:
+    """What a stored body says, and the blobs that it refers to and that are not there. Raises `ValueError`."""
+    if not body:
+        return {}, []
+    plain = unpacked(body)
+    told = json.loads(plain)
+    if not isinstance(told, dict):
+        raise ValueError("it is no JSON object")  # noqa: TRY004 - what is stored is at fault
+    if not plain.startswith(_BLOBS):
+        return told, []
+    missing = []
+    for pointer, digest in sorted(told.pop("$blobs").items()):
+        value = source.blob(digest)
+        if value is None:
+            missing.append(digest)
+        else:
+            told = _placed(told, pointer.split("/")[1:], json.loads(value))
+    return told, missing
+
+
+def _placed(tree: Any, path: list[str], value: Any) -> Any:
+    if not path:
+        return value
+    key: Any = path[0].replace("~1", "/").replace("~0", "~") if isinstance(tree, dict) else int(path[0])
+    tree[key] = _placed(tree[key], path[1:], value)
+    return tree

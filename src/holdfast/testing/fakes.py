@@ -1,0 +1,245 @@
+"""People and other systems, for tests: who answers a run's questions, who tells it signals, who receives what its nodes send.
+
+    run = rehearse(flow, Order(12), answers={"approve": "approve"}, signals=[Signal("paid", {"sum": 12}, after=3600)])
+
+Everything goes through the engine's own verbs, as it would in life. Time is a manual clock that jumps over every wait, so a
+flow that waits a month is tested at once. Invariant: what is said depends on what is asked and on nothing else, so that it can be
+said again after a crash; a signal has an id and is taken once, however often it is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from holdfast.core.graph import Flow
+from holdfast.core.run_state import Question
+from holdfast.errors import AnswerRefused, ResumeRefused, RunCancelled, RunFailed, RunNotFound
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.journal import Journal
+from holdfast.runtime.runner import Runner
+from holdfast.runtime.views import Run
+from holdfast.storage.contract import Store
+from holdfast.storage.memory import MemoryStore
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.watching import watched
+
+S = TypeVar("S")
+Answer: TypeAlias = Any
+"""What is answered: a value, a list of values (one for each time it is asked), or a function of the question."""
+
+_ENDED = frozenset({"completed", "failed", "cancelled"})
+_ROUNDS_MAX = 1000
+_PATIENCE_S = 5.0
+
+
+class Signal(msgspec.Struct, frozen=True):
+    """Something that a run is told, so many seconds behind its creation."""
+
+    name: str
+    payload: Any = None
+    after: float = 0.0
+
+
+class Receiver:
+    """Another system that nodes send to: it does what it is asked, once for each key, and whatever comes without a key.
+
+    `done` is what it did, in order. `crash_everywhere` empties it before each run and compares what it did with what it does
+    in a run that nothing disturbs.
+    """
+
+    def __init__(self, name: str = "receiver") -> None:
+        self.name = name
+        self.done: list[Any] = []
+        self._replies: dict[str, Any] = {}
+
+    def send(self, what: Any, *, key: str | None = None, reply: Any = None) -> Any:
+        """Ask for something. Under a key that is known nothing is done, and the first reply is given again."""
+        if key is not None and key in self._replies:
+            return self._replies[key]
+        self.done.append(what)
+        if key is not None:
+            self._replies[key] = reply
+        return reply
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.done = []
+        self._replies = {}
+
+
+class PatientEngine(Engine):
+    """An engine on one thread that leaves a run which only waits to whoever moves the clock, so that a month passes at once."""
+
+    def __init__(self, store: Store, clock: ManualClock, luck: random.Random, **options: Any) -> None:
+        chosen = {
+            "park_after": 1.0,
+            "lease_ttl": 1e9,
+            **options,
+        }  # nobody looks in, or says that it lives, all that time
+        super().__init__(store, clock=clock, luck=luck, inline=True, **chosen)
+
+    async def _drive(
+        self, journal: Journal, runner: Runner | None = None, *, raises: bool = True
+    ) -> Run[Any]:
+        runner = runner or Runner(journal)
+        runner.patience_s = _PATIENCE_S
+        return await super()._drive(journal, runner, raises=raises)
+
+
+class Audience:
+    """Who answers and signals one run. `answers` are found by the key of a question, or by the name of its node."""
+
+    def __init__(self, answers: Mapping[str, Answer] | None = None, signals: Sequence[Signal] = ()) -> None:
+        self._answers = dict(answers or {})
+        self._signals = sorted(enumerate(signals), key=lambda told: told[1].after)
+        self._asked: dict[str, list[str]] = {}
+
+    def answer_to(self, question: Question) -> list[Any]:
+        """`[answer]`, or nothing where there is none. The same question gets the same answer, also when it is asked again."""
+        place = question.key if question.key in self._answers else question.node
+        if place not in self._answers:
+            return []
+        given = self._answers[place]
+        if callable(given):
+            return [given(question)]
+        if not isinstance(given, list):
+            return [given]
+        asked = self._asked.setdefault(place, [])
+        if question.key not in asked:
+            asked.append(question.key)
+        number = asked.index(question.key)
+        return given[number : number + 1]
+
+    async def attend(
+        self, engine: Engine, run_id: str, going: asyncio.Future[Any], clock: ManualClock
+    ) -> None:
+        """Answer and signal while the run is carried on, until that is over."""
+        while not going.done():
+            with suppress(RunNotFound):
+                started_at = engine.store.run(run_id).created_at
+                break
+            await asyncio.sleep(0)
+        else:
+            return
+        telling = asyncio.ensure_future(self._tell(engine, run_id, started_at, clock))
+        try:
+            async for event in engine.follow(run_id):
+                if event.kind == "QuestionAsked":
+                    await self._answer_all(engine, run_id)
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+
+    async def step_in(self, engine: Engine, run_id: str, clock: ManualClock) -> bool:
+        """The run has stopped: say what it waits for, or let the time pass until it is due. False: there is nothing to say."""
+        if await self._answer_all(engine, run_id):
+            return True
+        row = engine.store.run(run_id)
+        due_at = row.due_at if row.due_at is not None and row.status in ("waiting", "pending") else None
+        for number, signal in self._signals:
+            told_at = row.created_at + signal.after
+            if not self._was_told(engine, run_id, number) and (due_at is None or told_at <= due_at):
+                clock.advance(max(0.0, told_at - clock.now()))
+                await self._signal(engine, run_id, number, signal)
+                return True
+        if due_at is not None:
+            clock.advance(max(0.0, due_at - clock.now()))
+        return due_at is not None
+
+    async def _answer_all(self, engine: Engine, run_id: str) -> bool:
+        said = False
+        for asked in await engine.questions(run_id):
+            for answer in self.answer_to(asked.question):
+                with suppress(AnswerRefused, ResumeRefused):  # it was closed in the meantime
+                    await engine.answer(run_id, asked.question.key, answer, by="audience")
+                    said = True
+        return said
+
+    async def _tell(self, engine: Engine, run_id: str, started_at: float, clock: ManualClock) -> None:
+        """Tell the signals at their times."""
+        for number, signal in self._signals:
+            if self._was_told(engine, run_id, number):
+                continue
+            due = asyncio.Event()
+            clock.call_at(started_at + signal.after, due.set)
+            await due.wait()
+            await self._signal(engine, run_id, number, signal)
+
+    async def _signal(self, engine: Engine, run_id: str, number: int, signal: Signal) -> None:
+        with suppress(ResumeRefused):  # the run has ended
+            await engine.signal(run_id, signal.name, signal.payload, id=f"audience-{number}", by=_by(number))
+
+    def _was_told(self, engine: Engine, run_id: str, number: int) -> bool:
+        rows = engine.store.events(run_id, kinds=("SignalReceived",))
+        return any(f'"by":"{_by(number)}"'.encode() in row.body for row in rows)
+
+
+def _by(number: int) -> str:
+    return f"audience {number + 1}"
+
+
+async def attend_run(
+    engine: Engine,
+    flow: Flow[S],
+    given: Any,
+    *,
+    run_id: str,
+    audience: Audience,
+    clock: ManualClock,
+) -> Run[S]:
+    """Start a run, or take it up where it stands, and carry it on until nobody in the audience has anything to say."""
+    for _ in range(_ROUNDS_MAX):
+        going = asyncio.ensure_future(_go(engine, flow, given, run_id))
+        attending = asyncio.ensure_future(audience.attend(engine, run_id, going, clock))
+        try:
+            run: Run[S] = await going
+        finally:
+            attending.cancel()
+            await asyncio.gather(attending, return_exceptions=True)
+        if run.status in _ENDED or not await audience.step_in(engine, run_id, clock):
+            return run
+    raise AssertionError(
+        f"run {run_id!r} was answered {_ROUNDS_MAX} times and still asks. Does it ask in a loop?"
+    )
+
+
+async def _go(engine: Engine, flow: Flow[Any], given: Any, run_id: str) -> Run[Any]:
+    try:
+        return await engine.run(flow, given, run_id=run_id)
+    except (RunFailed, RunCancelled) as ended:
+        return ended.run  # type: ignore[no-any-return]
+
+
+def rehearse(
+    flow: Flow[S],
+    input: Any = None,
+    *,
+    answers: Mapping[str, Answer] | None = None,
+    signals: Sequence[Signal] = (),
+    run_id: str = "rehearsal",
+    store: Store | None = None,
+    clock: ManualClock | None = None,
+    **options: Any,
+) -> Run[S]:
+    """Run a flow to its end with an audience, on a manual clock and one thread. A failed run is returned, not raised.
+
+    `store` (default: in memory) and `clock` may be given to look at them afterwards; `options` are the engine's.
+    """
+    time = clock or ManualClock(auto=True)
+    place = store or MemoryStore(clock=time.now)
+    twin = watched(
+        flow, lambda what, ctx: None
+    )  # also plain functions that wait can be called on the loop then
+
+    async def main() -> Run[S]:
+        async with PatientEngine(place, time, random.Random(0), **options) as engine:
+            audience = Audience(answers, signals)
+            return await attend_run(engine, twin, input, run_id=run_id, audience=audience, clock=time)
+
+    return asyncio.run(main())

@@ -1,0 +1,695 @@
+"""A second reading of a log: what its events mean, told from the design and from nothing else.
+
+It shares no code with the engine: it knows rows, JSON and its own rules. It calls nothing of `core.fold`, decides nothing and
+stores nothing. `checker` gives it the events of one run in order; what cannot have happened is told through `say(invariant,
+text)`, and the reading goes on as well as it can, so that one fault does not hide the next.
+
+Invariant: the work for an event does not grow with the log. A place that a later rewind goes back to is copied once.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from holdfast.testing.standings import NODE, Body, Standing, Visit, apply, standing_of
+
+Say: TypeAlias = Callable[[str, str], None]
+Where: TypeAlias = tuple[str, int, int, int]
+"""Node, iteration, execution, attempt."""
+Handler: TypeAlias = Callable[[Where, Body, float], None]
+
+FINAL = frozenset({"completed", "cancelled"})
+_AFTER_FAILURE = frozenset({
+    "RunResumed", "RunRewound", "RunCancelled", "ResumeRefused", "StateEdited", "StateUpgraded", "FlowChanged",
+    "QuestionAnswered", "SignalReceived",
+})  # fmt: skip
+"""What may follow a failure: what somebody asked for, and what a resume brings with it."""
+_INSIDE = frozenset({"StepCompleted", "NodeCheckpointed", "TimerSet", "SignalAwaited", "NodeWaiting"})
+
+
+_HANDLERS = {
+    "RunCreated": "_created",
+    "RunForked": "_forked",
+    "RunClaimed": "_claimed",
+    "RunResumed": "_resumed",
+    "RunRewound": "_rewound",
+    "RunPaused": "_paused",
+    "RunInterrupted": "_interrupted",
+    "RunCompleted": "_completed",
+    "RunFailed": "_failed",
+    "RunCancelled": "_cancelled",
+    "ResumeRefused": "_only_told",
+    "StateEdited": "_edited",
+    "StateUpgraded": "_upgraded",
+    "FlowChanged": "_flow_changed",
+    "NodeScheduled": "_scheduled",
+    "NodeStarted": "_started",
+    "NodeCompleted": "_node_completed",
+    "NodeFailed": "_node_failed",
+    "NodeInterrupted": "_node_interrupted",
+    "NodeSkipped": "_node_skipped",
+    "NodeRouted": "_node_routed",
+    "RoutingFailed": "_routing_failed",
+    "ItemsListed": "_items_listed",
+    "ItemStarted": "_item_started",
+    "ItemCompleted": "_item_completed",
+    "ItemFailed": "_item_failed",
+    "LayerCompleted": "_layer_completed",
+    "QuestionAsked": "_asked",
+    "QuestionAnswered": "_answered",
+    "NodeWaiting": "_node_waiting",
+    "NodeCheckpointed": "_checkpointed",
+    "NodeStreamed": "_only_told",
+    "StepCompleted": "_step_completed",
+    "CostIncurred": "_only_told",
+    "TimerSet": "_timer_set",
+    "TimerFired": "_timer_fired",
+    "SignalAwaited": "_signal_awaited",
+    "SignalReceived": "_signal_received",
+}
+"""Kind -> the method that reads it."""
+
+
+class Replay:
+    """A run, as its events tell it. `read` them in order."""
+
+    def __init__(self, say: Say, returns_to: frozenset[int] = frozenset()) -> None:
+        self.now = Standing()
+        self.seq = 0
+        self.at = 0.0
+        self.base = 0
+        """The log goes on from a base that stands for the events up to here."""
+        self.durability = "sync"
+        self.asked_fresh = False
+        """Somebody asked for a visit to be done over with nothing kept."""
+        self.rewinds: list[tuple[int, int]] = []
+        self.take_ups: list[tuple[int, float, str]] = []
+        """Where and when the log says that somebody took the run up, and the status it had."""
+        self.starts: dict[Where, int] = {}
+        """Attempt of a node -> how often the log says that it began or was woken."""
+        self.item_starts: dict[tuple[str, int, int, int, int], int] = {}
+        """Attempt of an item -> the same."""
+        self.done: dict[tuple[str, int, int, int], int] = {}
+        """Node, iteration, execution and item (-1: the node) -> the attempt that completed it."""
+        self._say = say
+        self._last: dict[tuple[str, int, int, int], int] = {}
+        """The same -> its latest attempt."""
+        self._steps: set[tuple[str, int, int, int, str]] = set()
+        self._returns_to = returns_to
+        self._places: dict[int, Standing] = {}
+        self._handlers: dict[str, Handler] = {kind: getattr(self, name) for kind, name in _HANDLERS.items()}
+
+    def begin_from(self, seq: int, base: Body) -> None:
+        """The log goes on from a base, which stands for the events up to `seq`."""
+        self.now = standing_of(base)
+        self.seq = self.base = seq
+        self._remember(seq)
+
+    def read(self, seq: int, at: float, kind: str, where: Where, body: Body) -> None:
+        """One event more. `where` is the header of an event of a node."""
+        self.seq, self.at = seq, at
+        now = self.now
+        if now.status in FINAL:
+            self._say("I7", f"{kind} follows the end of the run, which is {now.status}")
+        elif now.status == "failed" and kind not in _AFTER_FAILURE:
+            self._say("I7", f"{kind} follows the failure of the run, and nobody asked it to go on")
+        handler = self._handlers.get(kind)
+        if handler is None:
+            self._say("I2", f"no version of Holdfast that this checker knows writes {kind}")
+        else:
+            if kind in _INSIDE:
+                self._require_inside(kind, where, body)
+            handler(where, body, at)
+        if seq in self._returns_to:
+            self._remember(seq)
+
+    def _remember(self, seq: int) -> None:
+        self._places[seq] = copy.deepcopy(self.now)
+
+    # --- the run ----------------------------------------------------------------------------------------
+
+    def _created(self, where: Where, body: Body, at: float) -> None:
+        now = self.now
+        if now.status != "new":
+            self._say("I7", "the run is created a second time")
+        now.status = "pending"
+        now.flow, now.fingerprint = body.get("flow", ""), body.get("fingerprint", "")
+        now.state_version = body.get("state_version", 1)
+        now.schedule = body.get("schedule", "eager")
+        now.created_at, now.labels = at, body.get("labels", {})
+        now.values = dict(body.get("input", {}))
+        self.durability = body.get("options", {}).get("durability", "sync")
+        self._arrive(body.get("starts", ()))
+
+    def _forked(self, where: Where, body: Body, at: float) -> None:
+        now = self.now
+        now.parent, now.created_at = body.get("parent"), at
+        now.labels = body["labels"] if body.get("labels") is not None else now.labels
+        self._reopen()
+        now.status = "pending"
+
+    def _claimed(self, where: Where, body: Body, at: float) -> None:
+        self._taken_up(at)
+        self._cut()
+        self.now.status = "running"
+        self.now.settle()
+
+    def _resumed(self, where: Where, body: Body, at: float) -> None:
+        now = self.now
+        self._taken_up(at)
+        self._cut()
+        now.paused, now.failed_with = False, None
+        named = body.get("nodes")
+        self.asked_fresh = self.asked_fresh or bool(body.get("fresh"))
+        for name in list(now.failed) if named is None else named:
+            self._try_again(name, fresh=body.get("fresh", False))
+        now.status = "running"
+        now.settle()
+
+    def _rewound(self, where: Where, body: Body, at: float) -> None:
+        self._taken_up(at)
+        to = body.get("to", 0)
+        place = self._places.get(to)
+        if place is None:
+            self._say("I2", f"the run goes back to event {to}, which its log does not have")
+        else:
+            self.now = copy.deepcopy(place)
+        self.rewinds.append((self.seq, to))
+        self._reopen()
+        self.now.signals.update({name: len(told) for name, told in body.get("signals", {}).items()})
+        self.now.status = "running"
+
+    def _taken_up(self, at: float) -> None:
+        self.take_ups.append((self.seq, at, self.now.status))
+
+    def _paused(self, where: Where, body: Body, at: float) -> None:
+        self.now.paused = True
+        self.now.settle()
+
+    def _interrupted(self, where: Where, body: Body, at: float) -> None:
+        self.now.status = "interrupted"
+
+    def _completed(self, where: Where, body: Body, at: float) -> None:
+        now = self.now
+        left = [*now.open, *now.arrivals, *now.held]
+        if left:
+            self._say("I7", f"the run is completed while {left} is not done")
+        now.status = "completed"
+
+    def _failed(self, where: Where, body: Body, at: float) -> None:
+        self.now.status = "failed"
+        self.now.failed_with = body.get("failure", {})
+
+    def _cancelled(self, where: Where, body: Body, at: float) -> None:
+        now = self.now
+        now.status = "cancelled"
+        now.questions.clear()
+        now.waits.clear()
+
+    def _only_told(self, where: Where, body: Body, at: float) -> None:
+        """A fact that changes nothing here."""
+
+    # --- state and flow ---------------------------------------------------------------------------------
+
+    def _edited(self, where: Where, body: Body, at: float) -> None:
+        apply(self.now.values, body.get("changes", {}))
+
+    def _upgraded(self, where: Where, body: Body, at: float) -> None:
+        self.now.state_version = body.get("state_version", 1)
+        self.now.values = dict(body.get("values", {}))
+
+    def _flow_changed(self, where: Where, body: Body, at: float) -> None:
+        now, rename = self.now, body.get("rename", {})
+        now.fingerprint = body.get("fingerprint", "")
+        if not rename:
+            return
+        for part in ("nodes", "open", "failed", "arrivals", "held"):
+            setattr(now, part, {rename.get(name, name): what for name, what in getattr(now, part).items()})
+        for key, asked in list(now.questions.items()):
+            before, asked["node"] = asked["node"], rename.get(asked["node"], asked["node"])
+            if asked["about"] == "ask":
+                del now.questions[key]
+                now.questions[asked["node"] + key.removeprefix(before)] = asked
+        now.waits = {(rename.get(name, name), *rest): what for (name, *rest), what in now.waits.items()}
+        for seen in (self.done, self._last):
+            renamed = {(rename.get(name, name), *rest): what for (name, *rest), what in seen.items()}
+            seen.clear()
+            seen.update(renamed)
+
+    # --- nodes ------------------------------------------------------------------------------------------
+
+    def _scheduled(self, where: Where, body: Body, at: float) -> None:
+        now, name = self.now, where[0]
+        visit = now.visit(name)
+        if name in now.open and (visit.begun or not visit.routed):
+            self.asked_fresh = self.asked_fresh or bool(body.get("fresh"))
+            self._try_again(name, fresh=body.get("fresh", False))
+        else:
+            now.turn(visit, "pending")
+        now.settle()
+
+    def _started(self, where: Where, body: Body, at: float) -> None:
+        name, iteration, execution, attempt = where
+        now = self.now
+        self.starts[where] = self.starts.get(where, 0) + 1
+        visit = now.visit(name)
+        if body.get("woken"):
+            self._woken(where, visit)
+            return
+        took = body.get("took", 1)
+        if took:
+            self._take_up(name, took)
+        if visit.status == "running":
+            self._say("I6", f"{_named(where)} begins while attempt {visit.attempt} of {name!r} is open")
+        self._require_new(where, NODE)
+        if (iteration, execution) != (visit.iteration, visit.execution) or attempt == 1:
+            visit.forget_items()
+            if visit.kept or visit.parked:
+                visit.kept, visit.parked = {}, {}
+        else:
+            visit.parked.pop(NODE, None)
+        visit.iteration, visit.execution, visit.attempt = iteration, execution, attempt
+        visit.begun, visit.question = True, None
+        now.turn(visit, "running")
+        now.open[name] = None
+        now.status = "running"
+
+    def _woken(self, where: Where, visit: Visit) -> None:
+        if where[1:] != visit.here() or NODE not in visit.parked:
+            self._say("I6", f"{_named(where)} is woken, and does not wait")
+        visit.parked.pop(NODE, None)
+        self.now.turn(visit, "running")
+        self.now.open[where[0]] = None
+        self.now.status = "running"
+
+    def _require_new(self, where: Where, item: int) -> None:
+        """An attempt is later than all of its visit before, and none follows a completion."""
+        name, iteration, execution, attempt = where
+        key = (name, iteration, execution, item)
+        if key in self.done:
+            self._say("I5", f"{_named(where, item)} begins although the log says that it was completed")
+        last = self._last.get(key, 0)
+        if attempt <= last:
+            self._say("I6", f"{_named(where, item)} begins behind attempt {last}: attempts do not go back")
+        self._last[key] = attempt
+
+    def _require_end(self, kind: str, where: Where, allowed: tuple[str, ...]) -> Visit:
+        visit = self.now.visit(where[0])
+        if visit.status not in allowed or where[1:] != visit.here():
+            stands = f"{visit.status or 'not begun'} at {'.'.join(map(str, visit.here()))}"
+            self._say("I6", f"{kind} is of {_named(where)}, but the node is {stands}")
+        return visit
+
+    def _node_completed(self, where: Where, body: Body, at: float) -> None:
+        name, iteration, execution, _ = where
+        visit = self._require_end("NodeCompleted", where, ("running",))
+        self._note_done((name, iteration, execution, NODE), where)
+        results = self._item_results(where, visit) if body.get("items") else []
+        self._close(name, visit, "completed")
+        self._finish(name, visit, results, body)
+
+    def _note_done(self, key: tuple[str, int, int, int], where: Where) -> None:
+        if key in self.done:
+            self._say("I5", f"{_named(where, key[3])} is completed a second time")
+        self.done[key] = where[3]
+
+    def _item_results(self, where: Where, visit: Visit) -> list[Body]:
+        missing = [item for item in range(visit.items or 0) if item not in visit.changes]
+        if missing:
+            self._say("I6", f"{_named(where)} is completed while its items {missing[:5]} are not")
+        return [visit.changes[item] for item in sorted(visit.changes)]
+
+    def _node_skipped(self, where: Where, body: Body, at: float) -> None:
+        name, iteration, execution, _ = where
+        if body.get("took"):
+            self._take_up(name, body["took"])
+        visit = self.now.visit(name)
+        if visit.status not in ("pending", "waiting", "interrupted", "failed"):
+            self._say("I6", f"{_named(where)} is skipped while it is {visit.status or 'not reached'}")
+        visit.iteration = iteration
+        self._note_done((name, iteration, execution, NODE), where)
+        self._close(name, visit, "skipped")
+        self._finish(name, visit, [], body)
+
+    def _node_failed(self, where: Where, body: Body, at: float) -> None:
+        now, name = self.now, where[0]
+        visit = self._require_end("NodeFailed", where, ("running", "interrupted"))
+        self._close_waits(name)
+        if body.get("retry_at") is None:
+            now.failed[name] = None
+            now.turn(visit, "failed")
+        else:
+            now.turn(visit, "waiting")
+        now.settle()
+
+    def _node_interrupted(self, where: Where, body: Body, at: float) -> None:
+        visit = self._require_end("NodeInterrupted", where, ("running",))
+        _cut_items(visit)
+        self.now.turn(visit, "interrupted")
+        self.now.settle()
+
+    def _node_routed(self, where: Where, body: Body, at: float) -> None:
+        now, name = self.now, where[0]
+        visit = now.visit(name)
+        if visit.routed:
+            self._say("I5", f"the route of {_named(where)} is decided a second time")
+        visit.routed = True
+        now.open.pop(name, None)
+        now.failed.pop(name, None)
+        self._arrive(body.get("routes", ()))
+        now.settle()
+
+    def _routing_failed(self, where: Where, body: Body, at: float) -> None:
+        now, name = self.now, where[0]
+        now.visit(name).routed = False
+        now.open[name] = None
+        now.failed[name] = None
+
+    def _layer_completed(self, where: Where, body: Body, at: float) -> None:
+        now, names = self.now, body.get("nodes", [])
+        if set(names) != now.held.keys():
+            self._say("I6", f"layer {body.get('layer')} is {names}, but {list(now.held)} have completed")
+        for name in names:
+            items, own = now.held.pop(name, ([], {}))
+            for changes in (*items, own):
+                apply(now.values, changes)
+        apply(now.values, body.get("changes", {}))
+        for routes in body.get("routes", {}).values():
+            self._arrive(routes)
+        now.settle()
+
+    # --- items ------------------------------------------------------------------------------------------
+
+    def _items_listed(self, where: Where, body: Body, at: float) -> None:
+        visit = self.now.visit(where[0])
+        if visit.items is not None:
+            self._say("I5", f"{_named(where)} lists its items a second time")
+        visit.forget_items()
+        visit.items = len(body.get("items", ()))
+
+    def _item_started(self, where: Where, body: Body, at: float) -> None:
+        name, iteration, execution, attempt = where
+        item, now = body.get("item", 0), self.now
+        visit = now.visit(name)
+        key = (name, iteration, execution, attempt, item)
+        waits = item in visit.parked
+        self.item_starts[key] = self.item_starts.get(key, 0) + 1
+        if not waits or attempt != self._last.get((name, iteration, execution, item), 0):
+            self._require_new(where, item)
+        if item in visit.running:
+            self._say("I6", f"{_named(where, item)} begins while attempt {visit.running[item]} is open")
+        if visit.status == "waiting":
+            now.turn(visit, "running")
+            now.status = "running"
+        visit.parked.pop(item, None)
+        visit.again.discard(item)
+        visit.running[item] = attempt
+
+    def _item_ended(self, kind: str, where: Where, item: int, visit: Visit) -> None:
+        if visit.running.get(item) != where[3]:
+            self._say("I6", f"{kind} is of {_named(where, item)}, which is not open")
+        visit.running.pop(item, None)
+
+    def _item_completed(self, where: Where, body: Body, at: float) -> None:
+        name, iteration, execution, _ = where
+        item, visit = body.get("item", 0), self.now.visit(name)
+        self._item_ended("ItemCompleted", where, item, visit)
+        self._note_done((name, iteration, execution, item), where)
+        visit.changes[item] = body.get("changes", {})
+        visit.kept.pop(item, None)
+        self._close_waits(name, item)
+        self._rest(visit)
+
+    def _item_failed(self, where: Where, body: Body, at: float) -> None:
+        name, item = where[0], body.get("item", 0)
+        visit = self.now.visit(name)
+        self._item_ended("ItemFailed", where, item, visit)
+        (visit.gone if body.get("retry_at") is None else visit.again).add(item)
+        self._close_waits(name, item)
+        self._rest(visit)
+
+    def _rest(self, visit: Visit) -> None:
+        """A fan-out of which nothing runs and something waits, waits."""
+        if visit.items is not None and visit.parked and not visit.running and visit.status == "running":
+            self.now.turn(visit, "waiting")
+            self.now.settle()
+
+    # --- inside a visit ---------------------------------------------------------------------------------
+
+    def _require_inside(self, kind: str, where: Where, body: Body) -> None:
+        """What happens inside an attempt is told only by the attempt that is open."""
+        visit, item = self.now.visit(where[0]), body.get("item")
+        attempt = visit.attempt if item is None or visit.items is None else visit.running.get(item, 0)
+        if visit.status != "running" or where[1:] != (visit.iteration, visit.execution, attempt):
+            self._say("I6", f"{kind} is of {_named(where, item)}, which is not the attempt that runs")
+
+    def _step_completed(self, where: Where, body: Body, at: float) -> None:
+        name, iteration, execution, _ = where
+        item = _level(body)
+        step = (name, iteration, execution, item, body.get("step", ""))
+        if step in self._steps:
+            self._say("I5", f"the step {step[4]!r} of {_named(where, item)} is done a second time")
+        self._steps.add(step)
+        self._keep(name, item, f"step:{step[4]}")
+
+    def _checkpointed(self, where: Where, body: Body, at: float) -> None:
+        self._keep(where[0], _level(body), "checkpoint")
+
+    def _keep(self, name: str, item: int, slot: str) -> None:
+        self.now.visit(name).kept.setdefault(item, set()).add(slot)
+
+    def _timer_set(self, where: Where, body: Body, at: float) -> None:
+        self.now.waits[where[0], body.get("item"), body.get("slot", "")] = {"until": body.get("until")}
+
+    def _signal_awaited(self, where: Where, body: Body, at: float) -> None:
+        now, name = self.now, body.get("name", "")
+        if now.signals.get(name):
+            now.signals[name] -= 1
+            self._keep(where[0], _level(body), body.get("slot", ""))
+        else:
+            wait = {"until": body.get("until"), "signal": name}
+            now.waits[where[0], body.get("item"), body.get("slot", "")] = wait
+
+    def _signal_received(self, where: Where, body: Body, at: float) -> None:
+        now, name = self.now, body.get("name", "")
+        for place, wait in now.waits.items():
+            if wait.get("signal") == name:
+                del now.waits[place]
+                self._resolve(*place)
+                return
+        now.signals[name] = now.signals.get(name, 0) + 1
+
+    def _timer_fired(self, where: Where, body: Body, at: float) -> None:
+        now, place = self.now, (where[0], body.get("item"), body.get("slot", ""))
+        wait = now.waits.pop(place, None)
+        if wait is not None:
+            until = wait.get("until")
+            if until is not None and at < until:
+                self._say("I6", f"the timer {place[2]!r} of {_named(where)} fires before its time")
+            self._resolve(*place)
+            return
+        for key, asked in list(now.questions.items()):
+            if (asked["node"], asked["item"], asked["slot"]) == place:
+                del now.questions[key]
+                if asked["about"] == "ask":
+                    self._resolve(*place)
+                else:
+                    self._refuse(place[0])
+                    now.settle()
+                return
+        self._say("I6", f"a timer of {_named(where)} fires in {place[2]!r}, where nothing waits")
+
+    def _resolve(self, name: str, item: int | None, slot: str) -> None:
+        visit, level = self.now.visit(name), NODE if item is None else item
+        visit.kept.setdefault(level, set()).add(slot)
+        if slot in visit.parked.get(level, ()):
+            self._unpark(visit, level)
+
+    def _unpark(self, visit: Visit, level: int) -> None:
+        if level != NODE:
+            visit.again.add(level)
+        elif visit.status == "waiting":
+            self.now.turn(visit, "pending")
+        self.now.rouse()
+
+    def _node_waiting(self, where: Where, body: Body, at: float) -> None:
+        now, level = self.now, _level(body)
+        visit, slots = now.visit(where[0]), body.get("on", [])
+        visit.parked[level] = slots
+        if level == NODE:
+            now.turn(visit, "waiting")
+        else:
+            self._item_ended("NodeWaiting", where, level, visit)
+            self._rest(visit)
+        now.settle()
+        if any(slot in visit.kept.get(level, ()) for slot in slots):
+            self._unpark(visit, level)
+
+    # --- questions --------------------------------------------------------------------------------------
+
+    def _asked(self, where: Where, body: Body, at: float) -> None:
+        now, key, about = self.now, body.get("key", ""), body.get("about", "interrupt")
+        if key in now.questions:
+            self._say("I6", f"{key!r} is asked while it is asked already")
+        if about == "ask":
+            self._require_inside("QuestionAsked", where, body)
+        now.questions[key] = {
+            "node": where[0], "item": body.get("item"), "slot": body.get("slot", ""), "about": about,
+            "until": body.get("until"),
+        }  # fmt: skip
+        if about != "ask":
+            visit = now.visit(where[0])
+            visit.question = key
+            now.turn(visit, "waiting")
+        now.settle()
+
+    def _answered(self, where: Where, body: Body, at: float) -> None:
+        now, key = self.now, body.get("key", "")
+        asked = now.questions.pop(key, None)
+        if asked is None:
+            self._say("I6", f"{key!r} is answered, and is not asked")
+            return
+        if asked["about"] == "ask":
+            self._resolve(asked["node"], asked["item"], asked["slot"])
+            return
+        visit = now.visit(asked["node"])
+        visit.question = None
+        if body.get("refused"):
+            self._refuse(asked["node"])
+        else:
+            visit.again |= visit.gone
+            visit.gone = set()
+            now.turn(visit, "pending")
+        now.rouse()
+
+    def _refuse(self, name: str) -> None:
+        visit = self.now.visit(name)
+        visit.question = None
+        self.now.failed[name] = None
+        self.now.turn(visit, "failed")
+
+    # --- what several of them do ------------------------------------------------------------------------
+
+    def _arrive(self, routes: Any) -> None:
+        arrivals = self.now.arrivals
+        for name in routes:
+            if name != "END":
+                arrivals[name] = arrivals.get(name, 0) + 1
+
+    def _take_up(self, name: str, took: int) -> None:
+        there = self.now.arrivals.pop(name, 0)
+        if there < took:
+            self._say("I5", f"{name!r} takes up {took} arrivals, but the log led there {there} times")
+        elif there > took:
+            self.now.arrivals[name] = there - took
+
+    def _close(self, name: str, visit: Visit, status: str) -> None:
+        now = self.now
+        if visit.question is not None:
+            now.questions.pop(visit.question, None)
+        if now.waits or now.questions:
+            self._close_waits(name)
+        visit.question, visit.begun = None, False
+        if visit.kept or visit.parked:
+            visit.kept, visit.parked = {}, {}
+        visit.forget_items()
+        now.open.pop(name, None)
+        now.failed.pop(name, None)
+        now.turn(visit, status)
+
+    def _finish(self, name: str, visit: Visit, items: list[Body], body: Body) -> None:
+        now, changes = self.now, body.get("changes", {})
+        if now.schedule == "layered":
+            now.held[name] = (items, changes)
+        else:
+            for part in items:
+                apply(now.values, part)
+            apply(now.values, changes)
+            if body.get("routes") is None:
+                visit.routed = False
+                now.open[name] = None
+            else:
+                self._arrive(body["routes"])
+        now.settle()
+
+    def _close_waits(self, name: str, item: int | None = None) -> None:
+        now = self.now
+        for place in [place for place in now.waits if place[0] == name and item in (None, place[1])]:
+            del now.waits[place]
+        for key, asked in list(now.questions.items()):
+            if asked["node"] == name and asked["slot"] and item in (None, asked["item"]):
+                del now.questions[key]
+
+    def _cut(self) -> None:
+        """Whoever ran this is gone: what was running has been cut."""
+        for name in self.now.open:
+            visit = self.now.visit(name)
+            if visit.status == "running":
+                _cut_items(visit)
+                self.now.turn(visit, "interrupted")
+
+    def _try_again(self, name: str, *, fresh: bool) -> None:
+        now = self.now
+        visit = now.nodes.get(name)
+        if visit is None or (name not in now.open and name not in now.failed):
+            return
+        now.failed.pop(name, None)
+        if not visit.routed:
+            self._route_again(name, visit)
+            return
+        if visit.question is not None:
+            now.questions.pop(visit.question, None)
+        visit.question = None
+        waited, visit.parked = visit.parked, {}
+        self._close_waits(name)
+        if name in now.open and not fresh and visit.items is not None:
+            visit.again |= visit.gone | waited.keys()
+            visit.gone = set()
+        elif name in now.open and fresh:
+            visit.attempt = 0
+        now.turn(visit, "pending")
+
+    def _reopen(self) -> None:
+        """After a rewind or in a fork: what was open is due again, as a new execution."""
+        now = self.now
+        for name in tuple(now.open):
+            visit = now.visit(name)
+            if not visit.routed:
+                self._route_again(name, visit)
+                continue
+            if visit.begun:
+                visit.attempt = 0
+            visit.forget_items()
+            visit.question, visit.kept, visit.parked = None, {}, {}
+            now.turn(visit, "pending")
+        for name in now.arrivals:
+            gate = now.nodes.get(name)
+            if gate is not None and name not in now.open and gate.status in ("waiting", "failed"):
+                gate.question = None
+                now.turn(gate, "pending")
+        now.failed.clear()
+        now.questions.clear()
+        now.waits.clear()
+        now.failed_with, now.paused = None, False
+
+    def _route_again(self, name: str, visit: Visit) -> None:
+        if name in self.now.held:
+            visit.routed = True
+            self.now.open.pop(name, None)
+
+
+def _cut_items(visit: Visit) -> None:
+    visit.again |= visit.running.keys()
+    visit.running = {}
+
+
+def _level(body: Body) -> int:
+    item = body.get("item")
+    return NODE if item is None else int(item)
+
+
+def _named(where: Where, item: int | None = None) -> str:
+    place = "" if item is None or item == NODE else f"[{item}]"
+    return f"{where[0]!r}{place} {where[1]}.{where[2]}.{where[3]}"

@@ -1,0 +1,186 @@
+"""How a run stands at one place of its log, for the checker: plain records of its own, which share nothing with the engine's.
+
+A `Standing` is all that a rewind takes back. It is made by `replay` from events, or here from a stored snapshot. It knows the
+words of the design and no event.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+Body: TypeAlias = dict[str, Any]
+
+NODE = -1
+"""In place of an item: the node itself."""
+_MOVING = frozenset({"running", "waiting", "paused"})
+
+
+class Visit:
+    """The latest visit of a node."""
+
+    __slots__ = (
+        "again", "attempt", "begun", "changes", "execution", "gone", "items", "iteration", "kept", "parked", "question",
+        "routed", "running", "status",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.status = ""
+        self.iteration = 0
+        self.execution = 1
+        self.attempt = 0
+        self.begun = False
+        """It has begun and not ended."""
+        self.routed = True
+        self.question: str | None = None
+        self.items: int | None = None
+        """How many a fan-out goes over."""
+        self.running: dict[int, int] = {}
+        """Item -> the attempt that is open."""
+        self.again: set[int] = set()
+        self.gone: set[int] = set()
+        """Items that failed for good."""
+        self.changes: dict[int, Body] = {}
+        """Item -> what it changed."""
+        self.kept: dict[int, set[str]] = {}
+        self.parked: dict[int, list[str]] = {}
+
+    def here(self) -> tuple[int, int, int]:
+        return self.iteration, self.execution, self.attempt
+
+    def forget_items(self) -> None:
+        if self.items is not None:
+            self.items = None
+            self.running, self.again, self.gone, self.changes = {}, set(), set(), {}
+
+
+class Standing:
+    """How a run stands at one place of its log: all that a rewind takes back."""
+
+    def __init__(self) -> None:
+        self.status = "new"
+        self.paused = False
+        self.failed_with: Body | None = None
+        """Why the run failed, while that stands."""
+        self.flow = ""
+        self.fingerprint = ""
+        self.state_version = 1
+        self.schedule = "eager"
+        self.created_at = 0.0
+        self.labels: dict[str, str] = {}
+        self.parent: str | None = None
+        self.values: Body = {}
+        self.nodes: dict[str, Visit] = {}
+        self.open: dict[str, None] = {}
+        self.arrivals: dict[str, int] = {}
+        self.held: dict[str, tuple[list[Body], Body]] = {}
+        """Completed in a layer that is not -> the changes of its items, and its own."""
+        self.failed: dict[str, None] = {}
+        self.questions: dict[str, Body] = {}
+        self.waits: dict[tuple[str, int | None, str], Body] = {}
+        """Node, item and slot -> what is waited for there."""
+        self.signals: dict[str, int] = {}
+        """How many of each name nobody has taken."""
+        self.busy = 0
+        self.idle = 0
+        """Nodes that run, and nodes that wait."""
+
+    def visit(self, name: str) -> Visit:
+        found = self.nodes.get(name)
+        if found is None:
+            found = self.nodes[name] = Visit()
+        return found
+
+    def turn(self, visit: Visit, status: str) -> None:
+        """Give a node another status."""
+        self.busy += (status == "running") - (visit.status == "running")
+        self.idle += (status == "waiting") - (visit.status == "waiting")
+        visit.status = status
+
+    def settle(self) -> None:
+        """A run that moves is what its nodes are."""
+        still = "paused" if self.paused else "waiting" if self.idle else ""
+        if self.status in _MOVING:
+            self.status = "running" if self.busy else still or "running"
+        elif self.status == "pending":
+            self.status = still or "pending"
+
+    def rouse(self) -> None:
+        """Something can go on, and nobody has taken it up yet."""
+        self.settle()
+        if not self.busy and self.status in ("running", "waiting"):
+            self.status = "pending"
+
+
+def apply(values: Body, changes: Body) -> None:
+    """Change a state as an event says."""
+    for part, change in changes.items():
+        match part:
+            case "set":
+                values.update(change)
+            case "append":
+                for field, added in change.items():
+                    values[field] = [*(values.get(field) or ()), *added]
+            case "merge":
+                for field, entries in change.items():
+                    values[field] = {**(values.get(field) or {}), **entries}
+            case "add":
+                for field, amount in change.items():
+                    values[field] = values.get(field, 0) + amount
+            case "unset":
+                for field in change:
+                    values.pop(field, None)
+
+
+def standing_of(snapshot: Body) -> Standing:
+    """How a run stands by a stored snapshot."""
+    told = snapshot.get("state", {})
+    now = Standing()
+    for part in (
+        "status",
+        "paused",
+        "flow",
+        "fingerprint",
+        "state_version",
+        "schedule",
+        "created_at",
+        "labels",
+        "parent",
+    ):
+        setattr(now, part, told.get(part, getattr(now, part)))
+    now.values = told.get("values", {})
+    now.arrivals = dict(told.get("arrivals", {}))
+    now.open, now.failed = dict.fromkeys(told.get("open", ())), dict.fromkeys(told.get("failed", ()))
+    now.failed_with = told.get("failure")
+    now.held = {
+        name: (held.get("items", []), held.get("changes", {})) for name, held in told.get("held", {}).items()
+    }
+    now.signals = {name: len(waiting) for name, waiting in told.get("signals", {}).items()}
+    for wait in told.get("waits", {}).values():
+        now.waits[wait["node"], wait.get("item"), wait["slot"]] = wait
+    for key, asked in told.get("questions", {}).items():
+        now.questions[key] = {"item": None, "slot": "", "about": "interrupt", "until": None, **asked}
+    begun = snapshot.get("inputs", {})
+    for name, node in told.get("nodes", {}).items():
+        now.nodes[name] = visit = _visit_of(node)
+        visit.begun = name in begun
+        now.busy += visit.status == "running"
+        now.idle += visit.status == "waiting"
+    return now
+
+
+def _visit_of(node: Body) -> Visit:
+    visit = Visit()
+    visit.status = node.get("status", "pending")
+    visit.iteration, visit.execution = node.get("iteration", 0), node.get("execution", 1)
+    visit.attempt, visit.routed = node.get("attempt", 0), node.get("routed", True)
+    visit.question = node.get("question")
+    visit.kept = {int(item): set(slots) for item, slots in node.get("kept", {}).items()}
+    visit.parked = {int(item): slots for item, slots in node.get("parked", {}).items()}
+    items = node.get("items")
+    if items is not None:
+        visit.items = len(items["values"])
+        visit.running = {int(item): attempt for item, attempt in items.get("running", {}).items()}
+        visit.again = {int(item) for item in items.get("again", ())}
+        visit.gone = {int(item) for item in items.get("failed", ())}
+        visit.changes = {int(item): changes for item, changes in items.get("done", {}).items()}
+    return visit

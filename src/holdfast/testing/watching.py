@@ -1,0 +1,125 @@
+"""A flow that tells when its nodes are called: the same definition, the same functions, and somebody who looks on.
+
+Everything happens on the event loop, whatever the nodes are. A plain function that takes a context gets a thread of its own, but
+the loop stands still while it works, and does in its place what it asks of its context: so a test with a manual clock owns its
+order too. Invariant: a watched flow has the fingerprint of the flow that it watches; either may carry on a run of the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from holdfast.core.graph import Flow, Node
+from holdfast.runtime.context import BlockingContext, Context
+
+S = TypeVar("S")
+T = TypeVar("T")
+Seen: TypeAlias = Callable[[str, Any], None]
+"""Called with `enter` or `exit` and the context of the call."""
+
+
+def watched(flow: Flow[S], seen: Seen) -> Flow[S]:
+    """The same flow, with somebody who is told of every call of a node."""
+    twin = Flow(
+        definition=flow.definition,
+        nodes={name: _watched(node, seen) for name, node in flow.nodes.items()},
+        branches=flow.branches,
+        state=flow.state,
+        upgrades=flow.upgrades,
+        validate_resume=flow.validate_resume,
+    )
+    twin.item_codecs = flow.item_codecs
+    return twin
+
+
+def _watched(node: Node, seen: Seen) -> Node:
+    if node.options.question is not None:
+        return node  # there is no code behind it
+
+    def arguments(given: Any, ctx: Any) -> tuple[Any, ...]:
+        return (given, ctx) if node.takes_context else (given,)
+
+    async def awaited(given: Any, ctx: Context) -> Any:
+        seen("enter", ctx)
+        returned = await node.fn(*arguments(given, ctx))
+        seen("exit", ctx)
+        return returned
+
+    async def streamed(given: Any, ctx: Context) -> AsyncIterator[Any]:
+        seen("enter", ctx)
+        async for chunk in node.fn(*arguments(given, ctx)):
+            yield chunk
+        seen("exit", ctx)
+
+    async def called(given: Any, ctx: Context) -> Any:
+        seen("enter", ctx)
+        returned = await _in_step(node.fn, given, ctx) if node.takes_context else node.fn(given)
+        seen("exit", ctx)
+        return returned
+
+    fn = streamed if node.streams else awaited if node.is_async else called
+    return msgspec.structs.replace(node, fn=fn, takes_context=True, is_async=not node.streams)
+
+
+class _Handed(BlockingContext):
+    """The context of a plain function, which hands what it would wait for to the loop that stands still for it."""
+
+    def __init__(self, inner: Context, requests: queue.SimpleQueue[Any]) -> None:
+        super().__init__(inner, asyncio.get_running_loop())
+        self._requests = requests
+        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def emit(self, chunk: Any) -> None:
+        self._wait(_as_coroutine(lambda: self._inner.emit(chunk)))
+
+    def cost(self, *, usd: float = 0.0, tokens: int = 0) -> None:
+        self._wait(_as_coroutine(lambda: self._inner.cost(usd=usd, tokens=tokens)))
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        self._requests.put((coroutine, self._answers))
+        value, error = self._answers.get()
+        if error is not None:
+            raise error
+        returned: T = value
+        return returned
+
+
+async def _as_coroutine(call: Callable[[], T]) -> T:
+    return call()
+
+
+async def _in_step(fn: Callable[..., Any], given: Any, ctx: Context) -> Any:
+    """Call a plain function in a thread, in step with it: one of the two moves at a time."""
+    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    handed = _Handed(ctx, requests)
+    variables = contextvars.copy_context()
+
+    def work() -> None:
+        ended: tuple[Any, BaseException | None]
+        try:
+            ended = (variables.run(fn, given, handed), None)
+        except BaseException as raised:  # noqa: BLE001 - told to whoever called
+            ended = (None, raised)
+        requests.put((None, ended))
+
+    threading.Thread(target=work, name="holdfast-watched", daemon=True).start()
+    while True:
+        coroutine, reply = requests.get()  # the loop stands still meanwhile, on purpose
+        if coroutine is None:
+            value, error = reply
+            if error is not None:
+                raise error
+            return value
+        answer: tuple[Any, BaseException | None]
+        try:
+            answer = (await coroutine, None)
+        except BaseException as raised:  # noqa: BLE001 - a cancellation too is raised where the function waits
+            answer = (None, raised)
+        reply.put(answer)

@@ -1,0 +1,132 @@
+"""The witness: what really happened, written down outside the engine, one JSON line at a time.
+
+    witness = Witness("witness.jsonl")
+    async with Engine(store, flows=[flow], resources={"witness": witness}) as engine: ...
+
+    async def pay(state, ctx):
+        with ctx.resources["witness"].visit(ctx):
+            key = ctx.idempotency_key()
+            ctx.resources["witness"].effect(ctx, key)
+            await bank.pay(key=key)
+
+A log says what the engine believes; the witness says what nodes, receivers, readers and callers saw. `checker` holds the one
+against the other. It neither decides nor judges. Invariant: a line is written with one call of the system, so that processes
+that share a file, or die while they write, do not damage each other's lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+Line: TypeAlias = dict[str, Any]
+
+
+class Witness:
+    """Writes a witness file. Each process opens its own; the file is made if it is missing."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+
+    def note(self, what: str, **facts: Any) -> None:
+        """Write one line."""
+        line = json.dumps({"what": what, "pid": os.getpid(), **facts}, separators=(",", ":"))
+        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(handle, line.encode() + b"\n")
+        finally:
+            os.close(handle)
+
+    # --- nodes ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def visit(self, ctx: Any) -> Iterator[None]:
+        """Round a node's body: it began, and it came to its end."""
+        self.note("enter", **visit_of(ctx))
+        yield
+        self.note("exit", **visit_of(ctx))
+
+    def effect(self, ctx: Any, key: str, name: str = "") -> None:
+        """A node is about to do something outside, under this key."""
+        self.note("effect", key=key, name=name, **visit_of(ctx))
+
+    def receipt(self, key: str) -> None:
+        """A receiver did what it was asked for under this key. (What it turned away as known is no receipt.)"""
+        self.note("receipt", key=key)
+
+    # --- those who write, read and ask ------------------------------------------------------------------
+
+    def ack(
+        self, run_id: str, seq: int, append_id: bytes, *, holder: str | None, fence: int, known: bool = True
+    ) -> None:
+        """A store acknowledged an append whose first event is `seq`. `known=False`: its outcome is not known to its writer."""
+        self.note("ack", run=run_id, seq=seq, id=append_id.hex(), holder=holder, fence=fence, known=known)
+
+    def read(self, run_id: str, seq: int, digest: bytes, *, reader: str = "") -> None:
+        """A reader saw the log of a run up to `seq`."""
+        self.note("read", run=run_id, seq=seq, digest=digest.hex(), reader=reader)
+
+    def asked(self, run_id: str, request_id: str) -> None:
+        """The inbox acknowledged a request."""
+        self.note("asked", run=run_id, id=request_id)
+
+    def told(self, run_id: str, signal: str, payload: Any = None) -> None:
+        """A signal was acknowledged. Tell each payload only once."""
+        self.note("told", run=run_id, signal=signal, payload=payload)
+
+    def killed(self, holder: str, at: float) -> None:
+        """An engine died, at this time of the store."""
+        self.note("killed", holder=holder, at=at)
+
+    def served(self, worker: str, *, ok: bool) -> None:
+        """A worker was asked for something, and did it or not."""
+        self.note("served", worker=worker, ok=ok)
+
+    def trace(self, seed: int | str, digest: str) -> None:
+        """A schedule ran with this seed, and this is the digest of what happened (`checker.trace`)."""
+        self.note("trace", seed=seed, digest=digest)
+
+
+def visit_of(ctx: Any) -> Line:
+    """Which visit a context belongs to."""
+    return {
+        "run": ctx.run_id,
+        "node": ctx.node,
+        "iteration": ctx.iteration,
+        "execution": ctx.execution,
+        "attempt": ctx.attempt,
+        "item": ctx.item,
+    }
+
+
+def lines(path: str | os.PathLike[str]) -> Iterator[Line]:
+    """The lines of a witness file. What a crash tore is no testimony and is left out."""
+    if not os.path.exists(path):
+        return
+    with open(path, "rb") as file:
+        for written in file:
+            try:
+                line = json.loads(written)
+            except ValueError:
+                continue
+            if isinstance(line, dict):
+                yield line
+
+
+class Testimony:
+    """A witness file, sorted by what its lines are about. An empty one where there is no file."""
+
+    def __init__(self, path: str | os.PathLike[str] | None, more: list[Line] | None = None) -> None:
+        self.runs: dict[str, dict[str, list[Line]]] = {}
+        """Run -> kind of line -> lines, in the order they were written."""
+        self.others: dict[str, list[Line]] = {}
+        """Kind of line -> lines that are about no run."""
+        for line in (*(lines(path) if path is not None else ()), *(more or ())):
+            place = self.runs.setdefault(line["run"], {}) if "run" in line else self.others
+            place.setdefault(line.get("what", ""), []).append(line)
+
+    def of(self, run_id: str) -> dict[str, list[Line]]:
+        return self.runs.get(run_id, {})

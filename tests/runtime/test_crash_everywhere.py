@@ -1,0 +1,273 @@
+"""`crash_everywhere` finds what a crash makes a difference to, says where, and finds nothing in a flow that is careful."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import holdfast as hf
+from holdfast import END, START, Graph, Retry, append
+from holdfast.errors import SettingError
+from holdfast.storage import failpoints
+from holdfast.testing import crashing
+from holdfast.testing.crashing import Report, crash_everywhere
+from holdfast.testing.fakes import Receiver, Signal
+from holdfast.testing.flows import nested, without_order
+
+DAY = 86_400
+
+
+@dataclass
+class Order:
+    amount: int = 0
+    log: Annotated[list[str], append] = field(default_factory=list)
+    verdict: str = ""
+    total: int = 0
+
+
+@pytest.fixture(autouse=True)
+def disarmed() -> Iterator[None]:
+    yield
+    assert failpoints._hook is None
+
+
+def one(body: Any, **options: Any) -> hf.Flow[Order]:
+    """A flow of three nodes; the middle one does this."""
+    graph = Graph("orders", Order)
+    graph.node(name="before")(lambda state: {"log": ["before"]})
+    graph.node(name="middle", **options)(body)
+    graph.node(name="behind")(lambda state: {"log": ["behind"]})
+    return graph.chain(START, "before", "middle", "behind", END).compile()
+
+
+def careful() -> hf.Flow[Order]:
+    graph = Graph("careful", Order)
+
+    @graph.node(retry=Retry(attempts=2, backoff=5.0))
+    def plan(state: Order, ctx: hf.BlockingContext) -> dict[str, Any]:
+        amount = ctx.step("amount", lambda: 3)
+        ctx.cost(tokens=1)
+        ctx.emit("planned")
+        ctx.checkpoint(amount)
+        return {"amount": amount}
+
+    @graph.node(each=lambda state: range(state.amount))
+    async def page(item: int, ctx: hf.Context) -> dict[str, Any]:
+        return {"log": [f"page {await ctx.step('read', lambda: item)}"]}
+
+    @graph.node
+    async def charge(state: Order, ctx: hf.Context) -> None:
+        ctx.resources["bank"].send(("charge", state.amount), key=ctx.idempotency_key())
+
+    @graph.node
+    def paid(state: Order, ctx: hf.BlockingContext) -> dict[str, Any]:
+        ctx.sleep(30 * DAY)
+        return {"total": ctx.wait_for("paid", timeout=90 * DAY)}
+
+    graph.ask("verdict", "Good?", options=["yes", "no"], into="verdict", timeout=DAY)
+    return graph.chain(START, "plan", "page", "verdict", "charge", "paid", END).compile()
+
+
+ATTENDED: dict[str, Any] = {"answers": {"verdict": "yes"}, "signals": [Signal("paid", 12, after=40 * DAY)]}
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_a_careful_flow_ends_the_same_wherever_it_crashes(store: Any) -> None:
+    bank = Receiver("bank")
+    limit = None if store == "memory" else 24
+    report = crash_everywhere(
+        careful(), Order(), resources={"bank": bank}, store=store, limit=limit, **ATTENDED
+    )
+    assert report.ok, report
+    assert report.status == "completed"
+    assert len(report.writes) > 20
+    assert report.crashes == (limit or 2 * len(report.writes))
+    assert report.again  # nodes were cut, and their keys and steps made that harmless
+    assert report.parked == ()
+
+
+def test_the_same_call_gives_the_same_report() -> None:
+    first, second = (
+        crash_everywhere(careful(), Order(), resources={"bank": Receiver()}, limit=12, **ATTENDED)
+        for _ in range(2)
+    )
+    assert first == second
+
+
+# --- what careless nodes do --------------------------------------------------------------------------
+
+
+async def pay_carelessly(state: Order, ctx: hf.Context) -> None:
+    ctx.resources["bank"].send("pay")
+
+
+async def pay_carefully(state: Order, ctx: hf.Context) -> None:
+    ctx.resources["bank"].send("pay", key=ctx.idempotency_key())
+
+
+def test_an_effect_without_a_key_happens_twice_and_is_found() -> None:
+    report = crash_everywhere(one(pay_carelessly), Order(), resources={"bank": Receiver("bank")})
+    (finding,) = report.findings
+    assert finding.kind == "effect"
+    assert finding.text == "'pay' happened 2 times at 'bank', undisturbed 1"
+    assert [crash.moment for crash in finding.crashes] == ["before"]
+    assert finding.crashes[0].write.told == "NodeCompleted middle, NodeStarted behind"
+    assert not report
+    assert "right before write" in str(report)
+
+
+def test_an_effect_with_its_key_happens_once() -> None:
+    assert crash_everywhere(one(pay_carefully), Order(), resources=lambda: {"bank": Receiver("bank")}).ok
+
+
+def test_effects_that_are_only_observed_are_compared() -> None:
+    sent: list[str] = []
+    flow = one(lambda state: sent.append("mail"))
+    report = crash_everywhere(flow, Order(), observe=lambda: sent, reset=sent.clear)
+    assert [finding.text for finding in report.findings] == ["'mail' happened 2 times, undisturbed 1"]
+    count = crash_everywhere(flow, Order(), observe=lambda: len(sent), reset=sent.clear)
+    assert [finding.text for finding in count.findings] == ["2 was observed, undisturbed it is 1"]
+
+
+def test_what_a_node_keeps_in_memory_is_lost_and_is_found() -> None:
+    cache: dict[str, int] = {}
+
+    def remember(state: Order) -> dict[str, Any]:
+        cache["total"] = 7
+        return {}
+
+    graph = Graph("remembers", Order)
+    graph.node(name="first")(remember)
+    graph.node(name="second")(lambda state: {"total": cache.get("total", 0)})
+    flow = graph.chain(START, "first", "second", END).compile()
+    report = crash_everywhere(flow, Order(), reset=cache.clear, forget=cache.clear)
+    (finding,) = report.findings
+    assert (finding.kind, finding.text) == ("state", "total is 0, undisturbed it is 7")
+    assert crash_everywhere(flow, Order(), reset=cache.clear, forget=cache.clear, ignore=["total"]).ok
+    assert crash_everywhere(
+        flow, Order(), reset=cache.clear, forget=cache.clear, same=lambda one, other: True
+    ).ok
+    unlike = crash_everywhere(
+        flow, Order(), reset=cache.clear, forget=cache.clear, same=lambda one, other: False
+    )
+    assert {finding.kind for finding in unlike.findings} == {"state"}
+
+
+def test_a_run_that_ends_otherwise_is_found() -> None:
+    async def only_once(state: Order, ctx: hf.Context) -> None:
+        if ctx.attempt > 1:
+            raise hf.Fatal("a second time")
+
+    report = crash_everywhere(one(only_once), Order())
+    assert {finding.text for finding in report.findings} == {
+        "the resumed run is failed, the undisturbed one completed"
+    }
+
+
+def test_a_write_that_is_lost_makes_a_node_run_again_and_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that forgets what it acknowledged: the node behind it runs a second time as its first attempt."""
+    crashed = crashing._Stage.crashed
+
+    def forgetful(stage: Any) -> None:
+        crashed(stage)
+        run = stage.store._data.runs.get(crashing.RUN_ID)
+        completed = (
+            [row.seq for row in run.rows if row.node == "middle" and row.kind == "NodeStarted"] if run else []
+        )
+        if completed and run.rows[-1].seq > completed[0]:
+            del run.rows[completed[0] - 1 :]
+            run.head = type(run.head)(run.rows[-1].seq, run.head.fence, run.head.holder)
+
+    monkeypatch.setattr(crashing._Stage, "crashed", forgetful)
+    report = crash_everywhere(one(lambda state: None), Order())
+    assert "ran again" in {finding.kind for finding in report.findings}
+    assert any("'middle' 1.1.1 ran 2 times" in finding.text for finding in report.findings)
+
+
+# --- what is not a finding ---------------------------------------------------------------------------
+
+
+def test_a_node_that_must_not_run_twice_asks_and_is_no_finding() -> None:
+    bank = Receiver("bank")
+    report = crash_everywhere(one(pay_carelessly, idempotent=False), Order(), resources={"bank": bank})
+    assert report.ok, report
+    assert [crash.moment for crash in report.parked] == ["after", "before"]
+    assert "asked somebody what to do: 2 times" in str(report)
+    answered = crash_everywhere(
+        one(pay_carelessly, idempotent=False), Order(), resources={"bank": bank}, answers={"middle": "retry"}
+    )
+    assert {finding.kind for finding in answered.findings} == {"effect"}
+    assert answered.parked == ()
+
+
+def test_a_run_that_fails_anyway_fails_wherever_it_crashes() -> None:
+    def fails(state: Order) -> None:
+        raise ValueError("always")
+
+    report = crash_everywhere(one(fails), Order())
+    assert report.status == "failed"
+    assert report.ok, report
+
+
+def test_a_run_that_waits_for_an_answer_nobody_gives_waits_wherever_it_crashes() -> None:
+    report = crash_everywhere(careful(), Order(), resources={"bank": Receiver()}, answers={"verdict": "yes"})
+    assert report.status == "failed"  # the signal does not come in time
+    waits = Graph("waits", Order).ask("sure", "Sure?").chain(START, "sure", END).compile()
+    report = crash_everywhere(waits, Order())
+    assert report.status == "waiting"
+    assert report.ok, report
+
+
+def test_what_a_dead_engine_does_when_it_unwinds_is_not_seen() -> None:
+    sent: list[str] = []
+
+    async def tidies(state: Order, ctx: hf.Context) -> None:
+        try:
+            await ctx.step("work", lambda: 1)
+        except BaseException:
+            sent.append("tidied up")
+            raise
+
+    report = crash_everywhere(one(tidies), Order(), observe=lambda: sent, reset=sent.clear)
+    assert report.ok, report
+
+
+# --- how it is called --------------------------------------------------------------------------------
+
+
+def test_fewer_crashes_can_be_tried() -> None:
+    flow = one(lambda state: None)
+    every = crash_everywhere(flow, Order())
+    assert crash_everywhere(flow, Order(), moments=["after"]).crashes == len(every.writes)
+    assert crash_everywhere(flow, Order(), limit=3).crashes == 3
+    assert crash_everywhere(flow, Order(), limit=10_000).crashes == every.crashes
+
+
+def test_it_is_refused_inside_an_event_loop() -> None:
+    async def inside() -> Report:
+        return crash_everywhere(one(lambda state: None), Order())
+
+    with pytest.raises(SettingError, match="plain code"):
+        asyncio.run(inside())
+
+
+def test_what_is_wrong_with_the_call_itself_is_raised() -> None:
+    with pytest.raises(hf.StateError):
+        crash_everywhere(one(lambda state: None), {"no such field": 1})
+
+
+@given(st.integers(0, 10_000), st.sampled_from(["eager", "layered"]))
+@settings(max_examples=8)
+def test_no_flow_is_changed_by_a_crash(seed: int, schedule: Any) -> None:
+    flow = nested(random.Random(seed), depth=2).flow(schedule=schedule)
+    report = crash_everywhere(
+        flow, limit=12, same=lambda one, other: without_order(one) == without_order(other)
+    )
+    assert report.ok, report
