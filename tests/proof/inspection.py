@@ -1,0 +1,318 @@
+"""Is a disk after a crash what it must be? Read by a process that knows nothing but the disk and what the dead one had told.
+
+- The store opens; its pages, its indexes and every run in it are sound.
+- What was acknowledged is there.
+- The facts of one verb are all there or none of them is.
+- What was refused as "not written" is not there. Only `StorePoisoned` leaves the outcome open.
+- A refusal is one of ours, with a message that names the store.
+
+`inspect` returns what is wrong, in sentences; nothing means that all is well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from operations import COPY, DAY_S, RUNS, STORE, Fact, values_of
+
+import holdfast.errors
+from holdfast.errors import HoldfastError, RunNotFound, StoreCorrupt, StoreError
+from holdfast.runtime import history, scribe, verification
+from holdfast.storage.contract import Query
+from holdfast.storage.rows import open_row
+from holdfast.storage.sqlite import SqliteStore
+
+OUTCOME_OPEN = frozenset({"StorePoisoned"})
+WRITTEN_ONCE = frozenset({"row", "snapshot", "fence", "request", "taken", "retired", "base", "deleted"})
+"""Facts that only one verb makes true: where it was refused, they must not hold."""
+LATER = 1_700_000_000.0 + 1_000 * DAY_S
+
+
+@dataclass
+class Verb:
+    name: str
+    facts: list[Fact]
+    also: list[Fact]
+    ended: str = ""
+    """`done`, the name of an error, or nothing: its process died first."""
+    message: str = ""
+
+
+@dataclass
+class Account:
+    """What a process told of itself."""
+
+    verbs: list[Verb] = field(default_factory=list)
+    defects: list[str] = field(default_factory=list)
+
+    def hear(self, line: str) -> None:
+        words = json.loads(line)
+        if "verb" in words:
+            self.verbs.append(Verb(words["name"], words["facts"], words["also"]))
+        elif "done" in words:
+            self.verbs[words["done"]].ended = "done"
+        elif "refused" in words:
+            verb = self.verbs[words["refused"]]
+            verb.ended, verb.message = words["error"], words["message"]
+        else:
+            self.defects.append(words["defect"])
+
+    @classmethod
+    def of(cls, lines: Iterable[str]) -> Account:
+        account = cls()
+        for line in lines:
+            account.hear(line)
+        return account
+
+    @property
+    def acknowledged(self) -> int:
+        return sum(verb.ended == "done" for verb in self.verbs)
+
+    @property
+    def refused(self) -> int:
+        return sum(verb.ended not in ("done", "") for verb in self.verbs)
+
+
+def inspect(disk: Path, accounts: list[Account]) -> list[str]:
+    """What is wrong with a disk, by what those who wrote to it had told."""
+    problems = [defect for account in accounts for defect in account.defects]
+    problems += [line for account in accounts for verb in account.verbs for line in _of_refusal(verb)]
+    if not (disk / STORE).exists() and not any(
+        verb.ended == "done" and verb.name == "open" for account in accounts for verb in account.verbs
+    ):
+        return problems
+    try:
+        store = SqliteStore(disk / STORE, clock=lambda: LATER)
+    except HoldfastError as fault:
+        return [*problems, f"the store does not open: {type(fault).__name__}: {fault}"]
+    try:
+        problems += _of_store(store)
+        problems += _of_copy(disk / COPY)
+        truth = Truth(store, disk)
+        verbs = [verb for account in accounts for verb in account.verbs]
+        for index, verb in enumerate(verbs):
+            problems += _of_verb(truth, verb, verbs[index + 1 :])
+    except HoldfastError as fault:
+        problems.append(f"the store cannot be read: {type(fault).__name__}: {fault}")
+    finally:
+        store.close()
+    return problems
+
+
+def inspect_end(disk: Path, *, files: bool) -> list[str]:
+    """What is wrong once everything was carried on: as `inspect`, and the runs have come to the end they must have."""
+    store = SqliteStore(disk / STORE, clock=lambda: LATER)
+    try:
+        problems = _of_store(store)
+        for run in store.runs(Query())[:2]:
+            problems += _of_end(store, run.run_id)
+            if files:
+                problems += _of_receipts(store, disk, run.run_id)
+    finally:
+        store.close()
+    return problems
+
+
+# --- the parts ---------------------------------------------------------------------------------------
+
+
+def _of_refusal(verb: Verb) -> list[str]:
+    if verb.ended in ("", "done") or verb.name == "files":
+        return []
+    kind = getattr(holdfast.errors, verb.ended, None)
+    if kind is None or not issubclass(kind, (StoreError, RunNotFound)):
+        return [f"{verb.name} was refused with {verb.ended}, which is no StoreError: {verb.message}"]
+    if issubclass(kind, StoreCorrupt) or "defect in Holdfast" in verb.message:
+        return [f"{verb.name} on a failing disk says {verb.ended}: {verb.message}"]
+    if kind in _OF_THE_DISK and STORE.name not in verb.message:
+        return [f"{verb.name}: {verb.ended} does not name the store: {verb.message}"]
+    return []
+
+
+_OF_THE_DISK = (holdfast.errors.StoreFull, holdfast.errors.StorePoisoned, holdfast.errors.StoreUnusable)
+
+
+def _of_store(store: SqliteStore) -> list[str]:
+    problems = [f"check: {line}" for line in store.check()]
+    for run in store.runs(Query()):
+        verdict = verification.verify(store, run.run_id)
+        problems += [f"verify {run.run_id}: {line}" for line in verdict.problems]
+    return problems
+
+
+def _of_copy(copy: Path) -> list[str]:
+    """A backup that has its name is whole."""
+    if not copy.exists():
+        return []
+    with tempfile.TemporaryDirectory(dir=copy.parent.parent) as folder:
+        shutil.copy(copy, folder)
+        store = SqliteStore(Path(folder) / copy.name, clock=lambda: LATER)
+        try:
+            lacks = [] if store.runs(Query()) else ["it is empty"]
+            return [f"the copy: {line}" for line in _of_store(store) + lacks]
+        finally:
+            store.close()
+
+
+def _of_verb(truth: Truth, verb: Verb, later: list[Verb]) -> list[str]:
+    if verb.ended == "done":
+        expected = [*verb.facts, *verb.also]
+        return [
+            f"{verb.name} was acknowledged, but not {fact}"
+            for fact in expected
+            if not truth.holds(fact, later)
+        ]
+    own = [
+        fact for fact in verb.facts if fact[0] in WRITTEN_ONCE and not any(fact in one.facts for one in later)
+    ]
+    there = [fact for fact in own if truth.holds(fact, later)]
+    if there and len(there) < len(own):
+        lacks = next(fact for fact in own if fact not in there)
+        return [f"{verb.name} is half there: {there[0]}, but not {lacks}"]
+    if there and verb.ended and verb.ended not in OUTCOME_OPEN:
+        return [f"{verb.name} was refused with {verb.ended} ({verb.message}), but {there[0]}"]
+    return []
+
+
+def _of_end(store: SqliteStore, run_id: str) -> list[str]:
+    state = history.load(store, run_id)
+    problems = []
+    if state.status != "completed":
+        problems.append(f"run {run_id} was carried on and is {state.status}")
+    expected = values_of("r1" if run_id == "f1" else run_id)
+    if state.values != expected:
+        problems.append(f"run {run_id} ended with another state")
+    seen: set[tuple[str, int]] = set()
+    for row in store.events(run_id, kinds=["NodeCompleted"]):
+        event = open_row(row, store.blobs).event
+        if (event.node, event.iteration) in seen:
+            problems.append(f"run {run_id}: node {event.node} completed twice")
+        seen.add((event.node, event.iteration))
+    return problems
+
+
+def _of_receipts(store: SqliteStore, disk: Path, run_id: str) -> list[str]:
+    rebuilt = scribe.rebuild(disk / RUNS, store, run_id)
+    return [
+        f"receipts of {run_id}: {kind} {names}"
+        for kind in ("missing", "torn", "different")
+        if (names := getattr(rebuilt, kind))
+    ]
+
+
+# --- facts -------------------------------------------------------------------------------------------
+
+
+class Truth:
+    """Whether a fact holds on this disk."""
+
+    def __init__(self, store: SqliteStore, disk: Path) -> None:
+        self._store = store
+        self._disk = disk
+
+    def holds(self, fact: Fact, later: list[Verb]) -> bool:
+        """`later`: what the same process did afterwards, which may have replaced it."""
+        kind, *words = fact
+        return bool(_HOLDS[kind](self, later, *words))
+
+    def one(self, sql: str, *values: Any) -> Any:
+        found = self._store._select(sql, values)
+        return found[0][0] if found else None
+
+    def run(self, run_id: str) -> Any:
+        try:
+            return self._store.run(run_id)
+        except RunNotFound:
+            return None
+
+    def row(self, later: list[Verb], run_id: str, seq: int, salt: str) -> bool:
+        return self._store.appended(run_id, seq, bytes.fromhex(salt)) or self._is_over(later, run_id, seq)
+
+    def _is_over(self, later: list[Verb], run_id: str, seq: int) -> bool:
+        """Whether something that was begun later takes this place of a log away, and has."""
+        for fact in (fact for verb in later for fact in verb.facts):
+            if fact == ["deleted", run_id] or (fact[:2] == ["base", run_id] and seq <= fact[2]):
+                return self.holds(fact, [])
+        return False
+
+    def retired(self, later: list[Verb], run_id: str, before: int) -> bool:
+        return self._store.upkeep.trimmed(run_id).retired >= before
+
+    def base(self, later: list[Verb], run_id: str, seq: int) -> bool:
+        return self._store.upkeep.trimmed(run_id).base >= seq
+
+    def deleted(self, later: list[Verb], run_id: str) -> bool:
+        return self.run(run_id) is None
+
+    def limit(self, later: list[Verb], queue: str, limit: int) -> bool:
+        return any((found.name, found.limit) == (queue, limit) for found in self._store.queues.queues())
+
+    def copy(self, later: list[Verb], name: str) -> bool:
+        return (self._disk / name).exists()
+
+    def snapshot(self, later: list[Verb], run_id: str, seq: int) -> bool:
+        dropped = any(verb.name in ("retire", "compact", "delete") for verb in later)
+        return dropped or (
+            self.run(run_id) is not None and self._store.snapshot(run_id, [(seq, seq)]) is not None
+        )
+
+    def definition(self, later: list[Verb], fingerprint: str) -> bool:
+        return self._store.definition(fingerprint) is not None
+
+    def fence(self, later: list[Verb], run_id: str, fence: int) -> bool:
+        run = self.run(run_id)
+        return run is not None and run.fence >= fence
+
+    def free(self, later: list[Verb], run_id: str, holder: str, fence: int) -> bool:
+        run = self.run(run_id)
+        return run is None or run.fence > fence or run.holder is None or run.holder.id != holder
+
+    def until(self, later: list[Verb], holder: str, expires_at: float) -> bool:
+        """One that has run out for a day, or whose lease was taken over, may be dropped by whoever comes next."""
+        found = self.one("select expires_at from holders where id = ?1", holder)
+        replaced = any(verb.name in ("renew", "claim") for verb in later)
+        return replaced if found is None else found >= expires_at
+
+    def gone(self, later: list[Verb], holder: str) -> bool:
+        return self.one("select 1 from holders where id = ?1", holder) is None
+
+    def request(self, later: list[Verb], run_id: str, request: str) -> bool:
+        sql = "select 1 from inbox join runs on runs.key = inbox.run where run_id = ?1 and id = ?2"
+        return self.one(sql, run_id, request) is not None
+
+    def taken(self, later: list[Verb], run_id: str, request: str) -> bool:
+        sql = "select taken from inbox join runs on runs.key = inbox.run where run_id = ?1 and id = ?2"
+        return bool(self.one(sql, run_id, request))
+
+    def version(self, later: list[Verb], version: int) -> bool:
+        return self.one("pragma user_version") >= version
+
+    def blob(self, later: list[Verb], digest: str) -> bool:
+        try:
+            return bool(self._store.blobs.get(digest))
+        except StoreCorrupt:
+            return False
+
+    def spill(self, later: list[Verb], run_id: str, key: str, length: int) -> bool:
+        removed = any(verb.name == "unspill" for verb in later)
+        return removed or len(self._store.blobs.spilled(run_id).get(key, b"")) >= length
+
+    def file(self, later: list[Verb], name: str, digest: str) -> bool:
+        wanted = {digest} | {
+            fact[2] for verb in later for fact in verb.also if fact[0] == "file" and fact[1] == name
+        }
+        try:
+            return hashlib.sha256((self._disk / name).read_bytes()).hexdigest() in wanted
+        except FileNotFoundError:
+            return False
+
+
+_FACTS = "row retired base deleted limit copy snapshot definition fence free until gone request taken version blob spill file"
+_HOLDS: dict[str, Callable[..., bool]] = {name: getattr(Truth, name) for name in _FACTS.split()}

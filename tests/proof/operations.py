@@ -1,0 +1,622 @@
+"""Every durable operation of Holdfast, each in a process of its own that tells what it is about to do and what it was told.
+
+`OPERATIONS` is the table: how the disk looks before (`prepare`), and what is done then (`perform`). To add one, add a line; the
+harness finds its points by itself. Everything is the same every time: ids, salts, clock, and the bytes on the disk.
+
+A child tells by lines of JSON on a pipe (`Teller`): the facts that a verb would make true, before it is called, and how it ended.
+Facts of one verb stand or fall together; `inspection` holds the disk against them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import json
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import apsw
+import msgspec
+
+import holdfast as hf
+from holdfast import END, START, Graph, append
+from holdfast.core import run_state
+from holdfast.errors import HoldfastError
+from holdfast.runtime import engine as engines
+from holdfast.runtime import files, history, scribe
+from holdfast.storage import batches, disk, schema
+from holdfast.storage.blobs import Blob
+from holdfast.storage.contract import Append, Holder, Request, Snapshot
+from holdfast.storage.memory import MemoryStore
+from holdfast.storage.queues import Wanted
+from holdfast.storage.rows import pack
+from holdfast.storage.sqlite import APPLICATION_ID, SqliteStore
+from holdfast.testing.clock import STARTS_AT, ManualClock
+
+DAY_S = 86_400.0
+AUTHOR = "author"
+"""Who wrote what is on the disk before an operation; dead when it begins."""
+STORE, RUNS = Path("store") / "runs.db", Path("runs")
+COPY = Path("copy.db")
+SNAPSHOT_AT = 4
+LARGE = 2_000
+"""Bytes over which a value becomes a blob here."""
+
+Fact = list[Any]
+
+logging.getLogger("holdfast").addHandler(logging.NullHandler())
+logging.getLogger("holdfast").propagate = False
+batches.MANY = 4  # so that a small batch goes the way of a large one
+
+
+# --- a flow and its logs -----------------------------------------------------------------------------
+
+
+@dataclass
+class Paper:
+    title: str
+    pages: Annotated[list[str], append] = field(default_factory=list)
+    approved: bool = False
+
+
+def text_of(title: str, length: int) -> str:
+    """Text that is the same every time and cannot be compressed to nothing."""
+    return hashlib.shake_256(title.encode()).hexdigest(length // 2)
+
+
+def paper_flow() -> hf.Flow[Paper]:
+    graph = Graph("paper", Paper)
+
+    @graph.node
+    async def write(state: Paper) -> dict[str, Any]:
+        return {"pages": [text_of(state.title, 3_000)]}
+
+    @graph.node
+    async def check(state: Paper) -> dict[str, Any]:
+        return {"pages": [text_of(state.pages[0], 500)]}
+
+    @graph.node
+    async def publish(state: Paper) -> dict[str, Any]:
+        return {"approved": True}
+
+    return graph.chain(START, "write", "check", "publish", END).compile()
+
+
+FLOW = paper_flow()
+
+
+class _Recorded:
+    """A store in memory that keeps what is appended to it."""
+
+    def __init__(self, name: str) -> None:
+        self._store = MemoryStore(name, clock=lambda: STARTS_AT)
+        self.appends: list[Append] = []
+
+    def append(self, batch: Sequence[Append]) -> list[Any]:
+        self.appends += batch
+        return self._store.append(batch)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@cache
+def values_of(run_id: str) -> dict[str, Any]:
+    """The state of a completed run."""
+    return history.load(_recorded(run_id)._store, run_id).values
+
+
+@cache
+def _recorded(run_id: str, blob_over: int | None = None) -> _Recorded:
+    store = _Recorded(f"story-{run_id}-{blob_over}")
+    options: dict[str, Any] = {"clock": ManualClock(auto=True), "luck": random.Random(run_id), "inline": True}
+
+    async def execute() -> None:
+        async with hf.Engine(store, flows=[FLOW], blob_over=blob_over, **options) as engine:
+            await engine.run(FLOW, Paper(f"about {run_id}"), run_id=run_id)
+
+    asyncio.run(execute())
+    return store
+
+
+def remember() -> None:
+    """Make all stories now: a store in memory is of no use to a forked child."""
+    for run_id in ("r1", "e1", "large", *(f"{kind}{number}" for kind in "bn" for number in range(5))):
+        story(run_id)
+        values_of(run_id)
+    story("large", LARGE)
+
+
+def story(run_id: str, blob_over: int | None = None) -> list[Append]:
+    """The appends of a whole run, as an engine makes them, in the name of the author."""
+    return [
+        msgspec.structs.replace(part, holder=AUTHOR, fence=0 if part.create else 1, release=False)
+        for part in _recorded(run_id, blob_over).appends
+    ]
+
+
+def digest_at(run_id: str, seq: int) -> bytes:
+    return next(row.digest for part in story(run_id) for row in part.rows if row.seq == seq)
+
+
+@cache
+def snapshot_of(run_id: str, seq: int) -> Snapshot:
+    """The fold of the events up to there, as an engine stores it."""
+    store = _recorded(run_id)._store
+    state = history.load(
+        store, run_id, seq, row=msgspec.structs.replace(store.run(run_id), seq=seq), cold=True
+    )
+    return Snapshot(seq, pack(run_state.dump(state)))
+
+
+# --- telling -----------------------------------------------------------------------------------------
+
+
+class Teller:
+    """Says what a process is about to do and how that ended, to somebody who outlives it."""
+
+    def __init__(self, say: Callable[[str], None], *, early: bool = False) -> None:
+        """`early`: say of everything that it is done before it is; a harness with teeth finds out."""
+        self._say = say
+        self._early = early
+        self._numbers = itertools.count()
+
+    @contextmanager
+    def verb(self, name: str, facts: Sequence[Fact] = (), also: Sequence[Fact] = ()) -> Iterator[list[Any]]:
+        """What follows makes these facts true, together; and those of `also`, which may come true on the way. A verb that returns
+        its refusals puts them into the list.
+        """
+        number = next(self._numbers)
+        self._tell(verb=number, name=name, facts=list(facts), also=list(also))
+        verdicts: list[Any] = []
+        if self._early:
+            self._tell(done=number)
+        try:
+            yield verdicts
+        except (HoldfastError, OSError) as error:
+            self._tell(refused=number, error=type(error).__name__, message=str(error))
+            raise
+        refused = [verdict for verdict in verdicts if verdict is not None]
+        if not refused:
+            self._tell(done=number)
+        elif len(refused) == len(verdicts):
+            self._tell(refused=number, error=type(refused[0]).__name__, message=str(refused[0]))
+        else:
+            self.defect(f"some of a batch were refused: {refused[0]}")
+
+    def defect(self, said: str) -> None:
+        self._tell(defect=said)
+
+    def _tell(self, **words: Any) -> None:
+        self._say(json.dumps(words))
+
+
+class ToldStore:
+    """A store whose every write is told before and after."""
+
+    def __init__(self, store: SqliteStore, tell: Teller) -> None:
+        self._store = store
+        self._tell = tell
+        store.blobs = ToldBlobs(store.blobs, tell)
+
+    def append(self, batch: Sequence[Append]) -> list[Any]:
+        facts = [["row", one.run_id, row.seq, row.salt.hex()] for one in batch for row in one.rows]
+        facts += [["snapshot", one.run_id, snapshot.seq] for one in batch for snapshot in one.snapshots]
+        facts += [["taken", one.run_id, request] for one in batch for request in one.taken]
+        facts += [
+            ["definition", one.view.fingerprint]
+            for one in batch
+            if one.definition is not None and one.create is None
+        ]
+        blobs = [["blob", blob.digest] for one in batch for blob in one.blobs]
+        with self._tell.verb("append", facts, blobs) as verdicts:
+            verdicts.extend(self._store.append(batch))
+        return verdicts
+
+    def claim(self, run_id: str, holder: Holder) -> Any:
+        fence = self._store.run(run_id).fence + 1
+        with self._tell.verb("claim", [["fence", run_id, fence]]):
+            return self._store.claim(run_id, holder)
+
+    def renew(self, holder: Holder) -> None:
+        facts = (
+            [["until", holder.id, self._store.now() + holder.ttl_s]]
+            if holder.ttl_s
+            else [["gone", holder.id]]
+        )
+        with self._tell.verb("renew", facts):
+            self._store.renew(holder)
+
+    def release(self, run_id: str, holder: str, fence: int) -> None:
+        with self._tell.verb("release", [["free", run_id, holder, fence]]):
+            self._store.release(run_id, holder, fence)
+
+    def post(self, run_id: str, request: Request) -> bool:
+        with self._tell.verb("post", [["request", run_id, request.id]]):
+            return self._store.post(run_id, request)
+
+    def close(self) -> None:
+        with self._tell.verb("close"):
+            self._store.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class ToldBlobs:
+    """Blobs whose every write is told before and after."""
+
+    def __init__(self, blobs: Any, tell: Teller) -> None:
+        self._blobs = blobs
+        self._tell = tell
+
+    def put(self, digest: str, body: bytes) -> None:
+        with self._tell.verb("put", also=[["blob", digest]]):
+            self._blobs.put(digest, body)
+
+    def spill(self, run_id: str, key: str, data: bytes) -> None:
+        grown = len(self._blobs.spilled(run_id).get(key, b"")) + len(data)
+        with self._tell.verb("spill", [["spill", run_id, key, grown]]):
+            self._blobs.spill(run_id, key, data)
+
+    def unspill(self, run_id: str, keys: Iterable[str]) -> None:
+        with self._tell.verb("unspill"):
+            self._blobs.unspill(run_id, keys)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._blobs, name)
+
+
+# --- hands -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Hands:
+    """What an operation works with: a disk, a day, and somebody to tell."""
+
+    disk: Path
+    tell: Teller
+    day: int = 1
+    """Every process lives a day after the one before it, so that the leases of the dead have run out."""
+    pragmas: dict[str, Any] = field(default_factory=dict)
+    """What the store's connection is told behind its back: a harness with teeth finds out."""
+
+    @property
+    def path(self) -> Path:
+        return self.disk / STORE
+
+    @property
+    def now(self) -> float:
+        return STARTS_AT + self.day * DAY_S
+
+    def me(self, ttl_s: float = 30.0) -> Holder:
+        return Holder(id=f"engine-{self.day}", ttl_s=ttl_s)
+
+    def open(self, clock: Callable[[], float] | None = None) -> ToldStore:
+        with self.tell.verb("open", [["version", len(schema.migrations())]]):
+            store = SqliteStore(self.path, clock=clock or (lambda: self.now))
+        for name, value in self.pragmas.items():
+            store._writer.pragma(name, value)
+        return ToldStore(store, self.tell)
+
+    def use(self, call: Callable[[hf.Engine], Awaitable[Any]], *, receipts: bool = False) -> None:
+        """Let an engine work on the store, as a program does."""
+        clock = ManualClock(self.now, auto=True)
+        engines.this_process = self.me
+        if receipts:
+            scribe.put_all = self._put_all
+
+        async def work() -> None:
+            options: dict[str, Any] = {"clock": clock, "luck": random.Random(self.day), "inline": True}
+            run_base = self.disk / RUNS if receipts else None
+            async with hf.Engine(store, flows=[FLOW], run_base=run_base, **options) as engine:
+                await call(engine)
+
+        store = self.open(clock.now)
+        try:
+            asyncio.run(work())
+        finally:
+            store.close()
+
+    def _put_all(self, folder: Path, contents: dict[str, bytes]) -> None:
+        facts = [
+            ["file", str((folder / name).relative_to(self.disk)), hashlib.sha256(content).hexdigest()]
+            for name, content in contents.items()
+        ]
+        with self.tell.verb("files", also=facts):
+            files.put_all(folder, contents)
+
+
+# --- what the disk holds before -----------------------------------------------------------------------
+
+_never_closed: list[Any] = []
+"""Connections of processes that die with them open."""
+
+
+def nothing(hands: Hands) -> None:
+    """An empty disk."""
+
+
+def begun(hands: Hands, *, length: int = 2, close: bool = False) -> ToldStore:
+    """A run with some of its events, left by a process that was killed, or by one that closed its store."""
+    store = hands.open()
+    store.renew(Holder(id=AUTHOR, ttl_s=30.0))
+    for part in story("r1")[:length]:
+        assert store.append([part]) == [None]
+    if close:
+        store.close()
+    return store
+
+
+def closed(hands: Hands) -> None:
+    begun(hands, close=True)
+
+
+def several(hands: Hands) -> None:
+    store = begun(hands)
+    assert store.append([story(f"b{number}")[0] for number in range(5)]) == [None] * 5
+
+
+def requested(hands: Hands) -> None:
+    begun(hands).post("r1", Request(id="early", verb="signal", body={"name": "early", "value": 1}))
+
+
+def old(hands: Hands) -> None:
+    """A run with snapshots, and a new one beside it."""
+    store = begun(hands)
+    part = story("r1")[2]
+    kept = tuple(snapshot_of("r1", seq) for seq in (SNAPSHOT_AT - 2, SNAPSHOT_AT))
+    assert store.append([msgspec.structs.replace(part, snapshots=kept)]) == [None]
+    for number in range(2):
+        assert store.append([story(f"n{number}")[0]]) == [None]
+    store.release("n0", AUTHOR, 1)
+
+
+def completed(hands: Hands) -> None:
+    begun(hands, length=len(story("r1")), close=True)
+
+
+def first_version(hands: Hands) -> None:
+    """A store as the first version made it, with a run in it."""
+    disk.prepare(hands.path)
+    parts = story("r1")[:2]
+    new, view, last = parts[0].create, parts[-1].view, parts[-1].rows[-1]
+    assert new is not None
+    with hands.tell.verb(
+        "append", [["row", "r1", row.seq, row.salt.hex()] for part in parts for row in part.rows]
+    ):
+        connection = apsw.Connection(str(hands.path))
+        connection.pragma("journal_mode", "wal")
+        connection.execute(schema.migrations()[0])
+        connection.pragma("application_id", APPLICATION_ID)
+        connection.pragma("user_version", 1)
+        connection.execute(
+            "insert into runs (run_id, flow, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint, "
+            "state_version, active, fence) values (?, ?, ?, '{}', ?, ?, ?, ?, ?, ?, ?, ?, 1)",
+            ("r1", new.flow, new.input_digest, new.created_at, view.status, last.seq, last.digest, last.at, view.fingerprint,
+             view.state_version, json.dumps(view.active)),
+        )  # fmt: skip
+        connection.executemany(
+            "insert into events (key, at, kind, node, iteration, execution, attempt, salt, body, digest) "
+            "values (1 << 32 | ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [msgspec.structs.astuple(row) for part in parts for row in part.rows],
+        )
+        connection.execute(
+            "insert into definitions (fingerprint, body) values (?, ?)",
+            (view.fingerprint, parts[0].definition),
+        )
+    _never_closed.append(connection)
+
+
+# --- what is done ------------------------------------------------------------------------------------
+
+
+def make_store(hands: Hands) -> None:
+    hands.open().close()
+
+
+def append_one(hands: Hands) -> None:
+    store = hands.open()
+    for part in story("r1")[2:4]:
+        with suppress(HoldfastError):
+            store.append([part])
+    store.close()
+
+
+def append_batch(hands: Hands) -> None:
+    """New runs, then the next append of several: the two ways in which a batch is written."""
+    store = hands.open()
+    with suppress(HoldfastError):
+        store.append([story(f"n{number}")[0] for number in range(3)])
+    with suppress(HoldfastError):
+        store.append([story(f"b{number}")[1] for number in range(5)])
+    store.close()
+
+
+def append_snapshot(hands: Hands) -> None:
+    part = story("r1")[2]
+    snapshot = snapshot_of("r1", part.rows[-1].seq)
+    store = hands.open()
+    with suppress(HoldfastError):
+        store.append([msgspec.structs.replace(part, snapshots=(snapshot,))])
+    store.close()
+
+
+def lease(hands: Hands) -> None:
+    store = hands.open()
+    fence = 2
+    with suppress(HoldfastError):
+        store.renew(hands.me())
+    with suppress(HoldfastError):
+        fence = store.claim("r1", hands.me()).fence
+    with suppress(HoldfastError):
+        store.release("r1", hands.me().id, fence)
+    with suppress(HoldfastError):
+        store.renew(hands.me(0.0))
+    store.close()
+
+
+def post(hands: Hands) -> None:
+    """Leave a request, and take one that was left before."""
+    store = hands.open()
+    with suppress(HoldfastError):
+        store.post("r1", Request(id="late", verb="signal", body={"name": "late", "value": "x" * 200}))
+    with suppress(HoldfastError):
+        store.append([msgspec.structs.replace(story("r1")[2], taken=("early",))])
+    store.close()
+
+
+def put_blobs(hands: Hands) -> None:
+    """A run whose values are blobs, one of them put twice; one that is removed; and a stream."""
+    store = hands.open()
+    with suppress(HoldfastError):
+        store.renew(Holder(id=AUTHOR, ttl_s=30.0))
+    for part in story("large", LARGE)[:2]:
+        with suppress(HoldfastError):
+            store.append([part])
+    spare = Blob.of(text_of("spare", 4_000).encode())
+    for _ in range(2):
+        with suppress(HoldfastError):
+            store.blobs.put(spare.digest, spare.body)
+    for data in (b"one " * 300, b"two " * 300):
+        with suppress(HoldfastError):
+            store.blobs.spill("s1", "stream", data)
+    with suppress(HoldfastError):
+        store.blobs.unspill("s1", ["stream"])
+    store.close()
+
+
+def receipts(hands: Hands) -> None:
+    """Make all files of a run from its log."""
+    scribe.put_all = hands._put_all
+    store = hands.open()
+    with suppress(OSError):
+        scribe.rebuild(hands.disk / RUNS, store, "r1")
+    store.close()
+
+
+def checkpoint(hands: Hands) -> None:
+    """Fold the WAL into the database while the store is in use, and begin the WAL anew."""
+    store = hands.open()
+    store._store._writer.wal_autocheckpoint(12)
+    for part in story("r1")[2:]:
+        with suppress(HoldfastError):
+            store.append([part])
+    for number in range(2):
+        with suppress(HoldfastError):
+            store.append([story(f"n{number}")[0]])
+    store.close()
+
+
+def take(hands: Hands) -> None:
+    """What a worker does: a limit for a queue, and runs that are on offer."""
+    store = hands.open()
+    with suppress(HoldfastError), hands.tell.verb("limit", [["limit", "default", 9]]):
+        store.queues.limit("default", 9)
+    facts = [["fence", run_id, 2] for run_id in ("r1", *(f"b{number}" for number in range(5)))]
+    with suppress(HoldfastError), hands.tell.verb("take", facts):
+        store.queues.take(hands.me(), Wanted(flows=(FLOW.name,), limit=9))
+    store.close()
+
+
+def prune(hands: Hands) -> None:
+    """Retire checkpoints and drop a snapshot; remove a whole run; sweep what is left of it."""
+    store = hands.open()
+    with suppress(HoldfastError), hands.tell.verb("retire", [["retired", "r1", SNAPSHOT_AT]]):
+        store.upkeep.retire("r1", SNAPSHOT_AT, [SNAPSHOT_AT - 2])
+    with suppress(HoldfastError), hands.tell.verb("delete", [["deleted", "n0"]]):
+        store.upkeep.delete("n0", story("n0")[0].rows[-1].seq)
+    with suppress(HoldfastError), hands.tell.verb("sweep"):
+        store.upkeep.sweep(3)
+    store.close()
+
+
+def compact(hands: Hands) -> None:
+    """Let a base stand for the older half of a log."""
+    store = hands.open()
+    with suppress(HoldfastError):
+        store.renew(hands.me())
+    with suppress(HoldfastError):
+        fence = store.claim("r1", hands.me()).fence
+        base = snapshot_of("r1", SNAPSHOT_AT)
+        with hands.tell.verb("compact", [["base", "r1", SNAPSHOT_AT]]):
+            store.upkeep.compact(
+                "r1",
+                SNAPSHOT_AT,
+                body=base.body,
+                digest=digest_at("r1", SNAPSHOT_AT),
+                holder=hands.me().id,
+                fence=fence,
+            )
+    for _ in range(2):
+        with suppress(HoldfastError), hands.tell.verb("sweep"):
+            store.upkeep.sweep(3)
+    store.close()
+
+
+def back_up(hands: Hands) -> None:
+    store = hands.open()
+    with suppress(HoldfastError), hands.tell.verb("backup", [["copy", COPY.name]]):
+        store.upkeep.backup(str(hands.disk / COPY))
+    store.close()
+
+
+def run_flow(hands: Hands) -> None:
+    hands.use(lambda engine: engine.run(FLOW, Paper("about e1"), run_id="e1"), receipts=True)
+
+
+def resume_flow(hands: Hands) -> None:
+    hands.use(lambda engine: engine.resume("r1"))
+
+
+def fork_run(hands: Hands) -> None:
+    hands.use(lambda engine: engine.fork("r1", run_id="f1"))
+
+
+@dataclass(frozen=True)
+class Operation:
+    prepare: Callable[[Hands], Any]
+    perform: Callable[[Hands], Any]
+    files: bool = False
+    """Whether engines that carry its runs on write receipts, which must then be whole."""
+
+
+OPERATIONS: dict[str, Operation] = {
+    "create": Operation(nothing, make_store),
+    "append": Operation(begun, append_one),
+    "append batch": Operation(several, append_batch),
+    "snapshot": Operation(closed, append_snapshot),
+    "lease": Operation(closed, lease),
+    "post": Operation(requested, post),
+    "blob": Operation(begun, put_blobs),
+    "receipt": Operation(completed, receipts),
+    "migrate": Operation(first_version, make_store),
+    "checkpoint": Operation(begun, checkpoint),
+    "take": Operation(several, take),
+    "prune": Operation(old, prune),
+    "compact": Operation(old, compact),
+    "backup": Operation(old, back_up),
+    "run": Operation(nothing, run_flow, files=True),
+    "resume": Operation(begun, resume_flow),
+    "fork": Operation(closed, fork_run),
+}
+
+
+def finish(hands: Hands, *, files: bool = False) -> None:
+    """Carry on whatever has not ended, as a program does that is started after a crash: a few runs of many."""
+
+    async def go_on(engine: hf.Engine) -> None:
+        open_runs = [
+            run for run in await engine.runs() if run.status not in ("completed", "cancelled", "failed")
+        ]
+        for run in open_runs[:2]:
+            await engine.resume(run.run_id)
+
+    hands.use(go_on, receipts=files)

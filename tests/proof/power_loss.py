@@ -1,0 +1,410 @@
+"""Power loss: what a disk may hold after it, computed from a record of everything that was done to it.
+
+An operation is performed once with the shim, which writes down every call. A disk then keeps, of each file, what it held at its
+last sync, and of what came later any part: nothing, all, the first few calls, any sectors of any of them in any order, a
+sector half-way torn. Names (new, renamed, removed) are kept when their folder was synced, and else any first part
+of what was done to it, or any part at all. Memory that processes share (-shm) is gone.
+
+From each moment of the record such states are drawn, each is laid out as a disk, and a process opens it: what was
+acknowledged by then is there, nothing is half there, all of it is sound; and for some of them, runs are carried on to their end.
+
+    python tests/proof/power_loss.py [seconds] [states]        and the figures
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import shim
+from operations import OPERATIONS
+from processes import AT_ONCE, Contents, Pair, digest, lay, workshop
+from shim import Call
+
+SECTORS = (512, 4096)
+WAYS = ("nothing", "everything", "first calls", "torn", "some calls", "some sectors", "sizes only")
+STATES = 21_000
+SHOWN = 20
+
+
+# --- a disk that remembers ---------------------------------------------------------------------------
+
+
+class File:
+    """What a file held at its last sync, and every write and truncation since."""
+
+    def __init__(self, content: bytes = b"") -> None:
+        self.synced = content
+        self.pending: list[Call] = []
+
+    def sync(self) -> None:
+        self.synced = self.content(self.pending)
+        self.pending = []
+
+    def content(self, done: Iterable[Call]) -> bytes:
+        """The file if only these calls have come to the disk."""
+        content = bytearray(self.synced)
+        for call in done:
+            _apply(content, call)
+        return bytes(content)
+
+
+class Disk:
+    """Files and names, as a program sees them and as they are kept."""
+
+    def __init__(self, root: str, what: Contents) -> None:
+        self._root = root
+        self._synced: dict[str, File | None] = {
+            name: None if content is None else File(content)
+            for name, content in what.items()
+            if not name.endswith("-shm")
+        }
+        self._names = dict(self._synced)
+        self._renamings: list[Call] = []
+        """What was done to names, in order, and is not known to be kept."""
+        self._files: dict[int, File] = {}
+
+    def do(self, call: Call) -> None:
+        """Let a call take effect."""
+        name = self._name(call.path)
+        if name.endswith(("-shm", " (deleted)")):
+            return
+        if call.kind in ("write", "truncate"):
+            file = self._names.get(name)
+            if file is not None:
+                file.pending.append(call)
+        elif call.kind == "sync":
+            file = self._names.get(name)
+            if file is not None:
+                file.sync()
+            else:
+                self._sync_folder(name)
+        else:
+            if call.kind == "create":
+                self._files[id(call)] = File()
+            self._renamings.append(call)
+            self._rename(self._names, call)
+
+    def _sync_folder(self, folder: str) -> None:
+        """What was done to names in this folder is kept; a renaming out of another one with it."""
+        left = []
+        for call in self._renamings:
+            if folder in self._folders(call):
+                self._rename(self._synced, call)
+            else:
+                left.append(call)
+        self._renamings = left
+
+    def _folders(self, call: Call) -> set[str]:
+        names = [self._name(path) for path in (call.path, call.other) if path]
+        return {name.rpartition("/")[0] for name in names}
+
+    def _rename(self, names: dict[str, File | None], call: Call) -> None:
+        name, other = self._name(call.path), self._name(call.other)
+        if call.kind == "create":
+            names[name] = self._files[id(call)]
+        elif call.kind == "mkdir":
+            names[name] = None
+        elif call.kind in ("unlink", "rmdir"):
+            names.pop(name, None)
+        elif name in names:
+            names[other] = names[name] if call.kind == "link" else names.pop(name)
+            inside = f"{name}/"
+            for below in [one for one in names if one.startswith(inside)] if call.kind == "rename" else []:
+                names[f"{other}/{below[len(inside) :]}"] = names.pop(below)
+
+    def _name(self, path: str) -> str:
+        return path[len(self._root) :].strip("/")
+
+    # --- what is left ---------------------------------------------------------------------------------
+
+    def after(self, way: str, luck: random.Random) -> Contents:
+        """What may be on the disk if the power goes now."""
+        names = dict(self._synced)
+        for call in _drawn(self._renamings, way, luck):
+            self._rename(names, call)
+        left: Contents = {}
+        for name, file in names.items():
+            if all(parent in names for parent in _parents(name)):
+                left[name] = None if file is None else _survived(file, way, luck)
+        return left
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is only one way in which the power can go."""
+        return not self._renamings and not any(
+            file.pending for file in self._names.values() if file is not None
+        )
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
+def _apply(content: bytearray, call: Call) -> None:
+    if call.kind == "truncate":
+        del content[call.offset :]
+        content.extend(bytes(call.offset - len(content)))
+        return
+    if len(content) < call.offset:
+        content.extend(bytes(call.offset - len(content)))
+    content[call.offset : call.offset + len(call.data)] = call.data
+
+
+def _drawn(calls: list[Call], way: str, luck: random.Random) -> list[Call]:
+    """Which of these have come to the disk."""
+    if way == "nothing":
+        return []
+    if way == "everything":
+        return list(calls)
+    if way in ("first calls", "torn"):
+        return calls[: luck.randint(0, len(calls))]
+    return [call for call in calls if luck.random() < 0.5]
+
+
+def _survived(file: File, way: str, luck: random.Random) -> bytes:
+    if way in ("nothing", "everything") or not file.pending:
+        return file.content(_drawn(file.pending, way, luck))
+    if way == "torn":
+        count = luck.randrange(len(file.pending))
+        cut = file.pending[count]
+        part = cut._replace(data=cut.data[: luck.randint(0, len(cut.data))])
+        return file.content([*file.pending[:count], part])
+    if way == "some sectors":
+        return file.content(_sectors(file.pending, luck))
+    if way == "sizes only":
+        # The size of a file is kept apart from its content: what was never written reads as zeros.
+        content = file.content(_sectors(file.pending, luck, 0.2))
+        return content + bytes(max(0, len(file.content(file.pending)) - len(content)))
+    return file.content(_drawn(file.pending, way, luck))
+
+
+def _sectors(calls: list[Call], luck: random.Random, share: float = 0.5) -> list[Call]:
+    """Parts of calls, as a disk cuts them: it writes sectors, in the order it likes, and may not come to all of them."""
+    size = luck.choice(SECTORS)
+    kept = []
+    for call in calls:
+        if call.kind == "truncate":
+            if luck.random() < 0.5:
+                kept.append(call)
+            continue
+        at = 0
+        while at < len(call.data):
+            end = min(len(call.data), at + size - (call.offset + at) % size)
+            if luck.random() < share:
+                kept.append(call._replace(offset=call.offset + at, data=call.data[at:end]))
+            at = end
+    return kept
+
+
+# --- drawing states ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Recording:
+    """An operation as it was performed once."""
+
+    operation: str
+    base: Contents
+    told_before: list[str]
+    calls: list[Call]
+    root: str
+
+    @property
+    def moments(self) -> int:
+        return sum(call.kind != "mark" for call in self.calls) + 1
+
+
+@dataclass
+class Loss:
+    """A state of the disk after power loss, and what had been told by then."""
+
+    operation: str
+    moment: int
+    way: str
+    contents: Contents
+    accounts: list[list[str]]
+
+    def __str__(self) -> str:
+        return f"{self.operation}: power lost after call {self.moment}, {self.way} of what was not synced is left"
+
+
+def record(pair: Pair, operation: str, **careless: Any) -> Recording:
+    """Perform an operation with the shim and read what it wrote down; as a careless program would, if asked to."""
+    base, told = pair.base(operation)
+    lay(base, pair.disk)
+    file = pair.folder / "record"
+    done = pair.fail("perform", operation, day=1, record=file, **careless)
+    assert done["status"] == 0, done
+    return Recording(operation, base, told, list(shim.calls(file.read_bytes())), str(pair.disk))
+
+
+def losses(recording: Recording, luck: random.Random, draws: int) -> Iterator[Loss]:
+    """States after power loss at every moment, so many drawings for each way; equal ones may come again."""
+    disk = Disk(recording.root, recording.base)
+    told: list[str] = []
+    moment = 0
+    for call in [*recording.calls, None]:
+        if call is not None and call.kind == "mark":
+            told.append(call.data.decode())
+            continue
+        # What was told since the last call was told before the power went; what is told after it was not.
+        for way in WAYS if not disk.is_settled else WAYS[:1]:
+            for _ in range(1 if way in WAYS[:2] else draws):
+                contents = disk.after(way, luck)
+                yield Loss(recording.operation, moment, way, contents, [recording.told_before, list(told)])
+        if call is not None:
+            disk.do(call)
+            moment += 1
+
+
+# --- looking at them ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Result:
+    """How many different states were looked at, and what was wrong."""
+
+    states: Counter[str] = field(default_factory=Counter)
+    """By operation."""
+    ways: Counter[str] = field(default_factory=Counter)
+    carried_on: int = 0
+    acknowledged: int = 0
+    """Verbs that were acknowledged before the power went, over all states."""
+    problems: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class Harness:
+    """Looks at states, a few at a time."""
+
+    def __init__(self, folder: Path, at_once: int) -> None:
+        self.result = Result()
+        self._seen: set[tuple[str, int]] = set()
+        library = shim.build(folder)
+        self.pairs = [Pair(library, folder / f"pair-{number}") for number in range(at_once)]
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        for pair in self.pairs:
+            pair.close()
+
+    def look(self, drawn: Iterable[Loss], *, most: int, until: float, carry_on_each: int = 25) -> None:
+        """Look at so many different states of these. Every so often their runs are carried on to the end."""
+        fresh = self._fresh(drawn, most, until)
+
+        def go_on(pair: Pair) -> None:
+            while True:
+                with self._lock:
+                    found = next(fresh, None)
+                if found is None:
+                    return
+                number, loss = found
+                self._look(pair, loss, carry_on=number % carry_on_each == 0)
+
+        with ThreadPoolExecutor(len(self.pairs)) as hands:
+            list(hands.map(go_on, self.pairs))
+
+    def _fresh(self, drawn: Iterable[Loss], most: int, until: float) -> Iterator[tuple[int, Loss]]:
+        number = 0
+        for loss in drawn:
+            if number >= most or time.monotonic() > until:
+                return
+            key = (digest(loss.contents), len(loss.accounts[-1]))
+            if key not in self._seen:
+                self._seen.add(key)
+                number += 1
+                yield number, loss
+
+    def _look(self, pair: Pair, loss: Loss, *, carry_on: bool) -> None:
+        lay(loss.contents, pair.disk)
+        seen = pair.looking.call(
+            do="inspect",
+            operation=loss.operation,
+            disk=pair.disk,
+            day=9,
+            accounts=loss.accounts,
+            finish=carry_on,
+        )
+        problems = seen.get("problems", ["whoever looked died"]) + [
+            line for line in seen["said"] if '"defect"' in line
+        ]
+        with self._lock:
+            result = self.result
+            result.states[loss.operation] += 1
+            result.ways[loss.way] += 1
+            result.carried_on += carry_on
+            result.acknowledged += sum(line.startswith('{"done"') for line in loss.accounts[-1])
+            result.problems += [f"{loss}: {problem}" for problem in problems]
+
+
+def drawings(recordings: list[Recording], seed: str) -> Iterator[Loss]:
+    """States of all recordings, round after round, without end: the first round draws once at every moment."""
+    for number in itertools.count():
+        for recording in recordings:
+            yield from losses(recording, random.Random(f"{seed} {number} {recording.operation}"), 1)
+
+
+def prove(
+    harness: Harness,
+    operations: Iterable[str] = tuple(OPERATIONS),
+    *,
+    most: int,
+    until: float,
+    seed: str = "power",
+) -> Result:
+    """Look at so many different states after power loss in these operations."""
+    began = time.monotonic()
+    recordings = [record(harness.pairs[0], name) for name in operations]
+    harness.look(drawings(recordings, seed), most=most, until=until)
+    harness.result.seconds += time.monotonic() - began
+    return harness.result
+
+
+def figures(result: Result) -> dict[str, Any]:
+    """What was proved, for a table."""
+    states = sum(result.states.values())
+    return {
+        "power-loss states": states,
+        "operations": len(result.states),
+        "carried on to the end": result.carried_on,
+        "states a minute": round(states / max(result.seconds, 0.001) * 60),
+        "violations": len(result.problems),
+    }
+
+
+def main(budget_s: float = 120.0, states: float = STATES) -> dict[str, Any]:
+    """So many different states, or as many as the time allows. Prints the figures and what is wrong."""
+    missing = shim.why_not()
+    if missing is not None:
+        print(f"power loss: SKIPPED: {missing}", flush=True)
+        return {"skipped": missing}
+    with workshop() as folder:
+        harness = Harness(folder, AT_ONCE)
+        try:
+            result = prove(harness, most=int(states), until=time.monotonic() + budget_s)
+        finally:
+            harness.close()
+    told = figures(result)
+    print("power loss: " + ", ".join(f"{name} {value}" for name, value in told.items()), flush=True)
+    print(
+        "  " + ", ".join(f"{name} {count}" for name, count in [*result.states.items(), *result.ways.items()]),
+        flush=True,
+    )
+    for problem in result.problems[:SHOWN]:
+        print(f"  VIOLATION {problem}", flush=True)
+    return told
+
+
+if __name__ == "__main__":
+    sys.exit(bool(main(*map(float, sys.argv[1:3])).get("violations")))

@@ -1,0 +1,145 @@
+"""Zygotes in pairs, and the disks they work on: what crash points and power loss share.
+
+A `Pair` is one zygote with the shim, whose children fail, and one without, whose children look at what is left. Pairs work side
+by side, one per core, each in a folder of its own, in memory where that can be had: what a process wrote is there after its death
+whatever the disk, and power loss is computed, not suffered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import shim
+
+Contents = dict[str, bytes | None]
+
+AT_ONCE = max(1, min(os.cpu_count() or 1, 4))
+ZYGOTE = Path(__file__).with_name("zygote.py")
+RAM = Path("/dev/shm")
+RAM_BYTES_MIN = 500_000_000
+
+
+class Zygote:
+    """A process that forks a child for each request."""
+
+    def __init__(self, preload: Path | None = None) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        if preload is not None:
+            environment["LD_PRELOAD"] = str(preload)
+        self._process = subprocess.Popen(
+            [sys.executable, str(ZYGOTE)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd="/",  # no project whose settings are read
+        )
+
+    def call(self, **request: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request, default=str) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a zygote died over {request}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+class Pair:
+    """Somebody to fail, and somebody to look."""
+
+    def __init__(self, library: Path, folder: Path) -> None:
+        self.folder = folder
+        self.disk = folder / "disk"
+        folder.mkdir()
+        self.failing = Zygote(library)
+        self.looking = Zygote()
+        self._randomness = [self._random(f"randomness-{number}", number) for number in range(3)]
+        self._bases: dict[str, tuple[Contents, list[str]]] = {}
+
+    def _random(self, name: str, number: int) -> Path:
+        file = self.folder / name
+        file.write_bytes(hashlib.shake_256(b"%d" % number).digest(4096))
+        return file
+
+    def base(self, operation: str) -> tuple[Contents, list[str]]:
+        """The disk before an operation, and what its author told."""
+        if operation not in self._bases:
+            lay({}, self.disk)
+            made = self.fail("prepare", operation, day=0)
+            assert made["status"] == 0, made
+            assert not any('"defect"' in line for line in made["said"]), made
+            self._bases[operation] = (contents(self.disk), made["said"])
+        return self._bases[operation]
+
+    def fail(
+        self, do: str, operation: str, *, day: int, point: int = 0, mode: str = shim.COUNT, **more: Any
+    ) -> Any:
+        """Let it be done on the disk with the shim armed: in a child, unless its only trouble is that calls fail."""
+        return self.failing.call(
+            do=do, operation=operation, disk=self.disk, day=day, point=point, mode=mode, armed=True,
+            fork=mode not in shim.FAILURES, randomness=self._randomness[min(day, 2)], **more,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self.failing.close()
+        self.looking.close()
+
+
+@contextmanager
+def workshop() -> Iterator[Path]:
+    """A folder in memory, if there is room, and otherwise wherever temporary files go."""
+    in_memory = RAM.is_dir() and os.access(RAM, os.W_OK) and shutil.disk_usage(RAM).free > RAM_BYTES_MIN
+    with tempfile.TemporaryDirectory(prefix="holdfast-proof-", dir=RAM if in_memory else None) as folder:
+        yield Path(folder).resolve()
+
+
+def contents(disk: Path) -> Contents:
+    """Everything on a disk, by name; None for a folder."""
+    found: Contents = {}
+    for folder, _, names in os.walk(disk):
+        place = Path(folder)
+        if place != disk:
+            found[str(place.relative_to(disk))] = None
+        for name in names:
+            found[str((place / name).relative_to(disk))] = (place / name).read_bytes()
+    return found
+
+
+def lay(what: Contents, disk: Path) -> None:
+    """Make this, and nothing else, what is on a disk."""
+    shutil.rmtree(disk, ignore_errors=True)
+    disk.mkdir()
+    for name in sorted(what):
+        content = what[name]
+        if content is None:
+            (disk / name).mkdir(exist_ok=True)
+        else:
+            (disk / name).write_bytes(content)
+
+
+def digest(what: Contents) -> str:
+    """What is on a disk in one word; but for the memory that processes shared, and names of files that were being written."""
+    parts = []
+    for name, content in what.items():
+        folder, _, own = name.rpartition("/")
+        if not own.endswith("-shm"):
+            known = "" if content is None else hashlib.sha256(content).hexdigest()
+            parts.append((f"{folder}/." if own.startswith(".") else name, known))
+    return hashlib.sha256(repr(sorted(parts)).encode()).hexdigest()

@@ -1,0 +1,110 @@
+"""The Python side of shim.c: building it, arming it in a process that has it preloaded, and reading what it wrote down.
+
+Owns the names of fault modes and kinds of calls; their order is that of the enums in shim.c. Without Linux or a C compiler there
+is no shim, and `why_not` says so: whoever needs it must then say loudly that nothing was proved.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCE = Path(__file__).with_name("shim.c")
+
+COUNT = "count"
+KILLS = ("kill before", "kill after", "tear")
+FAILURES = ("EIO once", "EIO for ever", "ENOSPC once", "ENOSPC for ever")
+MODES = (*KILLS, *FAILURES)
+_NUMBERS = {name: number for number, name in enumerate((COUNT, *MODES))}
+
+KINDS = ("mark", "create", "write", "sync", "truncate", "unlink", "rename", "mkdir", "rmdir", "link")
+_HEAD = struct.Struct("=IIIIqq")
+
+
+class Call(NamedTuple):
+    """One call that took effect. `point` is its number; a mark has that of the call before it."""
+
+    kind: str
+    path: str
+    other: str
+    point: int
+    offset: int
+    data: bytes
+
+
+def compiler() -> str | None:
+    return shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc") or shutil.which("clang")
+
+
+def why_not() -> str | None:
+    """Why there can be no shim here; None: there can."""
+    if not sys.platform.startswith("linux"):
+        return "the shim that fails disks needs Linux; crash points and power loss were NOT tested"
+    if compiler() is None:
+        return "no C compiler (cc) to build the shim that fails disks; crash points and power loss were NOT tested"
+    return None
+
+
+def build(folder: Path) -> Path:
+    """Compile the shim."""
+    library = folder / "shim.so"
+    command = [compiler() or "cc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-o", library]
+    subprocess.run([*command, SOURCE, "-lpthread"], check=True, capture_output=True, text=True)
+    return library
+
+
+# --- in a process that has it preloaded ---------------------------------------------------------------
+
+
+def is_loaded() -> bool:
+    return hasattr(ctypes.CDLL(None), "holdfast_shim_arm")
+
+
+def arm(folder: str, *, point: int = 0, mode: str = COUNT, record: int = -1, randomness: str = "") -> None:
+    """Watch the files below a folder from now on. `record`: a descriptor for the account of all calls. `randomness`: a file that
+    SQLite takes for /dev/urandom.
+    """
+    library = ctypes.CDLL(None)
+    library.holdfast_shim_randomness(os.fsencode(randomness))
+    library.holdfast_shim_arm(os.fsencode(folder), ctypes.c_long(point), _NUMBERS[mode], ctypes.c_int(record))
+
+
+def disarm() -> None:
+    """Let every call through again."""
+    arm("")
+
+
+def count() -> int:
+    """How many points were reached since `arm`."""
+    library = ctypes.CDLL(None)
+    library.holdfast_shim_count.restype = ctypes.c_long
+    return int(library.holdfast_shim_count())
+
+
+def mark(text: str) -> None:
+    """Leave a word in the record, between the calls before and after it."""
+    ctypes.CDLL(None).holdfast_shim_mark(text.encode())
+
+
+# --- afterwards ---------------------------------------------------------------------------------------
+
+
+def calls(record: bytes) -> Iterator[Call]:
+    """What a record says, in order."""
+    at = 0
+    while at < len(record):
+        kind, path_bytes, other_bytes, point, offset, data_bytes = _HEAD.unpack_from(record, at)
+        at += _HEAD.size
+        path = os.fsdecode(record[at : at + path_bytes])
+        at += path_bytes
+        other = os.fsdecode(record[at : at + other_bytes])
+        at += other_bytes
+        yield Call(KINDS[kind], path, other, point, offset, record[at : at + data_bytes])
+        at += data_bytes

@@ -1,0 +1,107 @@
+"""Crash points on the real SQLite file: a share of what `make prove` does with all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import crash_points
+import pytest
+import shim
+from crash_points import Case, Harness
+from operations import OPERATIONS
+from processes import contents, lay, workshop
+
+SHARE = 0.05
+RECOVERIES = 60
+
+
+@pytest.fixture(scope="module")
+def harness() -> Iterator[Harness]:
+    missing = shim.why_not()
+    if missing is not None:
+        pytest.skip(missing)
+    with workshop() as folder:
+        made = Harness(folder)
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def problems(harness: Harness) -> Callable[[], list[str]]:
+    """What was found wrong since the test began."""
+    before = len(harness.result.problems)
+    return lambda: harness.result.problems[before:]
+
+
+def test_what_was_acknowledged_survives_a_crash_or_a_failing_disk_at_any_point(harness, problems) -> None:
+    result = crash_points.prove(harness, share=SHARE, recoveries=RECOVERIES)
+    assert problems() == []
+    assert set(result.points) == set(OPERATIONS)
+    assert min(result.points.values()) > 20
+    assert set(result.cases) == set(shim.MODES)
+    assert result.recoveries == RECOVERIES
+    assert {"StoreFull", "StorePoisoned", "StoreUnusable"} <= set(result.refusals)
+
+
+@pytest.mark.parametrize("mode", shim.KILLS)
+def test_a_point_kills_the_process_before_after_or_half_way_through_a_write(harness, mode) -> None:
+    """The file is created, the shared memory is not: a write to the WAL of an append is the third part of it."""
+    with harness.pair() as pair:
+        base, _ = pair.base("append")
+        lay(base, pair.disk)
+        record = pair.folder / "points"
+        pair.fail("perform", "append", day=1, record=record)
+        call = next(
+            call
+            for call in shim.calls(record.read_bytes())
+            if call.kind == "write" and call.path.endswith("-wal") and len(call.data) == 4096
+        )
+        name = "store/runs.db-wal"
+        lay(base, pair.disk)
+        assert pair.fail("perform", "append", day=1, point=call.point, mode=mode)["status"] == -9
+        written = contents(pair.disk)[name][call.offset :]
+    expected = {"kill before": 0, "kill after": 4096, "tear": 2048}[mode]
+    assert written == call.data[:expected]
+
+
+def test_a_store_that_cannot_be_opened_for_a_failing_disk_says_so_and_blames_nobody_else(
+    harness, problems
+) -> None:
+    """SQLite ends a transaction by itself when the disk fails; rolling it back once more hid why."""
+    for point in range(1, 12):
+        for mode in shim.FAILURES:
+            harness.perform(Case("append", point, mode))
+    assert problems() == []
+
+
+def test_a_full_disk_never_makes_the_event_loop_complain(harness, problems) -> None:
+    """An append was tried again after its engine had been closed, and raised where nobody could hear it."""
+    points = harness.points("run")
+    for point in range(points // 3, points // 3 + 12):
+        harness.perform(Case("run", point, "ENOSPC for ever"))
+    assert problems() == []
+
+
+@pytest.mark.parametrize("mode", shim.FAILURES)
+def test_a_backup_onto_a_failing_disk_is_refused_in_our_own_words(harness, problems, mode) -> None:
+    for point in range(10, harness.points("backup"), 12):
+        harness.perform(Case("backup", point, mode))
+    assert problems() == []
+
+
+@pytest.mark.parametrize("operation", ["append", "post", "lease"])
+def test_a_store_that_acknowledged_before_it_had_committed_would_be_found(
+    harness, problems, operation
+) -> None:
+    for point in range(10, harness.points(operation) // 2, 3):
+        harness.perform(Case(operation, point, "kill before"), early=True)
+    found = problems()
+    assert any("was acknowledged, but not" in problem for problem in found)
+    del harness.result.problems[-len(found) :]
+
+
+def test_without_a_compiler_nothing_is_proved_and_that_is_said_loudly(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("PATH", "")
+    figures = crash_points.main(1.0)
+    assert "NOT tested" in figures["skipped"]
+    assert "SKIPPED" in capsys.readouterr().out

@@ -1,0 +1,174 @@
+"""A process that has everything imported and does what it is asked, in a child that it forks where that child may die: so a
+death costs no new interpreter.
+
+Requests are JSON lines on stdin, answers JSON lines on stdout. With the shim preloaded it can be made to fail; without it, it
+looks at what is left. Which of both a request needs is its sender's to know.
+
+    {"do": "prepare" | "perform" | "finish" | "inspect", "operation": …, "disk": …, "day": 1, "fork": true, "armed": true,
+     "point": 0, "mode": "count", "record": "", "randomness": "", "pragmas": {}, "accounts": [[…]]}
+    {"status": 0 | -9, "said": [lines], "points": 12, "problems": []}
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import apsw
+import shim
+from inspection import Account, inspect, inspect_end
+from operations import OPERATIONS, Hands, Operation, Teller, finish, remember
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime import files
+from holdfast.storage import disk as disks
+
+
+class Complaints(logging.Handler):
+    """What an event loop has to say of callbacks that raise: nobody else would hear of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard.append(self.format(record))
+
+
+complaints = Complaints()
+logging.getLogger("asyncio").addHandler(complaints)
+logging.getLogger("asyncio").propagate = False
+
+
+def answer(request: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+    """Do what was asked, and say what the teller says."""
+    teller = Teller(say, early=bool(request.get("early")))
+    told: dict[str, Any] = {"points": 0}
+    complaints.heard.clear()
+    try:
+        if request["do"] == "inspect":
+            told["problems"] = examine(request)
+        else:
+            work(request, teller)
+    except HoldfastError as fault:
+        # What a verb refused was told by the verb; whoever only looks is never refused.
+        told["problems"] = [f"{type(fault).__name__}: {fault}"]
+    except BaseException:
+        teller.defect(traceback.format_exc(limit=-6))
+    for complaint in complaints.heard:
+        teller.defect(complaint)
+    if request.get("armed"):
+        told["points"] = shim.count()
+        shim.disarm()
+    return told
+
+
+def work(request: dict[str, Any], teller: Teller) -> None:
+    disk = Path(request["disk"])
+    hands = Hands(disk, teller, request.get("day", 1), request.get("pragmas", {}))
+    operation = OPERATIONS[request["operation"]]
+    if request.get("no_folder_sync"):
+        disks.sync_folder = files.sync_folder = lambda folder: None
+    if request.get("armed"):
+        record = request.get("record")
+        handle = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) if record else -1
+        shim.arm(
+            str(disk),
+            point=request.get("point", 0),
+            mode=request.get("mode", shim.COUNT),
+            record=handle,
+            randomness=request.get("randomness", ""),
+        )
+    {"prepare": operation.prepare, "perform": operation.perform, "finish": carry_on(operation)}[
+        request["do"]
+    ](hands)
+
+
+def carry_on(operation: Operation) -> Callable[[Hands], None]:
+    return partial(finish, files=operation.files)
+
+
+def examine(request: dict[str, Any]) -> list[str]:
+    """Look at a disk; where the runs are to be carried on, do so and look again."""
+    disk = Path(request["disk"])
+    problems = inspect(disk, [Account.of(lines) for lines in request["accounts"]])
+    if problems or not request.get("finish"):
+        return problems
+    said: list[str] = []
+    operation = OPERATIONS[request["operation"]]
+    try:
+        carry_on(operation)(Hands(disk, Teller(said.append), request["day"]))
+    except HoldfastError as fault:
+        return [f"the runs cannot be carried on: {type(fault).__name__}: {fault}"]
+    mine = Account.of(said)
+    problems = [f"carrying on: {line}" for line in inspect(disk, [mine])]
+    return problems + inspect_end(disk, files=operation.files)
+
+
+def here(request: dict[str, Any]) -> dict[str, Any]:
+    """Do it in this very process, which will not die of it. SQLite's randomness begins anew, as in a new process."""
+    apsw.randomness(0)
+    said: list[str] = []
+    told = answer(request, said.append)
+    return {"status": 0, "said": said, **told}
+
+
+def in_child(request: dict[str, Any]) -> dict[str, Any]:
+    """Do it in a child, listen until that has ended, and tell how."""
+    listen, out = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(listen)
+        recording = bool(request.get("record"))
+
+        def say(line: str) -> None:
+            os.write(out, line.encode() + b"\n")
+            if recording:
+                shim.mark(line)
+
+        try:
+            told = answer(request, say)
+            os.write(out, json.dumps({"answer": told}).encode() + b"\n")
+        finally:
+            os._exit(0)
+    os.close(out)
+    with os.fdopen(listen, "rb") as pipe:
+        lines = pipe.read().decode().splitlines()
+    _, status = os.waitpid(pid, 0)
+    told = json.loads(lines.pop())["answer"] if lines and lines[-1].startswith('{"answer"') else {}
+    return {"status": os.waitstatus_to_exitcode(status), "said": lines, **told}
+
+
+def warm_up() -> None:
+    """Do everything once, so that no child imports, compiles or writes a story of its own; and never move what they share."""
+    remember()
+    for operation in OPERATIONS.values():
+        with tempfile.TemporaryDirectory() as folder:
+            disk = Path(folder).resolve()
+            for day, do in enumerate((operation.prepare, operation.perform, carry_on(operation))):
+                do(Hands(disk, Teller(lambda line: None), day))
+            inspect(disk, [])
+            inspect_end(disk, files=operation.files)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+
+
+def main() -> None:
+    warm_up()
+    for line in sys.stdin:
+        request = json.loads(line)
+        print(json.dumps((in_child if request.get("fork") else here)(request)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
