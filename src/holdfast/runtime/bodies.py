@@ -16,9 +16,10 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from holdfast.core.events import NodeEvent
+from holdfast.runtime import family
 from holdfast.runtime.clock import Clock, Timer
 from holdfast.runtime.executors import Call, Executor, Handle, Killed, Left
-from holdfast.runtime.family import start
 from holdfast.storage.failpoints import reach
 
 _IDLE_S = 10.0
@@ -164,13 +165,14 @@ class Body:
 
     def __init__(
         self,
-        key: tuple[str, int | None],
-        attempt: int,
+        start: NodeEvent,
+        item: int | None,
         ended: Callable[[Body], None],
         gone: Callable[[Body], None],
     ) -> None:
-        self.key = key
-        self.attempt = attempt
+        self.start = start
+        self.key = (start.node, item)
+        self.attempt = start.attempt
         self._ended = ended
         self._gone = gone
 
@@ -178,7 +180,9 @@ class Body:
         """Call a coroutine function on the loop."""
         loop = asyncio.get_running_loop()
         called = self._await(fn, args)
-        self._task = loop.create_task(called) if self.work is None else start(loop, called, self.work.family)
+        self._task = (
+            loop.create_task(called) if self.work is None else family.start(loop, called, self.work.family)
+        )
 
     async def _await(self, fn: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> None:
         # Every exception is caught here: SystemExit and KeyboardInterrupt in a task would tear the event loop down.

@@ -91,7 +91,10 @@ class DistantWork(Work):
             "execution": told.execution,
             "attempt": told.attempt,
         }
-        body = Body((order.node, order.item), told.attempt, lambda body: None, lambda body: None)
+        started = events.NodeStarted(
+            node=order.node, iteration=told.iteration, execution=told.execution, attempt=told.attempt
+        )
+        body = Body(started, order.item, lambda body: None, lambda body: None)
         self._begin(body, header, told.run_id, idempotent=told.idempotent, blocks=True, callers=threads)
         self._ask = ask
         level = NODE_LEVEL if order.item is None else order.item

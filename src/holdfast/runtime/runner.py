@@ -217,14 +217,16 @@ class Runner:
             idle, self.asleep_until = False, None
         if journal.due_at is not None and not idle:
             self._wake_later(journal.due_at)
-        if journal.unsaved and (idle or self._durability != "exit" or self._must_save(starts)):
-            self._save(starts, idle=idle)
+        # What a node is given is made now, while the run is at hand; it is called when all of this is durable.
+        calls = [self._body_of(start) for start in starts]
+        if journal.unsaved and (idle or self._durability != "exit" or self._must_save(calls)):
+            self._save(calls, idle=idle)
         elif idle:
             if self.asleep_until is None:
                 self.services.store.release(self.state.run_id, self.services.holder.id, journal.fence)
             self._finish()
         else:
-            self._call_all(starts)
+            self._call_all(calls)
 
     def _stays(self, starts: list[events.NodeEvent]) -> bool:
         """Whether something of it is only in memory, although it waits."""
@@ -241,27 +243,27 @@ class Runner:
                 self._again = True
         return bool(self._requests)
 
-    def _must_save(self, starts: list[events.NodeEvent]) -> bool:
+    def _must_save(self, calls: list[Body]) -> bool:
         """A run that saves when it stops saves now if anything in it or about to start wants something to be durable."""
         # Checkpoint 0 is durable before anything runs, whatever the durability.
         first = not self.journal.saved_seq
         if first or self.journal.awaited or self.journal.urgent:
             return True
-        return self._careful(starts) or self.state.seq - self.journal.saved_seq >= _EXIT_EVENTS_MAX
+        return self._careful(calls) or self.state.seq - self.journal.saved_seq >= _EXIT_EVENTS_MAX
 
-    def _careful(self, starts: list[events.NodeEvent]) -> bool:
+    def _careful(self, calls: list[Body]) -> bool:
         nodes = self.flow.nodes
-        for start in starts:
-            if not nodes[start.node].options.idempotent:
+        for body in calls:
+            if not nodes[body.key[0]].options.idempotent:
                 return True
         return self._owes
 
-    def _save(self, starts: list[events.NodeEvent], *, idle: bool) -> None:
+    def _save(self, calls: list[Body], *, idle: bool) -> None:
         """Save, and call the nodes when that is durable; with `durability="async"` right away. The last save
         gives the lease back.
         """
         self._saving = True
-        ahead = not idle and self._durability == "async" and not self._careful(starts)
+        ahead = not idle and self._durability == "async" and not self._careful(calls)
         self._owes = False
 
         def done(error: BaseException | None) -> None:
@@ -272,13 +274,13 @@ class Runner:
                 if error is not None or idle:
                     self._finish(error)
                 elif not self.done.done():
-                    self._go_on([] if ahead else starts)
+                    self._go_on([] if ahead else calls)
             except BaseException as fault:  # noqa: BLE001 - whoever drives the run is told
                 self._finish(fault)
 
         self.journal.save(done, release=idle and self.asleep_until is None)
         if ahead:
-            self._call_all(starts)
+            self._call_all(calls)
 
     def _deliver(self) -> None:
         """What is durable now may be what somebody inside a node waits for."""
@@ -293,23 +295,23 @@ class Runner:
         for stream in streams:
             stream.drop()
 
-    def _go_on(self, starts: list[events.NodeEvent]) -> None:
+    def _go_on(self, calls: list[Body]) -> None:
         """What starts is durable: call it, unless a halt has come in the meantime; what has not begun then does not begin."""
         if self._requests:
             self._take_requests()
-        if starts and self._halt is None:
-            self._call_all(starts)
+        if calls and self._halt is None:
+            self._call_all(calls)
         if self._again or self.journal.unsaved:
             self._advance()
 
-    def _call_all(self, starts: list[events.NodeEvent]) -> None:
+    def _call_all(self, calls: list[Body]) -> None:
         """The one door to `_call`: a process that stood still behind its lease must not start what is another's by now."""
-        if starts and not self.services.stands(self.state.run_id, self.journal.fence):
+        if calls and not self.services.stands(self.state.run_id, self.journal.fence):
             raise FenceLost(
                 f"run {self.state.run_id!r} was taken over while this process stood still; nothing more of it is started here"
             )
-        for start in starts:
-            self._around.copy().run(self._call, start)
+        for body in calls:
+            self._around.copy().run(self._call, body)
 
     def _finish(self, error: BaseException | None = None) -> None:
         """Nothing is left to do here, or the lease or the store is lost: whoever drives the run is told."""
@@ -483,17 +485,24 @@ class Runner:
 
     # --- calling --------------------------------------------------------------------------------------
 
-    def _call(self, start: events.NodeEvent) -> None:
-        """Call the node of a start that is durable now."""
-        node = self.flow.nodes[start.node]
+    def _body_of(self, start: events.NodeEvent) -> Body:
+        """The call that a start stands for, with what it is given."""
         item = start.item if isinstance(start, events.ItemStarted) else None
-        body = Body((start.node, item), start.attempt, self._body_ended, self._body_gone)
+        body = Body(start, item, self._body_ended, self._body_gone)
         try:
             body.given = self._given(start, item)
         except Exception as raised:  # noqa: BLE001 - the state does not fit its type any more
-            body.error, body.has_gone = raised, True
+            body.error = raised
+        return body
+
+    def _call(self, body: Body) -> None:
+        """Call a node whose start is durable now."""
+        start, item = body.start, body.key[1]
+        if body.error is not None:
+            body.has_gone = True
             self._body_ended(body)
             return
+        node = self.flow.nodes[start.node]
         self._bodies[body.key] = body
         if node.options.timeout_s is not None:
             body.limit(self.services.clock, node.options.timeout_s)

@@ -113,6 +113,6 @@ class Salts:
 
     def take(self) -> bytes:
         if not self._kept:
-            drawn = os.urandom(256 * SALT_BYTES)
+            drawn = os.urandom(1024 * SALT_BYTES)
             self._kept = [drawn[at : at + SALT_BYTES] for at in range(0, len(drawn), SALT_BYTES)]
         return self._kept.pop()

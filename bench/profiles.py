@@ -1,0 +1,99 @@
+"""Where the time of a step goes: a sampled profile of a chain and of a fleet, by what the innermost frame is at.
+
+`python -m bench.profiles NAME FOLDER` is the program that is looked at; `py-spy` looks at it from outside. Where that is not
+installed or not allowed (it reads another process), the figures say so instead.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from bench import workloads
+from bench.parts import Bench
+from bench.report import Figure
+from bench.stores import Place
+from bench.workloads import count_in_thread
+
+PROFILED = {
+    "chain, async nodes": partial(workloads.chain),
+    "chain, def nodes": partial(workloads.chain, fn=count_in_thread),
+    "fleet, 1,000 runs": partial(workloads.fleet, runs=1000),
+}
+_TIMES = {"chain, async nodes": 6, "chain, def nodes": 4, "fleet, 1,000 runs": 2}
+_RATE = 500
+_PLACES = (
+    (r"storage/(sqlite|batches|writer|disk)", "SQLite, commit included"),
+    (r"storage/(rows|oversize|blobs)", "rows and hash chain"),
+    (r"core/(fold|inside|standing|readiness|writers)", "fold and readiness"),
+    (r"core/(decide|commands)", "decide"),
+    (r"core/(events|codec|state|graph|topology|run_state)", "typed state and encoding"),
+    (r"runtime/(bodies|threads|family)", "calling the node"),
+    (r"runtime/", "runner and journal"),
+    (r"selectors|asyncio/|threading|queue\.py", "event loop, waiting for a thread included"),
+    (r"bench/", "the node itself"),
+)
+_FRAME = re.compile(r"\(([^()]*?):\d+\)$")
+
+
+def profile(bench: Bench) -> list[Figure]:
+    """The share of the event loop's time that each part of a step takes."""
+    figures = []
+    for name in PROFILED:
+        bench.progress.say(f"profile of {name}")
+        with bench.fresh() as place:
+            shares, note = _sampled(name, place.folder)
+        if not shares:
+            figures.append(Figure(f"{name}: not profiled", "", [], note=note))
+        figures += [Figure(f"{name}: {where}", "% of the time", [share]) for where, share in shares]
+    return figures
+
+
+def _sampled(name: str, folder: Path) -> tuple[list[tuple[str, float]], str]:
+    spy = Path(sys.executable).with_name("py-spy")
+    if not spy.exists():
+        return [], "py-spy is not installed"
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".txt") as found:
+        command = [
+            str(spy), "record", "--idle", "--threads", "--nonblocking", "--rate", str(_RATE), "--format", "raw",
+            "--output", found.name, "--", sys.executable, "-m", "bench.profiles", name, str(folder),
+        ]  # fmt: skip
+        done = subprocess.run(
+            command, check=False, cwd=Path(__file__).parent.parent, capture_output=True, text=True
+        )
+        samples = Counter(dict(_places(Path(found.name).read_text(encoding="utf-8"))))
+    if done.returncode or not samples:
+        return [], (done.stderr.strip().splitlines() or ["no samples"])[-1][:200]
+    total = sum(samples.values())
+    return [(where, 100 * count / total) for where, count in samples.most_common()], ""
+
+
+def _places(raw: str) -> Iterator[tuple[str, int]]:
+    """Where the main thread was, once for every kind of place."""
+    seen: Counter[str] = Counter()
+    for line in raw.splitlines():
+        stack, _, count = line.rpartition(" ")
+        frames = stack.split(";")
+        if "MainThread" in frames[0] and "_run_once" in stack:
+            seen[_place(frames[1:])] += int(count)
+    yield from seen.items()
+
+
+def _place(frames: list[str]) -> str:
+    """What the innermost frame that is ours or the event loop's is at."""
+    for frame in reversed(frames):
+        match = _FRAME.search(frame)
+        for pattern, where in _PLACES:
+            if match and re.search(pattern, match[1]):
+                return where
+    return "the rest"
+
+
+if __name__ == "__main__":
+    for _ in range(_TIMES[sys.argv[1]]):
+        with tempfile.TemporaryDirectory(dir=sys.argv[2]) as own:
+            PROFILED[sys.argv[1]](Place("sqlite", Path(own)))

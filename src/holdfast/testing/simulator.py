@@ -1,0 +1,691 @@
+"""A simulated world: the real engine, several workers, one disk, and everything that can go wrong between them, from one seed.
+
+    report = simulate(flow, {"ticket": "T-1"}, seeds=range(200))
+    assert not report.violations, report
+
+Owns the processes of a schedule and the hand that attends to its runs (answers, signals, pauses, cancels). Nothing real is
+touched: no thread, no socket, no wall clock; the disk is a memory store unless another is given. One seed is one schedule:
+running it again gives the same trace (`Outcome.trace`), whatever the machine and the hash seed.
+
+A schedule ends when every run is over. Faults come first and then stop (`simulator_faults`), so a run that is not over by
+itself then is stuck, which is a violation like any other (`simulator_oracle`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from hashlib import sha256
+from typing import Any, TypeAlias
+
+import msgspec
+
+from holdfast.core.graph import Flow
+from holdfast.errors import HoldfastError, RunFailed, RunNotFound
+from holdfast.runtime import asking, history, journal, settings
+from holdfast.runtime import engine as engines
+from holdfast.runtime.commits import Commits
+from holdfast.runtime.engine import Engine
+from holdfast.storage.contract import Holder, Store
+from holdfast.storage.memory import MemoryStore
+from holdfast.storage.rows import open_row
+from holdfast.testing import checker
+from holdfast.testing import simulator_oracle as oracle
+from holdfast.testing.clock import STARTS_AT
+from holdfast.testing.simulator_faults import (
+    LEASE_TTL_S,
+    STALLS_S,
+    Faults,
+    FaultyStore,
+    LateWriter,
+    Ledger,
+    SteppedClock,
+)
+from holdfast.testing.simulator_flows import (
+    TALES,
+    TRIES,
+    WORLD,
+    Reached,
+    Tale,
+    Witness,
+    answer_to,
+    tale,
+    watching,
+    witnessed,
+)
+from holdfast.testing.simulator_loop import Killed, Loop, Stuck, World
+
+PATIENCE_S = 60.0
+"""Of virtual time: no run takes that long once the faults are over."""
+_COLLECT_EVERY = 64
+_VERIFIED = 2
+"""Of so many schedules one is folded from its first event and from its snapshots; the checker reads the others."""
+_OVER = ("completed", "cancelled")
+
+Disk: TypeAlias = Callable[[Callable[[], float], Callable[[Holder], bool | None]], Store]
+"""Makes the disk of a world, given its clock and whether a holder is known to be dead."""
+Answers: TypeAlias = Callable[[str, int, list[str]], Any]
+"""Node, iteration, options -> what is answered."""
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """A run that a world is about."""
+
+    run_id: str
+    flow: Flow[Any]
+    given: Any = None
+    tale: Tale | None = None
+    of: str | None = None
+    """The run that this one is a fork of."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one schedule."""
+
+    seed: int
+    events: int
+    workers: int
+    faults: dict[str, int]
+    violations: list[str]
+    trace: str
+    """A hash of all that happened."""
+    states: dict[str, Any]
+    """Run -> its values in the end."""
+    virtual_s: float = 0.0
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """Something that must never happen, and the seed that makes it happen again."""
+
+    seed: int
+    told: str
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {self.told}"
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of many schedules."""
+
+    schedules: int
+    events: list[int]
+    workers: list[int]
+    faults: dict[str, int]
+    faults_each: list[int]
+    violations: list[Violation]
+
+    def __str__(self) -> str:
+        """The figures, one line each."""
+        return "\n".join(f"{name:<24}{value}" for name, value in figures(self).items())
+
+
+def simulate(
+    flow: Flow[Any],
+    input: Any = None,
+    seeds: Iterable[int] = range(200),
+    *,
+    answers: Answers | None = None,
+    signals: Mapping[str, Any] | None = None,
+    resources: Mapping[str, Any] | None = None,
+    compare: Callable[[dict[str, Any]], Any] = lambda values: values,
+) -> Report:
+    """Run a flow once without faults, then once per seed with two or three workers that crash, pause, lose replies and come
+    back. Reports every difference in the final state (as `compare` sees the values), every node that ran although its end was
+    recorded, and every run that got stuck.
+
+    Nodes must do nothing but compute and wait by asyncio or their context: in a simulated world there are no threads and no
+    sockets. `answers(node, iteration, options)` says what is answered (default: the first option, `approve` and `retry` before
+    others), `signals` what the run is told.
+    """
+    watched = witnessed(flow)
+    subject = Subject("r", watched, input)
+    told: dict[str, Any] = {
+        "answers": answers,
+        "signals": dict(signals or {}),
+        "resources": dict(resources or {}),
+    }
+    calm = Schedule(0, [subject], calm=True, **told).run()
+    outcomes: list[Outcome] = []
+    for seed in seeds:
+        outcome = Schedule(seed, [subject], **told).run()
+        ended, expected = outcome.states.get("r"), calm.states.get("r")  # none where it was called off
+        if ended is not None and expected is not None and compare(ended) != compare(expected):
+            differs = f"r: it came to {ended}, and without faults to {expected}"
+            outcome = msgspec.structs.replace(outcome, violations=[*outcome.violations, differs])
+        outcomes.append(outcome)
+    return report_of([calm, *outcomes] if calm.violations else outcomes)
+
+
+def simulate_random(seeds: Iterable[int], *, disk: Disk | None = None) -> Iterator[Outcome]:
+    """Schedules of random flows, whose final state a plain dictionary knows."""
+    for number, seed in enumerate(seeds):
+        yield schedule(seed, disk=disk).run()
+        if number % _COLLECT_EVERY == 0:
+            gc.collect()
+
+
+def schedule(seed: int, *, disk: Disk | None = None) -> Schedule:
+    """The schedule of a seed: one run of a random flow, or two."""
+    luck = random.Random(f"subjects {seed}")
+    tales = [tale(luck.randrange(TALES)) for _ in range(luck.choice((1, 1, 1, 2)))]
+    if len({told.flow.name for told in tales}) < len(tales):
+        tales = tales[:1]
+    subjects = [Subject(f"r{number}", told.flow, None, told) for number, told in enumerate(tales)]
+    return Schedule(seed, subjects, disk=disk)
+
+
+def report_of(outcomes: Iterable[Outcome]) -> Report:
+    """All outcomes in one."""
+    listed = list(outcomes)
+    faults: Counter[str] = Counter()
+    for outcome in listed:
+        faults.update(outcome.faults)
+    return Report(
+        schedules=len(listed),
+        events=[outcome.events for outcome in listed],
+        workers=[outcome.workers for outcome in listed],
+        faults=dict(sorted(faults.items())),
+        faults_each=[sum(outcome.faults.values()) for outcome in listed],
+        violations=[Violation(outcome.seed, told) for outcome in listed for told in outcome.violations],
+    )
+
+
+def figures(report: Report) -> dict[str, str]:
+    """What is printed of a report."""
+    if not report.schedules:
+        return {"schedules": "0"}
+    events, each = sorted(report.events), report.faults_each
+
+    def share(part: float) -> int:
+        return events[min(len(events) - 1, int(part * len(events)))]
+
+    return {
+        "schedules": str(report.schedules),
+        "events, mean": f"{sum(events) / len(events):.1f}",
+        "events, distribution": f"min {events[0]}, 10 % {share(0.1)}, half {share(0.5)}, 90 % {share(0.9)}, max {events[-1]}",
+        "workers, mean": f"{sum(report.workers) / len(events):.2f} (least {min(report.workers)})",
+        "faults, mean": f"{sum(each) / len(each):.2f} (least {min(each)}, most {max(each)})",
+        "faults by kind": ", ".join(f"{kind} {count}" for kind, count in report.faults.items()),
+        "violations": str(len(report.violations))
+        + "".join(f"\n  {violation}" for violation in report.violations[:20]),
+    }
+
+
+# --- processes ---------------------------------------------------------------------------------------
+
+
+class SimulatedEngine(Engine):
+    """The engine, in a process of the world."""
+
+    def settle(self, steady: SteppedClock, writer: LateWriter | None) -> None:
+        """What a machine would give it: a clock that cannot be set, and a thread that writes."""
+        self._steady = steady
+        if writer is not None:
+            assert self._services is not None
+            commits = Commits(writer, lambda: len(self._runners))  # type: ignore[arg-type]
+            self._services = msgspec.structs.replace(self._services, commits=commits)
+
+    def _hold(self) -> None:
+        """Leases go by a clock that nobody sets."""
+        wall, self._clock = self._clock, self._steady
+        try:
+            super()._hold()
+        finally:
+            self._clock = wall
+
+
+class Process:
+    """A worker's place in the world: one process after the other, each with an event loop and an engine of its own."""
+
+    def __init__(self, scene: Schedule, name: str) -> None:
+        self.scene = scene
+        self.name = name
+        self.boots = 0
+        self.loop: Loop
+        self.engine: SimulatedEngine | None = None
+        self.clock: SteppedClock
+
+    def boot(self) -> None:
+        scene = self.scene
+        self.boots += 1
+        loop = self.loop = Loop(scene.world, f"{self.name}.{self.boots}")
+        self.clock = SteppedClock(scene.world, loop)
+        self.engine = None
+        store = FaultyStore(scene.disk, scene.world, loop, scene.faults, scene.ledger, self.crash)
+        loop.spawn(self._live(loop, store))
+
+    async def _live(self, loop: Loop, store: FaultyStore) -> None:
+        scene = self.scene
+        engine = SimulatedEngine(
+            store,
+            flows=[subject.flow for subject in scene.subjects],
+            resources={**scene.resources, WORLD: Reached(loop.name, scene.witness, self._maybe_die)},
+            grace=0.2,
+            lease_ttl=LEASE_TTL_S,
+            durability="sync",
+            park_after=scene.park_after_s,
+            clock=self.clock,
+            luck=random.Random(f"{scene.seed} {loop.name}"),
+            inline=True,
+        )
+        await engine.__aenter__()
+        writer = LateWriter(store, loop, scene.luck) if scene.writes_late else None
+        engine.settle(SteppedClock(scene.world, loop), writer)
+        self.engine = engine
+        self._renew(engine, loop)
+        while engine is self.engine:
+            with suppress(HoldfastError):
+                await engine.work(concurrency=scene.concurrency, on_report=scene.reports.append)
+            await asyncio.sleep(0.1)
+
+    def _renew(self, engine: SimulatedEngine, loop: Loop) -> None:
+        """What the thread does that renews leases: also for an engine that has nothing to do."""
+        if engine._renewal is not None and engine._services is not None:  # noqa: SLF001
+            engine._renewal.keep()  # noqa: SLF001
+        loop.call_later(LEASE_TTL_S / 3, self._renew, engine, loop)
+
+    def _maybe_die(self, place: str) -> None:
+        """In a node's body: perhaps the process ends here."""
+        if self.loop.dead:
+            raise Killed
+        faults = self.scene.faults
+        if faults.left and faults.luck.random() < faults.rate / 2 and faults.strike("crash in node"):
+            self.crash()
+            raise Killed
+
+    def crash(self) -> None:
+        """The process is killed; another one starts in its place some time later."""
+        if not self.loop.dead:
+            self.loop.kill()
+            self.scene.ledger.died(self.loop.name)
+            self.engine = None
+            wait = self.scene.luck.choice((0.0, 0.1, 1.0, 1.5 * LEASE_TTL_S))
+            self.scene.outside.call_later(wait, self.boot)
+
+    def pause(self, seconds: float) -> None:
+        """The process stands still, with its timers and its renewals, and then goes on as if nothing had been."""
+        self.loop.asleep_until = self.scene.world.now + seconds
+
+    def drain(self) -> None:
+        """Somebody asks the process to stop, and starts another when it has."""
+        engine, self.engine = self.engine, None
+        if engine is None or self.loop.dead:
+            return
+
+        async def leave() -> None:
+            loop = self.loop
+            with suppress(HoldfastError):
+                await engine.close()
+            self.scene.outside.call_soon(self.boot)
+            self.scene.ledger.died(loop.name)
+            loop.kill()
+
+        self.loop.spawn(leave())
+
+
+class Schedule:
+    """One world from its seed to its end."""
+
+    def __init__(
+        self,
+        seed: int,
+        subjects: list[Subject],
+        *,
+        disk: Disk | None = None,
+        calm: bool = False,
+        answers: Answers | None = None,
+        signals: dict[str, Any] | None = None,
+        resources: dict[str, Any] | None = None,
+    ) -> None:
+        luck = self.luck = random.Random(seed)
+        self.seed = seed
+        self.subjects = list(subjects)
+        self.resources = resources or {}
+        self.answers = answers or answer_to
+        self.signals = signals or {}
+        self.world = World(luck)
+        self.faults = Faults(luck)
+        if calm:
+            self.faults.left = 0
+        self.ledger = Ledger(lambda: self.world.now + self.store_offset)
+        self.witness = Witness(self.ledger.tick, self.ledger.leases)
+        self.store_offset = 0.0
+        self.writes_late = luck.random() < 0.5
+        self.concurrency = luck.choice((1, 2, 4))
+        self.park_after_s = luck.choice((0.02, 0.5, 5.0))
+        self.snapshot_every = luck.choice((4, 9, 30, 4000))
+        self.sees_the_dead = luck.random() < 0.5
+        self.reports: list[Any] = []
+        self.disk = (disk or _memory)(lambda: self.world.now + self.store_offset, self._alive)
+        self.outside = Loop(self.world, "outside")
+        self.processes = [Process(self, f"w{number}") for number in range(luck.choice((2, 2, 3)))]
+        self.attending: list[asyncio.Task[None]] = []
+        self._unattended = 0
+        self.hands = [Hand(self, subject, calm=calm) for subject in subjects]
+
+    def run(self) -> Outcome:
+        """Play it, and look at what is left."""
+        stuck: list[str] = []
+        with still(self.snapshot_every):
+            watching.append(self.witness)
+            try:
+                self._play()
+            except Stuck as fault:
+                stuck.append(f"{fault}; {self._standing()}")
+            finally:
+                watching.pop()
+                self.world.end()
+        return self._outcome(stuck)
+
+    def _play(self) -> None:
+        for process in self.processes:
+            process.boot()
+        for hand in self.hands:
+            self._spawn(hand)
+        self.outside.spawn(self._torment())
+        self.world.go_on(lambda: not self._unattended, STARTS_AT + PATIENCE_S)
+        for attended in self.attending:
+            if not attended.done():
+                raise Stuck(f"not over after {PATIENCE_S:.0f} s of virtual time")
+            attended.result()
+
+    def attend(self, subject: Subject) -> None:
+        """Look after one more run."""
+        hand = Hand(self, subject, calm=False)
+        self.subjects.append(subject)
+        self.hands.append(hand)
+        self._spawn(hand)
+
+    def _spawn(self, hand: Hand) -> None:
+        attended = self.outside.spawn(hand.attend())
+        attended.add_done_callback(self._attended)
+        self.attending.append(attended)
+        self._unattended += 1
+
+    def _attended(self, _: object) -> None:
+        self._unattended -= 1
+
+    def _standing(self) -> str:
+        found = []
+        for subject in self.subjects:
+            with suppress(HoldfastError):
+                row = self.disk.run(subject.run_id)
+                holder = row.holder.id if row.holder is not None else None
+                found.append(f"{row.run_id} is {row.status} at {row.seq}, held by {holder}: {row.active}")
+        return "; ".join(found) or "no run was made"
+
+    def _alive(self, holder: Holder) -> bool | None:
+        """What can be known on one host: a process that ended is dead."""
+        if not self.sees_the_dead:
+            return None
+        lives = any(process.loop.name == holder.id and not process.loop.dead for process in self.processes)
+        return None if lives else False
+
+    async def _torment(self) -> None:
+        """What happens to whole processes, and to clocks."""
+        luck = self.luck
+        while True:
+            await asyncio.sleep(luck.choice((0.03, 0.2, 0.9)))
+            process = luck.choice(self.processes)
+            if process.engine is not None and luck.random() < 0.3:
+                self._wake(process)
+            if self.faults.left and luck.random() < 0.25:
+                kind = luck.choice(("crash", "pause", "pause", "drain", "clock step", "store clock step"))
+                if kind in ("crash", "pause", "drain") and process.engine is None:
+                    continue
+                self.faults.strike(kind)
+                self._strike(kind, process)
+
+    def _strike(self, kind: str, process: Process) -> None:
+        luck = self.luck
+        if kind == "crash":
+            process.crash()
+        elif kind == "pause":
+            process.pause(luck.choice(STALLS_S))
+        elif kind == "drain":
+            process.drain()
+        elif kind == "clock step":
+            process.clock.offset += luck.choice((-3600.0, -1.0, 1.0, 3600.0))
+        else:
+            self.store_offset += luck.choice((0.5, 1.5 * LEASE_TTL_S, -0.5, -3.0))
+
+    def _wake(self, process: Process) -> None:
+        """A wake-up that nobody promised: for nothing, a second time, or late."""
+        engine = process.engine
+        assert engine is not None
+        for subject in self.subjects:
+            process.loop.call_soon(engine._wake, subject.run_id)  # noqa: SLF001
+        if engine._worker is not None:  # noqa: SLF001
+            process.loop.call_soon(engine._worker.look)  # noqa: SLF001
+
+    # --- afterwards -----------------------------------------------------------------------------------
+
+    def _outcome(self, stuck: list[str]) -> Outcome:
+        run_ids = [subject.run_id for subject in self.subjects]
+        wrong = [*stuck, *self.world.escaped, *self.witness.wrong]
+        wrong += oracle.kept(self.disk, run_ids, self.ledger)
+        if wrong or self.seed % _VERIFIED == 0:
+            wrong += oracle.verified(self.disk, run_ids)
+        elif self.seed % _VERIFIED == 1:
+            wrong += [str(violation) for violation in checker.check(self.disk)]
+        events = 0
+        states: dict[str, Any] = {}
+        for subject, hand in zip(self.subjects, self.hands, strict=True):
+            with suppress(RunNotFound):
+                events += len(self.disk.events(subject.run_id))
+                walk = oracle.walked(self.disk, subject.run_id, subject.tale, TRIES)
+                if subject.of is None:
+                    wrong += walk.wrong
+                    wrong += oracle.attested(walk, self.witness, self.ledger)
+                    wrong += oracle.spoken(walk, self.witness)
+                    wrong += oracle.routed(walk, self.witness, self.ledger)
+                if not stuck and not wrong:
+                    values = history.load(self.disk, subject.run_id).values
+                    fork = subject.of is not None
+                    wrong += oracle.computed(self.disk, walk, values, cancelled=hand.cancels, fork=fork)
+                    if self.disk.run(subject.run_id).status == "completed":
+                        states[subject.run_id] = values
+        return Outcome(
+            seed=self.seed,
+            events=events,
+            workers=len(self.processes),
+            faults=dict(self.faults.happened),
+            violations=wrong,
+            trace=self._trace(run_ids),
+            states=states,
+            virtual_s=self.world.now - STARTS_AT,
+        )
+
+    def _trace(self, run_ids: list[str]) -> str:
+        """A hash of what was written and done, in the order it was."""
+        told: list[Any] = [self.world.turns, self.world.now, sorted(self.faults.happened.items())]
+        told += [(run_id, seq, salt.hex()) for (run_id, seq), salt in self.ledger.accepted.items()]
+        told += [msgspec.structs.astuple(entry) for entry in self.witness.entries]
+        for run_id in run_ids:
+            with suppress(HoldfastError):
+                told += [(row.seq, row.digest.hex()) for row in self.disk.events(run_id)]
+        return sha256(repr(told).encode()).hexdigest()
+
+
+class Hand:
+    """Whoever attends to a run: starts it, answers what it asks, tells it what it waits for, changes their mind."""
+
+    def __init__(self, scene: Schedule, subject: Subject, *, calm: bool) -> None:
+        self._scene = scene
+        self._subject = subject
+        self._luck = scene.luck
+        self._run_id = subject.run_id
+        waits = subject.tale.signals() if subject.tale is not None else []
+        self._signals: list[tuple[str, Any]] = [(name, name) for name in waits] + list(scene.signals.items())
+        drawn = self._luck.random()
+        self.cancels = not calm and drawn < 0.04
+        self._pauses = 1 if not calm and 0.04 <= drawn < 0.2 else 0
+        self._rewinds = 1 if not calm and 0.2 <= drawn < 0.35 and subject.of is None else 0
+        self._forks = not calm and 0.3 <= drawn < 0.4 and subject.tale is not None and subject.of is None
+
+    async def attend(self) -> None:
+        """Until the run is over."""
+        while not self._exists():
+            await self._ask(self._start)
+        while True:
+            row = self._scene.disk.run(self._run_id)
+            if row.status in _OVER:
+                return self._fork() if self._forks and row.status == "completed" else None
+            await self._see_to(row.status)
+            await asyncio.sleep(self._luck.choice((0.05, 0.2, 0.6)))
+
+    def _exists(self) -> bool:
+        with suppress(HoldfastError):
+            return bool(self._scene.disk.run(self._run_id))
+        return False
+
+    async def _start(self, engine: Engine) -> None:
+        if self._subject.of is not None:
+            await engine.fork(self._subject.of, run_id=self._run_id)
+            return
+        await engine.start(self._subject.flow, self._subject.given, run_id=self._run_id)
+
+    async def _see_to(self, status: str) -> None:
+        luck, run_id = self._luck, self._run_id
+        if status == "paused" and luck.random() < 0.5:
+            await self._ask(lambda engine: engine.resume(run_id), waits=False)
+        elif status == "failed":
+            await self._repair()
+        elif self.cancels and self._scene.faults.happened and luck.random() < 0.3:
+            await self._ask(lambda engine: engine.cancel(run_id))
+        elif self._pauses and luck.random() < 0.5:
+            self._pauses -= 1
+            await self._ask(lambda engine: engine.pause(run_id))
+        elif self._rewinds and status == "waiting" and luck.random() < 0.5:
+            await self._rewind()
+        elif self._signals and luck.random() < 0.6:
+            await self._tell()
+        await self._answer()
+
+    async def _rewind(self) -> None:
+        """Have a node that has completed done over, and all that came behind it."""
+        disk = self._scene.disk
+        done = [row.node for row in disk.events(self._run_id, kinds=("NodeCompleted",))]
+        if not done:
+            return
+        self._rewinds -= 1
+        node = self._luck.choice(done)
+        await self._ask(lambda engine: engine.resume(self._run_id, restart_at=node), waits=False)
+
+    def _fork(self) -> None:
+        """Another run goes on from one of the places that this one came through."""
+        disk = self._scene.disk
+        places = [row.seq for row in disk.events(self._run_id, kinds=("RunCreated", "NodeCompleted"))]
+        place = f"{self._run_id}@{self._luck.choice(places)}"
+        subject = msgspec.structs.replace(self._subject, run_id=f"{self._run_id}-fork", of=place)
+        self._scene.attend(subject)
+
+    async def _tell(self) -> None:
+        """Send a signal until somebody says it has come; now and then once more."""
+        number = self._luck.randrange(len(self._signals))
+        name, payload = self._signals[number]
+        told = await self._ask(
+            lambda engine: engine.signal(self._run_id, name, payload, id=f"{self._run_id} {name}")
+        )
+        if told and self._luck.random() < 0.9:
+            del self._signals[number]
+
+    async def _answer(self) -> None:
+        """Answer what is open in the log, sometimes."""
+        disk = self._scene.disk
+        asked = disk.events(self._run_id, kinds=("QuestionAsked",))
+        if not asked:
+            return
+        said = disk.events(self._run_id, kinds=("QuestionAnswered",))
+        if len(said) == len(asked):
+            return
+        done = {open_row(row, disk.blobs).event.key for row in said}
+        for row in asked:
+            question = open_row(row, disk.blobs).event
+            if question.key not in done and self._luck.random() < 0.7:
+                value = self._scene.answers(question.node, question.iteration, question.options)
+                await self._ask(partial(_answer, self._run_id, question.key, value))
+
+    async def _repair(self) -> None:
+        """What failed for good, as drawn, is passed over with what it should have returned."""
+        state = history.load(self._scene.disk, self._run_id)
+        told = self._subject.tale
+        node = state.failure_node
+        if told is None or node is None or told.habits.get(node) != "doomed":
+            failure = state.failure.message if state.failure is not None else ""
+            raise Stuck(f"{self._run_id} failed at {node}: {failure}")
+        update = told.update(node, state.nodes[node].iteration, None, state.values["stage"])
+        await self._ask(lambda engine: engine.skip(self._run_id, node, update), waits=False)
+
+    async def _ask(self, do: Callable[[Engine], Any], *, waits: bool = True) -> bool:
+        """Have a process do something. False: it said no, or nothing; perhaps it was done all the same."""
+        open_ones = [process for process in self._scene.processes if process.engine is not None]
+        if not open_ones:
+            await asyncio.sleep(0.1)
+            return False
+        process = self._luck.choice(open_ones)
+        said: list[bool] = []
+
+        async def go(engine: Engine) -> None:
+            try:
+                await do(engine)
+            except RunFailed:
+                said.append(True)
+            except HoldfastError:
+                said.append(False)
+            else:
+                said.append(True)
+
+        assert process.engine is not None
+        process.loop.spawn(go(process.engine))
+        for wait in (0.01, 0.05, 0.2, 0.5, 1.0, 2.0) if waits else ():
+            await asyncio.sleep(wait)
+            if said or process.loop.dead:
+                break
+        return said == [True]
+
+
+async def _answer(run_id: str, key: str, value: Any, engine: Engine) -> None:
+    await engine.answer(run_id, key, value)
+
+
+# --- stillness ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def still(snapshot_every: int) -> Iterator[None]:
+    """Keep the machine out of the engine: its settings, its processes, its checkouts. Snapshots come often, so that they
+    matter in short runs too.
+    """
+    calm: list[tuple[Any, str, Any]] = [
+        (settings, "project_table", lambda folder=None: {}),
+        (engines, "this_process", _simulated_process),
+        (asking, "checkout", lambda folder=".": None),
+        (journal, "SNAPSHOT_EVENTS_MAX", snapshot_every),
+    ]
+    before = [(place, name, getattr(place, name)) for place, name, _ in calm]
+    collects = gc.isenabled()
+    gc.disable()  # a finaliser that runs in the middle would run at another time tomorrow
+    try:
+        for place, name, value in calm:
+            setattr(place, name, value)
+        yield
+    finally:
+        for place, name, value in before:
+            setattr(place, name, value)
+        if collects:
+            gc.enable()
+
+
+def _simulated_process(ttl_s: float = 30.0) -> Holder:
+    loop: Any = asyncio.get_running_loop()
+    return Holder(id=loop.name, ttl_s=ttl_s)
+
+
+def _memory(clock: Callable[[], float], alive: Callable[[Holder], bool | None]) -> Store:
+    return MemoryStore(clock=clock, alive=alive)

@@ -1,0 +1,361 @@
+"""What goes wrong in a simulated world, and where: a store that every process reaches through faults of its own.
+
+Owns the plan of faults and the spy on the store. A `FaultyStore` is one process's way to the disk that all share: any verb may
+fail before it was done, lose its reply, take its time, or be the last thing the process ever does. What was really
+committed, by whom and with which fence, is noted in a `Ledger` that shares nothing with the store's own judgement.
+
+Invariant: faults are drawn from the luck of the schedule, in the order of calls; when the budget is spent there are no
+more, so that whatever is not over by itself then is stuck.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.errors import FenceLost, StoreBusy
+from holdfast.storage.contract import Append, Holder, Lease, Request, Store, Verdict
+from holdfast.storage.writer import Done
+from holdfast.testing.simulator_loop import Killed, Loop, World
+
+LEASE_TTL_S = 2.0
+STALLS_S = (0.005, 0.3, 1.5 * LEASE_TTL_S, 1.5 * LEASE_TTL_S, 3 * LEASE_TTL_S)
+_BEFORE = ("crash before", "busy", "stall before")
+_AFTER = ("crash after", "lost reply", "stall after")
+_OF_WRITES = _BEFORE + _AFTER
+_OF_APPENDS = (*_OF_WRITES, "stall before", "stall before", "lost reply")
+"""A writer that stands still before it writes, and comes back when the run is another's, is what fences are for."""
+_WRITES = frozenset({"claim", "release", "post", "take"})
+_RARE = frozenset({"appended", "claim", "post", "release"})
+_SELDOM = 5
+"""How much more often what is seldom called goes wrong."""
+
+
+class Faults:
+    """How many faults a schedule has, and at which calls. The first one comes for certain."""
+
+    def __init__(self, luck: random.Random, *, most: int = 5) -> None:
+        self.luck = luck
+        self.left = luck.randrange(1, most + 1)
+        self.rate = luck.choice((0.01, 0.03, 0.08))
+        self.first_at = luck.randrange(2, 20)
+        self.calls = 0
+        self.happened: Counter[str] = Counter()
+
+    def at(self, verb: str) -> str:
+        """The fault of this call, or nothing."""
+        self.calls += 1
+        if not self.left:
+            return ""
+        if self.happened:
+            if self.luck.random() >= (self.rate * _SELDOM if verb in _RARE else self.rate):
+                return ""
+        elif self.calls < self.first_at:
+            return ""
+        fault = self.luck.choice(
+            _OF_APPENDS if verb == "append" else _OF_WRITES if verb in _WRITES else _BEFORE
+        )
+        self.left -= 1
+        self.happened[fault] += 1
+        return fault
+
+    def strike(self, kind: str) -> bool:
+        """Whether there is a fault left for something that happens to a whole process."""
+        if not self.left:
+            return False
+        self.left -= 1
+        self.happened[kind] += 1
+        return True
+
+
+class Ledger:
+    """What the disk has really taken, written down by a spy in front of it."""
+
+    def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
+        self._now = now
+        self._sure_until: dict[str, float] = {}
+        """Holder -> until when nobody may take its runs, by the disk's clock."""
+        self._dead: set[str] = set()
+        self.leases: dict[str, tuple[str | None, int]] = {}
+        """Run -> who holds it by what was granted, with which fence."""
+        self.accepted: dict[tuple[str, int], bytes] = {}
+        """(run, seq) -> the salt of the row that was written there."""
+        self.acknowledged: dict[tuple[str, int], bytes] = {}
+        """The same, for what an engine was told to be durable."""
+        self.wrong: list[str] = []
+        self.turn = 0
+        """Counts everything that happens, so that it can be said what came first."""
+        self.when: dict[tuple[str, int], int] = {}
+        """(run, seq) -> the turn at which it became durable."""
+
+    def tick(self) -> int:
+        self.turn += 1
+        return self.turn
+
+    def lives(self, holder: Holder) -> None:
+        """It has said so: its leases stand for as long as it asks."""
+        self._sure_until[holder.id] = self._now() + holder.ttl_s
+
+    def died(self, holder: str) -> None:
+        self._dead.add(holder)
+
+    def refused(self, append: Append, verdict: BaseException) -> None:
+        """An append was refused: not one of the run's holder."""
+        if isinstance(verdict, FenceLost) and self.leases.get(append.run_id) == (append.holder, append.fence):
+            self.wrong.append(f"{append.run_id}: {append.holder} holds it and was refused: {verdict}")
+
+    def granted(self, run_id: str, holder: Holder, fence: int) -> None:
+        before, known = self.leases.get(run_id, (None, 0))
+        if fence <= known:
+            self.wrong.append(f"{run_id}: fence {fence} was granted to {holder.id} behind fence {known}")
+        stands = (
+            before is not None
+            and before not in self._dead
+            and self._sure_until.get(before, 0.0) > self._now()
+        )
+        if before != holder.id and stands:
+            self.wrong.append(f"{run_id}: {holder.id} took it from {before}, whose lease stands")
+        self.lives(holder)
+        self._grant(run_id, holder.id, fence)
+
+    def _grant(self, run_id: str, holder: str, fence: int) -> None:
+        self.leases[run_id] = (holder, fence)
+
+    def took(self, append: Append) -> None:
+        """An append was accepted: was its writer the one that holds the run?"""
+        at = self.tick()
+        run_id = append.run_id
+        if append.create is not None:
+            self.leases[run_id] = (append.holder, int(append.holder is not None))
+        elif self.leases.get(run_id) != (append.holder, append.fence):
+            self.wrong.append(
+                f"{run_id}@{append.rows[0].seq}: {append.holder} wrote with fence {append.fence}, and "
+                f"{self.leases.get(run_id)} holds it"
+            )
+        for row in append.rows:
+            if (run_id, row.seq) in self.accepted:
+                self.wrong.append(f"{run_id}@{row.seq}: written twice")
+            self.accepted[run_id, row.seq] = row.salt
+            self.when[run_id, row.seq] = at
+        if append.release:
+            self.released(run_id, append.holder, append.fence)
+
+    def released(self, run_id: str, holder: str | None, fence: int) -> None:
+        if self.leases.get(run_id) == (holder, fence):
+            self.leases[run_id] = (None, fence)
+
+    def gone(self, holder: str) -> None:
+        for run_id, (who, fence) in self.leases.items():
+            if who == holder:
+                self.leases[run_id] = (None, fence)
+
+    def told(self, append: Append) -> None:
+        for row in append.rows:
+            self.acknowledged[append.run_id, row.seq] = row.salt
+
+
+class FaultyStore:
+    """The way of one process to the disk."""
+
+    def __init__(
+        self, disk: Store, world: World, loop: Loop, faults: Faults, ledger: Ledger, crash: Callable[[], None]
+    ) -> None:
+        self.url = disk.url
+        self.blobs = disk.blobs
+        self.disk = disk
+        self._world = world
+        self._loop = loop
+        self._faults = faults
+        self._ledger = ledger
+        self._crash = crash
+        self.queues = _FaultyQueues(self, disk.queues) if hasattr(disk, "queues") else None
+
+    def __getattr__(self, name: str) -> Any:
+        """Every verb that has nothing of its own below."""
+        verb = getattr(self.disk, name)
+        if not callable(verb):
+            return verb
+        return lambda *args, **named: self.call(name, lambda: verb(*args, **named))
+
+    def call(self, verb: str, do: Callable[[], Any]) -> Any:
+        """Do what a verb does, with the fault that belongs to this call."""
+        if self._loop.dead:
+            raise Killed
+        fault = self._faults.at(verb)
+        if not fault:
+            return do()
+        self._world.luck.random()
+        if fault == "busy":
+            raise StoreBusy("simulated: the store did not answer, and nothing was done")
+        if fault == "crash before":
+            self.die()
+        if fault == "stall before":
+            self._stall()
+        done = do()
+        if fault == "crash after":
+            self.die()
+        if fault == "stall after":
+            self._stall()
+        if fault == "lost reply":
+            raise StoreBusy("simulated: the reply was lost")
+        return done
+
+    def die(self) -> None:
+        self._crash()
+        raise Killed
+
+    def _stall(self) -> None:
+        self._world.elsewhere(self._loop, self._faults.luck.choice(STALLS_S))
+
+    # --- verbs that are spied on ----------------------------------------------------------------------
+
+    def append(self, batch: Sequence[Append]) -> list[Verdict]:
+        def write() -> list[Verdict]:
+            verdicts = self.disk.append(batch)
+            for append, verdict in zip(batch, verdicts, strict=True):
+                if verdict is None:
+                    self._ledger.took(append)
+                else:
+                    self._ledger.refused(append, verdict)
+            return verdicts
+
+        verdicts: list[Verdict] = self.call("append", write)
+        for append, verdict in zip(batch, verdicts, strict=True):
+            if verdict is None:
+                self._ledger.told(append)
+        return verdicts
+
+    def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
+        return bool(self.call("appended", lambda: self.disk.appended(run_id, seq, append_id)))
+
+    def claim(self, run_id: str, holder: Holder) -> Lease:
+        def claim() -> Lease:
+            lease = self.disk.claim(run_id, holder)
+            self._ledger.granted(run_id, holder, lease.fence)
+            return lease
+
+        lease: Lease = self.call("claim", claim)
+        return lease
+
+    def release(self, run_id: str, holder: str, fence: int) -> None:
+        def release() -> None:
+            self.disk.release(run_id, holder, fence)
+            self._ledger.released(run_id, holder, fence)
+
+        self.call("release", release)
+
+    def renew(self, holder: Holder) -> None:
+        def renew() -> None:
+            self.disk.renew(holder)
+            if holder.ttl_s <= 0:
+                self._ledger.gone(holder.id)
+            else:
+                self._ledger.lives(holder)
+
+        self.call("renew", renew)
+
+    def post(self, run_id: str, request: Request) -> bool:
+        return bool(self.call("post", lambda: self.disk.post(run_id, request)))
+
+    def now(self) -> float:
+        if self._loop.dead:
+            raise Killed
+        return self.disk.now()
+
+    def close(self) -> None:
+        """The disk outlives its processes."""
+
+
+class _FaultyQueues:
+    """The queues of a store, through the same faults."""
+
+    def __init__(self, store: FaultyStore, queues: Any) -> None:
+        self._store = store
+        self._queues = queues
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._queues, name)
+        return lambda *args, **named: self._store.call(name, lambda: verb(*args, **named))
+
+    def take(self, holder: Holder, wanted: Any) -> Any:
+        def take() -> Any:
+            taken = self._queues.take(holder, wanted)
+            for got in taken:
+                self._store._ledger.granted(got.lease.run_id, holder, got.lease.fence)  # noqa: SLF001
+            return taken
+
+        return self._store.call("take", take)
+
+
+class LateWriter:
+    """A writer whose commits take a while, and whose callers hear of them another while later: as on a thread of its own.
+
+    Appends are committed in the order they were handed in, one batch at a time.
+    """
+
+    quick = False
+
+    def __init__(self, store: Any, loop: Loop, luck: random.Random) -> None:
+        self._store = store
+        self._loop = loop
+        self._luck = luck
+        self._waiting: list[tuple[Append, Done]] = []
+        self._busy = False
+        self._closing = False
+
+    def submit(self, append: Append, done: Done) -> None:
+        self.submit_all([(append, done)])
+
+    def submit_all(self, appends: Sequence[tuple[Append, Done]]) -> None:
+        self._waiting.extend(appends)
+        self._next()
+
+    def try_commit(self, appends: Sequence[Append]) -> None:
+        """Not here: see `submit_all`."""
+
+    def close(self) -> None:
+        self._closing = True
+
+    def _next(self) -> None:
+        if self._waiting and not self._busy:
+            self._busy = True
+            self._loop.call_later(self._takes(), self._commit)
+
+    def _takes(self) -> float:
+        return self._luck.choice((0.0, 0.0, 0.001, 0.02))
+
+    def _commit(self) -> None:
+        batch, self._waiting = self._waiting, []
+        outcomes: Sequence[BaseException | None]
+        try:
+            outcomes = self._store.append([append for append, _ in batch])
+        except Killed:
+            raise
+        except Exception as fault:  # noqa: BLE001 - told to those who wait
+            outcomes = [fault] * len(batch)
+        self._loop.call_later(self._takes(), self._tell, batch, outcomes)
+
+    def _tell(self, batch: Sequence[tuple[Append, Done]], outcomes: Sequence[BaseException | None]) -> None:
+        self._busy = False
+        for (_, done), outcome in zip(batch, outcomes, strict=True):
+            done(outcome)
+        self._next()
+
+
+class SteppedClock:
+    """The wall clock of one process: it may be set, forward or back, and what waits is not moved by that."""
+
+    def __init__(self, world: World, loop: Loop) -> None:
+        self._world = world
+        self._loop = loop
+        self.offset = 0.0
+
+    def now(self) -> float:
+        return self._world.now + self.offset
+
+    def call_at(self, at: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        handle: asyncio.TimerHandle = self._loop.call_later(max(0.0, at - self.now()), call)
+        return handle

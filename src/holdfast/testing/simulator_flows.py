@@ -1,0 +1,456 @@
+"""Random flows for the simulator, with nodes of every habit, and a plain dictionary that says what their runs must compute.
+
+A `Tale` is a nested sketch (`holdfast.testing.flows`) whose nodes have habits: they keep steps, nap, wait for signals, ask,
+stream, fail and are tried again, fail for good, must not run twice, fan out. What a node returns depends on its name, its
+iteration, what it was told and, where it never runs beside another, on the state it was given: `stage` is a chain of all
+such visits.
+
+Every call of a body is noted in a `Witness`, outside of any store, and every effect goes to a receiver that de-duplicates by
+idempotency key. Invariant: a body that runs twice with the same input returns the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache, partial, wraps
+from hashlib import sha256
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from holdfast.core.graph import Flow, Graph, Node, Retry
+from holdfast.core.state import add, append, merge
+from holdfast.errors import Recoverable
+from holdfast.runtime.context import Context
+from holdfast.testing.flows import Plan, Sketch, largest, nested
+
+WORLD = "holdfast.world"
+"""Under which the bodies find their `Reached` among the resources."""
+TALES = 160
+"""How many different flows there are. Compiling one takes as long as a quarter of a schedule."""
+CRASHES_MAX = 1000
+_VISITS = (4, 8)
+TRIES = 3
+_NAPS_S = (0.05, 0.3, 1.1)
+
+Habit = Literal[
+    "plain",
+    "slow",
+    "steps",
+    "nap",
+    "signal",
+    "ask",
+    "streams",
+    "flaky",
+    "doomed",
+    "careful",
+    "gated",
+    "question",
+]
+_HABITS: tuple[Habit, ...] = (
+    "plain", "plain", "plain", "plain", "slow", "slow", "slow", "steps", "steps", "steps", "steps", "nap", "signal", "ask",
+    "streams", "streams", "flaky", "flaky", "flaky", "doomed", "careful", "careful", "careful", "gated", "question",
+)  # fmt: skip
+
+
+@dataclass
+class Voyage:
+    """The state of every tale. But for `stage` and the order of `trail`, no order is seen in it."""
+
+    total: Annotated[int, add] = 0
+    visits: Annotated[dict[str, int], merge] = field(default_factory=dict)
+    trail: Annotated[list[str], append] = field(default_factory=list)
+    longest: Annotated[int, largest] = 0
+    stage: str = ""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A body was called: by whom, for what, and what it saw."""
+
+    turn: int
+    process: str
+    run_id: str
+    node: str
+    iteration: int
+    execution: int
+    attempt: int
+    item: int | None
+    what: str
+    """`enter`, `exit`, or `step …`."""
+    seen: str = ""
+    """The stage and the total of the state that it was given."""
+    fence: tuple[str | None, int] = (None, 0)
+    """Who held the run at that moment."""
+
+    @property
+    def visit(self) -> tuple[str, str, int, int, int | None]:
+        return self.run_id, self.node, self.iteration, self.execution, self.item
+
+
+class Witness:
+    """What bodies say they did, and what a receiver got from them."""
+
+    def __init__(self, tick: Callable[[], int], leases: dict[str, tuple[str | None, int]]) -> None:
+        self.entries: list[Entry] = []
+        self.effects: dict[str, tuple[str, str, int, int | None]] = {}
+        """Idempotency key -> whose it was first."""
+        self.keys: dict[tuple[str, str, int, int | None], str] = {}
+        self.routed: list[tuple[int, str, str, int, list[str]]] = []
+        """(turn, flow, node, iteration, runs that the process held), for every time that a router was asked."""
+        self.wrong: list[str] = []
+        self.chunks: dict[tuple[str, str, int, int, int], list[str]] = {}
+        """Attempt -> what it has streamed."""
+        self._tick = tick
+        self._leases = leases
+
+    def note(self, process: str, ctx: Any, what: str, seen: str = "") -> None:
+        self.entries.append(
+            Entry(
+                self._tick(), process, ctx.run_id, ctx.node, ctx.iteration, ctx.execution, ctx.attempt, ctx.item,
+                what, seen, self._leases.get(ctx.run_id, (None, 0)),
+            )
+        )  # fmt: skip
+
+    def route(self, flow: str, node: str, iteration: int) -> None:
+        loop: Any = asyncio.get_running_loop()
+        held = [run_id for run_id, (holder, _) in self._leases.items() if holder == loop.name]
+        self.routed.append((self._tick(), flow, node, iteration, held))
+
+    def receive(self, ctx: Any) -> None:
+        """An effect: sent again with the same key it is the same effect."""
+        key = ctx.idempotency_key()
+        whose = (ctx.run_id, ctx.node, ctx.iteration, ctx.item)
+        first = self.effects.setdefault(key, whose)
+        if first != whose:
+            self.wrong.append(f"{whose} and {first} have the same idempotency key")
+        if self.keys.setdefault(whose, key) != key:
+            self.wrong.append(f"{whose} has two idempotency keys")
+
+
+class Reached:
+    """What the bodies of one process get as their resource `WORLD`: the witness, and a place where the process may die."""
+
+    def __init__(self, process: str, witness: Witness, die: Callable[[str], None]) -> None:
+        self.process = process
+        self.witness = witness
+        self.die = die
+
+    def enter(self, ctx: Any, seen: str = "") -> None:
+        self.die("node.enter")
+        self.witness.note(self.process, ctx, "enter", seen)
+        self.witness.receive(ctx)
+
+    def exit(self, ctx: Any) -> None:
+        self.witness.note(self.process, ctx, "exit")
+        self.die("node.exit")
+
+
+def chained(stage: str, mark: str) -> str:
+    """The stage behind a visit that never runs beside another."""
+    return sha256(f"{stage}>{mark}".encode()).hexdigest()[:8]
+
+
+class Tale:
+    """A flow, what its nodes are like, and what its runs come to."""
+
+    def __init__(self, sketch: Sketch, habits: dict[str, Habit], flow: Flow[Voyage]) -> None:
+        self.sketch = sketch
+        self.habits = habits
+        self.flow = flow
+        assert sketch.visits is not None
+        self.visits = {name: count for name, count in sketch.visits.items() if count}
+        self.expected = self._expected()
+
+    def _expected(self) -> dict[str, Any]:
+        """The final state of every run that completes, whatever happens to it on the way; without `stage`."""
+        total, trail = 0, []
+        visits: dict[str, int] = {}
+        for name, count in self.visits.items():
+            if self.habits.get(name) == "question":
+                continue
+            for iteration in range(1, count + 1):
+                items = range(self.sketch.items[name]) if name in self.sketch.items else (None,)
+                for item in items:
+                    total += 1
+                    trail.append(self.mark(name, iteration, item))
+                    visits[name] = iteration
+        return {
+            "total": total, "visits": visits, "trail": sorted(trail), "longest": max(visits.values(), default=0),
+        }  # fmt: skip
+
+    def mark(self, node: str, iteration: int, item: int | None = None) -> str:
+        """What a visit appends to the trail: also what it was told, where it was told something."""
+        place = "" if item is None else f"[{item}]"
+        told = {"signal": "!", "ask": "?", "steps": "+", "nap": "z"}.get(self.habits.get(node, ""), "")
+        return f"{node}.{iteration}{place}{told}"
+
+    def update(self, node: str, iteration: int, item: int | None, stage: str) -> dict[str, Any]:
+        """What a visit returns, where it was given this stage."""
+        mark = self.mark(node, iteration, item)
+        update = {"total": 1, "visits": {node: iteration}, "trail": [mark], "longest": iteration}
+        if item is None and node in self.sketch.alone:
+            update["stage"] = chained(stage, mark)
+        return update
+
+    def signals(self) -> list[str]:
+        """The signals that a run waits for: each visit has a name of its own."""
+        return [
+            f"{name}.{iteration}"
+            for name, count in self.visits.items()
+            if self.habits.get(name) == "signal"
+            for iteration in range(1, count + 1)
+        ]
+
+
+@cache
+def tale(number: int) -> Tale:
+    """The tale of that number: always the same one."""
+    luck = random.Random(number)
+    while True:
+        sketch = nested(luck, depth=2)
+        assert sketch.visits is not None
+        if _VISITS[0] <= sum(sketch.visits.values()) <= _VISITS[1]:
+            break
+    sketch = replace(sketch, items={name: 2 * count for name, count in sketch.items.items()})
+    visits = sketch.visits or {}
+    habits: dict[str, Habit] = {}
+    doomed = False
+    for name in sketch.nodes:
+        habit: Habit = luck.choice(_HABITS)
+        if name in sketch.plans and habit in ("question", "doomed"):
+            habit = "steps"
+        if name in sketch.items:
+            habit = luck.choice(("plain", "steps", "flaky", "slow"))
+        # Somebody who passes it over names the node, not the visit: a second one would be passed over unseen.
+        if habit == "doomed" and (doomed or name not in sketch.alone or visits[name] != 1):
+            habit = "flaky"
+        doomed = doomed or habit == "doomed"
+        habits[name] = habit
+    schedule: Literal["eager", "layered"] = "layered" if luck.random() < 0.15 else "eager"
+    return _compiled(sketch, habits, schedule, luck.choice((64, 64, 2)))
+
+
+def _compiled(
+    sketch: Sketch, habits: dict[str, Habit], schedule: Literal["eager", "layered"], max_parallel: int
+) -> Tale:
+    graph = Graph(sketch.name, Voyage)
+    made: list[Tale] = []
+    for name in sketch.nodes:
+        _add(graph, sketch, name, habits[name], made)
+    for source, target in sketch.edges:
+        graph.edge(source, target)
+    for source, plan in sketch.plans.items():
+        graph.branch(source, _router(sketch.name, source, plan), to=plan.targets)
+    flow = graph.compile(schedule=schedule, max_parallel=max_parallel, max_iterations=1000)
+    made.append(Tale(sketch, habits, flow))
+    return made[0]
+
+
+def _add(graph: Graph[Voyage], sketch: Sketch, name: str, habit: Habit, made: list[Tale]) -> None:
+    join: Literal["all", "any"] = "any" if name in sketch.any_joins else "all"
+    if habit == "question":
+        graph.ask(name, f"{name}?", options=["approve", "reject"], join=join)
+        return
+    body = _item_body(made, habit) if name in sketch.items else _BODIES.get(habit, _slow)(made)
+    tries = Retry(attempts=TRIES, backoff=0.1, factor=2.0, jitter=0.1)
+    graph.node(
+        name=name,
+        join=join,
+        limit=2 if len(name) % 2 else 8,
+        each=(lambda state, n=sketch.items[name]: range(n)) if name in sketch.items else None,
+        approve=f"{name}?" if habit == "gated" else None,
+        idempotent=habit != "careful",
+        retry=None if habit == "careful" else tries,
+        timeout=20.0 if habit in ("slow", "steps") else None,
+        crash_limit=CRASHES_MAX,
+    )(body)
+
+
+def _router(flow: str, source: str, plan: Plan) -> Callable[[Voyage], tuple[str, ...]]:
+    def route(state: Voyage) -> tuple[str, ...]:
+        iteration = state.visits[source]
+        if watching:
+            watching[-1].route(flow, source, iteration)
+        return plan.at(iteration)
+
+    return route
+
+
+watching: list[Witness] = []
+"""A router is told nothing but the state: whose world it is in is said here."""
+
+# --- bodies ------------------------------------------------------------------------------------------
+
+
+def _plain(made: list[Tale]) -> Callable[..., Any]:
+    def plain(state: Voyage, ctx: Context) -> dict[str, Any]:
+        world: Reached = ctx.resources[WORLD]
+        world.enter(ctx, f"{state.stage}/{state.total}")
+        update = made[0].update(ctx.node, ctx.iteration, None, state.stage)
+        world.exit(ctx)
+        return update
+
+    return plain
+
+
+def _slow(made: list[Tale]) -> Callable[..., Any]:
+    return _coroutine(made, lambda ctx: asyncio.sleep(0.01 * (ctx.iteration % 3)))
+
+
+def _coroutine(made: list[Tale], inside: Callable[[Context], Any]) -> Callable[..., Any]:
+    async def body(state: Voyage, ctx: Context) -> dict[str, Any]:
+        world: Reached = ctx.resources[WORLD]
+        world.enter(ctx, f"{state.stage}/{state.total}")
+        await inside(ctx)
+        update = made[0].update(ctx.node, ctx.iteration, None, state.stage)
+        world.exit(ctx)
+        return update
+
+    return body
+
+
+async def _keep_steps(ctx: Context) -> None:
+    world: Reached = ctx.resources[WORLD]
+
+    def work(name: str) -> str:
+        world.witness.note(world.process, ctx, f"step {name}")
+        world.die("step")
+        return f"{ctx.node}.{ctx.iteration}.{ctx.execution}.{ctx.item}.{name}"
+
+    for name in ("one", "two"):
+        kept = await ctx.step(name, work, name)
+        if kept != f"{ctx.node}.{ctx.iteration}.{ctx.execution}.{ctx.item}.{name}":
+            world.witness.wrong.append(f"{ctx!r}: the step {name!r} gave {kept!r}")
+
+
+async def _nap(ctx: Context) -> None:
+    began = ctx.last_checkpoint
+    if began is None:
+        await ctx.checkpoint(ctx.iteration)
+    elif began != ctx.iteration:
+        ctx.resources[WORLD].witness.wrong.append(f"{ctx!r}: found the checkpoint {began!r}")
+    await ctx.sleep(_NAPS_S[ctx.iteration % 3])
+
+
+async def _await_signal(ctx: Context) -> None:
+    name = f"{ctx.node}.{ctx.iteration}"
+    payload = await ctx.wait_for(name)
+    if payload != name:
+        ctx.resources[WORLD].witness.wrong.append(f"{ctx!r}: waited for {name!r} and was told {payload!r}")
+
+
+async def _ask(ctx: Context) -> None:
+    answer = await ctx.ask("which?", options=["this", "that"])
+    if answer != answer_to(ctx.node, ctx.iteration, ["this", "that"]):
+        ctx.resources[WORLD].witness.wrong.append(f"{ctx!r}: was answered {answer!r}")
+
+
+def answer_to(node: str, iteration: int, options: list[str]) -> str:
+    """What somebody answers, so that every run goes on and ends alike."""
+    for yes in ("approve", "retry"):
+        if yes in options:
+            return yes
+    return options[iteration % len(options)]
+
+
+async def _stream(ctx: Context) -> None:
+    said = ctx.resources[WORLD].witness.chunks.setdefault(
+        (ctx.run_id, ctx.node, ctx.iteration, ctx.execution, ctx.attempt), []
+    )
+    for number in range(3):
+        chunk = f"{ctx.node}.{ctx.iteration}.{ctx.attempt}.{number}"
+        ctx.emit(chunk)
+        said.append(chunk)
+        await asyncio.sleep(0.01)
+    ctx.cost(tokens=1)
+
+
+async def _fail_first(ctx: Context) -> None:
+    await asyncio.sleep(0)
+    if ctx.attempt < TRIES:
+        raise Recoverable("as drawn")
+
+
+async def _fail_always(ctx: Context) -> None:
+    await asyncio.sleep(0)
+    raise Recoverable("as drawn")
+
+
+_INSIDE: dict[Habit, Callable[[Context], Any]] = {
+    "steps": _keep_steps,
+    "nap": _nap,
+    "signal": _await_signal,
+    "ask": _ask,
+    "streams": _stream,
+    "flaky": _fail_first,
+    "doomed": _fail_always,
+}
+_BODIES: dict[str, Callable[[list[Tale]], Callable[..., Any]]] = {
+    "plain": _plain,
+    "gated": _plain,
+    **{habit: partial(_coroutine, inside=inside) for habit, inside in _INSIDE.items()},
+}
+
+
+def _item_body(made: list[Tale], habit: Habit) -> Callable[..., Any]:
+    inside = _INSIDE.get(habit)
+
+    async def visit_item(item: int, ctx: Context) -> dict[str, Any]:
+        world: Reached = ctx.resources[WORLD]
+        world.enter(ctx)
+        if inside is not None:
+            await inside(ctx)
+        else:
+            await asyncio.sleep(0.01 * (item % 2))
+        update = made[0].update(ctx.node, ctx.iteration, item, "")
+        world.exit(ctx)
+        return update
+
+    return visit_item
+
+
+# --- flows of others ---------------------------------------------------------------------------------
+
+
+def witnessed(flow: Flow[Any]) -> Flow[Any]:
+    """The same flow, whose bodies tell the witness when they are called and when they return."""
+    nodes = {
+        name: node
+        if node.options.question is not None or node.streams
+        else msgspec.structs.replace(node, fn=_told(node), takes_context=True)
+        for name, node in flow.nodes.items()
+    }
+    return Flow(
+        definition=flow.definition,
+        nodes=nodes,
+        branches=flow.branches,
+        state=flow.state,
+        upgrades=flow.upgrades,
+        validate_resume=flow.validate_resume,
+    )
+
+
+def _told(node: Node) -> Callable[..., Any]:
+    def given(value: Any, ctx: Context) -> tuple[Any, ...]:
+        return (value, ctx) if node.takes_context else (value,)
+
+    @wraps(node.fn)
+    def plain(value: Any, ctx: Context) -> Any:
+        world: Reached = ctx.resources[WORLD]
+        world.enter(ctx)
+        returned = node.fn(*given(value, ctx))
+        world.exit(ctx)
+        return returned
+
+    @wraps(node.fn)
+    async def coroutine(value: Any, ctx: Context) -> Any:
+        world: Reached = ctx.resources[WORLD]
+        world.enter(ctx)
+        returned = await node.fn(*given(value, ctx))
+        world.exit(ctx)
+        return returned
+
+    return coroutine if node.is_async else plain

@@ -1,0 +1,289 @@
+"""One thread that plays several processes: an event loop for each, one virtual clock for all, and luck that says who goes next.
+
+Owns order and time, and knows nothing of engines and stores. A `Loop` is an asyncio event loop without a selector: it runs
+what is ready, in the order asyncio promises, and waits for nothing else. A `World` gives turns to its loops; where none has
+anything to do, the clock jumps to the next timer. A loop may be put to sleep (its process is paused), stand still inside a call
+while others go on, and be killed.
+
+Invariants: time never goes back; nothing of a killed loop runs on, not even to clean up; the same luck gives the same order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
+from typing import Any
+
+from holdfast.testing.clock import STARTS_AT
+
+TURNS_MAX = 4_000
+_CLOSINGS = 5
+_EventLoop: Any = asyncio.AbstractEventLoop
+"""Untyped: most of what a loop could do has no place in a world without sockets, and is not written out."""
+
+
+def _step_type() -> type:
+    """What a task hands to `call_soon` when it begins: asyncio keeps its tasks in a weak set, and looking there is slow."""
+    steps: list[Any] = []
+
+    class Probe(_EventLoop):  # type: ignore[misc]
+        def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
+            steps.append(callback)
+
+        def get_debug(self) -> bool:
+            return False
+
+        def call_exception_handler(self, context: Any) -> None:
+            """Nobody has asked for it."""
+
+    async def nothing() -> None: ...
+
+    coroutine = nothing()
+    probe = asyncio.Task(coroutine, loop=Probe())
+    probe._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+    coroutine.close()
+    return type(steps[0])
+
+
+_STEP = _step_type()
+
+
+class Killed(BaseException):
+    """Raised inside a process that has just died, so that nothing of it goes on. No code catches this and carries on."""
+
+
+class Stuck(Exception):
+    """The world goes round and round, or nothing in it will ever happen again."""
+
+
+class Handle:
+    """A call that is waiting for its turn, or for its time."""
+
+    __slots__ = ("args", "at", "call", "context", "dropped")
+
+    def __init__(
+        self, call: Callable[..., Any], args: tuple[Any, ...], context: Context | None, at: float
+    ) -> None:
+        self.call = call
+        self.args = args
+        self.context = copy_context() if context is None else context
+        self.at = at
+        self.dropped = False
+
+    def cancel(self) -> None:
+        self.dropped = True
+
+    def cancelled(self) -> bool:
+        return self.dropped
+
+    def when(self) -> float:
+        return self.at
+
+
+class Loop(_EventLoop):  # type: ignore[misc]
+    """The event loop of one process of the world."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.ready: deque[Handle] = deque()
+        self.timers: list[tuple[float, int, Handle]] = []
+        self.asleep_until = 0.0
+        self.standing = False
+        """Inside a call that takes its time: it is not given a turn until that returns."""
+        self.dead = False
+        self._begun: list[asyncio.Task[Any]] = []
+        """Everything that ever began here: whatever is left of it is kept to the end, so that no finaliser runs before."""
+        self._factory: Any = None
+        world.loops.append(self)
+
+    # --- what asyncio asks of a loop ------------------------------------------------------------------
+
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        handle = Handle(callback, args, context, 0.0)
+        if type(callback) is _STEP:
+            self._begun.append(callback.__self__)  # type: ignore[attr-defined]
+        if not self.dead:
+            self.ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        return self.call_at(self.world.now + delay, callback, *args, context=context)
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        handle = Handle(callback, args, context, when)
+        if not self.dead:
+            heapq.heappush(self.timers, (when, next(self.world.order), handle))
+        return handle
+
+    def time(self) -> float:
+        return self.world.now
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self, coro: Any, *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        if self._factory is not None:
+            made: asyncio.Task[Any] = (
+                self._factory(self, coro) if context is None else self._factory(self, coro, context=context)
+            )
+            return made
+        return asyncio.Task(coro, loop=self, name=name, context=context)
+
+    def _make_with(self, factory: Any) -> None:
+        self._factory = factory
+
+    set_task_factory = _make_with
+
+    def get_task_factory(self) -> Callable[..., asyncio.Task[Any]] | None:
+        made_by: Callable[..., asyncio.Task[Any]] | None = self._factory
+        return made_by
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self.dead
+
+    def is_closed(self) -> bool:
+        return self.dead
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Asyncio tells of what nobody has asked for; what matters is found in the store."""
+
+    # --- its life -------------------------------------------------------------------------------------
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin a coroutine in this process, from outside of it."""
+        return asyncio.Task(work, loop=self)
+
+    def turn(self) -> None:
+        """One pass: everything that was ready when it began."""
+        ready = self.ready
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle.dropped:
+                continue
+            try:
+                handle.context.run(handle.call, *handle.args)
+            except Killed:
+                pass
+            except Exception as fault:  # noqa: BLE001 - a defect, and told as one
+                self.world.escaped.append(f"{self.name}: {type(fault).__name__}: {fault}")
+            if self.dead or self.asleep_until > self.world.now:
+                return
+
+    def kill(self) -> None:
+        """Nothing of this loop runs any more."""
+        self.dead = True
+        self.ready.clear()
+        self.timers.clear()
+
+    def bury(self) -> None:
+        """The world is over: unwind what was left, whatever it says to that."""
+        self.kill()
+        for left in self._begun:
+            if not left.done():
+                left._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+                _close(left.get_coro())
+        self._begun.clear()
+
+
+def _close(coroutine: Any) -> None:
+    """Close a coroutine; one that awaits something while it unwinds is closed again."""
+    for _ in range(_CLOSINGS):
+        try:
+            coroutine.close()
+        except BaseException:  # noqa: BLE001 - it is dead
+            continue
+        return
+
+
+class World:
+    """The loops, the clock and the luck of one schedule."""
+
+    def __init__(self, luck: random.Random, *, turns_max: int = TURNS_MAX) -> None:
+        self.luck = luck
+        self.now = STARTS_AT
+        self.loops: list[Loop] = []
+        self.order = itertools.count()
+        self.turns = 0
+        self.escaped: list[str] = []
+        """Exceptions that came out of a callback: asyncio would have logged them."""
+        self._turns_max = turns_max
+
+    def go_on(self, over: Callable[[], bool], until: float = float("inf")) -> None:
+        """Give turns until it is over, or until a time. Raises `Stuck`."""
+        outer = asyncio._get_running_loop()  # noqa: SLF001
+        try:
+            self._go_on(over, until, self.luck)
+        finally:
+            asyncio._set_running_loop(outer)  # noqa: SLF001
+
+    def _go_on(self, over: Callable[[], bool], until: float, luck: random.Random) -> None:
+        while not over():
+            now = self.now
+            awake = [
+                loop for loop in self.loops if loop.ready and not loop.standing and loop.asleep_until <= now
+            ]
+            if awake:
+                self.turns += 1
+                if self.turns > self._turns_max:
+                    raise Stuck(f"not over after {self._turns_max} turns")
+                loop = awake[0] if len(awake) == 1 else awake[int(luck.random() * len(awake))]
+                asyncio._set_running_loop(loop)  # noqa: SLF001
+                loop.turn()
+            elif now >= until:
+                return
+            else:
+                self._pass_time(until)
+
+    def elsewhere(self, loop: Loop, seconds: float) -> None:
+        """Let a loop stand still inside a call for so long, while the others go on. Raises `Killed` if it died meanwhile."""
+        until = self.now + seconds
+        loop.standing = True
+        try:
+            self.go_on(lambda: loop.dead or self.now >= until, until)
+        finally:
+            loop.standing = False
+        if loop.dead:
+            raise Killed
+
+    def end(self) -> None:
+        for loop in self.loops:
+            loop.kill()
+        for loop in self.loops:
+            loop.bury()
+
+    def _pass_time(self, until: float) -> None:
+        """Nobody has anything to do: jump to when somebody has."""
+        soonest = until
+        for loop in self.loops:
+            if loop.standing:
+                continue
+            timers = loop.timers
+            while timers and timers[0][2].dropped:
+                heapq.heappop(timers)
+            if loop.ready:
+                soonest = min(soonest, loop.asleep_until)
+            elif timers:
+                soonest = min(soonest, max(timers[0][0], loop.asleep_until))
+        if soonest == float("inf"):
+            raise Stuck("nothing will ever happen again")
+        self.now = max(self.now, soonest)
+        for loop in self.loops:
+            timers = loop.timers
+            while timers and timers[0][0] <= self.now:
+                handle = heapq.heappop(timers)[2]
+                if not handle.dropped:
+                    loop.ready.append(handle)

@@ -1,0 +1,415 @@
+"""What must be true of a world when it is over, whatever went wrong in it.
+
+Reads the stores' rows, the spy's ledger and the witness, and keeps a plain dictionary of its own while it walks a log: it neither
+folds nor decides. Invariants, each named in what it says: acknowledged rows are there; one writer at a time; what is
+recorded never runs again; a body is called behind its durable start, once; attempts and tries count on; timers, signals
+and answers come once; a node sees the state of its first start; the final state is what the tale says; the run row and the
+snapshots are what the log folds to (`runtime.verification`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast.core import events
+from holdfast.errors import HoldfastError
+from holdfast.runtime.verification import verify
+from holdfast.storage.contract import Row, Store
+from holdfast.storage.rows import open_row
+from holdfast.testing.simulator_faults import Ledger
+from holdfast.testing.simulator_flows import Entry, Tale, Witness
+
+Visit = tuple[str, int, int]
+_OVER = frozenset({"RunCompleted", "RunCancelled"})
+
+
+def kept(disk: Store, run_ids: Iterable[str], ledger: Ledger) -> list[str]:
+    """What was acknowledged is there, what is there was written once, and the log is what its rows say."""
+    wrong = list(ledger.wrong)
+    there: dict[tuple[str, int], bytes] = {}
+    for run_id in run_ids:
+        try:
+            rows = disk.events(run_id)
+        except HoldfastError as fault:
+            wrong.append(f"{run_id}: {fault}")
+            continue
+        there.update({(run_id, row.seq): row.salt for row in rows})
+    for place, salt in ledger.acknowledged.items():
+        if there.get(place) != salt:
+            wrong.append(f"{place[0]}@{place[1]}: acknowledged, and not there")
+    for place, salt in there.items():
+        if ledger.accepted.get(place) != salt:
+            wrong.append(f"{place[0]}@{place[1]}: there, and nobody wrote it")
+    return wrong
+
+
+def verified(disk: Store, run_ids: Iterable[str]) -> list[str]:
+    """The run row and the snapshots are what the log folds to."""
+    wrong: list[str] = []
+    for run_id in run_ids:
+        try:
+            wrong += [f"{run_id}: {problem}" for problem in verify(disk, run_id).problems]
+        except HoldfastError as fault:
+            wrong.append(f"{run_id}: {fault}")
+    return wrong
+
+
+class Walk:
+    """One log from its first row to its last, beside a dictionary of what the run knows."""
+
+    def __init__(self, run_id: str, tale: Tale | None, tries: int) -> None:
+        self.run_id = run_id
+        self.tale = tale
+        self.wrong: list[str] = []
+        self.starts: dict[tuple[str, int, int, int, int | None], list[int]] = {}
+        """Attempt (visit, attempt, item) -> the seqs at which it started; more than one: it was woken."""
+        self.ends: dict[tuple[str, int, int, int | None], int] = {}
+        self.steps: dict[tuple[str, int, int, int | None, str], int] = {}
+        self.given: dict[Visit, str] = {}
+        self.streamed: dict[tuple[str, int, int, int], list[Any]] = {}
+        self._tries = tries
+        self._at = 0.0
+        self._over = ""
+        self._rewound = False
+        self._stage = ""
+        self._total = 0
+        self._attempts: dict[tuple[str, int, int, int | None], int] = {}
+        self._not_before: dict[tuple[str, int, int, int | None], float] = {}
+        self._failures: Counter[tuple[str, int, int, int | None]] = Counter()
+        self._visits: dict[str, int] = {}
+        self._timers: dict[tuple[str, int, int, int | None, str], float] = {}
+        self._asked: set[str] = set()
+        self._answered: set[str] = set()
+        self._signals: Counter[str] = Counter()
+        self._open: dict[str, str] = {}
+        """Visits that have begun and not ended -> what they were given. Done over, they are given the same."""
+        self._places: dict[int, tuple[str, int, dict[str, int], dict[str, str]]] = {}
+        """Seq -> what was known there, for a rewind."""
+        self._layered = tale is not None and tale.flow.definition.schedule == "layered"
+
+    def say(self, seq: int, told: str) -> None:
+        self.wrong.append(f"{self.run_id}@{seq}: {told}")
+
+    def step(self, row: Row, event: Any) -> None:
+        if row.at < self._at:
+            self.say(row.seq, "its time is before that of the event before it")
+        self._at = row.at
+        if self._over:
+            self.say(row.seq, f"{row.kind} behind {self._over}")
+        if row.kind in _OVER:
+            self._over = row.kind
+        if row.kind == "RunRewound":
+            self._rewound = True
+            self._stage, self._total, visits, given = self._places[event.to]
+            self._visits, self._open = dict(visits), dict(given)
+        handler = _HANDLERS.get(row.kind)
+        if handler is not None:
+            handler(self, row, event)
+        self._places[row.seq] = (self._stage, self._total, dict(self._visits), dict(self._open))
+
+    # --- visits ---------------------------------------------------------------------------------------
+
+    def started(self, row: Row, event: Any) -> None:
+        item = getattr(event, "item", None)
+        visit = (event.node, event.iteration, event.execution, item)
+        if visit in self.ends:
+            self.say(row.seq, f"{visit} starts, and its end is recorded")
+        before = self._attempts.get(visit, 0)
+        woken = getattr(event, "woken", False) or (item is not None and event.attempt == before)
+        if event.attempt != before + (not woken):
+            self.say(row.seq, f"attempt {event.attempt} of {visit} behind attempt {before}")
+        self._attempts[visit] = event.attempt
+        if row.at < self._not_before.pop(visit, 0.0):
+            self.say(row.seq, f"{visit} is tried again too early")
+        self.starts.setdefault((*visit[:3], event.attempt, item), []).append(row.seq)
+        if item is None:
+            if event.iteration != self._visits.get(event.node, 0) + 1:
+                done = self._visits.get(event.node, 0)
+                self.say(row.seq, f"{event.node} starts its visit {event.iteration}, and {done} have ended")
+            given = self._open.setdefault(event.node, f"{self._stage}/{self._total}")
+            self.given.setdefault(visit[:3], given)
+            self._careful(row, event, before)
+
+    def completed(self, row: Row, event: Any) -> None:
+        item = getattr(event, "item", None)
+        visit = (event.node, event.iteration, event.execution, item)
+        if visit in self.ends:
+            self.say(row.seq, f"{visit} ends a second time")
+        self.ends[visit] = row.seq
+        tale = self.tale
+        if item is None:
+            self._visits[event.node] = event.iteration
+            self._open.pop(event.node, None)
+        if tale is None or tale.habits.get(event.node) == "question":
+            return
+        if item is None:
+            self._total += tale.sketch.items.get(event.node, 1)
+        if item is not None or event.node not in tale.sketch.items:
+            self._compare(row, event, item)
+
+    def _careful(self, row: Row, event: Any, before: int) -> None:
+        """A node that must not run twice is tried again only if somebody has said so."""
+        if self.tale is None or self.tale.habits.get(event.node) != "careful" or event.attempt == 1:
+            return
+        if f"{event.node}.{event.iteration}.{event.execution}.{before}" not in self._answered:
+            self.say(row.seq, f"{event.node} is tried again, and nobody was asked")
+
+    def _compare(self, row: Row, event: Any, item: int | None) -> None:
+        """Are its changes what the tale says?"""
+        assert self.tale is not None
+        given = self.given.get((event.node, event.iteration, event.execution), self._stage)
+        told = self.tale.update(event.node, event.iteration, item, given.partition("/")[0])
+        changes = event.changes
+        found = {
+            "total": changes.add.get("total"),
+            "visits": changes.merge.get("visits"),
+            "trail": changes.append.get("trail"),
+        }
+        if found != {name: told[name] for name in found}:
+            self.say(row.seq, f"{event.node} changed {found}, and should {told}")
+        if "stage" in told and not self._layered:
+            if changes.set.get("stage") != told["stage"]:
+                self.say(
+                    row.seq, f"{event.node} set the stage {changes.set.get('stage')!r}, not {told['stage']!r}"
+                )
+            self._stage = told["stage"]
+
+    def skipped(self, row: Row, event: Any) -> None:
+        visit = (event.node, event.iteration, event.execution, None)
+        if visit in self.ends:
+            self.say(row.seq, f"{visit} is skipped, and its end is recorded")
+        self.ends[visit] = row.seq
+        self._visits[event.node] = event.iteration
+        self._open.pop(event.node, None)
+        self._stage = event.changes.set.get("stage", self._stage)
+        self._total += event.changes.add.get("total", 0)
+
+    def failed(self, row: Row, event: Any) -> None:
+        visit = (event.node, event.iteration, event.execution, getattr(event, "item", None))
+        self._failures[visit] += 1
+        if event.retry_at is not None:
+            self._not_before[visit] = event.retry_at
+        if self.tale is None or (self.tale.sketch.items.get(event.node) is not None and visit[3] is None):
+            return
+        times = self._failures[visit]
+        # A resume tries what failed for good once more, and gives it no new tries.
+        if (event.retry_at is None) != (times >= self._tries):
+            self.say(
+                row.seq, f"{visit} failed {times} times of {self._tries}, and retry_at is {event.retry_at}"
+            )
+        if event.retry_at is None and self.tale.habits.get(event.node) != "doomed":
+            self.say(row.seq, f"{visit} failed for good: {event.failure.message}")
+
+    # --- inside a visit -------------------------------------------------------------------------------
+
+    def kept_step(self, row: Row, event: Any) -> None:
+        step = (event.node, event.iteration, event.execution, event.item, event.step)
+        if step in self.steps:
+            self.say(row.seq, f"the step {step} is kept a second time")
+        self.steps[step] = row.seq
+
+    def timer_set(self, row: Row, event: Any) -> None:
+        timer = (event.node, event.iteration, event.execution, event.item, event.slot)
+        if timer in self._timers:
+            self.say(row.seq, f"the timer {timer} is set a second time")
+        self._timers[timer] = event.until
+
+    def timer_fired(self, row: Row, event: Any) -> None:
+        timer = (event.node, event.iteration, event.execution, event.item, event.slot)
+        until = self._timers.get(timer)
+        if until is None or until < 0:
+            self.say(row.seq, f"the timer {timer} fires, and is not set")
+        elif row.at < until:
+            self.say(row.seq, f"the timer {timer} fires {until - row.at:.3f} s early")
+        self._timers[timer] = -1.0
+
+    def asked(self, row: Row, event: Any) -> None:
+        if event.key in self._asked:
+            self.say(row.seq, f"{event.key} is asked a second time")
+        self._asked.add(event.key)
+
+    def answered(self, row: Row, event: Any) -> None:
+        if event.key in self._answered or event.key not in self._asked:
+            self.say(row.seq, f"{event.key} is answered twice, or was not asked")
+        self._answered.add(event.key)
+
+    def told(self, row: Row, event: Any) -> None:
+        self._signals[event.name] += 1
+        if self._signals[event.name] > 1:
+            self.say(
+                row.seq, f"the signal {event.name} was sent once and came {self._signals[event.name]} times"
+            )
+
+    def streamed_(self, row: Row, event: Any) -> None:
+        attempt = (event.node, event.iteration, event.execution, event.attempt)
+        self.streamed.setdefault(attempt, []).extend(event.chunks)
+
+    @property
+    def stage(self) -> str:
+        return self._stage
+
+    @property
+    def rewound(self) -> bool:
+        return self._rewound
+
+
+_HANDLERS = {
+    "NodeStarted": Walk.started,
+    "ItemStarted": Walk.started,
+    "NodeCompleted": Walk.completed,
+    "ItemCompleted": Walk.completed,
+    "NodeSkipped": Walk.skipped,
+    "NodeFailed": Walk.failed,
+    "ItemFailed": Walk.failed,
+    "StepCompleted": Walk.kept_step,
+    "TimerSet": Walk.timer_set,
+    "TimerFired": Walk.timer_fired,
+    "QuestionAsked": Walk.asked,
+    "QuestionAnswered": Walk.answered,
+    "SignalReceived": Walk.told,
+    "NodeStreamed": Walk.streamed_,
+}
+assert _HANDLERS.keys() <= events.KINDS.keys()
+
+
+def walked(disk: Store, run_id: str, tale: Tale | None, tries: int) -> Walk:
+    """A log, walked to its end. A row that cannot be read ends it."""
+    walk = Walk(run_id, tale, tries)
+    for row in disk.events(run_id):
+        try:
+            walk.step(row, open_row(row, disk.blobs).event)
+        except HoldfastError as fault:
+            walk.say(row.seq, f"cannot be read: {fault}")
+            break
+    return walk
+
+
+def attested(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
+    """What the bodies say they did, beside what the log says."""
+    wrong: list[str] = []
+    entered: Counter[tuple[str, int, int, int, int | None]] = Counter()
+    left: set[tuple[str, int, int, int, int | None]] = set()
+    for entry in witness.entries:
+        if entry.run_id != walk.run_id:
+            continue
+        attempt = (entry.node, entry.iteration, entry.execution, entry.attempt, entry.item)
+        if entry.what == "enter":
+            wrong += _entered(walk, ledger, entry, attempt, entered)
+        elif entry.what == "exit":
+            left.add(attempt)
+        else:
+            wrong += _stepped(walk, ledger, entry)
+    ended = {(*visit[:3], visit[3]) for visit in walk.ends}
+    for node, iteration, execution, item in ended:
+        wrong += _ended(walk, (node, iteration, execution, item), left)
+    return wrong
+
+
+def _entered(
+    walk: Walk,
+    ledger: Ledger,
+    entry: Entry,
+    attempt: tuple[str, int, int, int, int | None],
+    entered: Counter[tuple[str, int, int, int, int | None]],
+) -> list[str]:
+    starts = walk.starts.get(attempt, [])
+    number = entered[attempt]
+    entered[attempt] += 1
+    if number >= len(starts):
+        return [f"{walk.run_id}: {attempt} was called {number + 1} times, and started {len(starts)} times"]
+    if entry.turn < ledger.when[walk.run_id, starts[number]]:
+        return [f"{walk.run_id}: {attempt} was called before its start was durable"]
+    given = walk.given.get((entry.node, entry.iteration, entry.execution))
+    layered = walk.tale is not None and walk.tale.flow.definition.schedule == "layered"
+    if walk.tale is not None and entry.item is None and not layered and entry.seen != given:
+        return [f"{walk.run_id}: {attempt} saw {entry.seen!r}, and should see {given!r}"]
+    return []
+
+
+def _stepped(walk: Walk, ledger: Ledger, entry: Entry) -> list[str]:
+    """A step that is kept is not done again; one whose process has lost the run does not know that."""
+    step = (entry.node, entry.iteration, entry.execution, entry.item, entry.what.removeprefix("step "))
+    seq = walk.steps.get(step)
+    holds = entry.fence[0] == entry.process
+    if seq is not None and holds and ledger.when[walk.run_id, seq] < entry.turn:
+        return [f"{walk.run_id}: the step {step} was kept, and done again"]
+    return []
+
+
+def _ended(
+    walk: Walk,
+    visit: tuple[str, int, int, int | None],
+    left: set[tuple[str, int, int, int, int | None]],
+) -> list[str]:
+    """An end that no body has come to is no end."""
+    tale = walk.tale
+    node, item = visit[0], visit[3]
+    if tale is None or tale.habits.get(node) in ("question", "doomed"):
+        return []
+    if node in tale.sketch.items and item is None:
+        count = sum(1 for end in walk.ends if end[:3] == visit[:3] and end[3] is not None)
+        return (
+            [] if count == tale.sketch.items[node] else [f"{walk.run_id}: {visit} ended with {count} items"]
+        )
+    wrong = []
+    if not any(attempt[:3] == visit[:3] and attempt[4] == item for attempt in left):
+        wrong.append(f"{walk.run_id}: {visit} ended, and no body of it has come to its end")
+    steps = ("one", "two") if tale.habits.get(node) == "steps" else ()
+    wrong += [
+        f"{walk.run_id}: {visit} ended, and its step {step!r} is not kept"
+        for step in steps
+        if (*visit, step) not in walk.steps
+    ]
+    return wrong
+
+
+def routed(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
+    """Where a recorded visit leads was decided with it: no router is asked about it again."""
+    if walk.tale is None or walk.tale.flow.definition.schedule == "layered" or walk.rewound:
+        return []
+    ends = {visit[:2]: ledger.when[walk.run_id, seq] for visit, seq in walk.ends.items() if visit[3] is None}
+    return [
+        f"{walk.run_id}: the router of {node}.{iteration} was asked again, behind its recorded decision"
+        for turn, flow, node, iteration, held in witness.routed
+        if flow == walk.tale.flow.name
+        and walk.run_id in held
+        and (node, iteration) in ends
+        and turn > ends[node, iteration]
+    ]
+
+
+def spoken(walk: Walk, witness: Witness) -> list[str]:
+    """What a completed attempt has streamed is in the log, in order."""
+    wrong: list[str] = []
+    for (run_id, node, iteration, execution, attempt), said in witness.chunks.items():
+        if run_id != walk.run_id or (node, iteration, execution, None) not in walk.ends:
+            continue
+        last = max(key[3] for key in walk.starts if key[:3] == (node, iteration, execution))
+        if attempt == last and walk.streamed.get((node, iteration, execution, attempt), []) != said:
+            found = walk.streamed.get((node, iteration, execution, attempt))
+            wrong.append(f"{run_id}: {node}.{iteration} streamed {said}, and the log has {found}")
+    return wrong
+
+
+def computed(
+    disk: Store, walk: Walk, values: dict[str, Any], *, cancelled: bool, fork: bool = False
+) -> list[str]:
+    """The run is over, and came to what the tale says."""
+    tale, run_id = walk.tale, walk.run_id
+    row = disk.run(run_id)
+    if row.status == "cancelled" and cancelled:
+        return []
+    if row.status != "completed":
+        return [f"{run_id}: it is {row.status} in the end"]
+    if tale is None:
+        return []
+    found = {**{name: values.get(name) for name in tale.expected}, "trail": sorted(values.get("trail", ()))}
+    wrong = []
+    if found != tale.expected:
+        differing = {name: (found[name], told) for name, told in tale.expected.items() if found[name] != told}
+        wrong.append(f"{run_id}: it came to {differing} (found, expected)")
+    if tale.flow.definition.schedule == "eager" and not fork and values.get("stage") != walk.stage:
+        wrong.append(f"{run_id}: its stage is {values.get('stage')!r}, and should be {walk.stage!r}")
+    return wrong

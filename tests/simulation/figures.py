@@ -1,0 +1,101 @@
+"""The figures of the simulator, for `make prove`: schedules a minute, how large, with which faults, and planted bugs found.
+
+    python tests/simulation/figures.py --seconds 60 --processes 2
+
+Prints one line per figure and exits with 1 where anything was violated or a planted bug survived.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator
+
+import planted
+
+from holdfast.testing.simulator import Outcome, figures, report_of, schedule
+from holdfast.testing.simulator_flows import TALES, tale
+
+SHARP = (0, 2, 3, 7, 8, 11, 12, 14, 15, 19, 21, 27, 44, 48, 50, 54, 74, 79, 100, 120, 640)
+"""Seeds that have found many bugs: a quick search begins with them."""
+SEARCHED = 1500
+_COLLECT_EVERY = 64
+
+
+def seeds_to_find() -> Iterator[int]:
+    """Where a planted bug is looked for."""
+    yield from SHARP
+    yield from range(SEARCHED)
+
+
+def play(first: int, step: int, seconds: float) -> list[Outcome]:
+    """Schedules one after the other, for so long."""
+    for number in range(TALES):
+        tale(number)
+    gc.collect()
+    gc.freeze()  # what is loaded stays: collections look only at what schedules leave
+    outcomes = []
+    over_at = time.monotonic() + seconds
+    for count, seed in enumerate(itertools.count(first, step)):
+        outcome = schedule(seed).run()
+        outcomes.append(Outcome(**{**_fields(outcome), "states": {}}))
+        if count % _COLLECT_EVERY == 0:
+            gc.collect()
+        if time.monotonic() >= over_at:
+            return outcomes
+    raise AssertionError
+
+
+def _fields(outcome: Outcome) -> dict:
+    return {name: getattr(outcome, name) for name in outcome.__struct_fields__}
+
+
+def prove(seconds: float = 60.0, processes: int = 2, first: int = 0) -> tuple[dict[str, str], bool]:
+    """The figures of schedules played for so long on so many processes, and whether all is well."""
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        wanted = [(first + number, processes, seconds) for number in range(processes)]
+        outcomes = [outcome for part in pool.starmap(play, wanted) for outcome in part]
+    report = report_of(outcomes)
+    told = {
+        "schedules/min": f"{report.schedules / seconds * 60:,.0f} on {processes} processes",
+        **figures(report),
+    }
+    return told, not report.violations
+
+
+def prove_teeth() -> tuple[dict[str, str], bool]:
+    """Which planted bugs are found, and by which seed."""
+    found = {}
+    for name in planted.BUGS:
+        found[name] = planted.found(name, seeds_to_find())
+        gc.collect()
+    survivors = [name for name, seed in found.items() if seed is None]
+    told = f"{len(found) - len(survivors)} of {len(found)}"
+    if survivors:
+        told += f"; survivors: {', '.join(survivors)}"
+    return {"planted bugs found": told}, not survivors
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--no-teeth", action="store_true", help="leave the planted bugs out")
+    given = parser.parse_args()
+    told, well = prove(given.seconds, given.processes, given.first)
+    if not given.no_teeth:
+        teeth, sharp = prove_teeth()
+        told |= teeth
+        well = well and sharp
+    for name, value in told.items():
+        print(f"{name:<24}{value}")
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,646 @@
+"""Bugs on purpose: each switch breaks one promise of the engine or the store, as a slip of ours might. Tests only.
+
+`BUGS` maps a name to a context in which the bug is there. `found(name, seeds)` runs the standard simulation with it and says
+which seed found it first. A bug that survives is a hole in the harness.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+
+import msgspec
+
+from holdfast.core import decide as decides
+from holdfast.core import events, readiness
+from holdfast.runtime import ends, journal, perform, resume, runner, streams, work, worker
+from holdfast.runtime import engine as engines
+from holdfast.runtime.commits import Commits
+from holdfast.runtime.context import _Told
+from holdfast.runtime.leases import Renewal
+from holdfast.storage import holder as holders
+from holdfast.storage import memory, verdicts
+from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory_queues import MemoryQueues
+from holdfast.storage.rows import sealed
+from holdfast.testing.simulator import schedule
+
+BUGS: dict[str, Callable] = {}
+
+
+def bug(plant):
+    """A generator that plants a bug, yields, and takes it out again."""
+    BUGS[plant.__name__] = contextmanager(plant)
+    return plant
+
+
+def found(name: str, seeds: Iterable[int]) -> tuple[int, str] | None:
+    """The first seed that finds the bug, and what it says."""
+    with BUGS[name]():
+        for seed in seeds:
+            try:
+                violations = schedule(seed).run().violations
+            except Exception as raised:
+                violations = [f"{type(raised).__name__}: {raised}"]
+            if violations:
+                return seed, violations[0]
+    return None
+
+
+@contextmanager
+def patched(*changes) -> Iterator[None]:
+    """(place, name, value), …: as it is while this lasts."""
+    with ExitStack() as stack:
+        for place, name, value in changes:
+            stack.callback(setattr, place, name, getattr(place, name))
+            setattr(place, name, value)
+        yield
+
+
+@contextmanager
+def on_take_up(spoil: Callable) -> Iterator[None]:
+    """Spoil the state of every run that is taken up again."""
+    real = engines.prepare
+
+    @wraps(real)
+    def prepare(*args, **named):
+        prepared = real(*args, **named)
+        spoil(prepared)
+        prepared.ready.rebuild(prepared.state)
+        return prepared
+
+    with patched((engines, "prepare", prepare)):
+        yield
+
+
+def after(place: type, name: str, then: Callable) -> tuple:
+    """The method as it is, and then something more: `then(result, self, *args)` gives the result."""
+    real = getattr(place, name)
+
+    @wraps(real)
+    def method(self, *args, **named):
+        return then(real(self, *args, **named), self, *args)
+
+    return place, name, method
+
+
+def rewritten(place: type, name: str, old: str, new: str) -> tuple:
+    """The method with some of its words replaced: for a slip inside a longer one."""
+    real = getattr(place, name)
+    source = textwrap.dedent(inspect.getsource(real))
+    assert source.count(old) == 1, (
+        f"{place.__name__}.{name} does not say {old!r} any more: plant this bug anew"
+    )
+    made: dict = {}
+    exec(source.replace(old, new), vars(sys.modules[place.__module__]), made)
+    return place, name, made[name]
+
+
+# --- the store ---------------------------------------------------------------------------------------
+
+
+@bug
+def the_fence_is_not_checked():
+    real = verdicts.judge
+
+    def judge(append, *, seq, fence, holder):
+        return real(append, seq=seq, fence=append.fence, holder=append.holder)
+
+    with patched((verdicts, "judge", judge)):
+        yield
+
+
+@bug
+def a_claim_does_not_raise_the_fence():
+    def lower(taken, queues, *_):
+        with queues._use() as data:
+            for got in taken:
+                run = data.runs[got.lease.run_id]
+                run.head = msgspec.structs.replace(run.head, fence=run.head.fence - 1)
+        return [
+            msgspec.structs.replace(got, lease=msgspec.structs.replace(got.lease, fence=got.lease.fence - 1))
+            for got in taken
+        ]
+
+    with patched(after(MemoryQueues, "take", lower)):
+        yield
+
+
+@bug
+def a_lease_that_stands_is_taken():
+    with patched((holders, "is_held", lambda *args: False)):
+        yield
+
+
+@bug
+def a_renewal_takes_back_what_was_lost():
+    past = {}
+
+    def remember(taken, queues, holder, wanted):
+        for got in taken:
+            past.setdefault((id(queues._alive), got.lease.run_id), set()).add(holder.id)
+        return taken
+
+    def take_back(_, store, holder):
+        with store._use() as data:
+            for run_id, run in data.unended.items():
+                if holder.ttl_s > 0 and holder.id in past.get((id(store._alive), run_id), ()):
+                    run.head = msgspec.structs.replace(run.head, holder=holder.id)
+
+    with patched(after(MemoryStore, "renew", take_back), after(MemoryQueues, "take", remember)):
+        yield
+
+
+@bug
+def anybody_may_release():
+    def release(self, run_id, holder, fence):
+        with self._use() as data:
+            if run_id in data.runs:
+                run = data.runs[run_id]
+                run.head = msgspec.structs.replace(run.head, holder=None)
+
+    with patched((MemoryStore, "release", release)):
+        yield
+
+
+@bug
+def leases_are_not_given_back():
+    real = memory._next
+
+    def next_head(head, append):
+        return real(head, msgspec.structs.replace(append, release=False))
+
+    with patched((memory, "_next", next_head), (MemoryStore, "release", lambda *args: None)):
+        yield
+
+
+@bug
+def a_lease_that_could_not_be_given_back_is_forgotten():
+    with patched((Renewal, "owe", lambda self, run_id, fence: None)):
+        yield
+
+
+@bug
+def a_request_is_lost():
+    real, count = MemoryStore.post, []
+
+    def post(self, run_id, request):
+        count.append(1)
+        return True if len(count) % 3 == 0 else real(self, run_id, request)
+
+    with patched((MemoryStore, "post", post)):
+        yield
+
+
+@bug
+def a_request_is_found_again_by_the_next_holder():
+    real = MemoryStore._apply
+
+    def apply(self, data, append):
+        real(self, data, msgspec.structs.replace(append, taken=()))
+
+    with patched((MemoryStore, "_apply", apply)):
+        yield
+
+
+@bug
+def a_base_is_pruned():
+    real = MemoryStore._apply
+
+    def apply(self, data, append):
+        kept = tuple(snapshot for snapshot in append.snapshots if not snapshot.base)
+        real(self, data, msgspec.structs.replace(append, snapshots=kept))
+
+    with patched((MemoryStore, "_apply", apply)):
+        yield
+
+
+@bug
+def the_tail_behind_a_snapshot_begins_one_too_late():
+    real = MemoryStore.events
+
+    def tail(self, run_id, after=0, upto=None, **named):
+        late = after > 0 and upto is not None and upto - after > 1 and not named
+        return real(self, run_id, after + 1 if late else after, upto, **named)
+
+    with patched((MemoryStore, "events", tail)):
+        yield
+
+
+@bug
+def a_row_of_an_append_is_lost():
+    real, count = MemoryStore._apply, []
+
+    def apply(self, data, append):
+        count.append(1)
+        if len(count) % 7 == 0 and len(append.rows) > 1:
+            append = msgspec.structs.replace(append, rows=append.rows[:-1])
+        real(self, data, append)
+
+    with patched((MemoryStore, "_apply", apply)):
+        yield
+
+
+# --- saving ------------------------------------------------------------------------------------------
+
+
+@bug
+def an_append_is_acknowledged_before_it_is_committed():
+    real = Commits.commit
+
+    def commit(self, append, done):
+        done(None)
+        asyncio.get_running_loop().call_later(0.03, real, self, append, lambda error: None)
+
+    with patched((Commits, "commit", commit)):
+        yield
+
+
+@bug
+def an_unknown_outcome_is_taken_for_done():
+    with patched((MemoryStore, "appended", lambda *args: True)):
+        yield
+
+
+@bug
+def a_lost_reply_is_sent_again_blindly():
+    real = verdicts.judge
+
+    def judge(append, *, seq, fence, holder):
+        return real(append, seq=append.expected_seq, fence=fence, holder=holder)
+
+    with patched((MemoryStore, "appended", lambda *args: False), (verdicts, "judge", judge)):
+        yield
+
+
+@bug
+def nodes_are_called_before_their_start_is_durable():
+    real = runner.Runner._save
+
+    def save(self, starts, *, idle):
+        self._durability = "async"
+        real(self, starts, idle=idle)
+
+    with patched((runner.Runner, "_save", save)):
+        yield
+
+
+@bug
+def a_snapshot_says_it_stands_one_event_earlier():
+    def shifted(made, *_):
+        snapshots, blobs = made
+        return tuple(msgspec.structs.replace(one, seq=one.seq - 1) for one in snapshots), blobs
+
+    with patched(after(journal.Journal, "_snapshots", shifted)):
+        yield
+
+
+@bug
+def the_hash_chain_forgets_its_predecessor():
+    def unchained(previous, *rest):
+        return sealed(b"", *rest)
+
+    with patched((journal, "sealed", unchained)):
+        yield
+
+
+@contextmanager
+def rows_say(**said) -> Iterator[None]:
+    """Whatever the log says, the run row says this."""
+    real = MemoryStore._apply
+
+    def apply(self, data, append):
+        real(self, data, msgspec.structs.replace(append, view=msgspec.structs.replace(append.view, **said)))
+
+    with patched((MemoryStore, "_apply", apply)):
+        yield
+
+
+@bug
+def the_run_row_is_not_what_the_log_says():
+    with rows_say(active=()):
+        yield
+
+
+@bug
+def the_run_row_forgets_when_the_run_is_due():
+    with rows_say(due_at=None):
+        yield
+
+
+@bug
+def time_goes_back_with_the_clock():
+    def tick(self):
+        self.at = self.services.store.now()
+        self._stamp = repr(self.at)
+        return self.at
+
+    with patched((journal.Journal, "tick", tick)):
+        yield
+
+
+@bug
+def an_answer_is_recorded_twice():
+    real = journal.Journal.record
+
+    def record(self, event, **named):
+        real(self, event, **named)
+        if isinstance(event, events.QuestionAnswered):
+            self.state.seq += 1
+            row = sealed(
+                self.digest, self.state.run_id, self.state.seq, self.at, self._stamp, events.encode(event),
+                self.services.salts(),
+            )  # fmt: skip
+            self._unsaved.append(row)
+            self.digest = row.digest
+
+    with patched((journal.Journal, "record", record)):
+        yield
+
+
+# --- taking a run up again ---------------------------------------------------------------------------
+
+
+@bug
+def the_router_is_asked_again():
+    def spoil(taken):
+        last = max(taken.state.nodes.items(), key=lambda known: known[1].completed_seq, default=(None, None))
+        name, node = last
+        if name in taken.flow.branches and node.completed_seq:
+            ends.route(taken.flow, name, taken.state.values)
+
+    with on_take_up(spoil):
+        yield
+
+
+@bug
+def the_iteration_count_is_reset():
+    def spoil(taken):
+        for name, node in taken.state.nodes.items():
+            if name not in taken.state.open and node.status == "completed":
+                node.iteration = 0
+
+    with on_take_up(spoil):
+        yield
+
+
+@bug
+def the_attempt_count_is_reset():
+    def spoil(taken):
+        for name in taken.state.open:
+            node = taken.state.nodes[name]
+            if node.status == "interrupted" and node.attempt > 1:
+                node.attempt -= 1
+
+    with on_take_up(spoil):
+        yield
+
+
+@bug
+def a_crash_resets_the_count_of_failures():
+    def spoil(taken):
+        for node in taken.state.nodes.values():
+            node.failures = 0
+            if node.items is not None:
+                node.items.failures.clear()
+
+    with on_take_up(spoil):
+        yield
+
+
+@bug
+def a_crash_forgets_how_long_to_wait_before_the_next_try():
+    def spoil(taken):
+        for node in taken.state.nodes.values():
+            if node.retry_at is not None:
+                node.retry_at = 0.0
+
+    with on_take_up(spoil):
+        yield
+
+
+@bug
+def an_item_that_is_done_runs_again():
+    def spoil(taken):
+        for node in taken.state.nodes.values():
+            if node.items is not None and node.items.done and node.status != "completed":
+                item = next(iter(node.items.done))
+                del node.items.done[item]
+                node.items.again[item] = 0.0
+
+    with on_take_up(spoil):
+        yield
+
+
+@bug
+def a_fan_out_is_listed_again():
+    def spoil(taken):
+        for name in taken.state.open:
+            node = taken.state.nodes[name]
+            if node.items is not None and node.items.done:
+                node.items = None
+
+    with on_take_up(spoil):
+        yield
+
+
+@bug
+def timers_are_forgotten():
+    def spoil(taken):
+        for key in [key for key, wait in taken.state.waits.items() if wait.signal is None]:
+            del taken.state.waits[key]
+
+    with on_take_up(spoil):
+        yield
+
+
+@bug
+def signals_that_nobody_has_taken_are_forgotten():
+    with on_take_up(lambda taken: taken.state.signals.clear()):
+        yield
+
+
+@bug
+def questions_are_forgotten():
+    with on_take_up(lambda taken: taken.state.questions.clear()):
+        yield
+
+
+@bug
+def what_steps_kept_is_forgotten():
+    def spoil(taken):
+        for name in taken.state.open:
+            taken.state.nodes[name].kept = {}
+
+    with on_take_up(spoil):
+        yield
+
+
+@bug
+def a_rewind_does_not_count_executions():
+    real = resume._rewind
+
+    def rewind(*args, **named):
+        return msgspec.structs.replace(real(*args, **named), executions={})
+
+    with patched((resume, "_rewind", rewind)):
+        yield
+
+
+@bug
+def what_waits_in_the_inbox_is_recorded_a_second_time():
+    with patched((engines.Engine, "_claim_with", lambda self, run_id, request: self._claim(run_id))):
+        yield
+
+
+@bug
+def a_claim_without_a_reply_is_taken_for_none():
+    with patched((Renewal, "doubt", lambda self: None)):
+        yield
+
+
+@bug
+def a_fan_out_whose_items_wait_is_left_behind():
+    with patched(rewritten(runner.Runner, "_round", "not self.state.running", "True")):
+        yield
+
+
+@bug
+def a_worker_takes_what_still_unwinds_in_it():
+    def with_all(wanted, self, limit):
+        without = tuple(run_id for run_id in wanted.without if run_id not in self._going)
+        return msgspec.structs.replace(wanted, without=without)
+
+    with patched(after(worker.Worker, "_wanted", with_all)):
+        yield
+
+
+# --- deciding ----------------------------------------------------------------------------------------
+
+
+@bug
+def a_join_fires_at_its_first_arrival():
+    real = readiness.Readiness.__init__
+
+    def init(self, topology, state):
+        real(self, topology, state)
+        self.joins = dict.fromkeys(topology.joins, 0)
+        self.rebuild(state)
+
+    with patched((readiness.Readiness, "__init__", init)):
+        yield
+
+
+@bug
+def a_timer_fires_early():
+    real = decides._over
+
+    def over(state, now, wakes, lapses):
+        return real(state, now + 0.2, wakes, lapses)
+
+    with patched((decides, "_over", over)):
+        yield
+
+
+@bug
+def a_timer_fires_twice():
+    real = perform._fire
+
+    def fire(journal, key):
+        waits = dict(journal.state.waits)
+        real(journal, key)
+        journal.state.waits[key] = waits[key]
+        real(journal, key)
+
+    with patched((perform, "_fire", fire)):
+        yield
+
+
+@bug
+def what_must_not_run_twice_is_simply_run_again():
+    real = decides._cut
+
+    def cut(options, *args, **named):
+        return real(msgspec.structs.replace(options, on_interrupt="rerun"), *args, **named)
+
+    with patched((decides, "_cut", cut)):
+        yield
+
+
+# --- nodes -------------------------------------------------------------------------------------------
+
+
+@bug
+def the_input_is_taken_when_the_node_is_called():
+    real = runner.Runner._call
+
+    def call(self, body):
+        if body.key[1] is None:
+            body.given = self.flow.state.load(self.state.values)
+        real(self, body)
+
+    with patched((runner.Runner, "_call", call)):
+        yield
+
+
+@bug
+def a_step_is_kept_for_other_executions_too():
+    kept_step, keep_step, kept = work.Work.kept_step, work.Work.keep_step, {}
+
+    def place(self, slot):
+        visit = (self._header["node"], self._header["iteration"], self._item, slot)
+        return (id(self._services.store.disk), self._journal.state.run_id, *visit)
+
+    def take(self, slot, codec):
+        return kept_step(self, slot, codec) or kept.get(place(self, slot), [])
+
+    async def keep(self, slot, value, codec):
+        kept[place(self, slot)] = [value]
+        return await keep_step(self, slot, value, codec)
+
+    with patched((work.Work, "kept_step", take), (work.Work, "keep_step", keep)):
+        yield
+
+
+@bug
+def a_step_is_not_kept():
+    async def keep_step(self, slot, value, codec):
+        return codec.decode(self.encode(value, slot, codec), path=slot, node=self._header["node"])
+
+    with patched((work.Work, "keep_step", keep_step)):
+        yield
+
+
+@bug
+def a_chunk_is_lost():
+    real = streams.Stream.close
+
+    def close(self):
+        real(self)
+        del self.chunks[2:]
+
+    with patched((streams.Stream, "close", close)):
+        yield
+
+
+@bug
+def the_idempotency_key_changes_with_the_attempt():
+    def key(self, name=""):
+        return f"{self.run_id}.{self.node}.{self.iteration}.{self.item}.{self.attempt}.{name}"
+
+    with patched((_Told, "idempotency_key", key)):
+        yield
+
+
+@bug
+def the_idempotency_key_is_the_same_in_every_round():
+    def key(self, name=""):
+        return f"{self.run_id}.{self.node}.{self.item}.{name}"
+
+    with patched((_Told, "idempotency_key", key)):
+        yield

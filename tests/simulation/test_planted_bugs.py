@@ -1,0 +1,25 @@
+"""The harness has teeth: every bug that is planted is found by the standard simulation. One that survives is a hole to close."""
+
+import planted
+import pytest
+from figures import SHARP, seeds_to_find
+
+LEAST = 25
+
+
+def test_there_are_enough_bugs() -> None:
+    assert len(planted.BUGS) >= LEAST
+
+
+@pytest.mark.parametrize("name", planted.BUGS)
+def test_a_planted_bug_is_found(name: str) -> None:
+    found = planted.found(name, seeds_to_find())
+    assert found is not None, f"{name} survives: close the hole"
+
+
+def test_without_a_bug_the_same_seeds_find_nothing() -> None:
+    planted.BUGS["nothing"] = planted.patched
+    try:
+        assert planted.found("nothing", SHARP) is None
+    finally:
+        del planted.BUGS["nothing"]

@@ -1,0 +1,312 @@
+"""The simulator: schedules from seeds, the same every time and on every store, and nothing wrong in any of them."""
+
+import asyncio
+import gc
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import holdfast as hf
+from holdfast import END, START, Graph
+from holdfast.storage.sqlite import SqliteStore
+from holdfast.testing import simulate
+from holdfast.testing.simulator import report_of, schedule, simulate_random
+from holdfast.testing.simulator_loop import Killed, Loop, Stuck, World
+
+HERE = Path(__file__).parent
+SEEDS = range(200)
+PROBE = "from holdfast.testing.simulator import schedule; print(*(schedule(seed).run().trace for seed in range(4)))"
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    return list(simulate_random(SEEDS))
+
+
+# --- schedules ---------------------------------------------------------------------------------------
+
+
+def test_no_schedule_violates_anything(outcomes) -> None:
+    report = report_of(outcomes)
+    assert not report.violations, report
+
+
+def test_every_seed_that_ever_failed_passes() -> None:
+    lines = (HERE / "regressions.txt").read_text().splitlines()
+    seeds = [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
+    assert seeds
+    report = report_of(simulate_random(seeds))
+    assert not report.violations, report
+
+
+def test_schedules_are_large_enough_to_matter(outcomes) -> None:
+    report = report_of(outcomes)
+    assert sum(report.events) / len(report.events) >= 40
+    assert min(report.workers) >= 2
+    assert min(report.faults_each) >= 1
+
+
+def test_every_kind_of_fault_happens(outcomes) -> None:
+    happened = Counter()
+    for outcome in outcomes:
+        happened.update(outcome.faults)
+    assert happened.keys() >= {
+        "busy", "clock step", "crash", "crash after", "crash before", "crash in node", "drain", "lost reply", "pause",
+        "stall after", "stall before", "store clock step",
+    }  # fmt: skip
+
+
+def test_a_report_prints_its_figures(outcomes) -> None:
+    told = str(report_of(outcomes[:20]))
+    assert "events, distribution" in told
+    assert "violations              0" in told
+
+
+def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
+    here = [schedule(seed).run().trace for seed in range(4)]
+    for hash_seed in ("1", "2"):
+        told = subprocess.run(
+            [sys.executable, "-c", PROBE],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert told.stdout.split() == here
+
+
+def test_another_seed_gives_another_trace(outcomes) -> None:
+    assert len({outcome.trace for outcome in outcomes}) == len(outcomes)
+
+
+# --- stores ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [1, 6, 27, 74])
+def test_sqlite_gives_the_same_log_as_memory_byte_for_byte(seed: int, tmp_path: Path) -> None:
+    made = []
+
+    def disk(clock, alive):
+        made.append(SqliteStore(tmp_path / "runs.db", clock=clock, alive=alive))
+        return made[-1]
+
+    try:
+        on_sqlite = schedule(seed, disk=disk).run()
+    finally:
+        made[0].close()
+    assert on_sqlite.violations == []
+    assert on_sqlite.trace == schedule(seed).run().trace
+
+
+@pytest.mark.parametrize("seed", [3, 27])
+def test_postgresql_gives_the_same_log_as_memory_byte_for_byte(seed: int, tmp_path: Path) -> None:
+    postgres = pytest.importorskip("holdfast.storage.postgres")
+    sys.path.insert(0, str(HERE.parent))
+    from postgres_server import drop_schema, schema_for, shared_url
+
+    made = []
+    schema = schema_for(tmp_path)
+
+    def disk(clock, alive):
+        made.append(postgres.PostgresStore(shared_url(), schema=schema, clock=clock, alive=alive))
+        return made[-1]
+
+    try:
+        on_postgres = schedule(seed, disk=disk).run()
+    finally:
+        made[0].close()
+        drop_schema(shared_url(), schema)
+    assert on_postgres.violations == []
+    assert on_postgres.trace == schedule(seed).run().trace
+
+
+# --- the world ---------------------------------------------------------------------------------------
+
+
+def test_nothing_of_a_killed_process_runs_on() -> None:
+    world = World(random.Random(1))
+    loop, outside = Loop(world, "w"), Loop(world, "outside")
+    seen = []
+
+    async def work() -> None:
+        try:
+            seen.append("begins")
+            await asyncio.sleep(10)
+        finally:
+            if not world.loops[0].dead:
+                seen.append("cleans up")
+
+    async def nemesis() -> None:
+        await asyncio.sleep(1)
+        loop.kill()
+        await asyncio.sleep(20)
+
+    loop.spawn(work())
+    done = outside.spawn(nemesis())
+    world.go_on(done.done)
+    assert seen == ["begins"]
+    world.end()
+    gc.collect()
+    assert seen == ["begins"]
+
+
+def test_a_paused_process_goes_on_later_as_if_nothing_had_been() -> None:
+    world = World(random.Random(1))
+    loop = Loop(world, "w")
+    began, ended = world.now, []
+
+    async def work() -> None:
+        await asyncio.sleep(1)
+        ended.append(world.now - began)
+
+    loop.asleep_until = began + 5
+    done = loop.spawn(work())
+    world.go_on(done.done)
+    assert ended == [6]
+
+
+def test_the_others_go_on_while_one_stands_still_inside_a_call() -> None:
+    world = World(random.Random(1))
+    one, other = Loop(world, "one"), Loop(world, "other")
+    order = []
+
+    async def stalls() -> None:
+        order.append("asks")
+        world.elsewhere(one, 3)
+        order.append("is answered")
+
+    async def works() -> None:
+        await asyncio.sleep(1)
+        order.append("works")
+
+    done = [one.spawn(stalls()), other.spawn(works())]
+    world.go_on(lambda: all(part.done() for part in done))
+    assert order == ["asks", "works", "is answered"]
+
+
+def test_who_dies_while_it_stands_still_does_not_come_back() -> None:
+    world = World(random.Random(1))
+    one, other = Loop(world, "one"), Loop(world, "other")
+    order = []
+
+    def stalls() -> None:
+        try:
+            world.elsewhere(one, 3)
+        except Killed:
+            order.append("killed")
+            raise
+        order.append("is answered")
+
+    one.call_soon(stalls)
+    other.call_later(1, one.kill)
+    world.go_on(lambda: bool(order))
+    assert order == ["killed"]
+
+
+def test_a_world_in_which_nothing_will_ever_happen_is_stuck() -> None:
+    world = World(random.Random(1))
+    loop = Loop(world, "w")
+    done = loop.spawn(_wait_for_ever())
+    with pytest.raises(Stuck, match="ever happen"):
+        world.go_on(done.done)
+    world.end()
+
+
+def test_a_world_that_goes_round_without_end_is_stuck() -> None:
+    world = World(random.Random(1), turns_max=100)
+    loop = Loop(world, "w")
+
+    def spin() -> None:
+        loop.call_soon(spin)
+
+    loop.call_soon(spin)
+    with pytest.raises(Stuck, match="100 turns"):
+        world.go_on(lambda: False)
+
+
+async def _wait_for_ever() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+# --- flows of users ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Order:
+    ticket: str
+    paid: int = 0
+    note: str = ""
+
+
+def order_flow(pay) -> hf.Flow:
+    graph = Graph("order", Order)
+
+    @graph.node
+    async def quote(state: Order, ctx: hf.Context) -> dict:
+        price = await ctx.step("price", lambda: 7)
+        await ctx.sleep(0.5)
+        return {"paid": price}
+
+    graph.node(name="pay", approve="Pay?")(pay)
+
+    @graph.node
+    def thank(state: Order) -> dict:
+        return {"note": f"thanks for {state.paid}"}
+
+    return graph.chain(START, "quote", "pay", "thank", END).compile()
+
+
+def test_a_careful_flow_of_a_user_passes() -> None:
+    flow = order_flow(lambda state: {"paid": state.paid * 2})
+    report = simulate(flow, Order("T-1"), seeds=range(40))
+    assert not report.violations, report
+    assert report.schedules == 40
+
+
+def test_a_flow_that_remembers_in_the_process_is_found_out() -> None:
+    paid = []
+
+    def pay(state: Order) -> dict:
+        paid.append(state.ticket)
+        return {"paid": len(paid)}
+
+    report = simulate(order_flow(pay), Order("T-1"), seeds=range(10))
+    assert report.violations
+    assert "without faults" in report.violations[0].told
+
+
+def test_a_flow_that_fails_is_told_with_its_seed() -> None:
+    def pay(state: Order) -> dict:
+        raise ValueError("no money")
+
+    report = simulate(order_flow(pay), Order("T-1"), seeds=range(2))
+    assert "no money" in str(report.violations[0])
+
+
+def test_a_simulation_answers_and_signals_as_it_is_told() -> None:
+    graph = Graph("asks", Order)
+
+    @graph.node
+    async def ask(state: Order, ctx: hf.Context) -> dict:
+        said = await ctx.ask("Which?", options=["this", "that"])
+        heard = await ctx.wait_for("parcel")
+        return {"note": f"{said} {heard}"}
+
+    flow = graph.chain(START, "ask", END).compile()
+    seen = []
+    report = simulate(
+        flow,
+        Order("T-1"),
+        seeds=range(10),
+        answers=lambda node, iteration, options: options[1],
+        signals={"parcel": "came"},
+        compare=lambda values: seen.append(values["note"]),
+    )
+    assert not report.violations, report
+    assert set(seen) == {"that came"}
