@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench import beside_peers, document, parts, raw, report, stores
+from bench import beside_peers, document, fleet, parts, profiles, raw, report, stores
 from bench.parts import FULL, NORMAL, QUICK, Bench, Effort
 from bench.report import Figure
 
 PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "steps": parts.steps,
+    "profile": profiles.profile,
     "costs": parts.costs,
     "postgres": parts.postgres,
     "growth": parts.growth,
@@ -29,6 +30,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "saving": parts.saving,
     "starting": parts.starting,
     "memory": parts.memory,
+    "fleet": fleet.fleet,
     "peers": beside_peers.peers,
 }
 
@@ -102,7 +104,7 @@ def _figures(folder: Path, effort: Effort, chosen: list[str]) -> list[dict[str, 
     with ExitStack() as opened:
         opened.callback(commits.close)
         bench = Bench(folder, commits, progress, effort)
-        if "postgres" in chosen:
+        if {"postgres", "fleet"} & {*chosen}:
             progress.say("start PostgreSQL")
             try:
                 bench = replace(bench, server=opened.enter_context(stores.server(folder)))

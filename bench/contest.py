@@ -45,6 +45,8 @@ PEERS = (
 )
 """As they ship; and, where that is not the journal mode of our own store, with that mode set by hand."""
 
+ON_POSTGRES = (Peer("DBOS", "dbos_peer", "postgres"), Peer("LangGraph", "langgraph_peer", "postgres"))
+
 
 @dataclass
 class Environment:
@@ -72,7 +74,9 @@ class Environment:
             raise Absent(f"the peers cannot be installed: {fault}") from fault
         stamp.write_text(wanted, encoding="utf-8")
 
-    def ask(self, peer: Peer, folder: Path, workload: str, *, steps: int, runs: int = 1) -> dict[str, Any]:
+    def ask(
+        self, peer: Peer, folder: Path, workload: str, *, steps: int, runs: int = 1, url: str = ""
+    ) -> dict[str, Any]:
         """Have a peer do a workload once, in a process of its own. Raises `Absent`."""
         asked = {
             "workload": workload,
@@ -80,6 +84,7 @@ class Environment:
             "runs": runs,
             "mode": peer.mode,
             "folder": str(folder),
+            "url": url,
         }
         command = [str(self._python), "-m", f"bench.peers.{peer.program}", json.dumps(asked)]
         try:

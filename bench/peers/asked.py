@@ -2,7 +2,8 @@
 
 A peer runs in two modes, at the same durability: "shipped", as the library opens its database by itself, and "wal", with the
 journal mode of our own store set on the file first. Both are checked on the connection that the library uses: `synchronous` must
-be FULL (2) or more, otherwise the figures would not be of durable steps, and the program refuses.
+be FULL (2) or more, otherwise the figures would not be of durable steps, and the program refuses. In the mode "postgres" it is
+given the URL of an empty database, and the server is asked.
 """
 
 import json
@@ -29,6 +30,8 @@ class Asked:
     mode: str
     path: Path
     """Where the database is to be."""
+    url: str = ""
+    """Of an empty database in PostgreSQL, in that mode."""
 
     def prepare(self) -> None:
         """Make the file in the journal mode that is wanted; it stays with the file."""
@@ -68,6 +71,13 @@ def settings(execute: Callable[[str], Any]) -> dict[str, Any]:
     }
 
 
+def server_settings(execute: Callable[[str], Any]) -> dict[str, Any]:
+    """The durability of a connection, as PostgreSQL itself says, in the words of SQLite."""
+    told = [execute(f"show {name}").fetchone() for name in ("fsync", "synchronous_commit")]
+    on = all("on" in (row.values() if isinstance(row, dict) else row) for row in told)
+    return {"synchronous": 2 if on else 0, "journal": "PostgreSQL's"}
+
+
 def answer(workloads: dict[str, Callable[[Asked], Answer]], *packages: str) -> None:
     """Do what the command line asks for and print the answer."""
     asked = json.loads(sys.argv[1])
@@ -77,8 +87,9 @@ def answer(workloads: dict[str, Callable[[Asked], Answer]], *packages: str) -> N
         return
     with tempfile.TemporaryDirectory(dir=asked["folder"]) as folder:
         question = Asked(
-            asked["workload"], asked["steps"], asked["runs"], asked["mode"], Path(folder) / "peer.db"
-        )
+            asked["workload"], asked["steps"], asked["runs"], asked["mode"], Path(folder) / "peer.db",
+            asked.get("url", ""),
+        )  # fmt: skip
         question.prepare()
         found = work(question)
         stored = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())

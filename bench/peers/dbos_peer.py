@@ -1,12 +1,12 @@
-"""DBOS on SQLite: every step's result is written, one commit each. It keeps no state of a run, so it can neither grow nor be
-wide.
+"""DBOS on SQLite, or on PostgreSQL: every step's result is written, one commit each. It keeps no state of a run, so it can
+neither grow nor be wide.
 """
 
 import sqlalchemy
 from dbos import DBOS
 from dbos._dbos import _get_dbos_instance
 
-from bench.peers.asked import Answer, Asked, Clock, answer, settings
+from bench.peers.asked import Answer, Asked, Clock, answer, server_settings, settings
 
 
 @DBOS.step()
@@ -26,7 +26,7 @@ def _launch(asked: Asked) -> None:
     DBOS(
         config={
             "name": "bench",
-            "system_database_url": f"sqlite:///{asked.path}",
+            "system_database_url": asked.url or f"sqlite:///{asked.path}",
             "run_admin_server": False,
             "log_level": "ERROR",
         }
@@ -34,9 +34,10 @@ def _launch(asked: Asked) -> None:
     DBOS.launch()
 
 
-def _durability() -> dict[str, object]:
+def _durability(asked: Asked) -> dict[str, object]:
+    ask = server_settings if asked.url else settings
     with _get_dbos_instance()._sys_db.engine.connect() as connection:
-        return settings(lambda statement: connection.execute(sqlalchemy.text(statement)))
+        return ask(lambda statement: connection.execute(sqlalchemy.text(statement)))
 
 
 def chain(asked: Asked) -> Answer:
@@ -44,7 +45,7 @@ def chain(asked: Asked) -> Answer:
     for _ in range(2):
         with Clock() as clock:
             assert counting(asked.steps) == asked.steps
-    found = _durability()
+    found = _durability(asked)
     DBOS.destroy()
     return Answer(clock.wall_s, asked.steps, **found)
 
@@ -56,7 +57,7 @@ def fleet(asked: Asked) -> Answer:
     with Clock() as clock:
         handles = [DBOS.start_workflow(counting, asked.steps) for _ in range(asked.runs)]
         assert all(handle.get_result() == asked.steps for handle in handles)
-    found = _durability()
+    found = _durability(asked)
     DBOS.destroy()
     return Answer(clock.wall_s, asked.steps * asked.runs, **found)
 

@@ -1,8 +1,11 @@
-"""LangGraph with its SQLite checkpointers and durability="sync": the whole state is written at every superstep."""
+"""LangGraph with its SQLite checkpointers, or that for PostgreSQL, and durability="sync": the whole state is written at every
+superstep.
+"""
 
 import asyncio
 import operator
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Annotated, Any, TypedDict
 
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -10,7 +13,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
 
 from bench import payloads
-from bench.peers.asked import Answer, Asked, Clock, answer, settings
+from bench.peers.asked import Answer, Asked, Clock, answer, server_settings, settings
 
 _NOTE = ', durability="sync"'
 
@@ -55,9 +58,35 @@ def chain(asked: Asked) -> Answer:
         return Answer(clock.wall_s, asked.steps, **settings(saver.conn.execute), note=_NOTE)
 
 
+@asynccontextmanager
+async def _saver(asked: Asked) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
+    """A checkpointer for many runs at once, and how durable what it writes is."""
+    if asked.url:
+        import psycopg
+        from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+        from psycopg.rows import dict_row
+        from psycopg_pool import AsyncConnectionPool
+
+        how = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+        async with AsyncConnectionPool(asked.url, min_size=10, max_size=10, kwargs=how) as pool:
+            saver = AsyncPostgresSaver(pool)
+            await saver.setup()
+            with psycopg.connect(asked.url) as connection:
+                durable = server_settings(connection.execute)
+            yield saver, durable
+        return
+    async with AsyncSqliteSaver.from_conn_string(str(asked.path)) as saver:
+        await saver.setup()
+        seen = {}
+        for name in ("synchronous", "journal_mode"):
+            async with saver.conn.execute(f"pragma {name}") as cursor:
+                seen[name] = (await cursor.fetchone())[0]
+        yield saver, {"synchronous": seen["synchronous"], "journal": seen["journal_mode"]}
+
+
 def fleet(asked: Asked) -> Answer:
     async def main() -> Answer:
-        async with AsyncSqliteSaver.from_conn_string(str(asked.path)) as saver:
+        async with _saver(asked) as (saver, durable):
             app = _chain(asked.steps, count_async).compile(checkpointer=saver)
 
             async def run_all(name: str, runs: int) -> list[Any]:
@@ -73,11 +102,6 @@ def fleet(asked: Asked) -> Answer:
             with Clock() as clock:
                 found = await run_all("measured", asked.runs)
             assert all(state["step"] == asked.steps for state in found)
-            seen = {}
-            for name in ("synchronous", "journal_mode"):
-                async with saver.conn.execute(f"pragma {name}") as cursor:
-                    seen[name] = (await cursor.fetchone())[0]
-            durable = {"synchronous": seen["synchronous"], "journal": seen["journal_mode"]}
             return Answer(clock.wall_s, asked.steps * asked.runs, **durable, note=_NOTE)
 
     return asyncio.run(main())
@@ -128,4 +152,5 @@ if __name__ == "__main__":
         {"chain": chain, "fleet": fleet, "grow": grow, "wide": wide, "wide_plain": wide_plain},
         "langgraph",
         "langgraph-checkpoint-sqlite",
+        "langgraph-checkpoint-postgres",
     )

@@ -346,6 +346,7 @@ class Flow(Generic[S]):
     __slots__ = (
         "branches",
         "definition",
+        "definition_json",
         "fingerprint",
         "item_codecs",
         "nodes",
@@ -369,6 +370,8 @@ class Flow(Generic[S]):
         self.definition = definition
         self.topology = Topology.of(definition)
         self.fingerprint = difference.fingerprint(definition)
+        self.definition_json = msgspec.json.encode(definition)
+        """As a store keeps it, once per fingerprint; every new run hands it over."""
         self.nodes = nodes
         self.branches = branches
         self.state = state

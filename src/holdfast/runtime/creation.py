@@ -50,7 +50,7 @@ def created(
         queue=created_as.options.get("queue", DEFAULT_QUEUE),
         priority=created_as.options.get("priority", 0),
     )
-    journal.definition = msgspec.json.encode(flow.definition)
+    journal.definition = flow.definition_json
     journal.record(created_as)
     return journal
 

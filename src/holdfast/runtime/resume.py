@@ -105,7 +105,7 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: 
         journal.record(_rewind(head, state, to, wish, signals), seq=seq)
     for event in changed:
         journal.record(event)
-        journal.definition = msgspec.json.encode(flow.definition)
+        journal.definition = flow.definition_json
     _upgrade(journal, flow)
     if wish.edit is not None:
         journal.record(

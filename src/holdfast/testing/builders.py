@@ -267,7 +267,7 @@ class History:
         journal.create = NewRun(
             flow=self.flow.name, input_digest=digest, created_at=self.log[0][0], labels=created.labels
         )
-        journal.definition = msgspec.json.encode(self.flow.definition)
+        journal.definition = self.flow.definition_json
         for at, encoded in self.log:
             journal.tick(at)
             journal.record(events.decode(encoded))

@@ -1,0 +1,423 @@
+"""A fleet, measured from outside: workers are processes of their own, and the clock is the one that all of them share.
+
+How soon a run that was recorded is executed, how soon one whose worker was killed is taken over, what waiting runs cost those
+who claim, what idle workers cost the database, whether anything is lost or done twice; and on PostgreSQL the many small runs at
+once, beside the peers that can use it.
+"""
+
+import asyncio
+import json
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+
+import holdfast as hf
+from bench import workloads
+from bench.contest import ON_POSTGRES, ROOT, Absent, Environment
+from bench.fleet_worker import STEPS, claimed_flow, counted_flow, stuck_flow
+from bench.parts import Bench
+from bench.raw import percentile
+from bench.report import Figure, at_least, at_most
+from bench.stores import Place, StoreKind
+from bench.workloads import FLEET_NODES
+from holdfast.core import events
+from holdfast.storage.contract import Append, NewRun, Store, View
+from holdfast.storage.holder import this_process
+from holdfast.storage.queues import Wanted
+from holdfast.storage.rows import SALT_BYTES, seal
+
+WORKERS = 4
+TTL_S = 3.0
+"""Of the leases that are waited for; a renewal is due after a third of it."""
+_PIECE = 1000
+_FEW = 300
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of everything."""
+
+    claims: int
+    takeovers: int
+    runs: int
+    pending: int
+    idle_s: float
+
+
+SIZES = {
+    "quick": Size(20, 1, 200, 5_000, 12.0),
+    "normal": Size(100, 3, 1_000, 100_000, 30.0),
+    "full": Size(300, 5, 10_000, 100_000, 90.0),
+}
+
+
+def fleet(bench: Bench) -> list[Figure]:
+    """Everything about a fleet, on both databases."""
+    size = SIZES[bench.effort.name]
+    kinds: list[StoreKind] = ["sqlite", "postgres"] if bench.server else ["sqlite"]
+    figures: list[Figure] = []
+    for kind in kinds:
+        figures.append(_claims(bench, kind, size))
+        figures += _takeovers(bench, kind, size)
+        figures.append(_many_runs(bench, kind, size))
+        figures.append(_many_pending(bench, kind, size))
+    figures.append(_idle_on_sqlite(bench, size))
+    if bench.server:
+        figures.append(_idle_on_postgres(bench, size))
+        figures += _beside_peers(bench)
+    return figures
+
+
+# --- workers -------------------------------------------------------------------------------------------
+
+
+def _url(place: Place) -> str:
+    return place.url or str(place.folder / "store.db")
+
+
+@contextmanager
+def _worker(place: Place, *, ttl_s: float = 30.0, host: str = "", concurrency: int = 10) -> Iterator[Any]:
+    """A worker that is ready, in a process of its own."""
+    asked = {
+        "store": _url(place),
+        "ttl_s": ttl_s,
+        "concurrency": concurrency,
+        "host": host,
+        "told": str(place.folder / "told"),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.fleet_worker", json.dumps(asked)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n", "the worker did not begin"
+            yield process
+        finally:
+            process.kill()
+
+
+# --- how soon a run is executed ------------------------------------------------------------------------
+
+
+def _claims(bench: Bench, kind: StoreKind, size: Size) -> Figure:
+    """From `start` in one process to the first line of the node in a worker that had nothing to do."""
+    bench.progress.say(f"claims, {kind}")
+    flow = claimed_flow()
+
+    async def measure(place: Place) -> list[float]:
+        took = []
+        async with hf.Engine(_url(place), flows=[flow]) as engine:
+            for number in range(size.claims + 5):
+                began = time.monotonic()
+                run_id = await engine.start(flow, {}, run_id=f"r{number}")
+                run = await engine.wait(run_id)
+                took.append((run.state["at"] - began) * 1e3)
+        return sorted(took[5:])
+
+    with bench.fresh(kind) as place, _worker(place):
+        took = asyncio.run(measure(place))
+    beside = {"ms p50": [percentile(took, 0.5)], "ms most": [took[-1]]}
+    # On SQLite nobody is notified: a worker looks at the file, 20 times a second.
+    target = at_most(50.0) if kind == "postgres" else None
+    name = f"claim of a pending run, p95 of {len(took)}, {kind}"
+    return Figure(name, "ms", [percentile(took, 0.95)], target, beside=beside)
+
+
+def _takeovers(bench: Bench, kind: StoreKind, size: Size) -> list[Figure]:
+    """From `kill -9` of a worker to the first line of the node in another hand."""
+    away, here, resumed = [], [], []
+    for _ in bench.each_round(f"takeover, {kind}", size.takeovers):
+        with bench.fresh(kind) as place:
+            away.append(asyncio.run(_takeover(place, host="elsewhere")))
+        with bench.fresh(kind) as place:
+            here.append(asyncio.run(_takeover(place, host="")))
+        with bench.fresh(kind) as place:
+            resumed.append(asyncio.run(_takeover(place, host="", by_resume=True)) * 1e3)
+    renewal_s = TTL_S / 3
+    note = f"leases of {TTL_S:g} s; the worst of {size.takeovers}"
+    return [
+        Figure(
+            f"takeover after kill -9 on another machine, {kind}",
+            "of TTL + one renewal",
+            [max(away) / (TTL_S + renewal_s)],
+            at_most(1.0),
+            beside={"s": away},
+            note=note,
+        ),
+        Figure(
+            f"takeover after kill -9 on the same machine, {kind}",
+            "of one renewal",
+            [max(here) / renewal_s],
+            at_most(1.0),
+            beside={"s": here},
+            note=note,
+        ),
+        Figure(
+            f"resume after kill -9 on the same machine, {kind}",
+            "ms",
+            resumed,
+            note="the lease is not waited for",
+        ),
+    ]
+
+
+async def _takeover(place: Place, *, host: str, by_resume: bool = False) -> float:
+    """Seconds that a run is in nobody's hands."""
+    flow, other = stuck_flow(), claimed_flow()
+    async with hf.Engine(_url(place), flows=[flow, other], lease_ttl=TTL_S) as engine:
+        with ExitStack() as opened:
+            killed = opened.enter_context(_worker(place, ttl_s=TTL_S, host=host, concurrency=1))
+            await engine.start(flow, {}, run_id="r")
+            while not await engine.events("r", kind="NodeStarted"):  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(0.02)
+            if not by_resume:
+                opened.enter_context(_worker(place, ttl_s=TTL_S))
+                await engine.wait(
+                    await engine.start(other, {})
+                )  # by the second worker: the first has no room
+                await asyncio.sleep(TTL_S / 2)  # until it has nothing to do
+            killed.kill()
+            killed.wait()
+            at = time.monotonic()
+            run = await (engine.resume("r") if by_resume else engine.wait("r"))
+            taken_at: float = run.state["at"]
+            return taken_at - at
+
+
+# --- many ----------------------------------------------------------------------------------------------
+
+
+def _many_runs(bench: Bench, kind: StoreKind, size: Size) -> Figure:
+    """Several workers and many runs: none is lost, and no node is executed twice."""
+    bench.progress.say(f"{size.runs:,} runs, {WORKERS} workers, {kind}")
+
+    async def execute(place: Place) -> float:
+        flow = counted_flow("")
+        async with hf.Engine(_url(place), flows=[flow]) as engine:
+            began = time.perf_counter()
+            for first in range(0, size.runs, _PIECE):
+                ids = [f"r{number}" for number in range(first, min(first + _PIECE, size.runs))]
+                await asyncio.gather(*(engine.start(flow, {}, run_id=run_id) for run_id in ids))
+            for number in range(size.runs):
+                await engine.wait(f"r{number}")
+            return time.perf_counter() - began
+
+    with bench.fresh(kind) as place, ExitStack() as opened:
+        place.open().close()  # one process makes the schema
+        for _ in range(WORKERS):
+            opened.enter_context(_worker(place))
+        wall_s = asyncio.run(execute(place))
+        lines = (place.folder / "told").read_text(encoding="utf-8").splitlines()
+    executed = Counter(lines)
+    wanted = {f"r{number} n{step}" for number in range(size.runs) for step in range(STEPS)}
+    lost, again = len(wanted - executed.keys()), sum(executed.values()) - len(executed)
+    return Figure(
+        f"{WORKERS} workers, {size.runs:,} runs, lost or executed twice, {kind}",
+        "nodes",
+        [float(lost + again)],
+        at_most(0),
+        beside={"runs/s": [size.runs / wall_s]},
+    )
+
+
+def _many_pending(bench: Bench, kind: StoreKind, size: Size) -> Figure:
+    """What a claim costs where very many runs are pending, beside one where few are."""
+    bench.progress.say(f"claims among {size.pending:,} pending runs, {kind}")
+    with bench.fresh(kind) as place:
+        store = place.open()
+        try:
+            _record(store, 0, _FEW)
+            few = _claim_us(store)
+            _record(store, _FEW, size.pending)
+            many = _claim_us(store)
+        finally:
+            store.close()
+    return Figure(
+        f"a claim among {size.pending:,} pending runs, {kind}",
+        f"of one among {_FEW}",
+        [many / few],
+        at_most(2.0),
+        beside={"µs": [many], f"µs among {_FEW}": [few]},
+    )
+
+
+def _record(store: Store, first: int, last: int) -> None:
+    """Pending runs, in large batches: what `start` writes, without an engine."""
+    flow = claimed_flow()
+    created = events.RunCreated(
+        flow=flow.name, fingerprint=flow.fingerprint, state_version=1, input={}, starts=["began"],
+        options={"durability": "sync"},
+    )  # fmt: skip
+    encoded = [events.encode(created)]
+    view = View(status="pending", fingerprint=flow.fingerprint, state_version=1)
+    definition = msgspec.json.encode(flow.definition)
+    at = 1_700_000_000.0
+    for start in range(first, last, _PIECE):
+        batch = []
+        for number in range(start, min(start + _PIECE, last)):
+            run_id = f"r{number:07}"
+            rows = seal(b"", run_id, 0, at + number, encoded, number.to_bytes(SALT_BYTES, "big"))
+            new = NewRun(flow=flow.name, input_digest=sha256(b"").digest(), created_at=at + number)
+            batch.append(
+                Append(
+                    run_id=run_id,
+                    expected_seq=0,
+                    rows=rows,
+                    view=view,
+                    create=new,
+                    definition=definition if number == first else None,
+                )
+            )
+        assert not any(store.append(batch))
+
+
+def _claim_us(store: Store, count: int = 100) -> float:
+    """Microseconds that one claim takes. What was claimed stays so."""
+    holder, wanted = this_process(), Wanted(flows=("claimed",))
+    took = []
+    for _ in range(count):
+        began = time.perf_counter()
+        (taken,) = store.queues.take(holder, wanted)
+        took.append(time.perf_counter() - began)
+        assert taken.why == "pending"
+    return statistics.median(took) * 1e6
+
+
+# --- none ----------------------------------------------------------------------------------------------
+
+
+def _idle_on_sqlite(bench: Bench, size: Size) -> Figure:
+    """Statements of a worker that has nothing to do, counted on every connection of its store."""
+    bench.progress.say("an idle worker, sqlite")
+    seen: Counter[str] = Counter()
+
+    def look(statement: dict[str, Any]) -> None:
+        seen["statements"] += 1
+
+    def hook(connection: apsw.Connection) -> None:
+        connection.trace_v2(apsw.SQLITE_TRACE_STMT, look)
+
+    async def idle(place: Place) -> float:
+        async with hf.Engine(_url(place), flows=[claimed_flow()]) as engine:
+            working = asyncio.ensure_future(engine.work())
+            await asyncio.sleep(1.0)
+            before = seen["statements"]
+            await asyncio.sleep(size.idle_s)
+            statements = seen["statements"] - before
+            engine.stop()
+            await working
+            return statements / size.idle_s
+
+    apsw.connection_hooks.append(hook)
+    try:
+        with bench.fresh() as place:
+            rate = asyncio.run(idle(place))
+    finally:
+        apsw.connection_hooks.remove(hook)
+    return Figure("an idle worker, sqlite", "statements/s", [rate], at_most(1.0))
+
+
+def _idle_on_postgres(bench: Bench, size: Size) -> Figure:
+    """The same by what the server logs, transactions around a statement included."""
+    bench.progress.say("an idle worker, postgres")
+    name = "an idle worker, postgres"
+    with bench.fresh("postgres") as place:
+        log = _server_log(place.url)
+        if log is None:
+            return Figure(
+                name, "statements/s", [], at_most(1.0), note="the server's log is not to be read here"
+            )
+        database = place.url.partition("?")[0].rpartition("/")[2]
+        _execute(
+            place.url,
+            f"alter database {database} set log_statement = 'all'",
+            f"alter database {database} set log_min_messages = 'log'",
+        )
+        with _worker(place):
+            time.sleep(2.0)
+            before = log.stat().st_size
+            time.sleep(size.idle_s)
+            with log.open("rb") as file:
+                file.seek(before)
+                said = file.read().decode(errors="replace")
+    found = re.findall(r"LOG:\s+(?:statement|execute [^:]*): (.*)", said)
+    return Figure(name, "statements/s", [len(found) / size.idle_s], at_most(1.0))
+
+
+def _server_log(url: str) -> Path | None:
+    ((folder,),) = _execute(url, "show data_directory")
+    path = Path(folder) / "log"
+    try:
+        path.stat()
+    except OSError:
+        return None
+    return path if path.is_file() else None
+
+
+def _execute(url: str, *statements: str) -> list[Any]:
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+# --- the peers -----------------------------------------------------------------------------------------
+
+
+def _beside_peers(bench: Bench) -> list[Figure]:
+    """A thousand runs of ten steps at once on PostgreSQL, beside the peers that can use it."""
+    name = "fleet on PostgreSQL"
+    target = at_least(10)
+    environment = Environment()
+    try:
+        environment.install()
+    except Absent as absent:
+        return [Figure(f"{name}, beside the best peer", "times", [], target, note=str(absent))]
+    ours: list[float] = []
+    theirs: dict[str, list[float]] = {peer.name: [] for peer in ON_POSTGRES}
+    notes = dict.fromkeys(theirs, "")
+    runs = bench.effort.peer_fleet
+    for _ in bench.each_round(f"{name} beside the peers", bench.effort.few):
+        with bench.fresh("postgres") as place:
+            ours.append(1000 * FLEET_NODES / workloads.fleet(place, 1000).wall_s)
+        for peer in ON_POSTGRES:
+            if notes[peer.name] and not theirs[peer.name]:
+                continue
+            with bench.fresh("postgres") as place:
+                try:
+                    found = environment.ask(
+                        peer, place.folder, "fleet", steps=FLEET_NODES, runs=runs, url=place.url
+                    )
+                except Absent as absent:
+                    notes[peer.name] = str(absent)
+                    continue
+            theirs[peer.name].append(found["steps"] / found["wall_s"])
+            notes[peer.name] = f"{runs} x {FLEET_NODES} steps; {found['settings']}"
+    whole = [rates for rates in theirs.values() if len(rates) == len(ours)]
+    ratios = [rate / max(rates[number] for rates in whole) for number, rate in enumerate(ours) if whole]
+    return [
+        Figure(
+            f"{name}, beside the best peer", "times", ratios, target, note="" if whole else "no peer answered"
+        ),
+        Figure(f"{name}, Holdfast", "steps/s", ours),
+        *(Figure(f"{name}, {peer}", "steps/s", rates, note=notes[peer]) for peer, rates in theirs.items()),
+    ]

@@ -1,0 +1,72 @@
+"""Many processes that resume one run at the same moment: each says in a line what became of it.
+
+    python crowd.py '{"store": URL, "run": "r1", "count": 50}'
+
+Processes are forked before anything of Holdfast is opened, so that fifty cost no more than a few. All wait at a gate until the
+last one is there. Whoever executes the run says `executes` from inside of its node and stays there until stdin is closed: so the
+run is held while all others ask for it. At the end each says `held` or what the run has become.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+from typing import Any
+
+import holdfast as hf
+from holdfast import END, START, Graph
+from holdfast.runtime import blocking, engine
+from holdfast.storage import postgres, sqlite
+
+LOADED = (blocking, engine, postgres, sqlite)
+"""What would otherwise be loaded fifty times, once in each process."""
+
+graph = Graph("crowd", dict)
+
+
+@graph.node
+def only(state: dict[str, Any]) -> dict[str, Any]:
+    say("executes")
+    while sys.stdin.read(1):
+        pass
+    return {"by": [*state.get("by", []), os.getpid()]}
+
+
+flow = graph.chain(START, "only", END).compile()
+
+
+def say(what: str) -> None:
+    os.write(sys.stdout.fileno(), f"{os.getpid()} {what}\n".encode())  # in one piece, among fifty
+
+
+def resume(store: str, run_id: str) -> None:
+    try:
+        run = hf.resume(run_id, store=store, flows=[flow])
+    except hf.RunHeld:
+        say("held")
+    except BaseException as fault:
+        say(f"failed {type(fault).__name__}: {' '.join(str(fault).split())}")
+    else:
+        say(run.status)
+
+
+def main(asked: dict[str, Any]) -> None:
+    shut, open_ = os.pipe()
+    children = []
+    for _ in range(asked["count"]):
+        child = os.fork()
+        if not child:
+            os.close(open_)
+            select.select([shut], [], [])  # readable when the last writing end is closed
+            resume(asked["store"], asked["run"])
+            os._exit(0)
+        children.append(child)
+    os.close(open_)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
