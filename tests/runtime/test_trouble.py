@@ -15,6 +15,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Graph, Retry, add, append
+from holdfast.errors import StoreBusy, StoreFull
 from holdfast.runtime import verification
 from holdfast.storage.contract import Append, Request
 from holdfast.storage.memory import MemoryStore
@@ -302,3 +303,45 @@ def test_a_cancel_that_a_dying_holder_never_saw_is_not_lost() -> None:
     with pytest.raises(hf.RunCancelled):
         hf.resume("r", store=store, flows=flow)
     assert hf.events("r", kind="NodeStarted", store=store)[-1].attempt == 1, "nothing ran"
+
+
+class Full(MemoryStore):
+    """A store without room for what comes after the first append, until there is."""
+
+    room = False
+
+    def append(self, batch: Any) -> Any:
+        if not self.room and any(one.create is None for one in batch):
+            raise StoreFull("no space left")
+        return super().append(batch)
+
+    def release(self, run_id: str, holder: str, fence: int) -> None:
+        if not self.room:
+            raise StoreFull("no space left")
+        super().release(run_id, holder, fence)
+
+
+def test_what_a_run_was_told_not_to_be_recorded_is_not_recorded_later() -> None:
+    clock = ManualClock()
+    store = Full(clock=clock.now)
+
+    async def done(state: Work) -> dict[str, Any]:
+        return {"log": ["done"]}
+
+    flow = one(done)
+
+    async def main() -> None:
+        async with hf.Engine(store, flows=[flow], clock=clock, inline=True) as engine:
+            run = asyncio.ensure_future(engine.run(flow, run_id="r"))
+            for _ in range(50):
+                await asyncio.sleep(0)
+            engine._runners["r"].lose(StoreBusy("the lease could not be renewed"))
+            with pytest.raises(StoreBusy, match="could not be renewed"):
+                await run
+            store.room = True
+            clock.advance(5)
+            for _ in range(50):
+                await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert [row.kind for row in store.events("r")] == ["RunCreated", "NodeStarted"]

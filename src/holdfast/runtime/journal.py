@@ -112,6 +112,7 @@ class Journal:
         """What the events that are not saved refer to."""
         self._state_bytes = SNAPSHOT_BYTES_MIN // 4
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._given_up: BaseException | None = None
         self.spills: list[str] = []
         """Spilled streams that the log holds as soon as it is saved."""
 
@@ -217,7 +218,8 @@ class Journal:
         return waiter
 
     def give_up(self, error: BaseException) -> None:
-        """Nothing more will be saved: tell those who wait for it."""
+        """Nothing more will be saved, also not what is to be tried again: tell those who wait for it."""
+        self._given_up = error
         waiters, self._waiters = self._waiters, []
         for _, waiter in waiters:
             if not waiter.done():
@@ -257,7 +259,9 @@ class Journal:
 
         def later() -> None:
             try:
-                if known:
+                if self._given_up is not None:  # whoever drove the run was told that this is not recorded
+                    done(self._given_up)
+                elif known:
                     self._commit(append, done, waited + pause)
                 else:
                     self._told(append, done, waited + pause, fault)
