@@ -174,8 +174,7 @@ def _again(options: NodeOptions, state: RunState, node: NodeState, name: str) ->
 def _items(limit: int, node: NodeState, name: str, now: float, wakes: list[float]) -> Iterator[AnyCommand]:
     """Start items as long as there is room; retries and cut ones first. When none is left the node ends."""
     items = node.items
-    if items is None:
-        return
+    assert items is not None, f"{name!r} is open and waits for no decision"  # see Readiness.open
     room = limit - len(items.running)
     for item, at in items.again.items():
         if at > now:

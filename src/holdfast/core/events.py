@@ -107,6 +107,8 @@ class RunClaimed(Event, frozen=True, kw_only=True):
     """An engine took the run up without being asked by a person. What was running has been cut."""
 
     holder: str
+    outlived: bool = False
+    """The process that had it lives, and had to give it up: what was cut has killed nobody."""
 
 
 class RunResumed(Event, frozen=True, kw_only=True):
@@ -117,6 +119,8 @@ class RunResumed(Event, frozen=True, kw_only=True):
     """Failed or held nodes to try again; None: all of them."""
     fresh: bool = False
     force: bool = False
+    outlived: bool = False
+    """The process that had it lives, and had to give it up: what was cut has killed nobody."""
     by: str | None = None
     reason: str | None = None
 

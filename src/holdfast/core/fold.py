@@ -163,7 +163,8 @@ def _check_inside(state: RunState, event: NodeEvent, seq: int) -> None:
     if node is None or node.status != "running":
         raise _out_of_place(state, event, seq)
     item = getattr(event, "item", None)
-    attempt = node.attempt if item is None or node.items is None else node.items.running.get(item, 0)
+    running = node.items.running if node.items is not None else {}
+    attempt = node.attempt if item is None else running.get(item, 0)
     if (event.iteration, event.execution, event.attempt) != (node.iteration, node.execution, attempt):
         raise _late(state, event, node, attempt, seq)
 
@@ -217,13 +218,13 @@ def _forked(state: RunState, event: events.RunForked, stored: Stored) -> None:
 
 
 def _claimed(state: RunState, event: events.RunClaimed, stored: Stored) -> None:
-    _cut(state)
+    _cut(state, outlived=event.outlived)
     state.status = "running"
     settle(state)
 
 
 def _resumed(state: RunState, event: events.RunResumed, stored: Stored) -> None:
-    _cut(state)
+    _cut(state, outlived=event.outlived)
     state.paused = False
     state.failure = state.failure_node = None
     state.asked_at = stored.at
@@ -365,13 +366,11 @@ def _node_started(state: RunState, event: events.NodeStarted, stored: Stored) ->
             node.input = dict(state.values)
         if node.failures or node.items is not None:
             node.failures, node.items = 0, None
-        if node.kept or node.asked or node.streamed:
-            node.kept, node.streamed, node.approved = {}, 0, False
+        if node.kept or node.asked or node.streamed or node.parked:
+            node.kept, node.streamed, node.approved, node.parked = {}, 0, False, {}
         if event.iteration != node.iteration:
             node.crashes = 0  # doing a visit over is no reason to forget whom it killed
             node.fresh = state.fresh.get(event.node, {}).get(event.iteration, 0) if state.fresh else 0
-        if node.parked:
-            node.parked = {}
     elif node.parked:  # its items go on waiting
         node.parked.pop(NODE_LEVEL, None)
     node.iteration, node.execution, node.attempt = event.iteration, event.execution, event.attempt
@@ -571,7 +570,12 @@ def _close(state: RunState, name: str, status: NodeStatus, at: float) -> None:
     if node.kept or node.parked or node.asked:
         node.kept, node.parked, node.approved, node.answer, node.asked = {}, {}, False, None, 0
     node.input = None
-    if node.items is not None or node.retry_at is not None or node.failure is not None or node.question is not None:
+    if (
+        node.items is not None
+        or node.retry_at is not None
+        or node.failure is not None
+        or node.question is not None
+    ):
         node.items = node.retry_at = node.failure = node.question = None
     state.open.pop(name, None)
     if state.failed:
@@ -605,13 +609,13 @@ def _apply(state: RunState, name: str, changes: Changes, seq: int) -> None:
         state.writers.setdefault(field, {})[name] = seq
 
 
-def _cut(state: RunState) -> None:
-    """Whoever ran this is gone: what was running has been cut in the middle."""
+def _cut(state: RunState, *, outlived: bool) -> None:
+    """Whoever ran this is gone, or had to let it go: what was running has been cut in the middle."""
     for name in state.open:
         node = state.nodes[name]
         if node.status == "running":
             spend(state, node, state.at)  # as far as the log knows
-            node.crashes += 1
+            node.crashes += not outlived
             if node.items is not None:
                 _cut_items(node.items)
             set_status(state, node, "interrupted")
@@ -658,10 +662,9 @@ def _reopen(state: RunState) -> None:
         if not node.routed:
             _route_again(state, name)
             continue
-        if node.input is not None:
-            done = state.executions.setdefault(name, {})
-            done[node.iteration] = max(done.get(node.iteration, 0), node.execution)
-            node.attempt = 0
+        done = state.executions.setdefault(name, {})
+        done[node.iteration] = max(done.get(node.iteration, 0), node.execution)
+        node.attempt = 0
         node.items = node.retry_at = node.failure = node.question = None
         node.failures = 0
         node.kept, node.parked, node.approved, node.asked = {}, {}, False, 0
@@ -726,7 +729,6 @@ HANDLERS: dict[type[events.Event], Callable[[RunState, Any, Stored], None]] = {
     events.SignalReceived: inside.signal_received,
 }
 """One handler a kind; a test holds that the closed union is covered."""
-
 
 
 def _check_of(cls: type[events.Event]) -> Callable[[RunState, Any, int], None] | None:

@@ -119,7 +119,8 @@ def _unpark(state: RunState, name: str, level: int) -> None:
     if level == NODE_LEVEL:
         if node.status == "waiting":
             set_status(state, node, "pending")
-    elif node.items is not None:
+    else:
+        assert node.items is not None  # only an item that runs can wait
         node.items.again[level] = 0.0
     awaken(state)
 
@@ -132,7 +133,8 @@ def node_waiting(state: RunState, event: events.NodeWaiting, stored: Stored) -> 
     if event.item is None:
         spend(state, node, stored.at)
         set_status(state, node, "waiting")
-    elif node.items is not None:
+    else:
+        assert node.items is not None  # only an item that runs can wait
         end_item(state, node.items, event, stored.seq)
         node.items.attempts[event.item] = event.attempt
         rest(state, event.node, stored.at)

@@ -29,6 +29,8 @@ class Driving(Keeping):
     _runners: dict[str, Runner | Asleep]
     _asleep: int
     """How many of them are asleep."""
+    _given_up: dict[str, int]
+    """Runs that had to be given up because the store did not answer -> the fence they were held with."""
     _renewal: Renewal | None
     _services: Services | None
     _stopping: str | None
@@ -54,7 +56,9 @@ class Driving(Keeping):
                 del runner, journal
                 journal = await self._sleep_on(run_id, fence, until)
                 runner = self._runners[run_id] = self._runner(journal)
-        except BaseException:
+        except BaseException as fault:
+            if isinstance(fault, StoreError):
+                self._given_up[run_id] = fence
             self._release(run_id, fence)
             raise
         finally:

@@ -143,6 +143,7 @@ class Engine(Working):
         self._inline = inline
         self._services: Services | None = None
         self._runners: dict[str, Runner | Asleep] = {}
+        self._given_up: dict[str, int] = {}
         self._asleep = 0
         """How many of them are asleep."""
         self._followers = Followers()
@@ -626,6 +627,8 @@ class Engine(Working):
         lease = lease or self._claim(run_id)
         try:
             row = row if was_taken else services.store.run(run_id)
+            if self._given_up.pop(run_id, -1) == lease.fence - 1:  # nobody has had it since
+                wish = msgspec.structs.replace(wish, outlived=True)
             return recover(prepare(services, flow, row, lease.fence, wish))
         except Invalid as refused:
             await self._record_refusal(flow, row, lease.fence, refused, wish)

@@ -55,6 +55,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     fresh: bool = False
     claims: bool = False
     """Nobody asked for it: a worker found the run on offer. What failed stays failed, what is paused stays paused."""
+    outlived: bool = False
+    """This process had the run before, and had to give it up because the store did not answer."""
     by: str | None = None
     reason: str | None = None
 
@@ -119,12 +121,13 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: 
 def _taken_up(holder: str, head: RunState, wish: Wish) -> events.Event:
     """How a run that goes on from its end is taken up."""
     if wish.claims:
-        return events.RunClaimed(holder=holder)
+        return events.RunClaimed(holder=holder, outlived=wish.outlived)
     return events.RunResumed(
         holder=holder,
         nodes=_tried_again(head, wish),
         fresh=wish.fresh,
         force=wish.force,
+        outlived=wish.outlived,
         by=wish.by,
         reason=wish.reason,
     )
@@ -195,7 +198,9 @@ def _place(services: Services, row: RunRow, head: RunState, wish: Wish) -> int |
 def _within(services: Services, row: RunRow, to: int) -> int:
     """The same place in a log that a fork may have begun. Where the fork was made is its own first event."""
     trimmed = services.store.upkeep.trimmed(row.run_id)
-    if to < trimmed.base or to + 1 < trimmed.retired:  # a node is done over from the place before it completed
+    if (
+        to < trimmed.base or to + 1 < trimmed.retired
+    ):  # a node is done over from the place before it completed
         gone = history.beginning(services.store, row) if to < trimmed.base else history.retirement(trimmed)
         raise ResumeRefused(
             row.run_id,

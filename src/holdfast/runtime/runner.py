@@ -74,6 +74,8 @@ class Runner:
         self._grace: Timer | None = None
         self._unwinding: Timer | None = None
         self._durability = self.state.options.get("durability", "sync")
+        self.park_after_s = self.services.park_after
+        """How long a coroutine that waits is kept before it is unwound."""
         self.patience_s: float | None = None
         """A run that only waits, and longer than this, need not stay in memory. None: it stays."""
         self.leaves = False

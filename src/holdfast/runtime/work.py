@@ -45,6 +45,7 @@ class Driver(Protocol):
     """What the work inside a node needs of the runner of its run."""
 
     journal: Journal
+    park_after_s: float
 
     def is_current(self, body: Body) -> bool: ...
 
@@ -316,7 +317,7 @@ class Work:
         loop = asyncio.get_running_loop()
         waiter = self._waiters[slot] = loop.create_future()
         clock = self._services.clock
-        timer = clock.call_at(clock.now() + self._services.park_after, self.park)
+        timer = clock.call_at(clock.now() + self._driver.park_after_s, self.park)
         self._adopt()
         if not self._steps:
             self.body.hold_limit()

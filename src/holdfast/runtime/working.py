@@ -25,6 +25,10 @@ from holdfast.storage.contract import Lease, Request
 from holdfast.storage.queues import Taken
 
 
+_SOON_S = 1.0
+"""How long a worker keeps a run that only waits, at most."""
+
+
 class Working(Driving):
     """What an engine does as a worker."""
 
@@ -79,7 +83,9 @@ class Working(Driving):
             return await self._do_as_asked(taken.lease)
         journal = await self._take_up(run_id, Wish(claims=True), taken.lease)
         runner = Runner(journal)
-        runner.patience_s, runner.leaves = self.settings.park_after, True
+        # What waits has a slot and a place in its queue that others could use.
+        runner.park_after_s = runner.patience_s = min(self.settings.park_after, _SOON_S)
+        runner.leaves = True
         return await self._drive(journal, runner, raises=False)
 
     async def _do_as_asked(self, lease: Lease) -> Run[Any]:

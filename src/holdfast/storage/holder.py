@@ -61,6 +61,11 @@ def alive(holder: Holder) -> bool | None:
     return _runs(holder.pid, holder.process_started)
 
 
+def alive_elsewhere(holder: Holder) -> bool | None:
+    """The same for a database that other machines use: one that was started at another time may be another one of this name."""
+    return alive(holder) if holder.boot == _boot() else None
+
+
 def is_held(holder: Holder | None, expires_at: float, now: float, alive: Alive = alive) -> bool:
     """Whether a lease of this holder keeps others out: its time has not run out, and it is not known to be dead."""
     return holder is not None and expires_at > now and alive(holder) is not False

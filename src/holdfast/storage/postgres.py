@@ -54,7 +54,7 @@ class PostgresStore:
         unsafe: bool | None = None,
         clock: Callable[[], float] | None = None,
         local: Callable[[], float] = time.monotonic,
-        alive: holders.Alive = holders.alive,
+        alive: holders.Alive = holders.alive_elsewhere,
         busy_timeout_s: float = 5.0,
         blobs: Blobs | None = None,
     ) -> None:
@@ -183,6 +183,7 @@ class PostgresStore:
         return self._wire.write("claim", write)
 
     def _take_lease(self, transaction: Transaction, run_id: str, holder: Holder) -> Lease:
+        transaction.look()
         run, seq, fence, now, old_id = self._find(transaction, "lease", run_id, self._given_now())
         old = None
         if old_id is not None and old_id != holder.id:
@@ -199,6 +200,7 @@ class PostgresStore:
     def renew(self, holder: Holder) -> None:
         def write(session: Session) -> None:
             with session.transaction() as transaction:
+                transaction.look()
                 if holder.ttl_s > 0:
                     self._renew(transaction, holder)
                 else:
@@ -210,6 +212,7 @@ class PostgresStore:
         self._wire.write("renew", write)
 
     def _renew(self, transaction: Transaction, holder: Holder) -> None:
+        transaction.look()
         transaction.do("renew_holder", holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid,
                        holder.process_started, holder.ttl_s, self._given_now())  # fmt: skip
 

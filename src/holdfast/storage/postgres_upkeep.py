@@ -41,7 +41,7 @@ class PostgresUpkeep:
     """The care of what `wire` leads to. `now` is a clock that was given; None: the database's."""
 
     def __init__(
-        self, wire: Wire, now: Callable[[], float | None], alive: holders.Alive = holders.alive
+        self, wire: Wire, now: Callable[[], float | None], alive: holders.Alive = holders.alive_elsewhere
     ) -> None:
         self._wire = wire
         self._now = now
@@ -211,10 +211,18 @@ def call(program: str, address: Address | None, *options: str) -> str:
     )
     if done.returncode:
         said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise StoreError(
-            f"{where}: {program} failed: {said.replace(plain, where)[:500] if plain else said[:500]}"
-        )
+        told = said.replace(plain, where)[:500] if plain else said[:500]
+        raise StoreError(f"{where}: {program} failed: {told}{_way_out(program, said)}")
     return done.stdout
+
+
+def _way_out(program: str, said: str) -> str:
+    if "version mismatch" not in said and "unsupported version" not in said:
+        return ""
+    return (
+        f". Put the {program} of a PostgreSQL at least as new as the server and the backup first on PATH, or call it where the "
+        "server runs."
+    )
 
 
 def _apart(conninfo: str) -> tuple[str, str]:
