@@ -88,7 +88,7 @@ class PatientEngine(Engine):
         self, journal: Journal, runner: Runner | None = None, *, raises: bool = True
     ) -> Run[Any]:
         runner = runner or Runner(journal)
-        runner.patience_s = _PATIENCE_S
+        runner.patience_s, runner.leaves = _PATIENCE_S, True
         return await super()._drive(journal, runner, raises=raises)
 
 
