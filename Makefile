@@ -14,14 +14,14 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python;
 
 # A .venv whose Python is gone (uninstalled, moved) holds no installation, whatever its stamps say.
 ifeq ($(shell test -x $(BIN)/python || echo gone),gone)
-$(shell rm -f $(VENV)/.installed $(VENV)/.installed-dev)
+$(shell rm -f $(VENV)/.installed $(VENV)/.installed-dev $(VENV)/.installed-night)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-full format clean
+.PHONY: help demo test check bench bench-full prove prove-night format clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.installed ## kill a workflow in the middle and see it carry on
 	@$(BIN)/holdfast demo
@@ -40,6 +40,12 @@ bench: $(VENV)/.installed-dev ## measure speed and size on this disk, beside the
 
 bench-full: $(VENV)/.installed-dev ## the same with more rounds, and the peers at full size
 	@$(BIN)/python -m bench --full $(ARGS)
+
+prove: $(VENV)/.installed-dev ## simulate, crash, cut the power, stop, kill: one table, under 10 minutes
+	@$(BIN)/python tests/proof/prove.py $(ARGS)
+
+prove-night: $(VENV)/.installed-night ## the same for hours (HOURS=8), and the coverage and the mutants of the core
+	@$(BIN)/python tests/proof/prove.py --hours $(or $(HOURS),8) $(ARGS)
 
 format: $(VENV)/.installed-dev ## format the code and mend what ruff can mend
 	@$(BIN)/ruff format .
@@ -67,3 +73,8 @@ $(VENV)/.installed-dev: pyproject.toml $(BIN)/python
 	@echo "Installing Holdfast and what its tests need into $(VENV) ..."
 	@$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-night: $(VENV)/.installed-dev
+	@echo "Installing what a night of proving needs into $(VENV) ..."
+	@$(PIP) --editable '.[dev,night]'
+	@touch $@

@@ -6,6 +6,8 @@ asked and told. Nothing is overwritten, and every command may be killed and call
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import msgspec
@@ -24,7 +26,7 @@ from holdfast.runtime import retention, settings
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.retention import Choice, Policy, Pruned, Swept
-from holdfast.storage import restoring
+from holdfast.storage import remote, restoring
 
 _NAMED_MAX = 3
 
@@ -166,8 +168,8 @@ def _prune_many(
         chosen = retention.choose(engine.store, wanted)
         if dry_run:
             return chosen, None
-        done = []
-        with gauge(quiet=as_json) as tell:
+        done: list[Choice] = []
+        with _told_at_least(done, quiet=as_json), gauge(quiet=as_json) as tell:
             for choice in retention.delete_all(engine.store, chosen, place):
                 done.append(choice)
                 tell("runs", len(done), len(chosen))
@@ -183,6 +185,17 @@ def _prune_many(
     _say_choices(chosen, dry_run=dry_run)
     if swept is not None:
         _say_swept(swept)
+
+
+@contextmanager
+def _told_at_least(done: list[Choice], *, quiet: bool) -> Iterator[None]:
+    """What went before an error is told all the same: it is gone."""
+    try:
+        yield
+    except HoldfastError:
+        if done and not quiet:
+            _say_choices(done, dry_run=False)
+        raise
 
 
 def _say_choices(chosen: list[Choice], *, dry_run: bool) -> None:
@@ -268,7 +281,7 @@ def unarchive(
 
     run_id = stores.read(store, use, create=True)
     if as_json:
-        screen.say_json({"id": run_id, "place": place})
+        screen.say_json({"id": run_id, "place": remote.shown(place)})
         return
     screen.say(("back  ", "bold green"), run_id)
     say_ways([Way(line("show", run_id, store=store), "look at it")])

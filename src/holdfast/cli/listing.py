@@ -32,6 +32,7 @@ from holdfast.core.definition import Definition
 from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, did_you_mean, named
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.views import NodeView, Run
+from holdfast.storage import urls
 from holdfast.storage.contract import STATUSES, RunRow, RunStatus
 
 _GOING = frozenset({"running", "waiting", "paused", "interrupted"})
@@ -167,7 +168,9 @@ def _carries_on(one: _Listed, store: str | None) -> Way:
 
 def _say_where_to_look(listed: list[_Listed], store: str | None) -> None:
     if any(seen.questions for _, seen in listed):
-        asked = f"{program.name()} questions" + (f" --store {shlex.quote(store)}" if store else "")
+        asked = f"{program.name()} questions" + (
+            f" --store {shlex.quote(urls.shown(store))}" if store else ""
+        )
         screen.say((f"\n`{asked}` lists what is asked, and the commands that answer.", "dim"))
     if any(row.status in ("failed", "waiting", "paused") and not seen.cut for row, seen in listed):
         show_it = line("show", "RUN", store=store)

@@ -20,6 +20,7 @@ from holdfast.runtime import history, settings
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.scribe import WANTED
 from holdfast.runtime.views import EventView, Run
+from holdfast.storage import urls
 from holdfast.storage.contract import RunRow, RunStatus
 
 _ENDINGS = {"cancelled": "RunCancelled", "paused": "RunPaused", "interrupted": "RunInterrupted"}
@@ -272,12 +273,12 @@ def line(
     run_base: str | None = None,
     executes: bool = False,
 ) -> str:
-    """A command as it would be typed. `executes`: it needs the flow's file, unless the project lists it."""
+    """A command as it would be typed, without any password. `executes`: it needs the flow's file, unless the project lists it."""
     words = [verb, run, *(_file(file) if executes else ()), *rest]
     if run_base is not None:
         words += ["--run-base", run_base]
     if store is not None:
-        words += ["--store", store]
+        words += ["--store", urls.shown(store)]
     return f"{program.name()} {shlex.join(words)}"
 
 

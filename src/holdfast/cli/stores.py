@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -17,6 +16,7 @@ from holdfast.errors import RunNotFound, StoreUnusable, did_you_mean
 from holdfast.runtime import blocking, settings
 from holdfast.runtime.engine import Engine
 from holdfast.storage.contract import Query
+from holdfast.storage.urls import sqlite_path
 
 T = TypeVar("T")
 Use = Callable[[Engine], Awaitable[T]]
@@ -83,12 +83,7 @@ def _no_place(missing: RunNotFound) -> RunNotFound:
 def require(store: str | None) -> None:
     """Refuse a store that would have to be made."""
     url = settings.resolve({"store": store}).store
-    path = url
-    if match := re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", url):
-        if match[1].lower() != "sqlite":
-            return
-        path = url[match.end() :].removeprefix("//")
-    path = os.path.expanduser(path)
+    path = os.path.expanduser(sqlite_path(url) or "")
     empty = os.path.isfile(path) and not os.path.getsize(path)
     if path and (empty or not os.path.exists(path)):
         told = ": the file is empty" if empty else ""

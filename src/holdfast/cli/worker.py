@@ -26,6 +26,7 @@ from holdfast.runtime.engine import Engine
 from holdfast.runtime.recovery import Finding, Recovery, Report
 from holdfast.runtime.views import Run
 from holdfast.runtime.worker import Trouble
+from holdfast.storage.contract import RunRow
 from holdfast.storage.queues import DEFAULT_QUEUE, Queue
 
 _FINDINGS_MAX = 100
@@ -66,6 +67,8 @@ def worker(
     Takes runs that were started, whose time has come, or that a process left behind, of the flows it was given. Many workers may
     share a store. SIGTERM or Ctrl-C lets it drain.
     """
+    if concurrency is not None and concurrency < 1:
+        raise SettingError(f"--concurrency {concurrency}: give a whole number, at least 1")
     known = _flows_of([*(files or []), *(flows or [])])
     for name in queue or []:
         checked_queue(name)
@@ -217,7 +220,7 @@ def start(
     if timeout is not None and not timeout > 0:
         raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
 
-    async def use(engine: Engine) -> str:
+    async def use(engine: Engine) -> RunRow:
         await engine.start(
             flow,
             value,
@@ -228,17 +231,15 @@ def start(
             priority=priority,
             by=options.who(by),
         )
-        return engine.store.run(chosen).status
+        return engine.store.run(chosen)
 
-    status = stores.execute(store, use, {"flows": [flow], "run_base": run_base}, create=True)
+    row = stores.execute(store, use, {"flows": [flow], "run_base": run_base}, create=True)
     executes = line("worker", file, store=store)
     if as_json:
-        screen.say_json(
-            {"id": chosen, "status": status, "queue": queue or DEFAULT_QUEUE, "executes": executes}
-        )
+        screen.say_json({"id": chosen, "status": row.status, "queue": row.queue, "executes": executes})
         return
-    screen.say((status, screen.STYLES.get(status, "")), f"  {chosen}")
-    if status == "pending":
+    screen.say((row.status, screen.STYLES.get(row.status, "")), f"  {chosen}")
+    if row.status == "pending":
         screen.say(f"  a worker executes it: {executes}")
 
 

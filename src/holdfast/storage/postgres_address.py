@@ -2,7 +2,8 @@
 
 It owns no connection. Invariant: nothing that is printed holds a password. The shape of the URL is checked here, before
 the driver sees it, because the driver's own complaints may quote what stands in the wrong place, and that may be
-half of a password.
+half of a password. Of the options only those are shown that libpq knows and that hold no secret: a name with a slip in it
+may well be `password`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,18 @@ _SHAPE = re.compile(
 _PORT = re.compile(r":(?![0-9]{0,5}(?:,|$))")
 _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _SCHEMA_NAME = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
-_SECRET = re.compile(r"password|secret|token", re.IGNORECASE)
+SECRET_OPTIONS = frozenset({
+    "oauth_client_secret", "password", "scram_client_key", "scram_server_key", "sslpassword",
+})  # fmt: skip
+SHOWN_OPTIONS = frozenset({
+    "application_name", "channel_binding", "client_encoding", "connect_timeout", "dbname", "fallback_application_name",
+    "gssdelegation", "gssencmode", "gsslib", "host", "hostaddr", "keepalives", "keepalives_count", "keepalives_idle",
+    "keepalives_interval", "krbsrvname", "load_balance_hosts", "max_protocol_version", "min_protocol_version",
+    "oauth_client_id", "oauth_issuer", "oauth_scope", "options", "passfile", "port", "replication", "require_auth",
+    "requirepeer", "service", "ssl_max_protocol_version", "ssl_min_protocol_version", "sslcert", "sslcertmode",
+    "sslcompression", "sslcrl", "sslcrldir", "sslkey", "sslkeylogfile", "sslmode", "sslnegotiation", "sslrootcert", "sslsni",
+    "target_session_attrs", "tcp_user_timeout", "user",
+})  # fmt: skip
 _YES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _CONNECTION = {
     "connect_timeout": "10",
@@ -48,7 +60,7 @@ class Address:
         self.schema = _schema(options.pop("schema", None) if schema is None else schema)
         self.unsafe = _unsafe(options.pop("unsafe", None)) if unsafe is None else unsafe
         place = f"{match['hosts']}/{match['database'] or ''}"
-        shown = {name: value for name, value in options.items() if not _SECRET.search(name)}
+        shown = {name: value for name, value in options.items() if name in SHOWN_OPTIONS}
         if self.schema != SCHEMA:
             shown["schema"] = self.schema
         if self.unsafe:

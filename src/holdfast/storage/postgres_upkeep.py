@@ -14,10 +14,11 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import IO
 from urllib.parse import unquote
 
 from msgspec.structs import astuple
@@ -189,8 +190,55 @@ class PostgresUpkeep:
         return found[0]
 
 
-def call(program: str, address: Address | None, *options: str) -> str:
-    """Have a program of PostgreSQL do something, with this database or with none: what it printed."""
+def call(program: str, address: Address | None, *options: str, into: IO[bytes] | None = None) -> str:
+    """Have a program of PostgreSQL do something, with this database or with none: what it printed, unless that goes `into`."""
+    words, environment = _command(program, address, options)
+    done = subprocess.run(  # noqa: S603 - the words are ours
+        words,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if into is None else into,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise _failure(program, address, done.stderr, done.returncode)
+    return done.stdout or ""
+
+
+@contextmanager
+def script(address: Address) -> Iterator[IO[bytes]]:
+    """What is written in here is done by psql in one transaction: nothing of it is kept if the block raises, or if this process
+    dies in it, because then the script ends before its `commit`.
+    """
+    options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--file=-")
+    words, environment = _command("psql", address, options)
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(  # noqa: S603 - the words are ours
+            words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said
+        ) as psql,
+    ):
+        assert psql.stdin is not None
+        try:
+            with psql.stdin as text:
+                text.write(b"begin;\n")
+                text.flush()
+                yield text
+                text.write(b"commit;\n")
+        except (StoreError, BrokenPipeError):
+            if not psql.wait():
+                raise
+        if psql.wait():  # where it ended first, whatever wrote to it failed only because of that
+            said.seek(0)
+            raise _failure("psql", address, said.read().decode(errors="replace"), psql.returncode)
+
+
+def _command(
+    program: str, address: Address | None, options: tuple[str, ...]
+) -> tuple[list[str], dict[str, str]]:
+    """The words that call a program, and its environment, which holds the password."""
     where = address.url if address is not None else "PostgreSQL"
     found = shutil.which(program)
     if found is None:
@@ -201,19 +249,16 @@ def call(program: str, address: Address | None, *options: str) -> str:
         )
     plain, password = _apart(address.conninfo) if address is not None else ("", "")
     secret = {"PGPASSWORD": password} if password else {}
-    done = subprocess.run(  # noqa: S603 - the words are ours
-        [found, *(["--no-password", f"--dbname={plain}"] if plain else []), *options],
-        env={**os.environ, **secret},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        told = said.replace(plain, where)[:500] if plain else said[:500]
-        raise StoreError(f"{where}: {program} failed: {told}{_way_out(program, said)}")
-    return done.stdout
+    place = ["--no-password", f"--dbname={plain}"] if plain else []
+    return [found, *place, *options], {**os.environ, **secret}
+
+
+def _failure(program: str, address: Address | None, stderr: str, code: int) -> StoreError:
+    said = " ".join(stderr.split()) or f"exit code {code}"
+    if address is None:
+        return StoreError(f"PostgreSQL: {program} failed: {said[:500]}{_way_out(program, said)}")
+    told = said.replace(_apart(address.conninfo)[0], address.url)[:500]
+    return StoreError(f"{address.url}: {program} failed: {told}{_way_out(program, said)}")
 
 
 def _way_out(program: str, said: str) -> str:

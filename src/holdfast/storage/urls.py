@@ -16,12 +16,16 @@ from holdfast.errors import SettingError, did_you_mean
 from holdfast.storage.blobs import Blobs, FileBlobs, MemoryBlobs
 from holdfast.storage.contract import Store
 from holdfast.storage.memory import MemoryStore
+from holdfast.storage.postgres_address import SECRET_OPTIONS, SHOWN_OPTIONS, Address
 from holdfast.storage.remote import FsspecBlobs
 from holdfast.storage.sqlite import SqliteStore
 
 SCHEMES = ("memory", "sqlite", "postgresql")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _NAME = re.compile(r"[A-Za-z0-9._-]{0,128}")
+_PATH = re.compile(r"(?:~|\.{1,2}/|/)")
+_KEYWORD = re.compile(r"\s*([A-Za-z_]+)\s*=")
+_LOGIN = re.compile(r"postgres(?:ql)?:|[^/]*:.*@", re.IGNORECASE | re.DOTALL)
 _memory_blobs: dict[str, MemoryBlobs] = {}
 
 
@@ -65,8 +69,23 @@ def sqlite_path(url: str | os.PathLike[str]) -> str | None:
     text = os.fspath(url)
     match = _SCHEME.match(text)
     if match is None:
-        return text or None
+        return _bare_path(url) or None
     return _sqlite_path(text[match.end() :]) if match[1].lower() == "sqlite" else None
+
+
+def shown(url: str | os.PathLike[str]) -> str:
+    """A URL or path of a store as it may be printed, and typed where the password is known by other means."""
+    text = os.fspath(url)
+    match = _SCHEME.match(text)
+    try:
+        if match is None:
+            return _bare_path(url)
+        scheme = match[1].lower()
+        if scheme in ("postgresql", "postgres"):
+            return Address(text).url
+    except SettingError:
+        return "URL"
+    return text if scheme in SCHEMES else f"{scheme}://…"
 
 
 def _open(
@@ -81,7 +100,7 @@ def _open(
         )
     match = _SCHEME.match(text)
     if match is None:
-        return SqliteStore(text, clock=clock or machine)
+        return SqliteStore(_bare_path(url), clock=clock or machine)
     scheme, rest = match[1].lower(), text[match.end() :]
     if scheme == "memory":
         return MemoryStore(_memory_name(rest), clock=clock or machine)
@@ -105,6 +124,23 @@ def _postgres(url: str, clock: Callable[[], float] | None) -> Store:
             "a PostgreSQL store needs the package psycopg: pip install 'holdfast[postgres]'"
         ) from None
     return PostgresStore(url, clock=clock)
+
+
+def _bare_path(url: str | os.PathLike[str]) -> str:
+    """A path without a scheme. What looks like the way to a database is refused, unquoted: it would become the name of a file,
+    with the password in it.
+    """
+    text = os.fspath(url)
+    if not isinstance(url, str) or _PATH.match(text):
+        return text
+    keyword, known = _KEYWORD.match(text), SHOWN_OPTIONS | SECRET_OPTIONS
+    word = keyword[1].lower() if keyword is not None else ""
+    if word in known or did_you_mean(word, known) or _LOGIN.match(text):
+        raise SettingError(
+            "the store looks like the address of a database, and not like a path or a URL. A PostgreSQL store is "
+            "postgresql://user:password@host:5432/database, with options behind a ?; a file of such a name is ./NAME."
+        )
+    return text
 
 
 def _memory_name(rest: str) -> str:

@@ -1,0 +1,265 @@
+"""The parts of the proof: each tries something, and says in lines of a table how much of it, what was wanted and what was wrong.
+
+A part knows the program that does the work and what it must reach; it judges nothing that this program has not judged. `prove`
+runs each in a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parent.parent
+ROOT = TESTS.parent
+sys.path += [str(TESTS / name) for name in ("proof", "simulation", "chaos", "")]
+CHECKED_EVENTS = 1_000_000
+CHECKED_S = 30.0
+_PIECE_S = 240.0
+"""Schedules are played in pieces, so that a night of them fits into memory."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table."""
+
+    what: str
+    many: str
+    target: str
+    met: bool
+    violations: int = 0
+    told: str = ""
+    """More about it, for those who ask."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something to prove: how, whether it wants all cores for itself, and how much of it is done in `make prove`."""
+
+    prove: Callable[[float, int], list[Line]]
+    """Takes a size (seconds, rounds or runs: its own measure) and a seed."""
+    size: float
+    nightly: float = 0.0
+    """The same for each hour of a night; 0: the night does no more of it."""
+    alone: bool = False
+    only_at_night: bool = False
+
+
+PARTS: dict[str, Part] = {}
+
+
+def part(size: float = 0.0, **options: Any) -> Callable[[Callable[[float, int], list[Line]]], Any]:
+    """Put a function into the list of parts, in the order of the table."""
+
+    def register(prove: Callable[[float, int], list[Line]]) -> Callable[[float, int], list[Line]]:
+        PARTS[prove.__name__.replace("_", " ")] = Part(prove, size, **options)
+        return prove
+
+    return register
+
+
+def number(text: str) -> float:
+    """The first number in a text."""
+    found = re.search(r"[\d,]+(?:\.\d+)?", text)
+    assert found is not None, text
+    return float(found[0].replace(",", ""))
+
+
+# --- in one process ----------------------------------------------------------------------------------
+
+
+@part(size=70, nightly=1100, alone=True)
+def simulated_schedules(seconds: float, seed: int) -> list[Line]:
+    """The real engine and workers on a seeded loop, with faults."""
+    import figures
+
+    pieces = max(1, round(seconds / _PIECE_S))
+    schedules = violations = 0
+    told: dict[str, str] = {}
+    for piece in range(pieces):
+        told, _ = figures.prove(
+            seconds / pieces, processes=2, first=seed * 1_000_000_000 + piece * 10_000_000
+        )
+        schedules += int(number(told["schedules"]))
+        violations += int(number(told["violations"]))
+        print("\n".join(f"{name:<24}{value}" for name, value in told.items()), flush=True)
+    rate = schedules / seconds * 60
+    shown = ("events, mean", "events, distribution", "workers, mean", "faults, mean", "faults by kind")
+    least = [number(re.search(r"least (\d+)", told[name])[0]) for name in ("workers, mean", "faults, mean")]  # type: ignore[index]
+    mean = number(told["events, mean"])
+    distribution = "; ".join(f"{name} {told[name]}" for name in shown)
+    return [
+        Line("simulated schedules", f"{schedules:,}, {rate:,.0f} a minute", "≥ 10,000 a minute", rate >= 10_000,
+             violations, distribution),
+        Line("a schedule", f"{mean:.0f} events, ≥ {least[0]:.0f} workers, ≥ {least[1]:.0f} faults",
+             "≥ 40 (mean), 2, 1", mean >= 40 and least[0] >= 2 and least[1] >= 1),
+    ]  # fmt: skip
+
+
+@part()
+def planted_bugs(size: float, seed: int) -> list[Line]:
+    """Bugs on purpose, each of which the simulator must find."""
+    import figures
+
+    told, sharp = figures.prove_teeth()
+    said = told["planted bugs found"]
+    return [
+        Line(
+            "planted bugs found",
+            said.partition(";")[0],
+            "all of ≥ 25",
+            sharp and number(said) >= 25,
+            told=said,
+        )
+    ]
+
+
+@part()
+def golden_histories(size: float, seed: int) -> list[Line]:
+    """Logs of earlier versions, replayed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(TESTS / "histories")],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    print(done.stdout, done.stderr, flush=True)
+    kept = len(list((TESTS / "histories").glob("v*/*.jsonl")))
+    wrong = sum(map(int, re.findall(r"(\d+) (?:failed|error)", done.stdout)))
+    return [Line("golden histories", str(kept), "all read as they were meant", done.returncode == 0, wrong)]
+
+
+@part()
+def checked_events(size: float, seed: int) -> list[Line]:
+    """How fast the independent checker reads."""
+    sys.path.insert(0, str(ROOT))
+    from bench import checking
+
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        checking.main(CHECKED_EVENTS)
+    took = number(said.getvalue().partition("checked in")[2])
+    print(said.getvalue(), flush=True)
+    return [
+        Line(
+            "events checked", f"{CHECKED_EVENTS:,} in {took:.1f} s", f"≤ {CHECKED_S:.0f} s", took <= CHECKED_S
+        )
+    ]
+
+
+# --- on a real disk ----------------------------------------------------------------------------------
+
+
+@part(size=170, nightly=900, alone=True)
+def crash_points(seconds: float, seed: int) -> list[Line]:
+    """A crash or a fault at every call that changes the disk, and during the recovery from it."""
+    import crash_points as crashes
+
+    told = crashes.main(seconds)
+    if "skipped" in told:
+        return [Line("crash points", "0", "100 % x 7 modes", met=False, told=told["skipped"])]
+    points, modes, wrong = told["crash points"], told["fault modes"], told["violations"]
+    return [
+        Line("crash points", f"{points:,} x {modes} modes = {told['cases']:,}", "100 % x 7 modes",
+             told["cases"] == points * modes and modes == 7, wrong, _listed(told)),
+        Line("crashes while recovering", f"{told['crashes in recovery']:,}", "≥ 1,000",
+             told["crashes in recovery"] >= 1000),
+    ]  # fmt: skip
+
+
+@part(size=200, nightly=600, alone=True)
+def power_loss(seconds: float, seed: int) -> list[Line]:
+    """What a disk may hold when the power went."""
+    import power_loss as losses
+
+    wanted = losses.STATES if seconds <= PARTS["power loss"].size else 10**9
+    told = losses.main(seconds, wanted)
+    if "skipped" in told:
+        return [Line("power-loss states", "0", "≥ 20,000", met=False, told=told["skipped"])]
+    states, wrong = told["power-loss states"], told["violations"]
+    return [Line("power-loss states", f"{states:,}", "≥ 20,000", states >= 20_000, wrong, _listed(told))]
+
+
+# --- real processes ----------------------------------------------------------------------------------
+
+
+@part(size=200, nightly=500)
+def zombie_rounds(rounds: float, seed: int) -> list[Line]:
+    """A process that is stopped beyond its lease and comes back."""
+    import zombies
+
+    told = zombies.main(rounds)
+    many, stale = told["zombie rounds"], told["stale writes in the control"]
+    return [
+        Line("zombie rounds (SIGSTOP)", f"{many:,}", "≥ 200", many >= 200, told["violations"], _listed(told)),
+        Line("stale writes without the fence", str(stale), "> 0 (the control)", stale > 0),
+    ]
+
+
+@part(size=150, nightly=1000)
+def chaos_on_sqlite(runs: float, seed: int) -> list[Line]:
+    """A fleet that is killed and paused."""
+    return _chaos("SqliteGround", int(runs), seed)
+
+
+@part(size=150, nightly=1000)
+def chaos_on_postgres(runs: float, seed: int) -> list[Line]:
+    """The same, and the database is restarted as well."""
+    return _chaos("PostgresGround", int(runs), seed)
+
+
+def _chaos(ground: str, runs: int, seed: int) -> list[Line]:
+    import chaos
+
+    with tempfile.TemporaryDirectory(prefix="hf-chaos-") as folder:
+        made = chaos.SqliteGround(Path(folder)) if ground == "SqliteGround" else chaos.PostgresGround()
+        try:
+            found = chaos.endure(
+                made, Path(folder), chaos.Plan(seed=seed, runs=runs, batches=max(10, runs // 25))
+            )
+        finally:
+            made.close()
+    print(found, *found.violations[:20], sep="\n  VIOLATION ", flush=True)
+    many = f"{found.ended} runs, {found.kills} kills, {found.pauses} pauses"
+    many += f", {found.restarts} restarts" if found.restarts else ""
+    return [
+        Line(
+            f"chaos on {found.ground}",
+            many,
+            "all runs end",
+            found.ended == runs,
+            len(found.violations),
+            str(found),
+        )
+    ]
+
+
+# --- only at night -----------------------------------------------------------------------------------
+
+
+@part(only_at_night=True, alone=True)
+def branch_coverage(size: float, seed: int) -> list[Line]:
+    """Branches of the parts on which all promises rest, taken by their own tests."""
+    import covered
+
+    share, missing = covered.main()
+    return [Line("branch coverage", f"{share:.2f} %", "100 %", share >= 100.0, told=missing)]
+
+
+@part(only_at_night=True, nightly=1800, alone=True)
+def mutants_of_the_core(seconds: float, seed: int) -> list[Line]:
+    """Small mistakes in the core, each of which the core's own tests must find."""
+    import mutation
+
+    told = mutation.main(seconds)
+    many = f"{told['killed']} of {told['tried']} ({told['share']:.1%})"
+    return [Line("mutants killed", many, "≥ 85 %", told["share"] >= 0.85, told=_listed(told))]
+
+
+def _listed(told: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in told.items() if not isinstance(value, list))

@@ -1,0 +1,221 @@
+"""`make prove`: everything that this repository can do to show that it keeps its promises, in one table.
+
+    python tests/proof/prove.py                      # under 10 minutes on two cores
+    python tests/proof/prove.py --hours 8            # make prove-night: more of everything, coverage and mutants too
+    python tests/proof/prove.py --only "crash points" --only "zombie rounds"
+    python tests/proof/prove.py --write-docs build/prove.json
+
+Exit code 1: something was violated, or a target was missed. The table is also written as JSON (`--json`), and what each part said
+lies beside that. Parts that want both cores run one after the other; the others two at a time. What is tried follows from
+the seed, which is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import apsw
+from parts import PARTS, ROOT, Line
+from rich.console import Console
+from rich.table import Table
+
+import holdfast
+
+PAGE = ROOT / "docs" / "reliability.md"
+BEGIN, END = "<!-- figures: written by `tests/proof/prove.py --write-docs` -->", "<!-- end of figures -->"
+BUSY = (
+    " **The machine was busy with other work** (load {load} when it began), so what is counted by the minute, or in a "
+    "given time, is less than a quiet one shows."
+)
+_LAST_WORDS = 1500
+
+
+# --- running the parts -------------------------------------------------------------------------------
+
+
+def run(name: str, size: float, seed: int, folder: Path) -> tuple[list[Line], float]:
+    """One part, in a process of its own; its lines, and how long it took."""
+    began = time.monotonic()
+    told, log = folder / f"{name}.json", folder / f"{name}.log"
+    told.unlink(missing_ok=True)
+    asked = ["--part", name, "--size", str(size), "--seed", str(seed), "--json", str(told)]
+    with log.open("wb") as said:
+        done = subprocess.run(
+            [sys.executable, __file__, *asked], stdout=said, stderr=subprocess.STDOUT, check=False, cwd=ROOT
+        )
+    seconds = time.monotonic() - began
+    if done.returncode or not told.exists():
+        words = log.read_text(errors="replace")[-_LAST_WORDS:]
+        return [Line(name, "broke", "to come to its end", met=False, told=words)], seconds
+    return [Line(**line) for line in json.loads(told.read_text())], seconds
+
+
+def run_all(names: list[str], sizes: dict[str, float], seed: int, folder: Path) -> dict[str, list[Line]]:
+    """All parts; those that want all cores first, one by one, and then the others, two at a time."""
+    found: dict[str, list[Line]] = {}
+
+    def one(name: str) -> None:
+        print(f"  {name} …", flush=True)
+        lines, seconds = run(name, sizes[name], seed, folder)
+        found[name] = lines
+        for line in lines:
+            print(
+                f"  {name}: {line.many} ({seconds:.0f} s)" + ("" if is_well(line) else "  WRONG"), flush=True
+            )
+            if not is_well(line):
+                print(f"    see {folder / name}.log", flush=True)
+
+    for name in names:
+        if PARTS[name].alone:
+            one(name)
+    with ThreadPoolExecutor(2) as hands:
+        list(hands.map(one, sorted((n for n in names if not PARTS[n].alone), key=lambda n: -PARTS[n].size)))
+    return {name: found[name] for name in names}
+
+
+def is_well(line: Line) -> bool:
+    return line.met and not line.violations
+
+
+# --- telling -----------------------------------------------------------------------------------------
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "holdfast": holdfast.__version__,
+        "python": platform.python_version(),
+        "sqlite": apsw.sqlite_lib_version(),
+        "system": platform.system(),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def document(
+    lines: list[Line], seconds: float, seed: int, hours: float, on: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    return {
+        "on": time.strftime("%Y-%m-%d", time.gmtime()),
+        "machine": on or machine(),
+        "seed": seed,
+        "hours": hours,
+        "seconds": round(seconds),
+        "well": all(map(is_well, lines)),
+        "lines": [asdict(line) for line in lines],
+    }
+
+
+def show(document: dict[str, Any]) -> None:
+    """The one table."""
+    table = Table(title=f"make prove: {document['seconds'] / 60:.1f} minutes, seed {document['seed']}")
+    for heading in ("what", "how many", "target", "result"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("violations", justify="right")
+    for told in document["lines"]:
+        line = Line(**told)
+        table.add_row(
+            line.what,
+            line.many,
+            line.target,
+            "met" if line.met else "MISSED",
+            str(line.violations),
+            style="" if is_well(line) else "bold red",
+        )
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(table)
+    for told in document["lines"]:
+        if told["told"] and (told["what"] == "simulated schedules" or not is_well(Line(**told))):
+            console.print(f"{told['what']}: {told['told']}", markup=False, highlight=False)
+
+
+def figures_of(document: dict[str, Any]) -> str:
+    """The same table as a document has it, and what the parts told."""
+    on = document["machine"]
+    told = [
+        f"A run of {document['on']}: Holdfast {on['holdfast']}, Python {on['python']}, SQLite {on['sqlite']},",
+        f"{on['cores']} cores, {document['seconds'] / 60:.1f} minutes, seed {document['seed']}."
+        + (BUSY.format(**on) if on.get("load", 0) > on["cores"] / 2 else ""),
+        *(["", f"**{document['note']}**"] if document.get("note") else []),
+        "",
+        "| what | how many | target | result | violations |",
+        "|---|---|---|---|---|",
+    ]
+    for line in document["lines"]:
+        result = "met" if line["met"] else "**missed**"
+        told.append(
+            f"| {line['what']} | {line['many']} | {line['target']} | {result} | {line['violations']} |"
+        )
+    told += ["", *(f"- {line['what']}: {line['told']}" for line in document["lines"] if line["told"])]
+    return "\n".join(told)
+
+
+def write_docs(file: Path, page: Path = PAGE, note: str = "") -> None:
+    """Put the figures of a result into the document, with what a reader has to know of them."""
+    text = page.read_text("utf-8")
+    assert text.count(BEGIN) == text.count(END) == 1, f"{page} has no place for figures"
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    made = figures_of({"note": note, **json.loads(file.read_text("utf-8"))})
+    page.write_text(f"{before}{BEGIN}\n{made}\n{END}{after}", "utf-8")
+
+
+# --- the command -------------------------------------------------------------------------------------
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--hours", type=float, default=0.0, help="go on for so long; 0: under ten minutes")
+    parser.add_argument(
+        "--only", action="append", choices=list(PARTS), help="this part only; may be repeated"
+    )
+    parser.add_argument("--seed", type=int, help="what is tried; a night draws its own")
+    parser.add_argument(
+        "--json", type=Path, default=ROOT / "build" / "prove.json", help="where the table goes"
+    )
+    parser.add_argument("--write-docs", type=Path, metavar="FILE", help=f"write a result into {PAGE.name}")
+    parser.add_argument(
+        "--note", default="", help="what a reader has to know of the figures that are written"
+    )
+    parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
+    parser.add_argument("--size", type=float, default=0.0, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    asked = arguments()
+    if asked.write_docs is not None:
+        write_docs(asked.write_docs, note=asked.note)
+        return 0
+    if asked.part is not None:
+        lines = PARTS[asked.part].prove(asked.size, asked.seed)
+        asked.json.write_text(json.dumps([asdict(line) for line in lines]), "utf-8")
+        return 0
+    seed = asked.seed if asked.seed is not None else random.randrange(1, 10**6) if asked.hours else 0
+    names = asked.only or [name for name, part in PARTS.items() if asked.hours or not part.only_at_night]
+    sizes = {name: max(part.size, part.nightly * asked.hours) for name, part in PARTS.items()}
+    folder = asked.json.parent / asked.json.stem
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"proving, seed {seed}; what the parts say goes to {folder}", flush=True)
+    began, on = time.monotonic(), machine()
+    found = run_all(names, sizes, seed, folder)
+    lines = [line for of_part in found.values() for line in of_part]
+    told = document(lines, time.monotonic() - began, seed, asked.hours, on)
+    asked.json.write_text(json.dumps(told, indent=1), "utf-8")
+    show(told)
+    print(f"\n{asked.json}: {'all is well' if told['well'] else 'SOMETHING IS WRONG'}")
+    return 0 if told["well"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""An engine in a process of its own, which stands still where it is told to: one hand of a pair of `zombies`.
+
+Reads one request per line, `{"do": "start" | "carry", "run": ID, "ttl_s": S, "point": NAME, "count": N}`, and answers each with
+one line. At the n-th failpoint of that name it says so and stops itself with SIGSTOP, all its threads at once; whoever sends
+SIGCONT lets it go on as if nothing had been. Every append is noted for the witness before the store is asked, and when it has
+answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import holdfast as hf
+from holdfast import END, START, Graph, append
+from holdfast.errors import RunHeld, StoreBusy
+from holdfast.storage import failpoints, verdicts
+from holdfast.storage.contract import Append, Store, Verdict
+from holdfast.storage.urls import open_store
+from holdfast.testing import Witness
+
+ROUNDS, PAGES = 2, 2
+_AGAIN_S = 0.01
+
+
+# --- what is executed --------------------------------------------------------------------------------
+
+
+@dataclass
+class Errand:
+    """A loop with a step inside, a fan-out, and a plain function in a thread."""
+
+    rounds: int = 0
+    seen: Annotated[list[str], append] = field(default_factory=list)
+    done: bool = False
+
+
+EXPECTED = Errand(
+    ROUNDS, [*(f"walk {n + 1}" for n in range(ROUNDS)), *(f"page {n}" for n in range(PAGES))], True
+)
+EFFECTS = ROUNDS + PAGES + 1
+
+
+def _do(ctx: Any) -> None:
+    """Have a receiver do something for this visit: a file under its key, which is made once or found."""
+    witness, key = ctx.resources["witness"], ctx.idempotency_key()
+    witness.effect(ctx, key)
+    with suppress(FileExistsError):
+        os.close(os.open(ctx.resources["receiver"] / f"{ctx.run_id} {key}", os.O_CREAT | os.O_EXCL))
+        witness.receipt(key)
+
+
+graph = Graph("errands", Errand)
+
+
+@graph.node
+async def walk(state: Errand, ctx: hf.Context) -> dict[str, Any]:
+    with ctx.resources["witness"].visit(ctx):
+        told = await ctx.step("look", lambda: f"walk {ctx.iteration}")
+        _do(ctx)
+    return {"rounds": state.rounds + 1, "seen": [told]}
+
+
+@graph.node(each=lambda state: range(PAGES))
+async def fetch(page: int, ctx: hf.Context) -> dict[str, Any]:
+    with ctx.resources["witness"].visit(ctx):
+        _do(ctx)
+    return {"seen": [f"page {page}"]}
+
+
+@graph.node
+def write(state: Errand, ctx: hf.BlockingContext) -> dict[str, Any]:
+    with ctx.resources["witness"].visit(ctx):
+        _do(ctx)
+    return {"done": True}
+
+
+graph.edge(START, "walk").chain("fetch", "write", END)
+graph.branch("walk", lambda state: "walk" if state.rounds < ROUNDS else "fetch", to=["walk", "fetch"])
+flow = graph.compile()
+
+
+# --- standing still ----------------------------------------------------------------------------------
+
+
+class StandStill:
+    """A hook of failpoints that counts, and stops this process at the n-th of one name."""
+
+    def __init__(self, point: str, count: int) -> None:
+        self.reached: Counter[str] = Counter()
+        self._point = point
+        self._count = count
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str) -> None:
+        with self._lock:
+            self.reached[name] += 1
+            here = name == self._point and self.reached[name] == self._count
+        if here:
+            say(stops_at=name)
+            # To this thread and not to the process: another thread would have to take it, and this one might go on for a while.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+
+def note_appends(store: Store, witness: Witness, refused: list[str]) -> None:
+    """Have every append written down, and what those are refused for that are refused."""
+    asked = store.append
+
+    def noted(batch: Sequence[Append]) -> list[Verdict]:
+        for one in batch:
+            _note(witness, one, known=False)
+        found = asked(batch)
+        for one, verdict in zip(batch, found, strict=True):
+            if verdict is None:
+                _note(witness, one, known=True)
+            else:
+                refused.append(type(verdict).__name__)
+        return found
+
+    store.append = noted  # type: ignore[method-assign]
+
+
+def _note(witness: Witness, one: Append, *, known: bool) -> None:
+    first = one.rows[0]
+    witness.ack(one.run_id, first.seq, first.salt, holder=one.holder, fence=one.fence, known=known)
+
+
+def judge_no_fences() -> None:
+    """The control: an append is judged by its place in the log alone."""
+    judge = verdicts.judge
+
+    def unfenced(append: Append, *, seq: int, fence: int, holder: str | None) -> Verdict:
+        return judge(append, seq=seq, fence=append.fence, holder=append.holder)
+
+    verdicts.judge = unfenced
+
+
+# --- being asked -------------------------------------------------------------------------------------
+
+
+def say(**facts: Any) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+class Hand:
+    """Does what it is asked, each time with an engine of its own."""
+
+    def __init__(self, store: str, folder: str, *, fenced: bool) -> None:
+        if not fenced:
+            judge_no_fences()
+        witness = Witness(Path(folder) / "witness.jsonl")
+        self._resources = {"witness": witness, "receiver": Path(folder) / "receiver"}
+        self._refused: list[str] = []
+        self._store = open_store(store)
+        note_appends(self._store, witness, self._refused)
+
+    async def serve(self, request: dict[str, Any]) -> None:
+        self._refused.clear()
+        still = StandStill(request.get("point", ""), request.get("count", 0))
+        options = {"lease_ttl": request["ttl_s"], "grace": 1.0}
+        ended = why = ""
+        async with hf.Engine(self._store, flows=[flow], resources=self._resources, **options) as engine:
+            if request["do"] == "start":
+                await engine.start(flow, Errand(), run_id=request["run"])
+            failpoints.install(still)
+            try:
+                ended = await self._carried(engine, request["run"], request["patience_s"])
+            except BaseException as raised:
+                ended, why = type(raised).__name__, str(raised)
+            finally:
+                failpoints.install(None)
+        say(ended=ended, why=why, refused=self._refused, reached=still.reached)
+
+    async def _carried(self, engine: hf.Engine, run_id: str, patience_s: float) -> str:
+        """Carry a run on as soon as it is to be had, and for as long as it is not over."""
+        until = time.monotonic() + patience_s
+        while True:
+            try:
+                run = await engine.resume(run_id)
+            except (RunHeld, StoreBusy):
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return run.status
+
+
+def main(asked: dict[str, Any]) -> None:
+    hand = Hand(asked["store"], asked["folder"], fenced=asked["fenced"])
+    say(ready=os.getpid())
+    for line in sys.stdin:
+        asyncio.run(hand.serve(json.loads(line)))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

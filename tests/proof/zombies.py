@@ -1,0 +1,381 @@
+"""Zombie rounds: a process that executes a run is stopped beyond its lease, another takes the run over, and the first goes on.
+
+Two processes share a store. In each round the first executes a run and stands still (SIGSTOP) at a failpoint: before, inside
+or behind an append, a claim or a node's body. When its lease has run out by the clock of the store, the second
+
+- carries the run on to its end before the first goes on (`overtaken`),
+- or has just got the lease and written nothing (`claimed`): then nothing but the fence keeps the first one out,
+- or waits for the lock that the first one holds, because that was stopped inside a transaction (`locked`).
+
+Then the first goes on as if nothing had been. What the log holds when it does, it holds when it has given up. At the end of all
+rounds every run has its right state, every effect happened once, and `holdfast.testing.check` finds nothing. Invariant: no
+round asks an engine whether all went well.
+
+    python tests/proof/zombies.py [rounds]        and the figures
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent.parent))
+
+import apsw
+import zombie_engine
+
+import holdfast as hf
+from holdfast.storage.urls import open_store
+from holdfast.testing import check
+from postgres_server import PostgresServer
+
+PROGRAM = Path(zombie_engine.__file__)
+POINTS = ("append.before", "append.written", "append.committed", "claim.before", "claim.committed",
+          "node.enter", "node.exit")  # fmt: skip
+INSIDE = ("append.written",)
+"""Where a transaction is open."""
+TTL_S = 1.0  # the shortest that an engine takes
+LONG_S = 60.0
+SHOWN = 20
+_LOOK_S = 0.02
+_DEFECTS = ("Traceback (most recent call last)", "defect in Holdfast")
+
+
+@dataclass(frozen=True)
+class Round:
+    """Stand still at the n-th failpoint of this name, and come back when that is so."""
+
+    point: str
+    count: int
+    way: str
+
+    def __str__(self) -> str:
+        return f"{self.way} at {self.point} {self.count}"
+
+
+@dataclass
+class Result:
+    """What was tried and what was wrong."""
+
+    rounds: Counter[str] = field(default_factory=Counter)
+    """By way."""
+    points: set[tuple[str, int]] = field(default_factory=set)
+    missed: int = 0
+    """Rounds in which the first process never came to its point; they do not count."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """What stale appends were refused for."""
+    ended: Counter[str] = field(default_factory=Counter)
+    """What came of the first process."""
+    problems: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class Hand:
+    """One process of a pair."""
+
+    def __init__(self, store: str, folder: Path, name: str, *, fenced: bool) -> None:
+        self._log = (folder / f"{name}.log").open("wb")
+        asked = json.dumps({"store": store, "folder": str(folder), "fenced": fenced})
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+        self._process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), asked],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment, cwd=folder,
+        )  # fmt: skip
+        self.hear()
+
+    def ask(
+        self, do: str, run_id: str, *, ttl_s: float, patience_s: float, at: tuple[str, int] = ("", 0)
+    ) -> None:
+        request = {
+            "do": do,
+            "run": run_id,
+            "ttl_s": ttl_s,
+            "patience_s": patience_s,
+            "point": at[0],
+            "count": at[1],
+        }
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+
+    def hear(self) -> dict[str, Any]:
+        """The next thing it says. If it says that it stops, it has stopped when this returns."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a process died: {Path(self._log.name).read_text(errors='replace')[-2000:]}")
+        told: dict[str, Any] = json.loads(line)
+        if "stops_at" in told:
+            _, status = os.waitpid(self._process.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status), status
+        return told
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._log.close()
+
+
+class Pair:
+    """Two processes on one store, round after round; each round has a run of its own."""
+
+    def __init__(self, store: str, folder: Path, *, fenced: bool = True) -> None:
+        folder.mkdir(exist_ok=True)
+        (folder / "receiver").mkdir()
+        self.result = Result()
+        self._url = store
+        self._folder = folder
+        self._store = open_store(store)
+        self._runs = 0
+        self._first = Hand(store, folder, "first", fenced=fenced)
+        self._second = Hand(store, folder, "second", fenced=fenced)
+
+    def points(self) -> list[tuple[str, int]]:
+        """Every point that an undisturbed run comes by."""
+        self._first.ask("start", self._run(), ttl_s=LONG_S, patience_s=0.0)
+        reached = self._first.hear()["reached"]
+        return [(name, number + 1) for name in POINTS for number in range(reached.get(name, 0))]
+
+    def play(self, wanted: Round) -> bool:
+        """One round. False: its point was not reached."""
+        run_id = self._run()
+        self._first.ask("start", run_id, ttl_s=TTL_S, patience_s=0.0, at=(wanted.point, wanted.count))
+        if "ended" in self._first.hear():
+            self.result.missed += 1
+            self._carry_on(run_id)
+            return False
+        before = len(self.result.problems)
+        way = "locked" if self._is_locked() else wanted.way
+        took_over = {"overtaken": self._overtaken, "claimed": self._claimed, "locked": self._locked}[way]
+        came_back, changed = took_over(run_id)
+        self.result.rounds[way] += 1
+        self.result.points.add((wanted.point, wanted.count))
+        self.result.refused.update(came_back["refused"])
+        self.result.ended[came_back["ended"]] += 1
+        if changed:
+            self.result.problems.append(f"run {run_id}: a stale write was accepted ({changed})")
+        self.result.problems[before:] = [f"{wanted}, {problem}" for problem in self.result.problems[before:]]
+        return True
+
+    def _run(self) -> str:
+        self._runs += 1
+        return f"r{self._runs}"
+
+    def _is_locked(self) -> bool:
+        """Whether nobody can write while the first stands still: it was stopped inside a transaction, perhaps of another thread.
+        PostgreSQL locks rows, and SQLite the whole file.
+        """
+        if self._url.startswith("postgresql:"):
+            return False
+        connection = apsw.Connection(self._url)
+        try:
+            connection.execute("begin immediate; rollback")
+        except apsw.BusyError:
+            return True
+        finally:
+            connection.close()
+        return False
+
+    # --- the ways of coming back ------------------------------------------------------------------------
+
+    def _overtaken(self, run_id: str) -> tuple[dict[str, Any], str]:
+        self._carry_on(run_id)
+        return self._come_back(run_id)
+
+    def _claimed(self, run_id: str) -> tuple[dict[str, Any], str]:
+        self._second.ask("carry", run_id, ttl_s=LONG_S, patience_s=LONG_S, at=("claim.committed", 1))
+        told = self._second.hear()
+        came_back = self._come_back(run_id)
+        if "stops_at" in told:  # else the run had ended and there was nothing to claim
+            self._second.go_on()
+            told = self._second.hear()
+        self._has_ended(run_id, told)
+        return came_back
+
+    def _locked(self, run_id: str) -> tuple[dict[str, Any], str]:
+        """Nobody can get the lease before the first goes on, so what it was writing is no stale write."""
+        self._second.ask("carry", run_id, ttl_s=LONG_S, patience_s=LONG_S)
+        while self._store.run(run_id).held:
+            time.sleep(_LOOK_S)
+        self._first.go_on()
+        came_back = self._first.hear()
+        self._has_ended(run_id, self._second.hear())
+        return came_back, ""
+
+    def _carry_on(self, run_id: str) -> None:
+        self._second.ask("carry", run_id, ttl_s=LONG_S, patience_s=LONG_S)
+        self._has_ended(run_id, self._second.hear())
+
+    def _has_ended(self, run_id: str, told: dict[str, Any]) -> None:
+        if told["ended"] != "completed":
+            problem = f"run {run_id}: whoever took it over ended with {told['ended']}: {told['why']}"
+            self.result.problems.append(problem)
+
+    def _come_back(self, run_id: str) -> tuple[dict[str, Any], str]:
+        """Let the first go on; what it told when it had given up, and what it did to the log."""
+        before = self._store.run(run_id)
+        self._first.go_on()
+        came_back = self._first.hear()
+        after = self._store.run(run_id)
+        same = (before.seq, before.digest) == (after.seq, after.digest)
+        return came_back, "" if same else f"event {before.seq} was the last, then event {after.seq}"
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._first.close()
+        self._second.close()
+        self._store.close()
+
+    def look(self) -> None:
+        """Hold everything that is left against what should be."""
+        self.result.problems += asyncio.run(self._wrong())
+        self.result.problems += map(str, check(self._store, self._folder / "witness.jsonl", at_end=True))
+        for log in ("first.log", "second.log"):
+            said = (self._folder / log).read_text(errors="replace").splitlines()
+            self.result.problems += [line for line in said if any(word in line for word in _DEFECTS)]
+
+    async def _wrong(self) -> list[str]:
+        """What an undisturbed engine would have left, and this pair did not."""
+        found = []
+        done = Counter(effect.name.split()[0] for effect in (self._folder / "receiver").iterdir())
+        async with hf.Engine(self._store, flows=[zombie_engine.flow]) as engine:
+            for number in range(self._runs):
+                run = await engine.get(f"r{number + 1}")
+                if run.status != "completed" or run.state != zombie_engine.EXPECTED:
+                    found.append(f"run {run.id} is {run.status} with {run.state}")
+                if done[run.id] != zombie_engine.EFFECTS:
+                    found.append(f"run {run.id} had {done[run.id]} effects, not {zombie_engine.EFFECTS}")
+        return found
+
+
+# --- all of it ---------------------------------------------------------------------------------------
+
+
+def rounds_of(points: Sequence[tuple[str, int]], part: int = 0, parts: int = 1) -> Iterator[Round]:
+    """One part of so many of all points in all ways that they have, in an order that looks random, again and again."""
+    cases = [
+        Round(*point, way)
+        for point in points
+        for way in (("locked",) if point[0] in INSIDE else ("overtaken", "claimed"))
+    ]
+    random.Random(len(cases)).shuffle(cases)
+    return itertools.cycle(cases[part::parts])
+
+
+def play(pair: Pair, rounds: int, part: int = 0, parts: int = 1) -> Result:
+    """So many rounds in a pair, and the look at what they left."""
+    began = time.monotonic()
+    try:
+        for wanted in rounds_of(pair.points(), part, parts):
+            if pair.result.rounds.total() >= rounds or pair.result.missed > rounds:
+                break
+            pair.play(wanted)
+        pair.look()
+    finally:
+        pair.close()
+    pair.result.seconds = time.monotonic() - began
+    return pair.result
+
+
+@contextmanager
+def grounds(sqlite: int, postgres: int) -> Iterator[list[tuple[str, Path]]]:
+    """So many stores of each kind: where they are, and a folder for each."""
+    with tempfile.TemporaryDirectory(prefix="hf-zombies-") as name:
+        folder = Path(name)
+        server = PostgresServer() if postgres else None
+        found = [(str(folder / f"{number}.db"), folder / f"sqlite-{number}") for number in range(sqlite)]
+        for number in range(postgres):
+            assert server is not None
+            url = server.url(schema=f"zombies_{number}")
+            found.append((url, folder / f"postgres-{number}"))
+        try:
+            yield found
+        finally:
+            if server is not None:
+                server.remove()
+
+
+def prove(rounds: int, *, sqlite: int = 5, postgres: int = 3) -> dict[str, Result]:
+    """So many rounds, in pairs on both databases at once: nearly all of the time is waiting for leases to run out."""
+    with grounds(sqlite, postgres) as places:
+        each = -(-rounds // len(places))
+
+        def one(number: int) -> Result:
+            mine = (number, sqlite) if number < sqlite else (number - sqlite, postgres)
+            return play(Pair(*places[number]), each, *mine)
+
+        with ThreadPoolExecutor(len(places)) as hands:
+            results = list(hands.map(one, range(len(places))))
+    return {folder.name: result for (_, folder), result in zip(places, results, strict=True)}
+
+
+def control(rounds: int = 4) -> Result:
+    """The same where no fence is judged: what is found here is what the fence keeps out."""
+    with grounds(1, 0) as ((url, folder),):
+        pair = Pair(url, folder, fenced=False)
+        try:
+            points = [point for point in pair.points() if point[0] == "append.before"]
+            for point in points[1 : rounds + 1]:
+                pair.play(Round(*point, "claimed"))
+            pair.look()
+        finally:
+            pair.close()
+    return pair.result
+
+
+def figures(results: dict[str, Result], found: Result) -> dict[str, Any]:
+    """What was proved, for a table."""
+
+    def total(part: str) -> Counter[str]:
+        return sum((getattr(result, part) for result in results.values()), Counter())
+
+    on = Counter(
+        name.partition("-")[0] for name, result in results.items() for _ in range(result.rounds.total())
+    )
+    stale = [problem for problem in found.problems if "stale write was accepted" in problem]
+    return {
+        "zombie rounds": total("rounds").total(),
+        "by store": dict(on),
+        "by way": dict(total("rounds")),
+        "points": len(set().union(*(result.points for result in results.values()))),
+        "stale appends refused": dict(total("refused")),
+        "how the stopped process ended": dict(total("ended")),
+        "points missed": sum(result.missed for result in results.values()),
+        "seconds": round(max(result.seconds for result in results.values()), 1),
+        "stale writes in the control": len(stale),
+        "violations": sum(len(result.problems) for result in results.values()),
+    }
+
+
+def main(rounds: float = 200) -> dict[str, Any]:
+    """So many rounds, and the control. Prints the figures and what is wrong."""
+    results = prove(int(rounds))
+    told = figures(results, control())
+    print("zombies: " + ", ".join(f"{name} {value}" for name, value in told.items()), flush=True)
+    for problem in [problem for result in results.values() for problem in result.problems][:SHOWN]:
+        print(f"  VIOLATION {problem}", flush=True)
+    return told
+
+
+if __name__ == "__main__":
+    told = main(*map(float, sys.argv[1:2]))
+    sys.exit(bool(told["violations"]) or not told["stale writes in the control"])
