@@ -6,7 +6,7 @@ import apsw
 import psycopg
 import pytest
 
-from holdfast.errors import StoreBusy, StoreUnusable
+from holdfast.errors import RunHeld, StoreBusy, StoreUnusable
 from holdfast.storage import postgres_ear, schema
 from holdfast.storage.contract import Holder, Query, Request
 from holdfast.storage.memory import MemoryStore
@@ -129,9 +129,10 @@ def test_a_take_from_sqlite_goes_by_its_indexes(sqlite):
         ("offers", ("runs_offered", "runs_due", "runs_by_holder", "inbox_waiting")),
         ("next_due", ("runs_due", "runs_by_holder")),
         ("held_runs", ("COVERING INDEX runs_by_holder",)),
+        ("held_by", ("runs_by_holder",)),
     ):
         sql = schema.queries()[query]
-        values = (None,) * max([0, *(int(number) for number in "12345" if f"?{number}" in sql)])
+        values = (None,) * max([0, *(int(number) for number in "123456" if f"?{number}" in sql)])
         plan = [row[3] for row in store._writer.execute(f"explain query plan {sql}", values)]
         assert not [line for line in plan if line.startswith("SCAN runs")]
         assert all(any(index in line for line in plan) for index in indexes)
@@ -322,6 +323,76 @@ def test_a_run_that_another_transaction_keeps_is_passed_over(postgres, name):
         connection.execute(f"select from \"{name}\".runs where run_id = 'r0' for update")
         assert [one.lease.run_id for one in store.queues.take(ME, ONE)] == ["r1"]
     assert [one.lease.run_id for one in store.queues.take(ME, ONE)] == ["r0"]
+
+
+@pytest.fixture
+def late(postgres):
+    """A store where a holder is late with its renewal, and a way to be back at once before a place is passed."""
+    time = [1_000.0]
+    store = postgres(clock=lambda: time[0], alive=lambda holder: None)
+    other = postgres(clock=lambda: time[0], alive=lambda holder: None)
+    holder = Holder(id="late", ttl_s=30.0)
+    recorded(store)
+    assert store.queues.take(holder, ONE)
+    time[0] += 31.0
+
+    def back_at(where):
+        return hooked(lambda place: other.renew(holder) if place == where else None)
+
+    return store, back_at
+
+
+def test_a_holder_that_renews_before_its_runs_are_taken_keeps_them(late):
+    store, back_at = late
+    with back_at("claim.before"):
+        assert store.queues.take(ME, ONE) == []
+    assert store.run("r1").held
+    assert store.run("r1").holder.id == "late"
+
+
+def test_a_holder_that_renews_before_its_leases_are_given_back_keeps_them(late):
+    store, back_at = late
+    with back_at("claim.before"):
+        assert store.queues.give_back(["late"]) == []
+    assert store.run("r1").held
+
+
+def test_a_holder_that_is_not_back_loses_what_it_had(late):
+    store, _ = late
+    assert [one.lease.fence for one in store.queues.take(ME, ONE)] == [2]
+
+
+def test_what_a_holder_lost_to_itself_it_may_take_again(late):
+    store, _ = late
+    assert [one.lease.fence for one in store.queues.take(Holder(id="late", ttl_s=30.0), ONE)] == [2]
+
+
+def test_a_holder_that_is_renewing_keeps_its_runs_and_nobody_waits_for_it(late, name):
+    store, _ = late
+    with psycopg.connect(shared_url()) as connection:
+        connection.execute(f"update \"{name}\".holders set expires_at = 1100 where id = 'late'")
+        assert store.queues.take(ME, ONE) == []
+    assert store.run("r1").held
+
+
+def test_a_claim_waits_for_a_holder_that_is_renewing_and_leaves_it_its_run(late, name):
+    store, _ = late
+    said = []
+
+    def claims():
+        with raises(RunHeld):
+            store.claim("r1", ME)
+        said.append("held")
+
+    waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%{}%'"
+    claimer = threading.Thread(target=claims)
+    with psycopg.connect(shared_url()) as connection:
+        connection.execute(f"update \"{name}\".holders set expires_at = 1100 where id = 'late'")
+        claimer.start()
+        while claimer.is_alive() and execute(shared_url(), waits.format(name)) == [(0,)]:
+            pass
+    claimer.join(20)
+    assert said == ["held"]
 
 
 def test_takes_from_a_queue_with_a_limit_come_one_after_the_other_and_no_others_wait(postgres, name):

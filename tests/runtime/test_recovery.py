@@ -184,14 +184,14 @@ def test_a_sweep_survives_its_own_database_errors(stage: Stage) -> None:
     dies(stage)
     stage.clock.advance(31)
     recovery = Recovery(stage.store)
-    renew = stage.store.renew
+    give_back = stage.store.queues.give_back
 
-    def busy(holder: Any) -> None:
+    def busy(holders: Any) -> None:
         raise StoreBusy("try later")
 
-    stage.store.renew = busy  # type: ignore[method-assign]
+    stage.store.queues.give_back = busy  # type: ignore[method-assign]
     report = recovery.sweep()
     assert report.error == "try later"
     assert ("r", "holder gone", None) in found(report)
-    stage.store.renew = renew  # type: ignore[method-assign]
+    stage.store.queues.give_back = give_back  # type: ignore[method-assign]
     assert recovery.sweep().given_back != ()

@@ -620,7 +620,7 @@ def test_a_deletion_that_is_killed_is_finished_by_the_next(place: Place, tmp_pat
 def age(place: Place, digest: str, seconds: float) -> None:
     """As if a blob had been put so long ago."""
     file = Path(f"{place.store.url.removeprefix('sqlite:///')}.blobs", digest[:2], digest[2:4], digest)
-    at = place.store.now() - seconds
+    at = place.store.blobs.now() - seconds
     os.utime(file, (at, at))
 
 

@@ -69,7 +69,7 @@ def test_a_signal_that_somebody_found_in_the_inbox_is_not_recorded_again() -> No
     assert not store.run("r").held
 
 
-def test_a_lease_that_was_got_without_a_reply_is_given_back_by_the_next_renewal() -> None:
+def test_a_lease_that_was_got_without_a_reply_is_given_back_by_the_second_renewal() -> None:
     store = Unlucky()
 
     def lose_the_reply() -> None:
@@ -80,6 +80,8 @@ def test_a_lease_that_was_got_without_a_reply_is_given_back_by_the_next_renewal(
         with pytest.raises(StoreBusy):
             await engine.signal("r", "parcel", "came")
         assert store.run("r").held
+        engine._renewal.renew()
+        assert store.run("r").held  # it might only just have been got
         engine._renewal.renew()
         assert not store.run("r").held
 

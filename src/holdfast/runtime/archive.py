@@ -5,7 +5,8 @@ flow, the blobs it refers to, its snapshots and its events, all as stored; the l
 lines before. Bytes are in base64. It needs nothing beside it, and no store to be read: `zstdcat FILE`.
 
 Invariant: a run that was put back equals the one that was archived: the same rows, chain and blobs, so `verify` holds it to the
-same digest. It is then held by nobody, and its first lease has a new fence.
+same digest. It is then held by nobody, and its first lease has a new fence. Others may compact a run while it is archived: what
+was written is read back before `archive` returns, and one that is not whole is never given a name.
 """
 
 from __future__ import annotations
@@ -22,15 +23,26 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.core import run_state
-from holdfast.errors import RunExists, RunNotFound, SettingError, StoreCorrupt, StoreError
+from holdfast.errors import (
+    RunExists,
+    RunNotFound,
+    SettingError,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreUnusable,
+)
 from holdfast.storage import archives, copies, disk, oversize, remote
+from holdfast.storage.blobs import NO_SPACE
 from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot, Store, View
 from holdfast.storage.rows import broken_at, open_body, open_row, unpack
-from holdfast.storage.upkeep import Trimmed
+from holdfast.storage.upkeep import WHOLE, Trimmed
 
 VERSION = 1
 ENDING = ".holdfast.zst"
 _PAGE = 500
+_TRIES = 5
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
@@ -132,76 +144,118 @@ class Archived(msgspec.Struct, frozen=True, kw_only=True):
 
 def archive(store: Store, run_id: str, place: str | os.PathLike[str]) -> Archived:
     """Write a run to a new file: a path or a URL of fsspec, or a folder of either (ending in `/`), where it is named for the
-    run. Returns when it is durable there. Raises `SettingError` where something is there already.
+    run. Returns when it is durable there, and was read back. Raises `SettingError` where something is there already.
     """
-    row = store.run(run_id)
-    target, own = _named(os.fspath(place), row)
-    if own and (there := _already(target, row)) is not None:
-        return there
-    if not own and not _URL.match(target):
-        copies.refuse_taken(Path(target))
-    with _temporary(target) as file:
-        counted = _Count()
-        archives.write_lines(file, counted.through(_parts(store, row)))
-        size = os.stat(file).st_size
-        if _URL.match(target):
-            told = remote.upload(target, file, replace=own)
-        else:
-            copies.name_file(file, Path(target))
-            told = target
-    return Archived(run_id=run_id, place=told, events=counted.events, blobs=counted.blobs, bytes=size)
+    for _ in range(_TRIES):
+        row, base = store.run(run_id), store.upkeep.trimmed(run_id).base
+        target, own = _named(os.fspath(place), row)
+        if own and (there := _already(target, row, base)) is not None:
+            return there
+        if not own and not _URL.match(target):
+            copies.refuse_taken(Path(target))
+        with _told(run_id, target), _temporary(target) as file:
+            content = _write(store, row, base, file)
+            if content is None:
+                continue
+            # Somebody else may have archived it meanwhile, and count on that.
+            there = _already(target, row, base) if own else None
+            written = _archived(run_id, file, content)
+            return there or msgspec.structs.replace(written, place=_place(file, target, replace=own))
+    raise StoreBusy(
+        f"run {run_id!r} was not archived: it is compacted again and again meanwhile. Nothing was changed; try again."
+    )
 
 
-def _already(target: str, row: RunRow) -> Archived | None:
-    """An archive of the very same log that is there already: whoever wrote it was killed before it could go on."""
+def _write(store: Store, row: RunRow, base: int, file: str) -> _Content | None:
+    """Write a run to a file, and read it back. None: it was compacted meanwhile, and some parts are of before, some of after.
+    Raises `RunNotFound` where it was deleted meanwhile.
+    """
+    try:
+        archives.write_lines(file, _sealed(_parts(store, row)))
+        content = _whole(file)
+    except StoreError:
+        store.run(row.run_id)
+        if store.upkeep.trimmed(row.run_id).base == base:
+            raise
+        return None
+    store.run(row.run_id)
+    return content if store.upkeep.trimmed(row.run_id).base == base else None
+
+
+def _place(file: str, target: str, *, replace: bool) -> str:
+    """Bring an archive where it belongs: that place, as it may be printed."""
+    if not _URL.match(target):
+        copies.name_file(file, Path(target), replace=replace)
+        return target
+    told = remote.upload(target, file, replace=replace)
+    with _local(target) as copy:
+        _whole(copy)  # what has not arrived must be known before the run goes
+    return told
+
+
+@contextmanager
+def _told(run_id: str, target: str) -> Iterator[None]:
+    """A place that cannot be written to is the world's fault, and the run is as it was."""
+    try:
+        yield
+    except OSError as fault:
+        kind = StoreFull if fault.errno in NO_SPACE else StoreUnusable
+        raise kind(
+            f"run {run_id!r} was not archived to {remote.shown(target)}: {fault.strerror or fault}. The run is as it was; choose "
+            "another place for the archive, or make room there."
+        ) from fault
+
+
+def _already(target: str, row: RunRow, base: int) -> Archived | None:
+    """A whole archive of the very same log that is there already, with no less of it than is left: whoever wrote it was killed
+    before it could go on.
+    """
     try:
         with _local(target) as file:
-            parts = list(read(file))
-            run = parts[1]
-            size = os.stat(file).st_size
+            there = _whole(file)
+            if (there.run.seq, there.run.digest) != (row.seq, row.digest) or there.base > base:
+                return None
+            return msgspec.structs.replace(_archived(row.run_id, file, there), place=remote.shown(target))
     except (StoreError, SettingError):
         return None
-    if not isinstance(run, RunPart) or (run.seq, run.digest) != (row.seq, row.digest):
-        return None
-    events, blobs = (sum(isinstance(part, kind) for part in parts) for kind in (EventPart, BlobPart))
-    return Archived(run_id=row.run_id, place=remote.shown(target), events=events, blobs=blobs, bytes=size)
 
 
-class _Count:
-    """Counts what passes, and seals it with the last line."""
+def _archived(run_id: str, file: str, content: _Content) -> Archived:
+    size = os.stat(file).st_size
+    return Archived(run_id=run_id, place=file, events=len(content.rows), blobs=content.blobs, bytes=size)
 
-    def __init__(self) -> None:
-        self.events = self.blobs = 0
 
-    def through(self, parts: Iterable[Part]) -> Iterator[bytes]:
-        digest = sha256()
-        for part in parts:
-            self.events += isinstance(part, EventPart)
-            self.blobs += isinstance(part, BlobPart)
-            line = _encode(part)
-            digest.update(line + b"\n")
-            yield line
-        yield _encode(End(events=self.events, digest=digest.hexdigest()))
+def _sealed(parts: Iterable[Part]) -> Iterator[bytes]:
+    """Parts as lines, and the last line."""
+    digest, events = sha256(), 0
+    for part in parts:
+        events += isinstance(part, EventPart)
+        line = _encode(part)
+        digest.update(line + b"\n")
+        yield line
+    yield _encode(End(events=events, digest=digest.hexdigest()))
 
 
 def _parts(store: Store, row: RunRow) -> Iterator[Part]:
     run_id = row.run_id
     yield Head(run_id=run_id, flow=row.flow, status=row.status, store=store.url, archived_at=store.now())
     yield _run_part(store, row)
-    snapshots = [_snapshot(store, run_id, kept.seq) for kept in store.upkeep.snapshots(run_id)]
-    snapshots = [snapshot for snapshot in snapshots if snapshot.seq <= row.seq]
+    found = [_snapshot(store, run_id, kept.seq) for kept in store.upkeep.snapshots(run_id)]
+    snapshots = [snapshot for snapshot in found if snapshot is not None and snapshot.seq <= row.seq]
     for fingerprint in sorted(fingerprints(store, row)):
         definition = store.definition(fingerprint)
         if definition is not None:
             yield DefinitionPart(fingerprint=fingerprint, body=definition)
-    for digest in sorted(references(store, row)):
+    # One of these snapshots may be dropped just now, and then nothing that is read later names its blobs.
+    named = {digest for snapshot in snapshots for digest in _referred(snapshot.body)}
+    for digest in sorted(references(store, row) | named):
         yield BlobPart(digest=digest, body=store.blobs.get(digest))
     for snapshot in snapshots:
         yield SnapshotPart(**msgspec.structs.asdict(snapshot))
-    for found in rows_of(store, row):
-        packed = found.body if found.body.startswith(_ZSTD) else b""
-        body = "" if packed else found.body.decode()
-        fields = msgspec.structs.asdict(found) | {"body": body, "packed": packed}
+    for event in rows_of(store, row):
+        packed = event.body if event.body.startswith(_ZSTD) else b""
+        body = "" if packed else event.body.decode()
+        fields = msgspec.structs.asdict(event) | {"body": body, "packed": packed}
         yield EventPart(**fields)
 
 
@@ -212,9 +266,9 @@ def _run_part(store: Store, row: RunRow) -> RunPart:
     return RunPart(new=new, view=view, seq=row.seq, digest=row.digest, trimmed=trimmed)
 
 
-def _snapshot(store: Store, run_id: str, seq: int) -> Snapshot:
-    found = store.snapshot(run_id, [(seq, seq)])
-    return found if found is not None else Snapshot(1 << 62, b"")  # dropped meanwhile
+def _snapshot(store: Store, run_id: str, seq: int) -> Snapshot | None:
+    """A snapshot that was listed; None: dropped meanwhile."""
+    return store.snapshot(run_id, [(seq, seq)])
 
 
 def rows_of(store: Store, row: RunRow) -> Iterator[Row]:
@@ -229,10 +283,18 @@ def references(store: Store, row: RunRow) -> set[str]:
     """The blobs that the events and snapshots of a run refer to."""
     found: set[str] = set()
     for event in rows_of(store, row):
-        found.update(oversize.references(unpack(event.body)).values())
+        found |= _referred(event.body)
     for kept in store.upkeep.snapshots(row.run_id):
-        found.update(oversize.references(unpack(_snapshot(store, row.run_id, kept.seq).body)).values())
+        snapshot = _snapshot(store, row.run_id, kept.seq)
+        if snapshot is not None:
+            found |= _referred(snapshot.body)
+        elif kept.base:  # a later one stands for it, which is not in this list
+            return found | references(store, row)
     return found
+
+
+def _referred(body: bytes) -> set[str]:
+    return set(oversize.references(unpack(body)).values())
 
 
 def fingerprints(store: Store, row: RunRow) -> set[str]:
@@ -242,8 +304,10 @@ def fingerprints(store: Store, row: RunRow) -> set[str]:
         found.add(open_row(event, store.blobs).event.fingerprint)
     for kept in store.upkeep.snapshots(row.run_id):
         if kept.base:
-            body = open_body(_snapshot(store, row.run_id, kept.seq).body, store.blobs)
-            found.add(run_state.load(body).fingerprint)
+            base = _snapshot(store, row.run_id, kept.seq)
+            if base is None:  # a later one stands for it, which is not in this list
+                return found | fingerprints(store, row)
+            found.add(run_state.load(open_body(base.body, store.blobs)).fingerprint)
     return found
 
 
@@ -282,41 +346,59 @@ def put_back(store: Store, place: str | os.PathLike[str]) -> str:
     `StoreCorrupt` for an archive that is not whole.
     """
     with _local(os.fspath(place)) as file:
-        for _ in read(file):
-            pass  # nothing is written before all of it is known to be whole
-        head, run = _first_two(file)
-        row = _known(store, head.run_id)
-        if row is not None and (row.seq, row.digest) != (run.seq, run.digest):
-            raise RunExists(head.run_id, "log")
-        definitions: dict[str, bytes] = {}
-        rows: list[Row] = []
-        snapshots: list[Snapshot] = []
+        found = _whole(file)  # nothing is written before all of it is known to be
+        run_id, run = found.run_id, found.run
+        row = _known(store, run_id)
+        if row is not None:
+            _require_same(store, row, run)
         for part in read(file):
-            match part:
-                case DefinitionPart():
-                    definitions[part.fingerprint] = part.body
-                case BlobPart():
-                    store.blobs.put(part.digest, part.body)
-                case SnapshotPart():
-                    snapshots.append(Snapshot(part.seq, part.body, part.base, part.digest))
-                case EventPart():
-                    rows.append(part.row())
-                case _:
-                    pass
-        _require_chain(file, head.run_id, run, rows, snapshots)
-        store.upkeep.adopt(head.run_id, run.trimmed, definitions)
+            if isinstance(part, BlobPart):
+                store.blobs.put(part.digest, part.body)
+        if row is None or _is_begun(store, row, found.rows):
+            store.upkeep.adopt(run_id, run.trimmed, found.definitions)
         if row is None:
-            _append(store, head.run_id, run, rows, snapshots)
-            store.upkeep.adopt(head.run_id, run.trimmed, definitions)
-    return head.run_id
+            _append(store, run_id, run, found.rows, found.snapshots)
+            store.upkeep.adopt(run_id, run.trimmed, found.definitions)
+    return run_id
 
 
-def _first_two(file: str) -> tuple[Head, RunPart]:
+class _Content(msgspec.Struct, kw_only=True):
+    """What is in an archive; of its blobs only how many."""
+
+    run_id: str
+    run: RunPart
+    definitions: dict[str, bytes] = {}
+    snapshots: list[Snapshot] = []
+    rows: list[Row] = []
+    blobs: int = 0
+
+    @property
+    def base(self) -> int:
+        """The log begins behind this place."""
+        return next((snapshot.seq for snapshot in self.snapshots if snapshot.base), 0)
+
+
+def _whole(file: str) -> _Content:
+    """Everything in an archive, read to its end. Raises `StoreCorrupt` where that is not a log as it was written."""
     parts = read(file)
-    head, run = next(parts), next(parts)
+    head, run = next(parts, None), next(parts, None)
     if not isinstance(head, Head) or not isinstance(run, RunPart):
         raise StoreCorrupt(f"{file} is no archive of one run. `holdfast archive` makes them.")
-    return head, run
+    found = _Content(run_id=head.run_id, run=run)
+    for part in parts:
+        match part:
+            case DefinitionPart():
+                found.definitions[part.fingerprint] = part.body
+            case BlobPart():
+                found.blobs += 1
+            case SnapshotPart():
+                found.snapshots.append(Snapshot(part.seq, part.body, part.base, part.digest))
+            case EventPart():
+                found.rows.append(part.row())
+            case _:
+                pass
+    _require_chain(file, found.run_id, run, found.rows, found.snapshots)
+    return found
 
 
 def _known(store: Store, run_id: str) -> RunRow | None:
@@ -324,6 +406,30 @@ def _known(store: Store, run_id: str) -> RunRow | None:
         return store.run(run_id)
     except RunNotFound:
         return None
+
+
+def _require_same(store: Store, row: RunRow, run: RunPart) -> None:
+    """Refuse an archive of which nothing could be put back, because the run is there already and is less or another."""
+    base = store.upkeep.trimmed(row.run_id).base
+    if (row.seq, row.digest) != (run.seq, run.digest):
+        differs = "with another log"
+    elif base > run.trimmed.base:
+        differs = f"compacted, without its events up to {base}"
+    else:
+        return
+    told = (
+        f"run {row.run_id!r} is in {store.url} already, {differs}, and is not replaced: nothing was put back. Put the archive "
+        "into another store: --store names it."
+    )
+    error = RunExists(row.run_id, "log")
+    error.args = (told,)
+    raise error
+
+
+def _is_begun(store: Store, row: RunRow, rows: list[Row]) -> bool:
+    """Whether a run that is there may be one whose putting back was killed before its store knew what the log lacks."""
+    first = store.events(row.run_id, limit=1)
+    return store.upkeep.trimmed(row.run_id) == WHOLE and [one.seq for one in first] == [rows[0].seq]
 
 
 def _require_chain(file: str, run_id: str, run: RunPart, rows: list[Row], snapshots: list[Snapshot]) -> None:
@@ -368,11 +474,15 @@ def _temporary(target: str) -> Iterator[str]:
     """A file to write to: beside the target, or anywhere where that is far away."""
     folder = None if _URL.match(target) else Path(target).parent
     if folder is not None:
-        try:
-            disk.make_folder(folder)
-        except OSError as fault:
-            raise StoreError(f"{folder} cannot be made: {fault.strerror}. Choose another place.") from fault
-    handle, file = tempfile.mkstemp(prefix=".holdfast-", suffix=ENDING, dir=folder)  # 0600
+        disk.make_folder(folder)
+    try:
+        handle, file = tempfile.mkstemp(prefix=".holdfast-", suffix=ENDING, dir=folder)  # 0600
+    except OSError as fault:
+        if folder is not None:
+            raise  # told with the place
+        raise StoreUnusable(
+            f"no temporary file can be made: {fault.strerror or fault}. Set TMPDIR to a folder with room."
+        ) from fault
     os.close(handle)
     try:
         yield file

@@ -95,9 +95,7 @@ def fork_place(services: Services, run_id: str, seq: int | None) -> int:
         gone = history.retirement(trimmed) if seq < trimmed.retired else ""
         if seq <= trimmed.base:
             gone = history.beginning(services.store, services.store.run(run_id))
-        told = (
-            f"event {seq} is no checkpoint{f' any more. {gone}' if gone else ';'} `holdfast checkpoints {run_id}` lists them"
-        )
+        told = f"event {seq} is no checkpoint{f' any more. {gone}' if gone else ';'} `holdfast checkpoints {run_id}` lists them"
         raise ResumeRefused(run_id, told, asked="forked")
     return seq
 

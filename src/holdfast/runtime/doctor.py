@@ -8,7 +8,9 @@ A finding is a *problem* where something is not as it should be, and *waits* whe
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -17,8 +19,8 @@ from holdfast.core.definition import Definition
 from holdfast.core.difference import difference
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import RunState
-from holdfast.errors import StoreError
-from holdfast.runtime import history
+from holdfast.errors import HoldfastError, RunNotFound, StoreError
+from holdfast.runtime import history, retention
 from holdfast.storage.contract import Query, RunRow, RunStatus, Store
 from holdfast.storage.oversize import references
 from holdfast.storage.queues import Queue
@@ -38,6 +40,7 @@ LOG_BYTES = 256 * 1024 * 1024
 FREE_BYTES = 512 * 1024 * 1024
 BLOBS_SAMPLED = 200
 RUNS_MAX = 10_000
+"""Runs whose logs are read: those that have stood still longest."""
 _PAGE = 500
 _OPEN: tuple[RunStatus, ...] = ("pending", "running", "waiting", "paused", "interrupted", "failed")
 
@@ -213,20 +216,34 @@ def examine(store: Store, flows: Mapping[str, Flow[Any]] | None, now: float) -> 
     found = list(look_over(facts, now, store.check()))
     found += _blobs(store)
     queues = {queue.name: queue for queue in store.queues.queues()}
-    of_runs = [
-        finding
-        for row in _rows(store)
-        if (finding := diagnose(_patient(store, row, flows, queues), facts.now)) is not None
-    ]
+    rows, left_out = _rows(store)
+    if left_out:
+        found.append(
+            _of_store(
+                f"{len(rows) + left_out} of its runs have not ended, and only the {len(rows)} that have stood still longest were "
+                "looked at. See to those, and look again"
+            )
+        )
+    of_runs: list[Finding] = []
+    for row in rows:
+        with suppress(RunNotFound):  # deleted meanwhile
+            finding = diagnose(_patient(store, row, flows, queues), facts.now)
+            of_runs += [finding] if finding is not None else []
     return found + sorted(of_runs, key=lambda one: (one.waits, one.since or 0.0))
 
 
-def _rows(store: Store) -> Iterator[RunRow]:
-    query, count = Query(status=_OPEN, limit=_PAGE), 0
-    while count < RUNS_MAX and (page := store.runs(query)):
-        yield from page
-        count += len(page)
-        query = msgspec.structs.replace(query, before=page[-1].run_id)
+def _rows(store: Store) -> tuple[list[RunRow], int]:
+    """The runs to look at, those that have stood still longest first, and how many more there are."""
+    count = 0
+
+    def counted() -> Iterator[RunRow]:
+        nonlocal count
+        for row in retention.rows_of(store, Query(status=_OPEN, limit=_PAGE)):
+            count += 1
+            yield row
+
+    rows = heapq.nsmallest(RUNS_MAX, counted(), key=lambda row: row.updated_at)
+    return rows, count - len(rows)
 
 
 def _patient(
@@ -236,7 +253,9 @@ def _patient(
     try:
         state = history.load(store, row.run_id, row=row)
         changes = _changes(store, row, flow)
-    except StoreError as fault:
+    except RunNotFound:
+        raise
+    except (HoldfastError, msgspec.MsgspecError) as fault:
         return Patient(row=row, fault=str(fault))
     return Patient(
         row=row,
@@ -261,7 +280,11 @@ def _blobs(store: Store) -> Iterator[Finding]:
     """Look at some of the blobs that the newest runs refer to."""
     left = BLOBS_SAMPLED
     for row in store.runs(Query(limit=_PAGE)):
-        for event in store.events(row.run_id, max(0, row.seq - 50)):
+        try:
+            events = store.events(row.run_id, max(0, row.seq - 50))
+        except RunNotFound:  # deleted meanwhile
+            continue
+        for event in events:
             try:
                 for digest in references(unpack(event.body)).values():
                     left -= 1

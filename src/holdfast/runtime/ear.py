@@ -75,7 +75,7 @@ class Ear:
                     self._loop.call_soon_threadsafe(self._ring)
             quiet = 0 if heard or self._listeners else quiet + 1
             with self._lock:
-                if quiet > 1:
+                if quiet > 1 and not self._listeners:  # one that came meanwhile saw a thread and started none
                     self._thread = None
                     return
             self._closed.wait(_BREATH_S)

@@ -111,7 +111,9 @@ def beginning(store: Store, row: RunRow) -> str:
     trimmed = store.upkeep.trimmed(row.run_id)
     if trimmed.base:
         rest = (
-            f"the whole log is archived at {trimmed.place}" if trimmed.place else "they were not archived before"
+            f"the whole log is archived at {trimmed.place}"
+            if trimmed.place
+            else "they were not archived before"
         )
         return f"Events up to {trimmed.base} were compacted on {day(trimmed.base_at)}; {rest}."
     return "" if row.parent is None else f"What came before is in run {row.parent!r}."

@@ -9,8 +9,9 @@ Invariants
   runs may be another's.
 - An engine that cannot renew is told while the leases still stand (`lost`), so that its nodes are stopped before anybody
   else may start them.
-- A lease that could not be given back is given back by the next renewal, and so is one that was perhaps got, because no
-  reply came to the claim: a holder that lives keeps nobody out of a run that it does not execute.
+- A lease that could not be given back is given back by the next renewal, and one that was perhaps got, because no reply came
+  to the claim, by the second: a holder that lives keeps nobody out of a run that it does not execute. Two looks, because
+  between a claim and the run's first step there is a while in which nobody seems to execute it.
 """
 
 from __future__ import annotations
@@ -22,13 +23,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from holdfast.errors import RunNotFound, StoreError
-from holdfast.storage.contract import FINAL, STATUSES, Holder, Query, Store
+from holdfast.errors import StoreError
+from holdfast.storage.contract import Holder, Store
 
 MARGIN = 1 / 6
 """The part of a TTL at its end in which nodes are stopped."""
 _OFTEN = 1 / 3
-_UNENDED = tuple(status for status in STATUSES if status not in FINAL)
 _AGAIN_S = 1.0
 
 
@@ -47,12 +47,12 @@ class Renewal:
         holder: Holder,
         *,
         lost: Callable[[], None],
-        executes: Callable[[str], bool] = lambda run_id: True,
+        executes: Callable[[str], bool | None] = lambda run_id: True,
         now: Callable[[], float] = elapsed,
         quiet: bool = False,
     ) -> None:
         """`lost` is called on the event loop when the leases cannot be kept, `executes` says whether a run is in this engine's
-        hands. `quiet`: no thread and no timer; whoever made this calls `keep` often enough.
+        hands (None: that cannot be told now). `quiet`: no thread and no timer; whoever made this calls `keep` often enough.
         """
         self._store = store
         self._holder = holder
@@ -63,6 +63,7 @@ class Renewal:
         self._executes = executes
         self._owed: dict[tuple[str, int], None] = {}
         self._doubts = False
+        self._suspects: set[tuple[str, int]] = set()
         self._told = False
         self._sure_until = 0.0
         self._renewed_at = 0.0
@@ -117,22 +118,22 @@ class Renewal:
             self._timer.cancel()
 
     def _find_strays(self) -> None:
-        """Owe what is held in this engine's name and not executed by it."""
-        before: str | None = None
-        while True:
-            page = self._store.runs(Query(status=_UNENDED, before=before))
-            for row in page:
-                held = row.holder is not None and row.holder.id == self._holder.id
-                if held and not self._executes(row.run_id):
-                    self.owe(row.run_id, row.fence)
-            if not page:
-                self._doubts = False
-                return
-            before = page[-1].run_id
+        """Owe what is held in this engine's name and was not executed by it at two looks in a row."""
+        suspects: set[tuple[str, int]] = set()
+        untold = False
+        for lease in self._store.queues.held_by(self._holder.id):
+            executes, one = self._executes(lease.run_id), (lease.run_id, lease.fence)
+            untold = untold or executes is None
+            if executes is False and one in self._suspects:
+                self.owe(*one)
+            elif executes is False:
+                suspects.add(one)
+        self._suspects = suspects
+        self._doubts = untold or bool(suspects)
 
     def _give_back(self) -> None:
         if self._doubts:
-            with suppress(StoreError, RunNotFound):  # looked for again
+            with suppress(StoreError):  # looked for again
                 self._find_strays()
         for run_id, fence in list(self._owed):
             with suppress(StoreError):  # still owed

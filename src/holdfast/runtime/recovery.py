@@ -3,8 +3,9 @@
 A run is on offer by what its row, its lease and its inbox say; there is no second record that could be wrong, so there is little
 to repair: the leases of holders that are gone are given back, which wakes the workers, and what is left is to be told.
 
-Invariant: a sweep changes nothing but leases that keep nobody out any more. One that meets an error of the database tells
-it in its report, with what it had found, and the next one begins anew.
+Invariant: a sweep changes nothing but leases that keep nobody out any more, as the store sees it in the transaction that gives
+them back. One that meets an error of the database tells it in its report, with what it had found, and the next one begins anew.
+A run that cannot be read (damaged, deleted meanwhile, or written by a newer version) keeps nobody from seeing the others.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 
 from holdfast.core.definition import Definition, NodeOptions
 from holdfast.core.run_state import NodeState, RunState
-from holdfast.errors import HoldfastError, StoreError
+from holdfast.errors import HoldfastError, RunNotFound
 from holdfast.runtime import history
 from holdfast.storage.contract import Query, RunRow, RunStatus, Store
 from holdfast.storage.leases import Holder
@@ -72,27 +73,36 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recovery:
-    """Sweeps a store for runs that do not move. `flows`: names of those that are known here; None: all are."""
+    """Sweeps a store for runs that do not move. `flows`: names of those that are known here; None: all are. `inside`: it also
+    looks into their logs for nodes that do not move, which costs some queries for each run.
+    """
 
     def __init__(
-        self, store: Store, *, flows: Collection[str] | None = None, patience_s: float = PATIENCE_S
+        self,
+        store: Store,
+        *,
+        flows: Collection[str] | None = None,
+        patience_s: float = PATIENCE_S,
+        inside: bool = True,
     ) -> None:
         self._store = store
         self._flows = flows
         self._patience_s = patience_s
+        self._inside = inside
 
     def sweep(self) -> Report:
         """Look at every run that should move, and offer again what somebody left. Raises nothing of the store's."""
-        return _Sweep(self._store, self._flows, self._patience_s).done()
+        return _Sweep(self._store, self._flows, self._patience_s, self._inside).done()
 
 
 class _Sweep:
     """One sweep."""
 
-    def __init__(self, store: Store, flows: Collection[str] | None, patience_s: float) -> None:
+    def __init__(self, store: Store, flows: Collection[str] | None, patience_s: float, inside: bool) -> None:
         self._store = store
         self._flows = flows
         self._patience_s = patience_s
+        self._inside = inside
         self._now = 0.0
         self._findings: list[Finding] = []
         self._unknown: dict[str, int] = {}
@@ -108,7 +118,7 @@ class _Sweep:
             for row in self._rows():
                 self._look_at(row)
             self._offer_again()
-        except StoreError as fault:
+        except HoldfastError as fault:
             error = str(fault)
         return Report(
             at=self._now,
@@ -120,20 +130,32 @@ class _Sweep:
         )
 
     def _rows(self) -> Iterator[RunRow]:
-        before: str | None = None
+        page = self._page(None)
         for _ in range(0, ROWS_MAX, _PAGE):
-            page = self._store.runs(Query(status=_MOVING, before=before, limit=_PAGE))
             yield from page
             if len(page) < _PAGE:
                 return
-            before = page[-1].run_id
+            page = self._page_behind(page)
         self._complete = False
+
+    def _page(self, before: str | None) -> list[RunRow]:
+        return self._store.runs(Query(status=_MOVING, before=before, limit=_PAGE))
+
+    def _page_behind(self, page: list[RunRow]) -> list[RunRow]:
+        """The next page, by the last run of this one that is still there: somebody may be deleting."""
+        for row in reversed(page):
+            try:
+                return self._page(row.run_id)
+            except RunNotFound:
+                continue
+        self._complete = False
+        return []
 
     def _offer_again(self) -> None:
         """Give back the leases of holders that are gone. One that comes back meets a higher fence, as after a takeover."""
-        for holder in self._gone.values():
-            self._store.renew(msgspec.structs.replace(holder, ttl_s=0.0))
-            self._given_back.append(holder.describe())
+        if self._gone:
+            gone = self._store.queues.give_back(self._gone)
+            self._given_back.extend(self._gone[engine].describe() for engine in gone)
 
     # --- runs -----------------------------------------------------------------------------------------
 
@@ -148,7 +170,7 @@ class _Sweep:
             self._find(row, "no taker", row.updated_at, next=self._taker(row))
         elif row.due_at is not None and self._now - row.due_at > self._patience_s:
             self._find(row, "due", row.due_at, next=self._taker(row))
-        if row.status != "waiting" or row.due_at is not None:
+        if self._inside and (row.status != "waiting" or row.due_at is not None):
             self._look_inside(row)
 
     def _taker(self, row: RunRow) -> str:
@@ -175,6 +197,13 @@ class _Sweep:
             state = history.load(self._store, row.run_id, row=row)
             stored = self._store.definition(row.fingerprint)
             options = msgspec.json.decode(stored, type=Definition).nodes if stored is not None else {}
+        except RunNotFound:  # deleted meanwhile
+            return
+        except msgspec.MsgspecError as fault:
+            told = f"it holds something that is not known here ({fault})"
+            newer = "a newer version of Holdfast may have written it; look at it with that one"
+            self._find(row, "unreadable", row.updated_at, told=told, next=newer)
+            return
         except HoldfastError as fault:
             told = f"`holdfast verify {row.run_id}` says where its log is damaged"
             self._find(row, "unreadable", row.updated_at, told=str(fault), next=told)

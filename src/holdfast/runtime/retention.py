@@ -20,7 +20,15 @@ import msgspec
 from holdfast.core import run_state
 from holdfast.core.events import CHECKPOINTS
 from holdfast.core.run_state import RunState, stretches
-from holdfast.errors import HoldfastError, ResumeRefused, RunHeld, RunNotFound, SettingError, StoreError
+from holdfast.errors import (
+    HoldfastError,
+    ResumeRefused,
+    RunHeld,
+    RunNotFound,
+    SeqConflict,
+    SettingError,
+    StoreError,
+)
 from holdfast.runtime import archive, history
 from holdfast.runtime.services import Aside
 from holdfast.storage.contract import FINAL, STATUSES, Holder, Query, RunRow, RunStatus, Store
@@ -34,6 +42,7 @@ YOUNG_S = 3600.0
 ENDED: tuple[RunStatus, ...] = ("completed", "cancelled", "failed")
 _WINDOW = 256
 _PAGE = 500
+_CARRIED_ON = "it was carried on meanwhile"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
@@ -304,7 +313,10 @@ def choose(store: Store, wanted: Sequence[Policy]) -> list[Choice]:
         for row in rows_of(store, Query(flow=policy.flow, status=policy.status, limit=_PAGE)):
             rank = counts[row.flow, row.status] = counts.get((row.flow, row.status), 0) + 1
             if row.run_id not in chosen:
-                why = _stays(store, policy, row, rank, now)
+                try:
+                    why = _stays(store, policy, row, rank, now)
+                except RunNotFound:  # somebody else has deleted it
+                    continue
                 chosen[row.run_id] = Choice(
                     run_id=row.run_id, flow=row.flow, status=row.status, updated_at=row.updated_at, seq=row.seq,
                     goes=why is None, why=why or _goes(policy),
@@ -338,7 +350,7 @@ def needed(store: Store, row: RunRow) -> str | None:
     if row.status not in FINAL:
         try:
             asked = history.load(store, row.run_id, row=row).questions
-        except StoreError as fault:
+        except (StoreError, msgspec.MsgspecError) as fault:
             return f"it cannot be read, so nobody knows what it asks: {fault}"
         if asked:
             return f"it asks: {next(iter(asked.values())).text[:80]}"
@@ -352,11 +364,7 @@ def delete(store: Store, choice: Choice, archive_to: str | None = None) -> Choic
     place = ""
     try:
         row = store.run(choice.run_id)
-        why = (
-            "it was carried on meanwhile"
-            if row.seq != choice.seq
-            else needed(store, row) or _forked(store, row)
-        )
+        why = _CARRIED_ON if row.seq != choice.seq else needed(store, row) or _forked(store, row)
         if why is None:
             if archive_to:
                 place = archive.archive(store, choice.run_id, archive_to).place
@@ -364,6 +372,8 @@ def delete(store: Store, choice: Choice, archive_to: str | None = None) -> Choic
             store.blobs.unspill(choice.run_id, list(store.blobs.spilled(choice.run_id)))
     except RunNotFound:
         why = "somebody else has deleted it"
+    except SeqConflict:
+        why = _CARRIED_ON
     except (ResumeRefused, RunHeld) as refused:
         why = str(refused)
     return msgspec.structs.replace(choice, goes=why is None, why=why or choice.why, place=place)
@@ -374,13 +384,15 @@ def delete_all(store: Store, choices: Sequence[Choice], archive_to: str | None =
     waiting = [choice for choice in choices if choice.goes]
     yield from (choice for choice in choices if not choice.goes)
     while waiting:
-        done = [delete(store, choice, archive_to) for choice in waiting if _forked_id(store, choice) is None]
-        yield from done
-        left = [choice for choice in waiting if all(one.run_id != choice.run_id for one in done)]
+        done: set[str] = set()
+        for choice in waiting:
+            if _forked_id(store, choice) is None:
+                done.add(choice.run_id)
+                yield delete(store, choice, archive_to)
+        waiting = [choice for choice in waiting if choice.run_id not in done]
         if not done:
-            yield from (delete(store, choice, archive_to) for choice in left)  # each says what keeps it
+            yield from (delete(store, choice, archive_to) for choice in waiting)  # each says what keeps it
             return
-        waiting = left
 
 
 def _forked_id(store: Store, choice: Choice) -> str | None:
@@ -394,10 +406,19 @@ def _forked(store: Store, row: RunRow) -> str | None:
 
 
 def rows_of(store: Store, query: Query) -> Iterator[RunRow]:
-    """Every run that fits, newest first, a page at a time. None of them may be deleted meanwhile."""
-    while page := store.runs(query):
+    """Every run that fits, newest first, a page at a time."""
+    passed = [query.before] if query.before is not None else []
+    while True:
+        query = msgspec.structs.replace(query, before=passed[-1] if passed else None)
+        try:
+            page = store.runs(query)
+        except RunNotFound:  # deleted meanwhile: what comes behind it comes behind the one before it
+            passed.pop()
+            continue
+        if not page:
+            return
         yield from page
-        query = msgspec.structs.replace(query, before=page[-1].run_id)
+        passed += [row.run_id for row in page]
 
 
 # --- what belongs to nobody --------------------------------------------------------------------------
@@ -425,19 +446,15 @@ def sweep(store: Store, *, blobs_too: bool = True) -> Swept:
     while count := store.upkeep.sweep():
         events += count
     spills = _sweep_spills(store)
-    before = store.now() - YOUNG_S
-    kept_digests = list(store.blobs.digests()) if blobs_too else []
-    in_use, named, unreadable = (
-        _in_use(store) if kept_digests or store.upkeep.fingerprints() else (set(), set(), [])
-    )
-    if unreadable:
-        kept = f"blobs and definitions: {unreadable[0]}"
-        return Swept(events=events, spills=spills, kept=(kept,))
-    unwanted = [digest for digest in kept_digests if digest not in in_use]
-    gone = sum(store.blobs.expire(digest, before) for digest in unwanted)
+    # First what is there, then what is in use: a thing that comes in between is not taken for one of nobody.
+    unwanted, unnamed = set(store.blobs.digests()) if blobs_too else set(), set(store.upkeep.fingerprints())
+    unreadable = _strike_used(store, unwanted, unnamed)
+    if unreadable is not None:
+        return Swept(events=events, spills=spills, kept=(f"blobs and definitions: {unreadable}",))
+    before = store.blobs.now() - YOUNG_S if blobs_too else 0.0
+    gone = sum(store.blobs.expire(digest, before) for digest in sorted(unwanted))
     pieces = store.blobs.tidy(before) if blobs_too else 0
-    unnamed = [fingerprint for fingerprint in store.upkeep.fingerprints() if fingerprint not in named]
-    definitions = store.upkeep.drop_definitions(unnamed)
+    definitions = store.upkeep.drop_definitions(sorted(unnamed))
     kept_told = []
     if len(unwanted) > gone:
         kept_told.append(
@@ -455,18 +472,24 @@ def sweep(store: Store, *, blobs_too: bool = True) -> Swept:
     )
 
 
-def _in_use(store: Store) -> tuple[set[str], set[str], list[str]]:
-    """The blobs and definitions that any run refers to, and which runs could not be read."""
-    digests: set[str] = set()
-    named: set[str] = set()
-    unreadable: list[str] = []
-    for row in rows_of(store, Query(limit=_PAGE)):
+def _strike_used(store: Store, digests: set[str], fingerprints: set[str]) -> str | None:
+    """Take out what any run refers to: blobs by digest, definitions by fingerprint. Returns why that could not be found out."""
+    for row in rows_of(store, Query(limit=_PAGE)) if fingerprints else ():
+        fingerprints.discard(row.fingerprint)
+    # Nearly always the rows have named every definition, and there is no blob: then no log is read.
+    for row in rows_of(store, Query(limit=_PAGE)) if digests or fingerprints else ():
         try:
-            digests |= archive.references(store, row)
-            named |= archive.fingerprints(store, row)
-        except StoreError as fault:
-            unreadable.append(f"run {row.run_id!r} cannot be read, and may refer to any of them ({fault})")
-    return digests, named, unreadable
+            if digests:
+                digests -= archive.references(store, row)
+            if fingerprints:
+                fingerprints -= archive.fingerprints(store, row)
+        except RunNotFound:  # deleted meanwhile, it needs nothing any more
+            continue
+        except (HoldfastError, msgspec.MsgspecError) as fault:  # the latter: a newer version wrote it
+            return f"run {row.run_id!r} cannot be read, and may refer to any of them ({fault})"
+        if not digests and not fingerprints:
+            break
+    return None
 
 
 def _sweep_spills(store: Store) -> int:

@@ -55,6 +55,8 @@ _BREATH_S, _BREATH_MAX_S = 0.02, 0.2
 """Between two looks that found nothing, while the store tells without end."""
 _LIMITED_S = 1.0
 """Something is due and was not to be had: its queue is full. What makes room is heard of."""
+_REMEMBERED_MAX = 1000
+"""Runs that are passed over, and troubles that were told: a worker that lives for months remembers no more."""
 _HOPELESS = (StorePoisoned, StoreUnusable, SchemaTooNew)
 
 _log = logging.getLogger("holdfast")
@@ -113,18 +115,22 @@ class Worker:
         self.left = asyncio.Event()
         """Set when nothing more of it goes on."""
         self._going: dict[str, asyncio.Future[None]] = {}
+        self._takes = 0
+        """Takes under way, until what they got is in `_going`."""
         self._passed_over: dict[str, _PassedOver] = {}
-        self._reported: set[str] = set()
+        self._reported: dict[str, None] = {}
         self._fault: StoreError | None = None
         self._empty = 0
         """How many looks in a row have found nothing."""
         self._troubled = 0
         """How many times in a row the store has not answered."""
-        self._recovery = Recovery(services.store, flows=flows)
+        self._recovery = Recovery(services.store, flows=flows, inside=False)
         self._swept_at = services.clock.now() - SWEEP_S / 2
 
-    def has(self, run_id: str) -> bool:
-        """Whether a run is in its hands."""
+    def has(self, run_id: str) -> bool | None:
+        """Whether a run is in its hands; None: a take is under way that may have got it. From any thread."""
+        if self._takes:  # asked first: what a take got is in `_going` before it is over
+            return True if run_id in self._going else None
         return run_id in self._going
 
     def look(self) -> None:
@@ -139,10 +145,8 @@ class Worker:
             while not self._is_over():
                 self._news.clear()
                 free = self._concurrency - len(self._going)
-                taken = await self._take(free) if free > 0 else []
-                for run in taken:
-                    self._begin(run)
-                if free <= 0 or len(taken) < free:
+                begun = await self._take_and_begin(free) if free > 0 else 0
+                if free <= 0 or begun < free:
                     await self._rest(free)
             self._on_drain(len(self._going))
         except BaseException:
@@ -166,6 +170,17 @@ class Worker:
 
     # --- taking ---------------------------------------------------------------------------------------
 
+    async def _take_and_begin(self, free: int) -> int:
+        """How many runs were got."""
+        self._takes += 1
+        try:
+            taken = await self._take(free)
+            for run in taken:
+                self._begin(run)
+        finally:
+            self._takes -= 1
+        return len(taken)
+
     async def _take(self, free: int) -> list[Taken]:
         if not self._flows:
             self._empty += 1
@@ -182,7 +197,7 @@ class Worker:
             return []
         if self._troubled:
             self._troubled = 0
-            self._reported = {told for told in self._reported if not told.startswith("the store")}
+            self._reported = {told: None for told in self._reported if not told.startswith("the store")}
         self._empty = 0 if taken else self._empty + 1
         return taken
 
@@ -204,7 +219,8 @@ class Worker:
     def _wanted(self, limit: int) -> Wanted:
         now = self._services.clock.now()
         # A run that was lost and still unwinds here is on offer again, and not for us: taken and given back without end.
-        without = (*self._going, *(name for name, passed in self._passed_over.items() if passed.until > now))
+        passed_over = (name for name, passed in self._passed_over.items() if passed.until > now)
+        without = frozenset((*self._going, *passed_over))
         return Wanted(flows=tuple(self._flows), queues=self._queues, limit=limit, without=without)
 
     async def _call(self, call: Callable[[], T]) -> T:
@@ -254,11 +270,17 @@ class Worker:
         if before is None or before.told != told:
             self._on_report(Trouble(run_id=run_id, flow=taken.flow, told=told))
         until = self._services.clock.now() + seconds
+        self._passed_over.pop(run_id, None)  # those that were passed over longest ago come first
         self._passed_over[run_id] = _PassedOver(until, seconds, told)
+        _forget_oldest(self._passed_over)
 
     def _report(self, trouble: Trouble) -> None:
-        if trouble.told not in self._reported:
-            self._reported.add(trouble.told)
+        self._report_once(trouble.told, trouble)
+
+    def _report_once(self, key: str, trouble: Trouble) -> None:
+        if key not in self._reported:
+            self._reported[key] = None
+            _forget_oldest(self._reported)
             self._on_report(trouble)
 
     # --- resting --------------------------------------------------------------------------------------
@@ -313,17 +335,24 @@ class Worker:
         if now - self._swept_at < SWEEP_S:
             return
         self._swept_at = now
-        report: Report = await self._call(self._recovery.sweep)
+        try:
+            report: Report = await self._call(self._recovery.sweep)
+        except Exception as fault:  # noqa: BLE001 - whatever it is, the runs that move go on
+            told = f"the look for runs that do not move failed: {type(fault).__name__}: {ended(str(fault))}"
+            self._report(Trouble(told=f"{told} It is made again in {SWEEP_S:.0f} s."))
+            return
         for flow, count in report.unknown.items():
-            some = "a run" if count == 1 else f"{count} runs"
-            self._report_flow(flow, f"{some} of flow {flow!r} wait, and this worker was not given that flow")
+            wait = f"a run of flow {flow!r} waits" if count == 1 else f"{count} runs of flow {flow!r} wait"
+            self._report_flow(flow, f"{wait}, and this worker was not given that flow")
 
     def _report_flow(self, flow: str, told: str) -> None:
-        if f"flow {flow}" not in self._reported:
-            self._reported.add(f"flow {flow}")
-            self._on_report(
-                Trouble(flow=flow, told=f"{told}. Give it the file that defines it, or start another worker.")
-            )
+        way_out = "Give it the file that defines it, or start another worker."
+        self._report_once(f"flow {flow}", Trouble(flow=flow, told=f"{told}. {way_out}"))
+
+
+def _forget_oldest(remembered: dict[str, Any]) -> None:
+    while len(remembered) > _REMEMBERED_MAX:
+        del remembered[next(iter(remembered))]
 
 
 def _log_trouble(trouble: Trouble) -> None:

@@ -24,7 +24,6 @@ from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import Lease, Request
 from holdfast.storage.queues import Taken
 
-
 _SOON_S = 1.0
 """How long a worker keeps a run that only waits, at most."""
 
@@ -140,7 +139,7 @@ class Working(Driving):
         if self._renewal is not None:
             self._renewal.doubt()
 
-    def _executes(self, run_id: str) -> bool:
+    def _executes(self, run_id: str) -> bool | None:
         return run_id in self._runners or (self._worker is not None and self._worker.has(run_id))
 
     # --- what the engine has for this -----------------------------------------------------------------

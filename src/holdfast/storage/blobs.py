@@ -79,6 +79,11 @@ class Blobs(Protocol):
     def delete(self, digest: str) -> None:
         """Remove a blob. Does nothing where there is none."""
 
+    def now(self) -> float:
+        """The time by the clock of the place, which says when a blob was put; 0.0 where nothing was ever put, or the place
+        cannot tell.
+        """
+
     def expire(self, digest: str, before: float) -> bool:
         """Remove a blob that was last put before this time, by the clock of the place: whether it went. One that is put again
         just then stays. A place that cannot tell when a blob was put keeps it.
@@ -128,6 +133,9 @@ class MemoryBlobs:
 
     def delete(self, digest: str) -> None:
         self._kept.pop(digest, None)
+
+    def now(self) -> float:
+        return self._clock()
 
     def expire(self, digest: str, before: float) -> bool:
         with self._lock:
@@ -212,6 +220,13 @@ class FileBlobs:
         if _DIGEST.fullmatch(digest):
             with self._writing():
                 self._path(digest).unlink(missing_ok=True)
+
+    def now(self) -> float:
+        # A share has the clock of its server, which is asked in the same way as by `put`.
+        with self._writing(), suppress(FileNotFoundError, NotADirectoryError):
+            os.utime(self.folder)
+            return self.folder.stat().st_mtime
+        return 0.0
 
     def expire(self, digest: str, before: float) -> bool:
         if not _DIGEST.fullmatch(digest):

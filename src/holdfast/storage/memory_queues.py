@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, suppress
 
 import msgspec
@@ -69,17 +69,39 @@ class MemoryQueues:
 
     def next_due(self, wanted: Wanted) -> float | None:
         with self._use() as data:
-            room, live = self._room(data), self._live(data)
+            room, live, without = self._room(data), self._live(data), frozenset(wanted.without)
             times = [
                 run.view.due_at
-                for run in data.unended.values()
+                for run_id, run in data.unended.items()
                 if run.view.status == "waiting"
+                and run_id not in without
                 and run.view.due_at is not None
                 and _is_wanted(run, wanted)
                 and run.head.holder not in live
                 and room.get(run.new.queue, 1) > 0
             ]
             return min(times, default=None)
+
+    def held_by(self, holder: str) -> list[Lease]:
+        with self._use() as data:
+            return [
+                Lease(run_id, run.head.fence, run.head.seq)
+                for run_id, run in sorted(data.runs.items())
+                if run.head.holder == holder
+            ]
+
+    def give_back(self, holders: Collection[str]) -> list[str]:
+        with self._use() as data:
+            live = self._live(data)
+            gone = [engine for engine in sorted(holders) if engine in data.holders and engine not in live]
+            for run in data.runs.values():
+                if run.head.holder in gone:
+                    run.head = msgspec.structs.replace(run.head, holder=None)
+            for engine in gone:
+                del data.holders[engine]
+            if gone:
+                data.tell()
+            return gone
 
     def limit(self, queue: str, limit: int | None) -> None:
         with self._use() as data:
@@ -124,11 +146,12 @@ class MemoryQueues:
 
     def _offers(self, data: Data, wanted: Wanted | None) -> Iterator[_Offer]:
         now, live = self._now(), self._live(data)
+        without = frozenset(wanted.without if wanted is not None else ())
         asked: dict[str, float] = {}
         for request in data.waiting.values():
             asked.setdefault(request.run_id, request.at)
         for run_id, run in data.unended.items():
-            if wanted is not None and (run_id in wanted.without or not _is_wanted(run, wanted)):
+            if wanted is not None and (run_id in without or not _is_wanted(run, wanted)):
                 continue
             if run.head.holder not in live:
                 offer = _offer(run_id, run, now, asked.get(run_id))

@@ -187,8 +187,10 @@ class PostgresStore:
         run, seq, fence, now, old_id = self._find(transaction, "lease", run_id, self._given_now())
         old = None
         if old_id is not None and old_id != holder.id:
-            ((expires_at, *cells),) = transaction.rows("holder", old_id) or [(0.0, *(None,) * 7)]
-            old = _holder(tuple(cells))
+            both = transaction.rows("claim_holders", Texts([old_id, holder.id]))
+            expires_at, old = next(
+                ((cells[0], _holder(cells[1:])) for cells in both if cells[1] == old_id), (0.0, None)
+            )
             if old is not None and holders.is_held(old, expires_at, now, self._alive):
                 raise RunHeld(run_id, old.describe())
         self._renew(transaction, holder)

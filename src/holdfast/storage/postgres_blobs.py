@@ -43,6 +43,10 @@ class PostgresBlobs:
     def delete(self, digest: str) -> None:
         self._wire.read("delete_blob", digest)
 
+    def now(self) -> float:
+        now: float = self._wire.read("time")[0][0]
+        return now
+
     def expire(self, digest: str, before: float) -> bool:
         return bool(self._wire.read("expire_blob", digest, before))
 

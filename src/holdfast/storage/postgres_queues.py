@@ -5,6 +5,8 @@ Invariants:
 - What is on offer is read without locks, and taken in a transaction that skips what others are taking and checks that a run is
   as it was read: so no take waits for the rows of another, and none gets what another got.
 - Takes from a queue with a limit lock its row first, and count what is held afterwards: so they come one after the other.
+- A lease that ran out is taken with its holder's row locked and read again: whoever has renewed meanwhile keeps it, and
+  whoever renews meanwhile waits until it is gone. Run rows are locked before those of holders wherever a lock is waited for.
 - Where nothing is on offer, no transaction begins.
 - Whether a lease has run out is told by the database's clock; a dead process of this host is recognised at once.
 """
@@ -12,11 +14,11 @@ Invariants:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from holdfast.storage import holder as holders
-from holdfast.storage.leases import Holder
+from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.offers import Fates, Offer, choose, full, listed, room
 from holdfast.storage.postgres_arrays import Ints, Texts
 from holdfast.storage.postgres_ear import Ear
@@ -55,7 +57,7 @@ class PostgresQueues:
             offers = self._offers(wanted, fates, width) if left > 0 else []
             if not offers:
                 break
-            asked = partial(self._take, holder=holder, offers=offers, lost=fates.lost, limit=left)
+            asked = partial(self._take, holder=holder, offers=offers, fates=fates, limit=left)
             got, missed = self._wire.write("claim", asked)
             taken.extend(offer.taken() for offer in got)
             if not missed:
@@ -64,7 +66,7 @@ class PostgresQueues:
         return taken
 
     def _take(
-        self, session: Session, holder: Holder, offers: Sequence[Offer], lost: Sequence[str], limit: int
+        self, session: Session, holder: Holder, offers: Sequence[Offer], fates: Fates[str], limit: int
     ) -> tuple[list[Offer], bool]:
         """Those of the offers that were got, and whether others were quicker with some."""
         with session.transaction() as transaction:
@@ -72,12 +74,24 @@ class PostgresQueues:
             if not eligible:
                 return [], False
             self._renew(transaction, holder)
+            lost = self._still_lost(transaction, holder, eligible, fates)
             found = transaction.rows(
                 "take_offers", Ints([offer.key for offer in eligible]), Ints([offer.seq for offer in eligible]),
                 Ints([offer.fence for offer in eligible]), Texts(lost), holder.id, limit,
             )  # fmt: skip
         keys = {key for (key,) in found}
         return [offer for offer in eligible if offer.key in keys], len(keys) < min(limit, len(eligible))
+
+    def _still_lost(
+        self, transaction: Transaction, holder: Holder, offers: Sequence[Offer], fates: Fates[str]
+    ) -> list[str]:
+        """The lost holders of these offers that have not renewed since; none of them can until the transaction ends."""
+        if not fates.lost:
+            return []
+        keys = Ints([offer.key for offer in offers])
+        found = transaction.rows("lock_lost", Texts(fates.lost), self._given_now(), keys)
+        itself = [holder.id] if holder.id in fates.lost else []  # it has just renewed, right here
+        return [*fates.dead, *itself, *(engine for (engine,) in found)]
 
     def _room(self, transaction: Transaction, offers: Sequence[Offer]) -> dict[str, int]:
         """How many more runs may be held of those queues that have a limit; it stays so until the transaction ends."""
@@ -102,8 +116,33 @@ class PostgresQueues:
         fates = self._fates()
         limits = self._wire.read("limits")
         stopped = full(room(limits, fates.held(self._wire.read("held_runs")))) if limits else []
-        found = self._wire.read("next_due", *_asked(wanted), Texts(fates.lost), Texts(stopped))
+        found = self._wire.read(
+            "next_due", *_asked(wanted), Texts(fates.lost), Texts(stopped), Texts(list(wanted.without))
+        )
         return found[0][0] if found else None
+
+    def held_by(self, holder: str) -> list[Lease]:
+        return [Lease(*cells) for cells in self._wire.read("held_by", holder)]
+
+    def give_back(self, holders: Collection[str]) -> list[str]:
+        fates = self._fates()
+        return [
+            engine
+            for engine in sorted(holders)
+            if engine in fates.lost
+            and self._wire.write("claim", partial(self._give_back, engine=engine, fates=fates))
+        ]
+
+    def _give_back(self, session: Session, engine: str, fates: Fates[str]) -> bool:
+        """Whether it is still gone. One transaction for each: it waits for rows of one holder only."""
+        with session.transaction() as transaction:
+            transaction.do("lock_held", engine)
+            gone = transaction.rows("lock_gone", engine, engine in fates.dead, self._given_now())
+            if gone:
+                transaction.do("release_all", engine)
+                transaction.do("drop_idle_holder", engine)
+                transaction.do("notify")
+        return bool(gone)
 
     def limit(self, queue: str, limit: int | None) -> None:
         def write(session: Session) -> None:
@@ -149,10 +188,11 @@ class PostgresQueues:
         return Fates(self._wire.read("holders", self._given_now()), 0.0, self._alive)
 
     def _offers(self, wanted: Wanted, fates: Fates[str], width: int) -> list[Offer]:
-        width += len(wanted.without)  # so many of the first may be passed over
+        without = frozenset(wanted.without)
+        width += len(without)  # so many of the first may be passed over
         found = self._wire.read("offers", *_asked(wanted), Texts(fates.lost), self._given_now(), width)
         offers = [Offer(*cells) for cells in found]
-        return [offer for offer in offers if offer.run_id not in wanted.without]
+        return [offer for offer in offers if offer.run_id not in without]
 
 
 def _asked(wanted: Wanted) -> tuple[Texts, Texts | None]:

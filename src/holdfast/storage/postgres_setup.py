@@ -6,6 +6,7 @@ a store is never between two versions, however many processes open it at once.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Protocol
 
 from holdfast.errors import SchemaTooNew, StoreUnusable
@@ -58,6 +59,18 @@ def not_durable(address: Address, *, fsync: str = "on") -> StoreUnusable:
 def is_current(versions: list[Cells]) -> bool:
     """Whether a schema needs nothing done to it, by what `version` found."""
     return versions == [(len(schema.migrations("postgres")),)]
+
+
+def require_known(address: Address, versions: list[Cells]) -> None:
+    """Refuse a schema that a newer Holdfast lifted while it was in use, by what `version` found."""
+    known = _known()
+    if versions and versions[0][0] > known:
+        raise schema.lifted(address.url, versions[0][0], known)
+
+
+@functools.cache
+def _known() -> int:
+    return len(schema.migrations("postgres"))
 
 
 def migrate(address: Address, transaction: Statements) -> None:

@@ -6,8 +6,9 @@ that read. It knows no verb of a store. Invariants:
 - No session state: no prepared statements, no search path, every transaction says its own bounds. So a pool in
   between (pgbouncer, by transaction) changes nothing.
 - Every connection was looked at (`postgres_setup.require_fit`, and whether the store is still of the generation that was
-  opened), and every transaction looks again, before it commits, whether its
-  commit will be durable.
+  opened, and of a version that is known), and every transaction looks again, before it commits, whether its commit will be
+  durable.
+- A store that was found lifted by a newer version is written to no more.
 - A connection that is lost while something is written leaves the outcome unknown: `StoreBusy`. One that
   was lost before is found out before anything is sent, and replaced.
 - Errors of PostgreSQL leave this file as our own; no password is in any of them.
@@ -33,6 +34,7 @@ from psycopg.pq import Format, TransactionStatus
 
 from holdfast.errors import (
     CodecError,
+    SchemaTooNew,
     SettingError,
     StoreBusy,
     StoreCorrupt,
@@ -43,7 +45,7 @@ from holdfast.errors import (
 from holdfast.storage import failpoints, forks
 from holdfast.storage.postgres_address import Address
 from holdfast.storage.postgres_arrays import Bytes, Floats, Ints, Texts
-from holdfast.storage.postgres_setup import not_durable, require_fit
+from holdfast.storage.postgres_setup import not_durable, require_fit, require_known
 from holdfast.storage.postgres_time import DatabaseTime
 
 T = TypeVar("T")
@@ -83,6 +85,7 @@ class Wire:
         self._closed = False
         self.generation: str | None = None
         """Set when the store is open: a connection to another generation is refused from then on."""
+        self._lifted: SchemaTooNew | None = None
         self._writer = _Line()
         self._renewer = _Line()
         self._pooling = threading.Lock()
@@ -161,6 +164,8 @@ class Wire:
         line = self._renewer if verb == "renew" else self._writer
         with line.lock:
             self.require_usable()
+            if self._lifted is not None:
+                raise SchemaTooNew(str(self._lifted))
             failpoints.reach(verb + ".before")
             try:
                 result = self._tried(line, steps)
@@ -175,19 +180,20 @@ class Wire:
 
     def _tried(self, line: _Line, steps: Callable[[Session], T]) -> T:
         """Again where the server chose this transaction to give way to another: nothing of it was kept."""
-        for tries_left in reversed(range(_TRIES)):
+        tries_left = _TRIES
+        while True:
             if line.connection is None or _is_stale(line.connection):
                 line.drop()
                 line.connection = self.connect()
             try:
                 return steps(Session(self, line.connection))
             except (pg.DeadlockDetected, pg.SerializationFailure):
+                tries_left -= 1
                 if not tries_left:
                     raise
             finally:
                 if line.connection is not None and not _is_idle(line.connection):
                     line.drop()
-        raise AssertionError("unreachable")
 
     # --- connections ---------------------------------------------------------------------------------
 
@@ -244,6 +250,15 @@ class Wire:
                 f"{self.address.url} was restored from a backup since this process opened it, and what it knows of its runs may "
                 "not have happened. Start again."
             )
+        self.require_known(connection.execute(self.sql["version"]).fetchall())
+
+    def require_known(self, versions: list[Cells]) -> None:
+        """What the query `version` found must be known here; if it is not, nothing is written from then on."""
+        try:
+            require_known(self.address, versions)
+        except SchemaTooNew as lifted:
+            self._lifted = lifted
+            raise
 
     def require_usable(self) -> None:
         self.require_own()
@@ -344,6 +359,7 @@ class Transaction:
         self._connection = connection
         self._pipeline = pipeline
         self._guarded = False
+        self._versions: psycopg.Cursor[Cells] | None = None
         self.do("begin")
         self._guard = self.do("guard", *wire.bounds)
 
@@ -361,6 +377,11 @@ class Transaction:
         self._wait()
         return cursor.fetchall()
 
+    def look(self) -> None:
+        """Do not commit if a newer version lifted the store. Free of charge where something is waited for afterwards."""
+        if self._versions is None:
+            self._versions = self.do("version")
+
     def _wait(self) -> None:
         """For what was sent so far. Only then the server knows that it waits for us, and ends a transaction that stands still."""
         self._guarded = True
@@ -370,6 +391,8 @@ class Transaction:
     def commit(self) -> psycopg.Cursor[Cells]:
         if not self._guarded:
             self._wait()
+        if self._versions is not None:
+            self._wire.require_known(self._versions.fetchall())
         *_, fsync, synchronous_commit, now = self._guard.fetchall()[0]
         self._wire.time.hear(now)
         if not self._wire.address.unsafe and "off" in {fsync, synchronous_commit}:

@@ -15,6 +15,7 @@ record of them that could be lost or be wrong. Every store passes `holdfast.test
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
@@ -38,8 +39,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """Only these queues; empty: all."""
     limit: int = 1
     """How many runs at most."""
-    without: tuple[str, ...] = ()
-    """Ids of runs to pass over: what this worker could not take up lately, and another may. Every store honours it in `take`."""
+    without: Collection[str] = ()
+    """Ids of runs to pass over: what this worker could not take up lately, and another may."""
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -68,7 +69,16 @@ class Queues(Protocol):
         """Claim runs that are on offer, in one transaction: those with the highest priority first, then those that wait
         longest (due: since then; asked: since the request; others: since their creation). Two workers that ask at once
         never get the same run, and neither waits for the other's rows. A take that gets something says that the
-        holder lives (as `Store.renew` does). The fence of each run grows by one.
+        holder lives (as `Store.renew` does). The fence of each run grows by one. A holder that was late and has renewed
+        before that transaction keeps its runs.
+        """
+
+    def held_by(self, holder: str) -> list[Lease]:
+        """The leases in a holder's name, by run id."""
+
+    def give_back(self, holders: Collection[str]) -> list[str]:
+        """Give back the leases of those of these holders that are gone: their time has run out or their process is dead, as
+        it is in the transaction that does it. Returns the ids of those; one that has renewed meanwhile keeps everything.
         """
 
     def next_due(self, wanted: Wanted) -> float | None:

@@ -39,6 +39,8 @@ class FsspecBlobs:
         self.where = _without_secrets(url)
         self._spills = spills
         self._clock = clock
+        self._ahead: float | None = None
+        """How far the clock of the place is before ours; None: it was not asked yet."""
         self._files, root = _opened(url, self.where)
         self._root = root.rstrip("/")
         self._whole = urlsplit(url).scheme in WHOLE
@@ -46,7 +48,7 @@ class FsspecBlobs:
     def put(self, digest: str, body: bytes) -> None:
         path, content = self._path(require_digest(digest)), packed(body)
         with self._reaching():
-            if self._size(path) == len(content) and not self._is_old(path, self._clock() - REFRESH_S):
+            if self._size(path) == len(content) and not self._is_old(path, self._about_now() - REFRESH_S):
                 return
             self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
             if self._whole:
@@ -83,6 +85,25 @@ class FsspecBlobs:
         with self._reaching(), suppress(SettingError, FileNotFoundError):
             self._files.rm_file(self._path(require_digest(digest)))
 
+    def now(self) -> float:
+        path = f"{self._root}/.{uuid.uuid4().hex}"
+        with self._reaching():
+            if not self._files.exists(self._root):
+                return 0.0
+            self._files.pipe_file(path, b"now")
+            try:
+                now = self._written_at(path) or 0.0
+            finally:
+                self._files.rm_file(path)
+        self._ahead = now - self._clock() if now else 0.0
+        return now
+
+    def _about_now(self) -> float:
+        """The time there, without asking each time."""
+        if self._ahead is None:
+            self.now()
+        return self._clock() + (self._ahead or 0.0)
+
     def expire(self, digest: str, before: float) -> bool:
         with self._reaching(), suppress(SettingError, FileNotFoundError):
             path = self._path(require_digest(digest))
@@ -117,11 +138,15 @@ class FsspecBlobs:
 
     def _is_old(self, path: str, before: float) -> bool:
         """Whether a file was written before this time; one of which that is not known is not old."""
+        at = self._written_at(path)
+        return at is not None and at < before
+
+    def _written_at(self, path: str) -> float | None:
         try:
             written: datetime = self._files.modified(path)
         except NotImplementedError:
-            return False
-        return (written if written.tzinfo else written.replace(tzinfo=UTC)).timestamp() < before
+            return None
+        return (written if written.tzinfo else written.replace(tzinfo=UTC)).timestamp()
 
     def _size(self, path: str) -> int | None:
         """Bytes of a file. Equal content is equal bytes; to read all of it again would cost more than to write it."""

@@ -16,14 +16,16 @@ import os
 import re
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from holdfast.errors import SettingError, StoreCorrupt, StoreUnusable
-from holdfast.storage import copies, disk
+from holdfast.storage import copies, disk, schema
 from holdfast.storage.blobs import Blobs, FileBlobs
 from holdfast.storage.contract import Store
+from holdfast.storage.queues import FENCE_STEP
 from holdfast.storage.sqlite import SqliteStore
 from holdfast.storage.urls import open_store, sqlite_path
 
@@ -146,12 +148,19 @@ def _restore_postgres(source: Path, url: str) -> str:
             f"{address.url} has the schema {address.schema!r} already, and nothing is overwritten. Drop or rename it first, or "
             "restore into another database."
         )
-    postgres_upkeep.call(
-        "pg_restore", address, "--single-transaction", "--exit-on-error", "--no-owner", str(source)
-    )
-    store = open_store(url)
-    try:
-        store.queues.renew_generation()
-    finally:
-        store.close()
+    with postgres_upkeep.script(address) as script:
+        postgres_upkeep.call("pg_restore", None, "--no-owner", "--file=-", str(source), into=script)
+        script.write(_renewal(address.schema))
+    open_store(url).close()  # lifts what an older version wrote
     return address.url
+
+
+def _renewal(name: str) -> bytes:
+    """What `Queues.renew_generation` does, as a script: it has to be in the transaction that makes the tables."""
+    sql = schema.queries("postgres", name)
+    statements = (
+        sql["new_generation"].replace("$1", f"'{uuid.uuid4().hex}'"),
+        sql["renew_fences"].replace("$1", str(FENCE_STEP)),
+        sql["drop_holders"],
+    )
+    return "".join(f"{statement};\n" for statement in statements).encode()

@@ -55,9 +55,7 @@ def chain(previous: bytes, run_id: str, row: Row) -> bytes:
     return sha256(previous + header.encode() + sha256(row.salt + row.body).digest()).digest()
 
 
-def sealed(
-    previous: bytes, run_id: str, seq: int, at: float, stamp: str, event: Encoded, salt: bytes
-) -> Row:
+def sealed(previous: bytes, run_id: str, seq: int, at: float, stamp: str, event: Encoded, salt: bytes) -> Row:
     """The row of an event, chained behind `previous`: `chain`, written out, since every step goes through here. `stamp` is
     `repr(at)`, the slowest part of a header, which events of one moment share.
     """

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from importlib import resources
 
+from holdfast.errors import SchemaTooNew
+
 _NAME = re.compile(r"^-- (\w+): .+$", re.MULTILINE)
 _SCHEMA = re.compile(r"\bholdfast\b")
 _sql = resources.files("holdfast.storage") / "sql"
@@ -25,6 +27,14 @@ def migrations(dialect: str = "", schema: str | None = None) -> list[str]:
     files = sorted((_sql / dialect / "migrations").iterdir(), key=lambda file: file.name)
     texts = [file.read_text(encoding="utf-8") for file in files if file.name.endswith(".sql")]
     return [within(text, schema) for text in texts]
+
+
+def lifted(where: str, version: int, known: int) -> SchemaTooNew:
+    """Why a process that opened a store writes nothing more to it: a newer Holdfast has changed what is there."""
+    return SchemaTooNew(
+        f"{where} was lifted to schema version {version} while this process used it, which knows versions up to {known}. "
+        "Nothing of this step was written. Start this process again with the newer version of Holdfast."
+    )
 
 
 def within(sql: str, schema: str | None) -> str:

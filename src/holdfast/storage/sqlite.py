@@ -6,6 +6,8 @@ for a sync. Invariants:
 - Acknowledged is durable: WAL with `synchronous=FULL`, and nobody is told before the commit has returned.
 - A store knows its kind by `application_id` and its version by `user_version` (how many migrations it has seen). All missing
   migrations run in one transaction, so a store is never between two versions, however many processes open it at once.
+- A store that was lifted by a newer version while it was in use is written to no more: looked at within each transaction that
+  renews or takes a lease, and every `_LOOK_S` within any other.
 - Every transaction that writes takes the write lock at its begin and holds all it checks and all it writes.
 - A commit that fails with an I/O error has an unknown outcome. The store is poisoned: it writes nothing more, also not on close.
 - Errors of SQLite leave this file as our own, with the path and the way out.
@@ -13,12 +15,14 @@ for a sync. Invariants:
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any, Literal, TypeVar, cast
 
 import apsw
@@ -57,7 +61,9 @@ _SQL = schema.queries()
 _HEAD, _ADVANCE_RUN, _WRITE_EVENT = _SQL["head"], _SQL["advance_run"], _SQL["write_event"]
 _LAST_SEQ = 2**32 - 1
 _LOOK_S = 0.1
-"""How often a store looks whether its file is still there. What was in a removed file is lost anyway; this tells soon."""
+"""How often a store looks whether its file is still there, and of its version. What was in a removed file is lost anyway; this
+tells soon."""
+_LOOKING = ("renew", "claim")
 _ROOM_FOR_LOG_BYTES = 64 * 1024 * 1024
 
 _encode = msgspec.json.Encoder().encode
@@ -537,11 +543,13 @@ class SqliteStore:
 
     def _use_wal(self, connection: apsw.Connection) -> None:
         """Several processes may turn a new file to WAL at once; SQLite then may say busy without having waited."""
-        for tries_left in reversed(range(100)):
+        tries_left = 100
+        while True:
             try:
                 mode = connection.pragma("journal_mode", "wal")
                 break
             except apsw.BusyError:
+                tries_left -= 1
                 if not tries_left:
                     raise
                 connection.execute(_SQL["begin"])  # waits its turn, up to the busy timeout
@@ -562,7 +570,7 @@ class SqliteStore:
             application = connection.pragma("application_id")
             used = connection.pragma("user_version") or connection.execute(_SQL["any_table"]).get
         finally:
-            if connection.in_transaction:  # a disk that fails ends it, and that fault is what must be told
+            with suppress(apsw.Error):  # a disk that fails has ended it, and that fault is what must be told
                 connection.execute(_SQL["rollback"])
         if application != APPLICATION_ID and (application or used):
             raise StoreUnusable(
@@ -572,6 +580,7 @@ class SqliteStore:
     def _migrate(self, connection: apsw.Connection) -> None:
         """Lift the store to the version this code knows. Refuses one that is newer."""
         known = schema.migrations()
+        self._known = len(known)
         if self._version(connection, len(known)) == len(known):
             return
         connection.execute(_SQL["begin"])
@@ -583,7 +592,7 @@ class SqliteStore:
             connection.pragma("user_version", len(known))
             connection.execute(_SQL["commit"])
         except BaseException:
-            if connection.in_transaction:
+            with suppress(apsw.Error):  # as above
                 connection.execute(_SQL["rollback"])
             raise
 
@@ -615,14 +624,19 @@ class SqliteStore:
             self._require_usable()
             if self._poison is not None:
                 raise StorePoisoned(self._poison)
-            if not self._looked_at <= (now := self._clock()) < self._looked_at + _LOOK_S:
-                self._looked_at = now
+            now = self._clock()
+            look = verb in _LOOKING or not self._looked_at <= now < self._looked_at + _LOOK_S
+            if look:
+                self._looked_at = math.inf  # until nothing is found, everyone looks
                 self._require_same_file()
             failpoints.reach(verb + ".before")
             committing = False
             try:
                 self._cursor.execute(_SQL["begin"])
                 try:
+                    if look:
+                        self._require_same_version()
+                        self._looked_at = now
                     result = write()
                     committing = True
                     self._cursor.execute(_SQL["commit"])
@@ -642,6 +656,12 @@ class SqliteStore:
                 f"{self.path} was removed or replaced while it was in use; what is written now would be "
                 "lost. Put the file back and start this process again."
             )
+
+    def _require_same_version(self) -> None:
+        """Within a transaction: nobody can lift the store until it ends."""
+        version = int(self._writer.pragma("user_version"))
+        if version > self._known:
+            raise schema.lifted(self.path, version, self._known)
 
     def _find(self, query: str, run_id: str) -> Any:
         """What a query says of a run, within a transaction."""

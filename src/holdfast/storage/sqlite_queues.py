@@ -11,13 +11,13 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from holdfast.storage import holder as holders
-from holdfast.storage.leases import Holder
+from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.offers import Cells, Fates, Offer, choose, full, listed, room
 from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted
 
@@ -82,8 +82,28 @@ class SqliteQueues:
     def next_due(self, wanted: Wanted) -> float | None:
         fates = self._fates(self._read)
         stopped = full(self._room(self._read, fates))
-        ((due_at,),) = self._read("next_due", *_asked(wanted), _json(fates.lost), _json(stopped))
+        ((due_at,),) = self._read(
+            "next_due", *_asked(wanted), _json(fates.lost), _json(stopped), _json(list(wanted.without))
+        )
         return None if due_at is None else float(due_at)
+
+    def held_by(self, holder: str) -> list[Lease]:
+        return [Lease(*cells) for cells in self._read("held_by", holder)]
+
+    def give_back(self, holders: Collection[str]) -> list[str]:
+        def write() -> list[str]:
+            told = self._within("holders")
+            lost = frozenset(Fates[int](told, self._lent.now(), self._alive).lost)
+            gone = {engine: key for key, _, engine, *_ in told if key in lost and engine in holders}
+            for key in gone.values():
+                self._lent.do("release_dead", key)
+                self._lent.do("drop_idle_holder", key)
+            return sorted(gone)
+
+        gone: list[str] = self._lent.commit("claim", write)
+        if gone:
+            self.tell()
+        return gone
 
     def limit(self, queue: str, limit: int | None) -> None:
         def write() -> None:
@@ -121,10 +141,11 @@ class SqliteQueues:
         return room(limits, fates.held(rows("held_runs"))) if limits else {}
 
     def _offers(self, rows: _Rows, wanted: Wanted, fates: Fates[int], limit: int) -> list[Offer]:
-        limit += len(wanted.without)  # so many of the first may be passed over
+        without = frozenset(wanted.without)
+        limit += len(without)  # so many of the first may be passed over
         found = rows("offers", *_asked(wanted), _json(fates.lost), self._lent.now(), limit)
         offers = [Offer(*cells) for cells in found]
-        return [offer for offer in offers if offer.run_id not in wanted.without]
+        return [offer for offer in offers if offer.run_id not in without]
 
     def _read(self, query: str, *values: Any) -> list[Cells]:
         return self._lent.read(query, values)

@@ -111,6 +111,12 @@ class BlobsConformance:
         assert self.blobs.get(self.put(b"old")) == b"old"
         assert self.blobs.tidy(FAR_AWAY) == 0
 
+    def test_the_clock_of_the_place_says_when_a_blob_was_put(self) -> None:
+        digest = self.put(b"just now")
+        assert not self.blobs.expire(digest, self.blobs.now() - 60.0)
+        assert self.blobs.expire(digest, self.blobs.now() + 60.0)
+        assert list(self.blobs.digests()) == []
+
     def test_an_altered_blob_is_found_and_named(self) -> None:
         body = random.Random(2).randbytes(5_000)
         changes: tuple[Callable[[bytes], bytes], ...] = (

@@ -276,6 +276,35 @@ class QueuesConformance:
         self.store.renew(msgspec.structs.replace(self.worker, ttl_s=0.0))
         assert self.taken(self.rival) == ["r1"]
 
+    def test_the_leases_of_a_holder_are_listed_in_its_name(self) -> None:
+        self.recorded("r1")
+        self.held_by(self.rival, "other")
+        self.held_by(self.worker, "r2")
+        assert self.taken() == ["r1"]
+        assert self.queues.held_by(self.worker.id) == [Lease("r1", 1, 1), Lease("r2", 1, 1)]
+        assert self.queues.held_by("nobody") == []
+
+    def test_holders_that_are_gone_give_back_and_those_that_have_renewed_keep_what_they_have(self) -> None:
+        late = Holder(id="late", ttl_s=TTL_S)
+        self.held_by(self.rival, "left")
+        self.held_by(late, "kept")
+        self.time.pass_s(TTL_S + 1)
+        self.another().renew(late)
+        assert self.queues.give_back(["late", self.rival.id, "nobody"]) == [self.rival.id]
+        assert self.store.run("left").holder is None
+        assert self.store.run("kept").held
+        assert self.queues.give_back([self.rival.id]) == []
+
+    def test_the_dead_give_back_at_once_and_that_is_heard(self) -> None:
+        dead = dead_process()
+        if alive(dead) is None:
+            return  # this platform cannot tell; the time to live decides
+        self.held_by(dead, "r1")
+        self.quiet(self.store)
+        assert self.queues.give_back([dead.id]) == [dead.id]
+        assert self.queues.hear(20.0)
+        assert self.store.run("r1").holder is None
+
     # --- due -----------------------------------------------------------------------------------------
 
     def test_a_waiting_run_is_on_offer_when_its_time_has_come(self) -> None:
@@ -300,6 +329,18 @@ class QueuesConformance:
         assert self.queues.next_due(msgspec.structs.replace(ANY, flows=("none",))) is None
         self.time.pass_s(TTL_S + 1)
         assert self.queues.next_due(ANY) == at + 1
+
+    def test_what_is_passed_over_has_no_next_due_time(self) -> None:
+        at = self.time.at
+        self.recorded("first", status="waiting", due_at=at - 1)
+        self.recorded("second", status="waiting", due_at=at + 20)
+        self.held_by(self.rival, "left", status="waiting", due_at=at + 1)
+        self.time.pass_s(TTL_S + 1)
+        assert self.queues.next_due(msgspec.structs.replace(ANY, without=("first",))) == at + 1
+        assert self.queues.next_due(msgspec.structs.replace(ANY, without={"first", "left"})) == at + 20
+        every = msgspec.structs.replace(ANY, without=("first", "second", "left"))
+        assert self.queues.next_due(every) is None
+        assert self.queues.take(self.worker, every) == []
 
     def test_a_queue_at_its_limit_has_no_next_due_time(self) -> None:
         self.queues.limit("default", 1)

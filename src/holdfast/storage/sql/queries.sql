@@ -363,7 +363,7 @@ from (
 )
 where n <= ?5 order by priority desc, since, run_id
 
--- next_due: when the first run of some flows and queues (or null) falls due, other than those of the queues in a third list
+-- next_due: when the first run of some flows and queues (or null) falls due, other than those of some queues and some runs
 with recursive
 due_queues (flow, queue) as (
     select value, (select min(runs.queue) from runs
@@ -392,13 +392,14 @@ due_lanes (flow, queue, priority) as (
 select min(due_at) from (
     select (select min(runs.due_at) from runs
             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
-            and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue and runs.priority = due_lanes.priority) as due_at
+            and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue and runs.priority = due_lanes.priority
+            and runs.run_id not in (select value from json_each(?5))) as due_at
     from due_lanes where due_lanes.queue not in (select value from json_each(?4))
     union all
     select runs.due_at from json_each(?3) as lost cross join runs on runs.holder = lost.value
     where runs.status = 'waiting' and runs.flow in (select value from json_each(?1))
     and (?2 is null or runs.queue in (select value from json_each(?2)))
-    and runs.queue not in (select value from json_each(?4))
+    and runs.queue not in (select value from json_each(?4)) and runs.run_id not in (select value from json_each(?5))
 )
 
 -- holders: everyone who holds runs, or lately did
@@ -406,6 +407,9 @@ select key, expires_at, id, host, boot, pid_namespace, pid, process_started, ttl
 
 -- release_dead: nothing is held by this holder any more
 update runs set holder = null where holder = ?1
+
+-- held_by: the leases in a holder's name
+select run_id, fence, seq from runs where holder = (select key from holders where id = ?1) order by run_id
 
 -- held_runs: how many runs of each queue each holder has
 select queue, holder, count(*) from runs where holder is not null group by holder, queue

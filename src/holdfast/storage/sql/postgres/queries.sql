@@ -165,6 +165,10 @@ from holdfast.runs where runs.run_id = $1 for update
 -- holder: a holder and when its time runs out
 select expires_at, id, host, boot, pid_namespace, pid, process_started, ttl_s from holdfast.holders where id = $1
 
+-- claim_holders: who has a run and who wants it; neither renews until the transaction ends, and two claims lock them alike
+select expires_at, id, host, boot, pid_namespace, pid, process_started, ttl_s from holdfast.holders where id = any($1::text[])
+order by id for no key update
+
 -- take_lease: a run gets a holder and a new fence
 update holdfast.runs set holder = $2, fence = $3 where key = $1
 
@@ -357,8 +361,25 @@ with chosen as (
 )
 update holdfast.runs set holder = $5, fence = runs.fence + 1 from chosen where runs.key = chosen.key returning runs.key
 
--- next_due: when the first run of some flows and queues (or null) falls due, other than those of the queues in a last list
-select holdfast.next_due($1::text[], $2::text[], $3::text[], $4::text[])
+-- lock_lost: those of these holders whose time has run out, of some runs; they cannot renew until the transaction ends
+select id from holdfast.holders
+where id = any($1::text[]) and expires_at <= coalesce($2::float8, extract(epoch from clock_timestamp())::float8)
+and id in (select holder from holdfast.runs where key = any($3::bigint[]))
+order by id for share skip locked
+
+-- held_by: the leases in a holder's name
+select run_id, fence, seq from holdfast.runs where holder = $1 order by run_id
+
+-- lock_held: the runs of a holder cannot change until the transaction ends
+select from holdfast.runs where holder = $1 order by run_id for update
+
+-- lock_gone: a holder that is known to be dead, or whose time has run out; it cannot renew until the transaction ends
+select id from holdfast.holders
+where id = $1 and ($2::boolean or expires_at <= coalesce($3::float8, extract(epoch from clock_timestamp())::float8))
+for no key update
+
+-- next_due: when the first run of some flows and queues (or null) falls due, other than those of some queues and some runs
+select holdfast.next_due($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])
 
 -- holders: everyone who holds runs, or lately did, and how long their time still is
 select id, expires_at - coalesce($1::float8, extract(epoch from clock_timestamp())::float8), id, host, boot, pid_namespace, pid,

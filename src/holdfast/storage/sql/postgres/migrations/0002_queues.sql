@@ -172,7 +172,7 @@ begin
 end
 $$;
 
-create function holdfast.next_due(of_flows text[], of_queues text[], lost text[], stopped text[])
+create function holdfast.next_due(of_flows text[], of_queues text[], lost text[], stopped text[], without text[])
 returns double precision
 language plpgsql stable
 set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
@@ -209,12 +209,14 @@ begin
     select min(due_at) from (
         select (select min(runs.due_at) from holdfast.runs
                 where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
-                and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue and runs.priority = due_lanes.priority) as due_at
+                and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue and runs.priority = due_lanes.priority
+                and runs.run_id <> all(without)) as due_at
         from due_lanes where due_lanes.queue <> all(stopped)
         union all
         select runs.due_at from left_behind as runs
         where runs.status = 'waiting' and runs.flow = any(of_flows)
         and (of_queues is null or runs.queue = any(of_queues)) and runs.queue <> all(stopped)
+        and runs.run_id <> all(without)
     ) as times
     );
 end
