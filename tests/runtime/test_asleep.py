@@ -108,13 +108,19 @@ def test_it_goes_on_when_its_time_comes_with_the_same_lease(room: Room) -> None:
 
 
 def test_nothing_of_its_log_is_in_memory_meanwhile(room: Room) -> None:
-    async def look(engine: hf.Engine) -> None:
-        gc.collect()
-        journals = [found for found in gc.get_objects() if isinstance(found, Journal)]
-        assert [journal for journal in journals if journal.state.run_id == "r"] == []
-        room.clock.advance(3600)
+    flow = sleeper()
 
-    assert while_asleep(room, sleeper(), look).status == "completed"
+    async def main() -> None:
+        async with room.engine(flow) as engine:
+            run = asyncio.ensure_future(engine.run(flow, run_id="slept-on"))
+            await asleep(engine, "slept-on")
+            gc.collect()
+            journals = [found for found in gc.get_objects() if isinstance(found, Journal)]
+            assert [journal for journal in journals if journal.state.run_id == "slept-on"] == []
+            room.clock.advance(3600)
+            assert (await run).status == "completed"
+
+    asyncio.run(main())
 
 
 def test_one_that_waits_for_a_moment_only_stays(room: Room) -> None:

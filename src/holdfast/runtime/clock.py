@@ -27,18 +27,15 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock, for one event loop."""
-
-    def __init__(self) -> None:
-        # A timer that was cancelled stays with its loop until its time: it must not keep a node's context alive.
-        self._context = contextvars.Context()
+    """The machine's clock."""
 
     def now(self) -> float:
         return time.time()
 
     def call_at(self, at: float, call: Callable[[], None]) -> Timer:
-        loop = asyncio.get_running_loop()
-        return loop.call_later(max(0.0, at - time.time()), call, context=self._context)
+        # A timer that was cancelled stays with its loop until its time: it must not keep a node's context alive.
+        plain = contextvars.Context()
+        return asyncio.get_running_loop().call_later(max(0.0, at - time.time()), call, context=plain)
 
 
 async def sleep(clock: Clock, seconds: float) -> None:

@@ -25,6 +25,7 @@ from holdfast.core import events
 from holdfast.core.graph import Flow, Graph
 from holdfast.errors import (
     AnswerRefused,
+    FenceLost,
     FlowNotFound,
     ResumeRefused,
     RunExists,
@@ -708,7 +709,32 @@ class Engine(Working):
         return self._renewal is None or self._renewal.stands(run_id, fence)
 
     def _lose(self) -> None:
-        """The leases cannot be renewed: stop every node before anybody else may start it."""
+        """The leases cannot be renewed: stop every node before anybody else may start it. Behind their end it is too late for
+        that; then the store says which are still ours.
+        """
+        renewal, services = self._renewal, self._open()
+        if renewal is None or not renewal.stood_still or self._inline:
+            self._give_up_all()
+            return
+        ours: set[tuple[str, int]] = set()
+
+        def ask() -> None:
+            renewal.renew()
+            ours.update(
+                (lease.run_id, lease.fence) for lease in services.store.queues.held_by(services.holder.id)
+            )
+
+        def told(error: BaseException | None) -> None:
+            if error is not None:
+                self._give_up_all()
+                return
+            for run_id, runner in list(self._runners.items()):
+                if (run_id, runner.fence) not in ours and not runner.done.done():
+                    runner.lose(FenceLost(f"run {run_id!r} was taken over while this process stood still"))
+
+        services.aside(ask, told)
+
+    def _give_up_all(self) -> None:
         for run_id, runner in list(self._runners.items()):
             runner.lose(
                 StoreBusy(

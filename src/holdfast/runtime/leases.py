@@ -77,6 +77,11 @@ class Renewal:
         """Whether the leases surely stand: nobody else can have got them."""
         return self._now() < self._sure_until
 
+    @property
+    def stood_still(self) -> bool:
+        """Whether this process was stopped, or the machine asleep, beyond the end of the leases: then nothing is known."""
+        return self._now() >= self._sure_until + self._holder.ttl_s * MARGIN
+
     def stands(self, run_id: str, fence: int) -> bool:
         """Whether a run is still held with this fence, so that something of it may start. Asks the store only where the time
         has passed until which that is sure; raises what the store raises then.
