@@ -35,6 +35,10 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
 }
 
 
+LONG = frozenset({"fleet"})
+"""Parts that are measured only where they are named, or with `--full`: workers are waited for, minutes long."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     asked = _arguments(arguments)
     if asked.write_docs is not None:
@@ -49,7 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(
             prefix=".bench-", dir=asked.folder, ignore_cleanup_errors=True
         ) as name:
-            _measure(Path(name), kind, effort, [part for part in PARTS if part in (asked.only or PARTS)])
+            wanted = asked.only or [part for part in PARTS if part not in LONG or effort is FULL]
+            _measure(Path(name), kind, effort, [part for part in PARTS if part in wanted])
     except (raw.NoDisk, OSError) as fault:
         print(f"bench: {fault}", file=sys.stderr)
         return 2

@@ -74,6 +74,18 @@ _WHY = {
         "half is loading a snapshot of up to a thousand node states, half folding the up to 500 events behind it, hash chain "
         "checked; more snapshots would load faster and cost every step."
     ),
+    "overhead, nodes of 10 ms": (
+        "as for nodes of 100 ms: what is measured beside it, a raw commit after 10 ms of idling, varied by half within the run."
+    ),
+    "import holdfast": "Python itself was slow in this run: bare Python stands beside it.",
+    "a claim among 100,000 pending runs, postgres": (
+        "not known yet. The query reads no more pages, however many runs wait (a test counts them); presumably the commit of a "
+        "take was slow right after a hundred thousand runs had been written."
+    ),
+    "an idle worker, sqlite": (
+        "begin and commit are counted: a renewal every TTL / 3 is five statements, a look for runs that nobody told of as many."
+    ),
+    "an idle worker, postgres": "as above.",
     "overhead, nodes of 100 ms": (
         "a machine that was idle for 100 ms wakes slowly: a raw commit then takes several times as long as a warm one."
     ),
@@ -168,8 +180,8 @@ def _again() -> str:
     return (
         "## Measure it yourself\n\n"
         "```sh\n"
-        "make bench        # about two minutes; the peers are installed into bench/peers/.venv\n"
-        "make bench-full   # more rounds, peers at full size\n"
+        "make bench        # about five minutes; the peers are installed into bench/peers/.venv\n"
+        "make bench-full   # more rounds, peers at full size, and a fleet of workers\n"
         "```\n\n"
         "Every figure of every round is kept as JSON in `bench/results/`; "
         "`.venv/bin/python -m bench --write-docs RESULTS.json` makes this page of it. A folder on a file system that lives in "
