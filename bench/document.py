@@ -71,8 +71,8 @@ _WHY = {
     ),
     "grow, loop of 1,000": "as above.",
     "resume, 1,000 nodes": (
-        "the events behind the last snapshot, several hundred here, are read, held against the hash chain and folded, at 15 to 25 "
-        "µs each; the snapshot itself takes about 1 ms. More snapshots would load faster and cost every step."
+        "the events behind the last snapshot, several hundred here, are read, held against the hash chain and folded, at 15 to "
+        "25 µs each; the snapshot itself takes about 1 ms. More snapshots would load faster and cost every step."
     ),
     "overhead, nodes of 10 ms": (
         "as for nodes of 100 ms: what is measured beside it, a raw commit after 10 ms of idling, varied by half within the run."
