@@ -23,6 +23,7 @@
     │       ├── StoreBusy       somebody else holds the database for too long; try again
     │       ├── StoreFull       no space left on the disk
     │       ├── StoreUnusable   the file cannot be opened or written
+    │       │   └── StoreReadOnly the server takes no writes: a replica, or one that is becoming the primary
     │       ├── StoreCorrupt    stored bytes are not what was written
     │       │   ├── BlobMissing a value that a log refers to is not where it was put
     │       │   └── BlobCorrupt a value that a log refers to is not what was put there
@@ -230,6 +231,10 @@ class StoreFull(StoreError):
 
 class StoreUnusable(StoreError):
     """The store cannot be opened or written: wrong path, permission, file system or process."""
+
+
+class StoreReadOnly(StoreUnusable):
+    """The server takes no writes now: it is a replica, or was made read-only. After a failover it may be the primary soon."""
 
 
 class StoreCorrupt(StoreError):

@@ -566,6 +566,13 @@ def decode(encoded: Encoded) -> Event:
             f"the log holds an event of kind {encoded.kind!r}, which this version of Holdfast does not know. "
             "Use the version that wrote it, or a newer one."
         )
+    if cls is NodeStarted and not encoded.body and encoded.node:  # as it was written: see `encode`
+        return NodeStarted(
+            node=encoded.node,
+            iteration=encoded.iteration,
+            execution=encoded.execution,
+            attempt=encoded.attempt,
+        )
     try:
         body = _current(cls, encoded.body or b"{}")
         if issubclass(cls, NodeEvent):

@@ -360,7 +360,24 @@ def _node_started(state: RunState, event: events.NodeStarted, stored: Stored) ->
         return
     if event.took:
         _take_up(state, event)
-    node = state.visit(event.node)
+    name = event.node
+    node = state.nodes.get(name)
+    if node is None:
+        node = state.nodes[name] = NodeState(input=dict(state.values), iteration=event.iteration)
+        if state.fresh:
+            node.fresh = state.fresh.get(name, {}).get(event.iteration, 0)
+    else:
+        _start_again(state, node, event)
+    node.iteration, node.execution, node.attempt = event.iteration, event.execution, event.attempt
+    node.tries += 1
+    node.started_at = stored.at
+    set_status(state, node, "running")
+    state.open[name] = None
+    state.status = "running"
+
+
+def _start_again(state: RunState, node: NodeState, event: events.NodeStarted) -> None:
+    """A node that was reached before: a new visit forgets the last one, a new attempt why the last one ended."""
     if event.attempt == 1 or event.iteration != node.iteration or event.execution != node.execution:
         if event.iteration != node.iteration or node.input is None:
             node.input = dict(state.values)
@@ -373,15 +390,8 @@ def _node_started(state: RunState, event: events.NodeStarted, stored: Stored) ->
             node.fresh = state.fresh.get(event.node, {}).get(event.iteration, 0) if state.fresh else 0
     elif node.parked:  # its items go on waiting
         node.parked.pop(NODE_LEVEL, None)
-    node.iteration, node.execution, node.attempt = event.iteration, event.execution, event.attempt
-    node.tries += 1
-    node.started_at = stored.at
-    if node.tries > 1 or node.failure is not None or node.question is not None:
-        node.cut = ""
-        node.retry_at = node.failure = node.question = None
-    set_status(state, node, "running")
-    state.open[event.node] = None
-    state.status = "running"
+    node.cut = ""
+    node.retry_at = node.failure = node.question = None
 
 
 def _wake_up(state: RunState, event: events.NodeStarted, stored: Stored) -> None:

@@ -71,6 +71,13 @@ class Node(msgspec.Struct, frozen=True):
     asks: NodeFn | None = None
     """What is asked before a visit begins, as a function of the state."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a coroutine function that wants the state and nothing else."""
+        return (
+            self.is_async and not (self.takes_context or self.streams) and self.options.executor == "thread"
+        )
+
 
 class Branch(msgspec.Struct, frozen=True):
     """A routing function and where it may lead."""

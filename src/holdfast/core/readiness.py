@@ -6,7 +6,8 @@ ten costs.
 
 A node is *live* while its visit is open, the run has arrived at it, or its completion waits for its layer. A
 join is blocked as long as a live node can still reach it. Each blocked join watches one such node, its
-witness; only when the witness stops being live is another one looked for.
+witness; only when the witness stops being live is another one looked for. Where a flow has no join, nobody asks
+who is live, and it is not kept.
 """
 
 from __future__ import annotations
@@ -63,10 +64,8 @@ class Readiness:
         self.open: dict[str, None] = {}
         self._blocked: dict[str, int] = {}
         self._witnessed: dict[int, set[str]] = {}
-        index = self.index
-        for name in (*state.open, *state.arrivals, *state.held):
-            if name in index:  # a node that a changed flow has renamed is unknown until `FlowChanged`
-                self.live |= 1 << index[name]
+        if self.joins:
+            self._arrive((*state.open, *state.arrivals, *state.held))
         for name in state.open:
             self._attend(state, name)
         for name in state.arrivals:
@@ -89,8 +88,9 @@ class Readiness:
         elif isinstance(event, _WHOLE):
             self.rebuild(state)
         elif isinstance(event, events.LayerCompleted):
-            for routes in event.routes.values():
-                self._arrive(routes)
+            if self.joins:
+                for routes in event.routes.values():
+                    self._arrive(routes)
             for source, routes in event.routes.items():
                 self._move(state, source, routes)
             for name in event.nodes:
@@ -100,7 +100,8 @@ class Readiness:
         """The run goes from a node to these. All of them are live before one of them is looked at: a branch
         may lead to a join and to a node before that join.
         """
-        self._arrive(routes)
+        if self.joins:
+            self._arrive(routes)
         for name in routes:
             if name in self.index:  # not END
                 if name in state.open or name in self.open:
@@ -111,10 +112,10 @@ class Readiness:
                 for join in [due for due in self.due if due in self.joins]:
                     self._consider(state, join)
 
-    def _arrive(self, routes: Sequence[str]) -> None:
-        for name in routes:
+    def _arrive(self, names: Sequence[str]) -> None:
+        for name in names:
             number = self.index.get(name)
-            if number is not None:  # not END
+            if number is not None:  # not END, nor what a changed flow has renamed and `FlowChanged` has not
                 self.live |= 1 << number
 
     def _touch(self, state: RunState, name: str) -> None:
@@ -123,17 +124,21 @@ class Readiness:
             return
         if name in state.open or name in self.open:
             self._attend(state, name)
+        if name in state.arrivals or name in self.due or name in self.joins:
+            self._consider(state, name)
+        if self.joins:
+            self._enliven(state, name, number)
+
+    def _enliven(self, state: RunState, name: str, number: int) -> None:
+        """Is this node still live? Where it was a witness and is not, another one is looked for."""
         bit = 1 << number
         if name in state.open or name in state.arrivals or name in state.held:
             self.live |= bit
-            self._consider(state, name)
         elif self.live & bit:
             self.live ^= bit
-            self._consider(state, name)
-            if self._witnessed:
-                for join in tuple(self._witnessed.pop(number, ())):
-                    self._blocked.pop(join, None)
-                    self._consider(state, join)
+            for join in tuple(self._witnessed.pop(number, ())):
+                self._blocked.pop(join, None)
+                self._consider(state, join)
 
     def _attend(self, state: RunState, name: str) -> None:
         """Open visits that are not simply running want a decision: cut, waiting, due again, fanning out, unrouted."""

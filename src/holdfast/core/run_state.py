@@ -26,7 +26,7 @@ NodeStatus: TypeAlias = Literal[
 ]
 
 
-class Items(msgspec.Struct, omit_defaults=True):
+class Items(msgspec.Struct, omit_defaults=True, gc=False):
     """The items of a fan-out: what there is to do, and how far each has come."""
 
     values: list[Any]
@@ -51,7 +51,7 @@ NODE_LEVEL = -1
 """In place of an item, for what belongs to the node itself."""
 
 
-class NodeState(msgspec.Struct, omit_defaults=True):
+class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
     """The latest visit of a node, and what is counted over all its visits."""
 
     status: NodeStatus = "pending"
@@ -96,7 +96,7 @@ class NodeState(msgspec.Struct, omit_defaults=True):
     tokens: int = 0
 
 
-class Question(msgspec.Struct, omit_defaults=True):
+class Question(msgspec.Struct, omit_defaults=True, gc=False):
     """A decision that the run waits for."""
 
     key: str
@@ -114,7 +114,7 @@ class Question(msgspec.Struct, omit_defaults=True):
     partial: dict[str, Any] = {}
 
 
-class Wait(msgspec.Struct, omit_defaults=True):
+class Wait(msgspec.Struct, omit_defaults=True, gc=False):
     """A time or a signal that a visit waits for."""
 
     node: NodeName
@@ -127,7 +127,7 @@ class Wait(msgspec.Struct, omit_defaults=True):
     until: float | None = None
 
 
-class Warned(msgspec.Struct, omit_defaults=True):
+class Warned(msgspec.Struct, omit_defaults=True, gc=False):
     """A node that failed and was safe to."""
 
     node: NodeName
@@ -135,14 +135,14 @@ class Warned(msgspec.Struct, omit_defaults=True):
     failure: Failure
 
 
-class Held(msgspec.Struct, omit_defaults=True):
+class Held(msgspec.Struct, omit_defaults=True, gc=False):
     """A completion that waits for the rest of its layer."""
 
     changes: Changes
     items: list[Changes] = []
 
 
-class RunState(msgspec.Struct, omit_defaults=True):
+class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     """A run, folded."""
 
     run_id: str

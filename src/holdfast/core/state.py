@@ -387,22 +387,26 @@ def apply(values: Values, changes: Changes, shared: Callable[[str, Any], bool] =
     """
     if changes.set:
         values.update(changes.set)
-    for field, items in changes.append.items():
-        current = values.get(field)
-        if current is None or shared(field, current):
-            values[field] = [*(current or ()), *items]
-        else:
-            current.extend(items)
-    for field, entries in changes.merge.items():
-        current = values.get(field)
-        if current is None or shared(field, current):
-            values[field] = {**(current or {}), **entries}
-        else:
-            current.update(entries)
-    for field, amount in changes.add.items():
-        values[field] = _sum(field, values.get(field, 0), amount)
-    for field in changes.unset:
-        values.pop(field, None)
+    if changes.append:
+        for field, items in changes.append.items():
+            current = values.get(field)
+            if current is None or shared(field, current):
+                values[field] = [*(current or ()), *items]
+            else:
+                current.extend(items)
+    if changes.merge:
+        for field, entries in changes.merge.items():
+            current = values.get(field)
+            if current is None or shared(field, current):
+                values[field] = {**(current or {}), **entries}
+            else:
+                current.update(entries)
+    if changes.add:
+        for field, amount in changes.add.items():
+            values[field] = _sum(field, values.get(field, 0), amount)
+    if changes.unset:
+        for field in changes.unset:
+            values.pop(field, None)
 
 
 def item_conflict(results: Sequence[Changes]) -> tuple[str, int, int] | None:

@@ -44,6 +44,8 @@ class Topology(msgspec.Struct, frozen=True):
     """Every join -> the nodes that can still reach it."""
     gated: frozenset[str] = frozenset()
     """Nodes of which something is asked before they begin."""
+    alone: frozenset[str] = frozenset()
+    """Nodes that have no other beside them: each of the others comes before or after."""
 
     @classmethod
     def of(cls, definition: Definition) -> Topology:
@@ -63,7 +65,13 @@ class Topology(msgspec.Struct, frozen=True):
             if len(sources) > 1 and definition.nodes[name].join == "all"
         }
         gated = frozenset(name for name, options in definition.nodes.items() if options.gated)
-        return cls(names, index, back, loops, ancestors, descendants, joins, gated)
+        everyone = (1 << len(names)) - 1
+        alone = frozenset(
+            name
+            for name, number in index.items()
+            if ancestors[number] | descendants[number] | 1 << number == everyone
+        )
+        return cls(names, index, back, loops, ancestors, descendants, joins, gated, alone)
 
     def parallel(self, node: str, mask: int) -> Iterator[str]:
         """The nodes of a mask that neither come before this node nor after it."""

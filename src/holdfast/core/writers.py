@@ -15,7 +15,9 @@ from holdfast.core.topology import Topology
 
 
 class Writers:
-    """For every plain field the mask of the nodes that have set it: derived from the state, kept up to date."""
+    """For every plain field the mask of the nodes that have set it and have others beside them: derived from the state,
+    kept up to date.
+    """
 
     __slots__ = ("_masks", "_topology")
 
@@ -33,7 +35,7 @@ class Writers:
     def observe(self, state: RunState, event: Event) -> None:
         """Follow one event that has just been folded into the state."""
         if isinstance(event, (NodeCompleted, NodeSkipped)):
-            if state.schedule == "eager":
+            if event.node not in self._topology.alone and state.schedule == "eager":
                 if isinstance(event, NodeCompleted) and event.items:
                     self._add(event.node, [field for field, by in state.writers.items() if event.node in by])
                 changes = event.changes
@@ -44,6 +46,8 @@ class Writers:
     def conflict(self, state: RunState, name: str, fields: Iterable[str]) -> tuple[str, str] | None:
         """The first of these fields that a parallel node has set, and that node."""
         topology = self._topology
+        if name in topology.alone:
+            return None
         number = topology.index[name]
         beside = ~(topology.ancestors[number] | topology.descendants[number] | 1 << number)
         for field in fields:
@@ -59,6 +63,6 @@ class Writers:
 
     def _add(self, name: str, fields: Iterable[str]) -> None:
         number = self._topology.index.get(name)
-        if number is not None:
+        if number is not None and name not in self._topology.alone:
             for field in fields:
                 self._masks[field] = self._masks.get(field, 0) | 1 << number

@@ -14,12 +14,13 @@ import queue
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.core.events import NodeEvent
 from holdfast.runtime import family
 from holdfast.runtime.clock import Clock, Timer
 from holdfast.runtime.executors import Call, Executor, Handle, Killed, Left
+from holdfast.runtime.stage import Stage
 from holdfast.storage.failpoints import reach
 
 _IDLE_S = 10.0
@@ -140,8 +141,18 @@ class ThreadExecutor:
         """Its threads are daemons, and leave when they have been idle."""
 
 
+class Owner(Protocol):
+    """Whoever has called a node."""
+
+    def body_ended(self, body: Body) -> None:
+        """The call is over, as far as anybody is told: its `value` or `error` is set. Called on the loop, once."""
+
+    def body_gone(self, body: Body) -> None:
+        """A call that was over before it had left has left now."""
+
+
 class Body:
-    """One call of a node's function. `ended(body)` is called on the loop, once; then `value` or `error` is set."""
+    """One call of a node's function. Its owner is told when it ends."""
 
     cancelled = False
     """Whether it was given up: cancelled, timed out, or stopped with its engine."""
@@ -155,7 +166,8 @@ class Body:
     has_gone = False
     given_up_at = 0.0
     _is_over = False
-    _begun = False
+    _queued = False
+    """It has been called, and has not begun."""
     _task: asyncio.Task[None] | None = None
     _timer: Timer | None = None
     _clock: Clock | None = None
@@ -163,32 +175,32 @@ class Body:
     _left: float | None = None
     _handle: Handle | None = None
 
-    def __init__(
-        self,
-        start: NodeEvent,
-        item: int | None,
-        ended: Callable[[Body], None],
-        gone: Callable[[Body], None],
-    ) -> None:
+    def __init__(self, start: NodeEvent, item: int | None, owner: Owner | None) -> None:
         self.start = start
         self.key = (start.node, item)
         self.attempt = start.attempt
-        self._ended = ended
-        self._gone = gone
+        self._owner = owner
 
-    def call(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def call(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], context: contextvars.Context, stage: Stage
+    ) -> None:
         """Call a coroutine function on the loop."""
-        loop = asyncio.get_running_loop()
-        called = self._await(fn, args)
-        self._task = (
-            loop.create_task(called) if self.work is None else family.start(loop, called, self.work.family)
-        )
+        self._queued = True
+        if self.work is None:
+            stage.call(self._await(fn, args), context)
+        else:
+            loop = asyncio.get_running_loop()
+            self._task = family.start(loop, self._await(fn, args), self.work.family, context)
 
     async def _await(self, fn: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> None:
         # Every exception is caught here: SystemExit and KeyboardInterrupt in a task would tear the event loop down.
-        self._begun = True
+        self._queued = False
         value, error = None, None
         try:
+            if self._task is None:
+                self._task = asyncio.current_task()
+                if self.cancelled:
+                    raise asyncio.CancelledError  # before it began
             reach("node.enter")
             value = await fn(*args)
             if self.work is not None:
@@ -256,8 +268,10 @@ class Body:
         self.cancelled = True
         if self._task is not None:
             self._task.cancel()
-            if not self._begun:  # it never comes to its first step, and so not to telling its end
+            if self._queued:  # it never comes to its first step, and so not to telling its end
                 asyncio.get_running_loop().call_soon(self._leave, None, asyncio.CancelledError())
+        elif self._queued:
+            pass  # it ends when it comes to its turn
         elif self._handle is None or not self._handle.kill():
             self._end(None, Stopped())
 
@@ -286,8 +300,8 @@ class Body:
         """The call has really left: tell its end, unless it was given up before."""
         told_before, self.has_gone = self._is_over, True
         self._end(value, error)
-        if told_before:
-            self._gone(self)
+        if told_before and self._owner is not None:
+            self._owner.body_gone(self)
 
     def _end(self, value: Any, error: BaseException | None) -> None:
         if self._is_over:
@@ -302,4 +316,5 @@ class Body:
             error = Parked(self.parking)
         self.value = value
         self.error = error
-        self._ended(self)
+        if self._owner is not None:
+            self._owner.body_ended(self)

@@ -130,6 +130,8 @@ def _refuse_conflict(
     flow: Flow[Any], state: RunState, writers: Writers, name: str, changes: Changes, items: Sequence[Changes]
 ) -> None:
     """Two nodes beside each other must not set one plain field."""
+    if name in flow.topology.alone:
+        return
     fields: Iterable[str] = changes.set
     if items or changes.unset:
         fields = [field for part in (*items, changes) for field in (*part.set, *part.unset)]

@@ -61,6 +61,7 @@ from holdfast.runtime.runner import Asleep, Halt, Runner
 from holdfast.runtime.scribe import WANTED, Scribe
 from holdfast.runtime.services import Salts, Services, at_once, in_thread, waker
 from holdfast.runtime.signals import Signals
+from holdfast.runtime.stage import Stage
 from holdfast.runtime.streams import recover
 from holdfast.runtime.views import Run, run_view
 from holdfast.runtime.worker import Worker
@@ -186,6 +187,7 @@ class Engine(Working):
             resources=self._resources,
             blob_over=self.settings.blob_over,
             log_budget=self.settings.log_budget,
+            stage=Stage(),
             threads=threads,
             executors=executors_on(threads),
             haunted={},

@@ -25,13 +25,15 @@ _family: contextvars.ContextVar[Family | None] = contextvars.ContextVar("holdfas
 
 
 def start(
-    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None], family: Family
+    loop: asyncio.AbstractEventLoop,
+    coroutine: Coroutine[Any, Any, None],
+    family: Family,
+    context: contextvars.Context,
 ) -> asyncio.Task[None]:
     """Start the coroutine of an attempt, whose further tasks are to be noted in `family`."""
     factory = loop.get_task_factory()
     if not getattr(factory, "notes_families", False):
         loop.set_task_factory(_noting(factory))
-    context = contextvars.copy_context()
     context.run(_family.set, family)
     return asyncio.Task(coroutine, loop=loop, context=context)
 

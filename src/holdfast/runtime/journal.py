@@ -13,20 +13,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from itertools import islice
 from typing import Any
 
 import msgspec
 
 from holdfast.core import events, run_state
-from holdfast.core.events import Encoded, Event, Stored
+from holdfast.core.events import Encoded, Event, Stored, encode
 from holdfast.core.fold import fold
 from holdfast.core.graph import Flow
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState
 from holdfast.core.writers import Writers
-from holdfast.errors import LogBudget, SettingError, StoreBusy, StoreCorrupt, StoreError, StoreFull, named
+from holdfast.errors import (
+    LogBudget,
+    SettingError,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    named,
+)
 from holdfast.runtime.services import Services
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot, View
@@ -77,6 +85,29 @@ _log = logging.getLogger("holdfast")
 class Journal:
     """State and log of a run that this engine may append to."""
 
+    create: NewRun | None = None
+    definition: bytes | None = None
+    bases: tuple[Snapshot, ...] = ()
+    base_blobs: tuple[Blob, ...] = ()
+    """What the bases refer to."""
+    urgent = False
+    """Something was recorded that others wait for: it is saved at once, whatever the durability."""
+    at = 0.0
+    _stamp = "0.0"
+    _tail_bytes = 0
+    """Of bodies since the last snapshot."""
+    _since_checkpoint = 0
+    _blobs: tuple[Blob, ...] = ()
+    """What the events that are not saved refer to."""
+    _state_bytes = SNAPSHOT_BYTES_MIN // 4
+    _given_up: BaseException | None = None
+    _sent: Append | None = None
+    """The append that is under way: one at a time."""
+    _done: Done | None = None
+    """Whom to tell what becomes of it."""
+    _waited = 0.0
+    """How long it has been tried again by now."""
+
     def __init__(
         self, services: Services, flow: Flow[Any], state: RunState, *, row: RunRow | None, fence: int
     ) -> None:
@@ -92,27 +123,11 @@ class Journal:
         self.unsaved: list[Row] = []
         """What was recorded and is not on its way to the store."""
         self.rewinds = row.rewinds if row is not None else ()
-        self.create: NewRun | None = None
-        self.definition: bytes | None = None
-        self.bases: tuple[Snapshot, ...] = ()
-        self.base_blobs: tuple[Blob, ...] = ()
-        """What the bases refer to."""
         self.taken: list[str] = []
         self.due_at = row.due_at if row is not None else None
-        self.at = 0.0
-        self._stamp = "0.0"
-        self._tail_bytes = 0
-        """Of bodies since the last snapshot."""
         self._tail_from = state.seq
-        self.urgent = False
-        """Something was recorded that others wait for: it is saved at once, whatever the durability."""
-        self._since_checkpoint = 0
         self._light = min(_LIGHT_BYTES, services.blob_over, services.log_budget)
-        self._blobs: tuple[Blob, ...] = ()
-        """What the events that are not saved refer to."""
-        self._state_bytes = SNAPSHOT_BYTES_MIN // 4
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._given_up: BaseException | None = None
         self.spills: list[str] = []
         """Spilled streams that the log holds as soon as it is saved."""
 
@@ -131,7 +146,7 @@ class Journal:
 
     def record(self, event: Event, *, seq: int | None = None) -> None:
         """Encode and fold one event. It is durable after the next `save`."""
-        encoded, state, at = events.encode(event), self.state, self.at
+        encoded, state, at = encode(event), self.state, self.at
         if seq is None:
             seq = state.seq + 1
         if type(event) is _NodeStarted:  # half of all events, which say nothing of their own
@@ -142,10 +157,10 @@ class Journal:
             fold(state, Stored(seq, at, event))
             self.ready.observe(state, event)
             self.writers.observe(state, event)
+            self._tail_bytes += len(encoded.body)
         row = sealed(self.digest, state.run_id, seq, at, self._stamp, encoded, self.services.salts())
         self.unsaved.append(row)
         self.digest = row.digest
-        self._tail_bytes += len(encoded.body)
 
     def _checked(self, event: Event, encoded: Encoded) -> Encoded:
         """An event that may be recorded, without what is too large for a log."""
@@ -195,7 +210,9 @@ class Journal:
         """Make everything recorded durable in one append, then call `done(None)`, perhaps before this
         returns; `done(error)` if it could not be done.
         """
-        self._commit(self._append(release=release), done, 0.0)
+        append = self._append(release=release)
+        self._sent, self._done, self._waited = append, done, 0.0
+        self.services.commits.commit(append, self._told)
 
     async def saved(self, *, release: bool = False) -> None:
         """The same, for whoever wants to wait for it."""
@@ -225,48 +242,55 @@ class Journal:
             if not waiter.done():
                 waiter.set_exception(error)
 
-    def _commit(self, append: Append, done: Done, waited: float) -> None:
-        self.services.commits.commit(append, partial(self._told, append, done, waited))
-
-    def _told(self, append: Append, done: Done, waited: float, error: BaseException | None) -> None:
-        if error is not None and isinstance(error, (StoreBusy, StoreFull)):
-            error = self._again(append, done, waited, error)
+    def _told(self, error: BaseException | None) -> None:
+        """What has become of the append that is under way."""
+        if error is not None and isinstance(error, (StoreBusy, StoreFull, StoreReadOnly)):
+            error = self._again(error)
             if error is _LATER:
                 return
+        self._over(error)
+
+    def _over(self, error: BaseException | None) -> None:
+        append, done = self._sent, self._done
+        assert append is not None
+        assert done is not None
+        self._sent = self._done = None
         if error is None:
             self._moved(append)
         done(error)
 
-    def _again(self, append: Append, done: Done, waited: float, fault: StoreError) -> BaseException | None:
+    def _again(self, fault: StoreError) -> BaseException | None:
         """An append whose outcome is unknown or that may pass later: None if it is there, `_LATER` if it is
         tried again, or an error.
         """
-        services = self.services
+        services, append = self.services, self._sent
+        assert append is not None
         known = True
         try:
             if services.store.appended(append.run_id, append.rows[0].seq, append.rows[0].salt):
                 return None
-        except StoreBusy:
+        except (StoreBusy, StoreReadOnly):
             known = False  # sent again before it was looked up, it might be refused for being there
         except StoreError as lost:
             return lost
-        if waited >= services.holder.ttl_s:
+        if self._waited >= services.holder.ttl_s:
             return type(fault)(
-                f"run {append.run_id!r}: what happened could not be recorded for {waited:.0f} s, so nothing more is started "
-                f"({fault}). What was acknowledged is safe; resume when the store works again."
+                f"run {append.run_id!r}: what happened could not be recorded for {self._waited:.0f} s, so nothing more is "
+                f"started ({fault}). What was acknowledged is safe; resume when the store works again."
             )
-        pause = min(_RETRY_S * (1 + waited), 1.0)
+        pause = min(_RETRY_S * (1 + self._waited), 1.0)
+        self._waited += pause
 
         def later() -> None:
             try:
                 if self._given_up is not None:  # whoever drove the run was told that this is not recorded
-                    done(self._given_up)
+                    self._over(self._given_up)
                 elif known:
-                    self._commit(append, done, waited + pause)
+                    services.commits.commit(append, self._told)
                 else:
-                    self._told(append, done, waited + pause, fault)
+                    self._told(fault)
             except StoreError as closed:  # the engine has left meanwhile, and this is nobody's call
-                done(closed)
+                self._over(closed)
 
         services.clock.call_at(services.clock.now() + pause, later)
         return _LATER

@@ -94,7 +94,7 @@ class DistantWork(Work):
         started = events.NodeStarted(
             node=order.node, iteration=told.iteration, execution=told.execution, attempt=told.attempt
         )
-        body = Body(started, order.item, lambda body: None, lambda body: None)
+        body = Body(started, order.item, None)
         self._begin(body, header, told.run_id, idempotent=told.idempotent, blocks=True, callers=threads)
         self._ask = ask
         level = NODE_LEVEL if order.item is None else order.item

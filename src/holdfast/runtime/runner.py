@@ -52,6 +52,26 @@ class Halt(msgspec.Struct, frozen=True):
 class Runner:
     """One run in this engine's hands."""
 
+    patience_s: float | None = None
+    """A run that only waits, and longer than this, need not stay in memory. None: it stays."""
+    leaves = False
+    """Such a run is left to whoever is there when its time comes; otherwise it is kept, asleep."""
+    asleep_until: float | None = None
+    """It only waits, until then, and is not over: load it again."""
+    _owes = False
+    """A node that is not idempotent has ended since the last save: that must be durable before anything else starts."""
+    _halt: Halt | None = None
+    _grace: Timer | None = None
+    _unwinding: Timer | None = None
+    _idle = False
+    """Whether the save that is under way is the last one."""
+    _over_at: float | None = None
+    _advancing = False
+    _saving = False
+    _again = False
+    _looking = False
+    _timer: Timer | None = None
+
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.services = journal.services
@@ -68,26 +88,11 @@ class Runner:
         """Of attempts that ended: what they spilled is done with when the log is saved."""
         self._requests: list[Request] = []
         self._known_requests: set[str] = set()
-        self._owes = False
-        """A node that is not idempotent has ended since the last save: that must be durable before anything else starts."""
-        self._halt: Halt | None = None
-        self._grace: Timer | None = None
-        self._unwinding: Timer | None = None
         self._durability = self.state.options.get("durability", "sync")
+        self._calls: list[Body] = []
+        """What is called as soon as the save that is under way is done."""
         self.park_after_s = self.services.park_after
         """How long a coroutine that waits is kept before it is unwound."""
-        self.patience_s: float | None = None
-        """A run that only waits, and longer than this, need not stay in memory. None: it stays."""
-        self.leaves = False
-        """Such a run is left to whoever is there when its time comes; otherwise it is kept, asleep."""
-        self.asleep_until: float | None = None
-        """It only waits, until then, and is not over: load it again."""
-        self._over_at: float | None = None
-        self._advancing = False
-        self._saving = False
-        self._again = False
-        self._looking = False
-        self._timer: Timer | None = None
 
     # --- from outside ---------------------------------------------------------------------------------
 
@@ -197,7 +202,7 @@ class Runner:
 
     def _round(self) -> None:
         """Take up, decide, save, and then call."""
-        journal = self.journal
+        journal, state = self.journal, self.state
         journal.tick()
         if self._ended:
             self._take_ends()
@@ -205,7 +210,7 @@ class Runner:
             self._take_requests()
         starts, wake_at, due_at = self._decide()
         # A fan-out whose items wait for their next try counts as running: left behind, it would be taken for cut.
-        if wake_at is not None and self.patience_s is not None and not self.state.running:
+        if wake_at is not None and self.patience_s is not None and not state.running:
             until = wake_at if self._over_at is None else min(wake_at, self._over_at)
             if until > journal.at + self.patience_s and self.leaves:
                 wake_at, due_at = None, until
@@ -213,7 +218,7 @@ class Runner:
                 self.asleep_until = until
         journal.due_at = wake_at if due_at is None else due_at
         busy = starts or self._bodies or self._haunted or wake_at is not None
-        idle = self.state.status in ENDED or not busy or (self._halt is not None and not self._bodies)
+        idle = state.status in ENDED or not busy or (self._halt is not None and not self._bodies)
         idle = idle or self.asleep_until is not None
         if idle and self._more_requests():
             idle, self.asleep_until = False, None
@@ -225,7 +230,7 @@ class Runner:
             self._save(calls, idle=idle)
         elif idle:
             if self.asleep_until is None:
-                self.services.store.release(self.state.run_id, self.services.holder.id, journal.fence)
+                self.services.store.release(state.run_id, self.services.holder.id, journal.fence)
             self._finish()
         else:
             self._call_all(calls)
@@ -267,22 +272,23 @@ class Runner:
         self._saving = True
         ahead = not idle and self._durability == "async" and not self._careful(calls)
         self._owes = False
-
-        def done(error: BaseException | None) -> None:
-            self._saving = False
-            try:
-                if error is None and (self._bodies or self._streams or self.journal.spills):
-                    self._deliver()
-                if error is not None or idle:
-                    self._finish(error)
-                elif not self.done.done():
-                    self._go_on([] if ahead else calls)
-            except BaseException as fault:  # noqa: BLE001 - whoever drives the run is told
-                self._finish(fault)
-
-        self.journal.save(done, release=idle and self.asleep_until is None)
+        self._calls, self._idle = [] if ahead else calls, idle
+        self.journal.save(self._saved, release=idle and self.asleep_until is None)
         if ahead:
             self._call_all(calls)
+
+    def _saved(self, error: BaseException | None) -> None:
+        self._saving = False
+        try:
+            if error is None and (self._bodies or self._streams or self.journal.spills):
+                self._deliver()
+            if error is not None or self._idle:
+                self._finish(error)
+            elif not self.done.done():
+                calls, self._calls = self._calls, []
+                self._go_on(calls)
+        except BaseException as fault:  # noqa: BLE001 - whoever drives the run is told
+            self._finish(fault)
 
     def _deliver(self) -> None:
         """What is durable now may be what somebody inside a node waits for."""
@@ -313,7 +319,7 @@ class Runner:
                 f"run {self.state.run_id!r} was taken over while this process stood still; nothing more of it is started here"
             )
         for body in calls:
-            self._around.copy().run(self._call, body)
+            self._call(body)
 
     def _finish(self, error: BaseException | None = None) -> None:
         """Nothing is left to do here, or the lease or the store is lost: whoever drives the run is told."""
@@ -352,7 +358,7 @@ class Runner:
 
     # --- what ended -----------------------------------------------------------------------------------
 
-    def _body_ended(self, body: Body) -> None:
+    def body_ended(self, body: Body) -> None:
         bodies = self._bodies
         bodies.pop(body.key, None)
         if not body.has_gone:
@@ -365,7 +371,7 @@ class Runner:
         else:
             self._advance()
 
-    def _body_gone(self, body: Body) -> None:
+    def body_gone(self, body: Body) -> None:
         if self._haunted.get(body.key) is body:
             del self._haunted[body.key]
             if not self._haunted:
@@ -377,7 +383,7 @@ class Runner:
         for body in ended:
             if body.work is not None:
                 self._take_stream(body)
-            if isinstance(body.error, Stopped) and not body.timed_out:
+            if body.error is not None and isinstance(body.error, Stopped) and not body.timed_out:
                 continue  # the halt records it
             if not self.flow.nodes[body.key[0]].options.idempotent:
                 self._owes = True
@@ -401,7 +407,7 @@ class Runner:
         """What the end of a body means for the run. What comes after the timeout is too late, also if it comes."""
         name, item = body.key
         error = body.error
-        if isinstance(error, Parked) and not body.timed_out:
+        if error is not None and isinstance(error, Parked) and not body.timed_out:
             header = ends.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
             return [events.NodeWaiting(**header, on=error.slots, item=item)]
         if error is None and not body.timed_out:
@@ -489,8 +495,8 @@ class Runner:
 
     def _body_of(self, start: events.NodeEvent) -> Body:
         """The call that a start stands for, with what it is given."""
-        item = start.item if isinstance(start, events.ItemStarted) else None
-        body = Body(start, item, self._body_ended, self._body_gone)
+        item = start.item if type(start) is events.ItemStarted else None
+        body = Body(start, item, self)
         try:
             body.given = self._given(start, item)
         except Exception as raised:  # noqa: BLE001 - the state does not fit its type any more
@@ -499,15 +505,23 @@ class Runner:
 
     def _call(self, body: Body) -> None:
         """Call a node whose start is durable now."""
-        start, item = body.start, body.key[1]
+        start = body.start
         if body.error is not None:
             body.has_gone = True
-            self._body_ended(body)
+            self.body_ended(body)
             return
         node = self.flow.nodes[start.node]
         self._bodies[body.key] = body
         if node.options.timeout_s is not None:
             body.limit(self.services.clock, node.options.timeout_s)
+        if node.is_plain:
+            body.call(node.fn, (body.given,), self._around.copy(), self.services.stage)
+        else:
+            self._call_with_means(node, body)
+
+    def _call_with_means(self, node: Node, body: Body) -> None:
+        """Call a node that wants more than the state: a context, a stream, or somebody else to run it."""
+        start, item = body.start, body.key[1]
         executor = self.services.executors.get(node.options.executor)
         here = executor is None or node.options.executor == "thread"
         arguments: tuple[Any, ...] = (body.given,)
@@ -516,14 +530,19 @@ class Runner:
             context = self._context(start, body, blocks=blocks)
             arguments = (body.given, context) if node.takes_context else arguments
             if node.streams:
-                body.call(lambda *given: _streamed(context, node.fn, given), arguments)
+                body.call(
+                    lambda *given: _streamed(context, node.fn, given),
+                    arguments,
+                    self._around.copy(),
+                    self.services.stage,
+                )
                 return
         if node.is_async and here:
-            body.call(node.fn, arguments)
+            body.call(node.fn, arguments, self._around.copy(), self.services.stage)
         elif executor is not None:
-            body.call_on(executor, self._call_of(node, body, item, arguments))
+            self._around.copy().run(body.call_on, executor, self._call_of(node, body, item, arguments))
         else:
-            body.call_inline(node.fn, arguments)
+            self._around.copy().run(body.call_inline, node.fn, arguments)
 
     def _call_of(self, node: Node, body: Body, item: int | None, arguments: tuple[Any, ...]) -> Call:
         visit, work = self.state.nodes[node.name], body.work

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeAlias
@@ -19,6 +20,7 @@ from holdfast.runtime.bodies import Body, Threads
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.executors import Executor
+from holdfast.runtime.stage import Stage
 from holdfast.storage.contract import Holder, Store
 from holdfast.storage.oversize import BLOB_OVER, LOG_BUDGET
 from holdfast.storage.rows import SALT_BYTES
@@ -75,6 +77,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Random bytes for one event."""
     holder: Holder
     resources: Mapping[str, Any]
+    stage: Stage
+    """Where coroutines are called."""
     threads: Threads | None
     """None: what may block is called on the event loop."""
     executors: Mapping[str, Executor] = {}
@@ -103,6 +107,9 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of JSON over which a value leaves the log and becomes a blob."""
 
 
+_SALTS = struct.Struct(f"{SALT_BYTES}s" * 1024)
+
+
 class Salts:
     """Random bytes for events, fetched from the system for many at a time: every call for them gives up the GIL, which
     others then hold on to.
@@ -113,6 +120,5 @@ class Salts:
 
     def take(self) -> bytes:
         if not self._kept:
-            drawn = os.urandom(1024 * SALT_BYTES)
-            self._kept = [drawn[at : at + SALT_BYTES] for at in range(0, len(drawn), SALT_BYTES)]
+            self._kept = list(_SALTS.unpack(os.urandom(_SALTS.size)))
         return self._kept.pop()

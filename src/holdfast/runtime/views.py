@@ -16,7 +16,7 @@ from holdfast.storage.contract import RunRow, RunStatus
 S = TypeVar("S")
 
 
-class Cost(msgspec.Struct, frozen=True):
+class Cost(msgspec.Struct, frozen=True, gc=False):
     """What was spent, as nodes told with `ctx.cost`."""
 
     usd: float = 0.0
@@ -26,7 +26,7 @@ class Cost(msgspec.Struct, frozen=True):
 _NOTHING = Cost()
 
 
-class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+class NodeView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The latest visit of a node. `tries` counts the attempts of all its visits."""
 
     status: str

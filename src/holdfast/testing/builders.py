@@ -32,6 +32,7 @@ from holdfast.runtime.commits import Commits
 from holdfast.runtime.creation import input_digest
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
+from holdfast.runtime.stage import Stage
 from holdfast.storage.contract import Append, Holder, NewRun, Snapshot, Store, View
 from holdfast.storage.memory import MemoryStore
 from holdfast.storage.rows import SALT_BYTES, open_row, pack
@@ -619,6 +620,7 @@ def _services(store: Store, holder: Holder | None) -> Services:
         salts=lambda: luck.randbytes(SALT_BYTES),
         holder=holder or Holder(id=""),
         resources={},
+        stage=Stage(),
         threads=None,
         haunted={},
         wake=lambda run_id: None,

@@ -1,0 +1,84 @@
+"""Where coroutines of nodes are called that want nothing but the state: one behind the other, in one task.
+
+Most such coroutines never wait, and a task of its own costs more than the call. So a task takes up everything that is queued,
+as long as nothing waits. A coroutine that waits keeps the task it is in, for itself alone, and what is queued behind it goes on
+in another one: whoever asks for the current task inside a node, or waits there, sees what he would see anyway. What is
+queued while others are called has to wait for the next pass of the event loop.
+
+Each coroutine runs in the context that it is given: what one sets is not there for the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context
+from typing import Any
+
+
+class Stage:
+    """The coroutines of one event loop that are to be called. They must not raise."""
+
+    def __init__(self) -> None:
+        self._queued: deque[tuple[Coroutine[Any, Any, None], Context]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def call(self, coroutine: Coroutine[Any, Any, None], context: Context) -> None:
+        """Have a coroutine begin in the next pass of the event loop."""
+        self._queued.append((coroutine, context))
+        # A task that somebody has cancelled before it began is done, and has left everything as it was.
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._take_up())
+
+    async def _take_up(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        left = len(self._queued)
+        try:
+            # What cancels a task is meant for what has just ended in it, not for what comes behind that.
+            while self._queued and self._task is task and not task.cancelling():
+                if not left:  # what has come meanwhile: others want the event loop, too
+                    await _next_pass()
+                    left = len(self._queued)
+                left -= 1
+                coroutine, context = self._queued.popleft()
+                await _within(context, coroutine, self._leave)
+        finally:
+            if self._task is task:
+                self._leave()
+
+    def _leave(self) -> None:
+        """Have another task go on with what is still queued."""
+        self._task = asyncio.get_running_loop().create_task(self._take_up()) if self._queued else None
+
+
+@types.coroutine
+def _next_pass() -> Generator[None, None, None]:
+    yield
+
+
+@types.coroutine
+def _within(
+    context: Context, coroutine: Coroutine[Any, Any, None], waits: Callable[[], None]
+) -> Generator[Any, Any, None]:
+    """Await a coroutine in a context of its own. `waits()` is called when it has to wait for the first time."""
+    step: Callable[[Any], Any] = coroutine.send
+    given: Any = None
+    told = False
+    while True:
+        try:
+            awaited = context.run(step, given)
+        except StopIteration:
+            return
+        if not told:
+            told = True
+            waits()
+        try:
+            step, given = coroutine.send, (yield awaited)
+        except GeneratorExit:  # the task is dropped where it stands
+            coroutine.close()
+            raise
+        except BaseException as raised:  # noqa: BLE001 - it is for the coroutine
+            step, given = coroutine.throw, raised
