@@ -16,12 +16,14 @@ Rules of this file
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypeAlias
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from holdfast.errors import SchemaTooNew, StoreCorrupt
 
+T = TypeVar("T")
 NodeName: TypeAlias = str
 Seq: TypeAlias = int
 Values: TypeAlias = dict[str, Any]
@@ -504,8 +506,19 @@ class _Header(msgspec.Struct):
     attempt: int
 
 
-_DECODERS = {cls: msgspec.json.Decoder(cls).decode for cls in KINDS.values()}
-_BODY_FIELDS = {cls: _body_fields(cls) for cls in KINDS.values()}
+class _Made(dict[type[Event], T]):
+    """What is made of a kind when it is first wanted: of all of them, it would take a fifth of `import holdfast`."""
+
+    def __init__(self, make: Callable[[type[Event]], T]) -> None:
+        self._make = make
+
+    def __missing__(self, cls: type[Event]) -> T:
+        made = self[cls] = self._make(cls)
+        return made
+
+
+_DECODERS = _Made(lambda cls: msgspec.json.Decoder(cls).decode)
+_BODY_FIELDS = _Made(_body_fields)
 
 
 def _completion(event: NodeCompleted) -> dict[str, Any]:

@@ -28,6 +28,8 @@ class Writers:
     def rebuild(self, state: RunState) -> None:
         """Work everything out from the state alone."""
         self._masks: dict[str, int] = {}
+        if len(self._topology.alone) == len(self._topology.names):
+            return
         for field, by in state.writers.items():
             for name in by:
                 self._add(name, (field,))

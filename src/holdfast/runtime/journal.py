@@ -44,8 +44,10 @@ from holdfast.storage.writer import Done
 
 SNAPSHOT_BYTES_MIN = 64 * 1024
 SNAPSHOT_EVENTS_MAX = 4000
-SNAPSHOT_EVENTS_LIGHT = 500
-"""A tail of this many events takes longer to fold than a light state to load: 10 µs an event beside 1 µs per 200 bytes."""
+SNAPSHOT_EVENTS_LIGHT = 250
+"""A tail of this many events takes longer to fold than a light state to load: 15 µs an event beside 1 µs per 200 bytes."""
+_LIGHT_FOR_EVENT = 400
+"""Bytes of a state that count as light, for each event of the tail."""
 WARN_BYTES = 500_000
 """Of log for one checkpoint: worth a warning."""
 _LIGHT_BYTES = 50_000
@@ -339,7 +341,7 @@ class Journal:
         tail_events = self.state.seq - self._tail_from
         tail_bytes = self._tail_bytes + _ROW_BYTES * tail_events
         if tail_bytes < 4 * self._state_bytes and tail_events < SNAPSHOT_EVENTS_MAX:
-            light = self._state_bytes + tail_bytes <= 200 * tail_events
+            light = self._state_bytes + tail_bytes <= _LIGHT_FOR_EVENT * tail_events
             if tail_events < SNAPSHOT_EVENTS_LIGHT or not light:
                 return (), ()
         body = run_state.dump(self.state)
