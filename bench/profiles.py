@@ -24,7 +24,7 @@ PROFILED = {
     "chain, def nodes": partial(workloads.chain, fn=count_in_thread),
     "fleet, 1,000 runs": partial(workloads.fleet, runs=1000),
 }
-_TIMES = {"chain, async nodes": 6, "chain, def nodes": 4, "fleet, 1,000 runs": 2}
+_TIMES = {"chain, async nodes": 3, "chain, def nodes": 2, "fleet, 1,000 runs": 1}
 _RATE = 500
 _PLACES = (
     (r"storage/(sqlite|batches|writer|disk)", "SQLite, commit included"),
@@ -32,7 +32,7 @@ _PLACES = (
     (r"core/(fold|inside|standing|readiness|writers)", "fold and readiness"),
     (r"core/(decide|commands)", "decide"),
     (r"core/(events|codec|state|graph|topology|run_state)", "typed state and encoding"),
-    (r"runtime/(bodies|threads|family)", "calling the node"),
+    (r"runtime/(bodies|stage|threads|family)", "calling the node"),
     (r"runtime/", "runner and journal"),
     (r"selectors|asyncio/|threading|queue\.py", "event loop, waiting for a thread included"),
     (r"bench/", "the node itself"),

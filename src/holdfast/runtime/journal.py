@@ -5,8 +5,8 @@
   ends.
 - A failed append is not a log line. While the lease lasts it is tried again, and where its outcome is unknown
   it is looked up first; then `StoreError` is raised and the log stays as it was.
-- A snapshot goes along when the tail since the last one weighs four times what the state would, or has many
-  events beside a light state: loading stays short, and its cost per step constant.
+- A snapshot goes along when the tail since the last one is long (4,000 events), heavy (2 MB and four times what the state
+  would weigh), or has many events beside a light state: loading stays short, and its cost per step constant.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ from holdfast.storage.oversize import take_out
 from holdfast.storage.rows import pack, sealed
 from holdfast.storage.writer import Done
 
-SNAPSHOT_BYTES_MIN = 64 * 1024
+SNAPSHOT_BYTES_MIN = 2 * 1024 * 1024
 SNAPSHOT_EVENTS_MAX = 4000
+"""A tail below both is folded in some 60 ms; a snapshot of a state that grows with its log would double what is stored."""
 SNAPSHOT_EVENTS_LIGHT = 250
 """A tail of this many events takes longer to fold than a light state to load: 15 µs an event beside 1 µs per 200 bytes."""
 _LIGHT_FOR_EVENT = 400
@@ -101,7 +102,8 @@ class Journal:
     _since_checkpoint = 0
     _blobs: tuple[Blob, ...] = ()
     """What the events that are not saved refer to."""
-    _state_bytes = SNAPSHOT_BYTES_MIN // 4
+    _state_bytes = 16 * 1024
+    """Of the last snapshot, or what a small state may weigh."""
     _given_up: BaseException | None = None
     _sent: Append | None = None
     """The append that is under way: one at a time."""
@@ -340,12 +342,13 @@ class Journal:
         """A snapshot to go along, where it is time for one, and the blobs it refers to."""
         tail_events = self.state.seq - self._tail_from
         tail_bytes = self._tail_bytes + _ROW_BYTES * tail_events
-        if tail_bytes < 4 * self._state_bytes and tail_events < SNAPSHOT_EVENTS_MAX:
+        heavy = max(SNAPSHOT_BYTES_MIN, 4 * self._state_bytes)
+        if tail_bytes < heavy and tail_events < SNAPSHOT_EVENTS_MAX:
             light = self._state_bytes + tail_bytes <= _LIGHT_FOR_EVENT * tail_events
             if tail_events < SNAPSHOT_EVENTS_LIGHT or not light:
                 return (), ()
         body = run_state.dump(self.state)
-        self._state_bytes = max(len(body), SNAPSHOT_BYTES_MIN // 4)
+        self._state_bytes = len(body)
         self._tail_bytes, self._tail_from = 0, self.state.seq
         lighter, blobs = take_out(body, self.services.blob_over)
         return (Snapshot(self.state.seq, pack(lighter)),), blobs
