@@ -14,7 +14,7 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Graph, append
 from holdfast.errors import BlobCorrupt, BlobMissing, SettingError, StoreBusy, StoreFull
-from holdfast.runtime import verification
+from holdfast.runtime import journal, verification
 from holdfast.storage import oversize
 from holdfast.storage.blobs import FileBlobs
 from holdfast.storage.memory import MemoryStore
@@ -168,7 +168,8 @@ def test_an_input_and_an_edit_may_be_large(place):
     assert hf.run(counted, {"given": TEXT}, run_id="r1", store=place).state["n"] == len(TEXT)
 
 
-def test_a_list_that_grows_beyond_the_limit_goes_into_the_snapshot_as_a_blob(place):
+def test_a_list_that_grows_beyond_the_limit_goes_into_the_snapshot_as_a_blob(place, monkeypatch):
+    monkeypatch.setattr(journal, "SNAPSHOT_BYTES_MIN", 64 * 1024)
     run = hf.run(book(60), Book(), run_id="r1", store=place, blob_over=20_000)
     assert len(run.state.pages) == 60
     assert list(snapshot_references(place)) == ["/state/values/pages"]

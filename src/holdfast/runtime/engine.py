@@ -33,6 +33,7 @@ from holdfast.errors import (
     SettingError,
     StoreBusy,
     StoreError,
+    StoreFull,
 )
 from holdfast.runtime import asking, history, operator, settings
 from holdfast.runtime.artifacts import Artifacts, left
@@ -737,11 +738,14 @@ class Engine(Working):
         services.aside(ask, told)
 
     def _give_up_all(self) -> None:
+        fault = self._renewal.fault if self._renewal is not None else None
+        kind = StoreFull if isinstance(fault, StoreFull) else StoreBusy
+        why = f" ({fault})" if fault is not None else ""
         for run_id, runner in list(self._runners.items()):
             runner.lose(
-                StoreBusy(
-                    f"run {run_id!r}: its lease could not be renewed, so its nodes were stopped before another process may take "
-                    "it over. What was acknowledged is safe; resume when the store works again."
+                kind(
+                    f"run {run_id!r}: its lease could not be renewed{why}, so its nodes were stopped before another process may "
+                    "take it over, and nothing more is started. What was acknowledged is safe; resume when the store works again."
                 )
             )
 

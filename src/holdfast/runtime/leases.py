@@ -11,7 +11,8 @@ Invariants
   else may start them.
 - A lease that could not be given back is given back by the next renewal, and one that was perhaps got, because no reply came
   to the claim, by the second: a holder that lives keeps nobody out of a run that it does not execute. Two looks, because
-  between a claim and the run's first step there is a while in which nobody seems to execute it.
+  between a claim and the run's first step there is a while in which nobody seems to execute it. And more of them for a while,
+  because a database may commit what was asked long after whoever asked has lost it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ MARGIN = 1 / 6
 """The part of a TTL at its end in which nodes are stopped."""
 _OFTEN = 1 / 3
 _AGAIN_S = 1.0
+DOUBT_S = 900.0
+"""How long a claim without a reply may still be granted: a commit may wait for a disk, or for a replica that is away."""
 
 
 elapsed: Callable[[], float] = (
@@ -63,8 +66,11 @@ class Renewal:
         self._executes = executes
         self._owed: dict[tuple[str, int], None] = {}
         self._doubts = False
+        self._doubts_until = 0.0
         self._suspects: set[tuple[str, int]] = set()
         self._told = False
+        self.fault: StoreError | None = None
+        """Why the leases could not be renewed the last time."""
         self._sure_until = 0.0
         self._renewed_at = 0.0
         self.renew()
@@ -95,7 +101,12 @@ class Renewal:
     def renew(self) -> None:
         """Say once that this engine lives. Raises what the store raises."""
         before = self._now()
-        self._store.renew(self._holder)
+        try:
+            self._store.renew(self._holder)
+        except StoreError as fault:
+            self.fault = fault
+            raise
+        self.fault = None
         self._renewed_at = before
         self._sure_until = max(self._sure_until, before + self._holder.ttl_s * (1 - MARGIN))
         self._told = False
@@ -113,8 +124,9 @@ class Renewal:
         self._owed[run_id, fence] = None
 
     def doubt(self) -> None:
-        """No reply came to a claim: perhaps a lease was got that nobody here knows of. The next renewal looks."""
+        """No reply came to a claim: perhaps a lease was got that nobody here knows of, or is yet to be. Renewals look."""
         self._doubts = True
+        self._doubts_until = self._now() + DOUBT_S
 
     def stop(self) -> None:
         """Renew no more."""
@@ -134,7 +146,7 @@ class Renewal:
             elif executes is False:
                 suspects.add(one)
         self._suspects = suspects
-        self._doubts = untold or bool(suspects)
+        self._doubts = untold or bool(suspects) or self._now() < self._doubts_until
 
     def _give_back(self) -> None:
         if self._doubts:

@@ -1,7 +1,7 @@
 """The store in one SQLite file.
 
 It owns two connections: one that writes, under one lock, and one that reads, under its own; so a reader never waits
-for a sync. Invariants:
+for a sync. The writing of appends is in `sqlite_append`. Invariants:
 
 - Acknowledged is durable: WAL with `synchronous=FULL`, and nobody is told before the commit has returned.
 - A store knows its kind by `application_id` and its version by `user_version` (how many migrations it has seen). All missing
@@ -27,7 +27,6 @@ from typing import Any, Literal, TypeVar, cast
 
 import apsw
 import msgspec
-from msgspec.structs import astuple
 
 from holdfast.errors import (
     CodecError,
@@ -41,12 +40,14 @@ from holdfast.errors import (
     StorePoisoned,
     StoreUnusable,
 )
-from holdfast.storage import batches, disk, failpoints, forks, schema, verdicts
+from holdfast.storage import disk, failpoints, forks, schema
 from holdfast.storage import holder as holders
 from holdfast.storage.blobs import Blobs, FileBlobs
 from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
 from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.queues import Queues
+from holdfast.storage.sqlite_append import Appends
+from holdfast.storage.sqlite_append import Lent as LentToAppends
 from holdfast.storage.sqlite_queues import Lent, SqliteQueues
 from holdfast.storage.sqlite_upkeep import Means, SqliteUpkeep
 from holdfast.storage.upkeep import Upkeep
@@ -58,7 +59,6 @@ _Verb = Literal["append", "claim", "post", "release", "renew", "prune", "compact
 APPLICATION_ID = 0x48_46_53_54  # "HFST"
 
 _SQL = schema.queries()
-_HEAD, _ADVANCE_RUN, _WRITE_EVENT = _SQL["head"], _SQL["advance_run"], _SQL["write_event"]
 _LAST_SEQ = 2**32 - 1
 _LOOK_S = 0.1
 """How often a store looks whether its file is still there, and of its version. What was in a removed file is lost anyway; this
@@ -116,11 +116,13 @@ class SqliteStore:
             raise self._fault(fault) from fault
         self._reader.pragma("query_only", True)
         self._cursor = self._writer.cursor()
+        lent_to_appends = LentToAppends(self._commit, self._cursor, apsw.TooBigError, apsw.ConstraintError)
+        self._appends = Appends(self.path, self.url, lent_to_appends)
         self._file = disk.identity(self.path)
         means = Means(self._commit, self._do, self._read, self._connect, self._guarded)
         self.upkeep: Upkeep = SqliteUpkeep(self.path, means, self.now, alive)
         self._looked_at = 0.0
-        self._offers = False  # whether what is written now puts a run on offer
+        self._forgot_at = math.inf
         lent = Lent(self._commit, self._do, self._read, self._renew, self.now, self._version_of_others)
         self._queues = SqliteQueues(self.path, lent, alive)
         self.queues: Queues = self._queues
@@ -137,206 +139,11 @@ class SqliteStore:
         if not batch:
             return []
         self._require_usable()
-        refused = keep_blobs(self.blobs, batch)
-        try:
-            judged = self._commit("append", lambda: self._write_batch(batch, refused, together=True))
-        except _Unfit:
-            judged = self._append_singly(batch, refused)
-        if self._offers:
-            self._offers = False
+        judged = self._appends.append(batch, keep_blobs(self.blobs, batch))
+        if self._appends.offers:
+            self._appends.offers = False
             self._queues.tell()
         return judged
-
-    def _append_singly(self, batch: Sequence[Append], refused: dict[int, Verdict]) -> list[Verdict]:
-        """One append of a batch does not fit: find it, leave it out, and write its neighbours."""
-        while True:
-            try:
-                return self._commit("append", lambda: self._write_batch(batch, refused, together=False))
-            except _Unfit as unfit:
-                refused[unfit.index] = unfit.verdict
-
-    def _write_batch(
-        self, batch: Sequence[Append], refused: dict[int, Verdict], *, together: bool
-    ) -> list[Verdict]:
-        """Judge and write each append. Their rows are written together; one by one where one of them does not fit."""
-        judged: list[Verdict] = []
-        rows: list[Cells] = []
-        index = 0
-        try:
-            if together and batches.are_many(batch):
-                judged = self._write_many(batch, refused, rows)
-            else:
-                for index, append in enumerate(batch):
-                    if index in refused:
-                        judged.append(refused[index])
-                        continue
-                    judged.append(self._write(append, rows))
-                    if not together:
-                        self._write_rows(rows)
-            if rows:
-                self._write_rows(rows)
-        except (UnicodeEncodeError, OverflowError, apsw.TooBigError) as fault:
-            raise _Unfit(
-                index,
-                CodecError(f"cannot be stored: {fault}", path=f"run {batch[index].run_id!r}"),
-            ) from fault
-        except apsw.ConstraintError as fault:
-            raise _Unfit(
-                index,
-                StoreCorrupt(
-                    f"{self.path}: run {batch[index].run_id!r} and its log disagree ({fault}). "
-                    "`holdfast verify` tells where; nothing was written to it."
-                ),
-            ) from fault
-        failpoints.reach("append.written")
-        return judged
-
-    def _write_many(
-        self, batch: Sequence[Append], refused: dict[int, Verdict], rows: list[Cells]
-    ) -> list[Verdict]:
-        """The same for many appends, in few statements. What does not fit those is written the ordinary way, its rows
-        with the others in `rows`.
-        """
-        fitting = {append.run_id: append for append in batch if batches.fits(append)}
-        found = batches.heads(self._cursor.execute(_SQL["heads"], (batches.ids(list(fitting.values())),)).get)
-        heads = dict(zip(fitting, found, strict=True))
-        gathered = batches.Gathered()
-        keys: dict[str, int | None] = {}
-        judged: list[Verdict] = []
-        for index, append in enumerate(batch):
-            head = heads.pop(append.run_id, None) if fitting.get(append.run_id) is append else None
-            if index in refused:
-                judged.append(refused[index])
-            elif head is None or (head[0] is None and append.create is None):
-                judged.append(self._write(append, rows))
-            elif append.create is not None:
-                judged.append(self._collect_creation(head, append, keys, gathered))
-            else:
-                judged.append(self._collect(head, append, gathered))
-        self._write_gathered(gathered)
-        return judged
-
-    def _collect(self, head: Cells, append: Append, gathered: batches.Gathered) -> Verdict:
-        """Judge an append and gather what the statements for many write of it; the rest is written at once."""
-        run, seq, fence, status, holder_id = head
-        verdict = verdicts.judge(append, seq=seq, fence=fence, holder=holder_id)
-        if verdict is not None:
-            return verdict
-        gathered.advance(run, status, append)
-        self._offers = self._offers or append.release
-        gathered.write(run, append)
-        if append.snapshots or append.definition is not None or append.taken:
-            self._write_beside(run, append)
-        return None
-
-    def _collect_creation(
-        self, head: Cells, append: Append, keys: dict[str, int | None], gathered: batches.Gathered
-    ) -> Verdict:
-        holder = append.holder
-        if holder is not None and holder not in keys:
-            keys[holder] = self._cursor.execute(_SQL["holder_key"], (holder,)).get
-        key = keys.get(holder) if holder is not None else None
-        verdict = verdicts.judge_create(append, exists=head[0] is not None, holder_known=key is not None)
-        if verdict is None:
-            gathered.create(append, key)
-            self._offers = self._offers or key is None or append.release
-        return verdict
-
-    def _write_gathered(self, gathered: batches.Gathered) -> None:
-        """The statements for many. New runs come first: their events need their keys."""
-        execute = self._cursor.execute
-        if gathered.creations:
-            made: list[Any] = execute(_SQL["create_runs"], (gathered.created(),)).fetchall()
-            keys: dict[str, int] = dict(made)
-            defined: set[str] = set()
-            labelled: list[int] = []
-            for run_id, (append, _) in gathered.creations.items():
-                run = keys[run_id]
-                gathered.write(run, append)
-                if append.create is not None and append.create.labels:
-                    labelled.append(run)
-                beside = append
-                if append.view.fingerprint in defined:
-                    beside = msgspec.structs.replace(append, definition=None)
-                elif append.definition is not None:
-                    defined.add(append.view.fingerprint)
-                if beside.snapshots or beside.definition is not None or beside.taken:
-                    self._write_beside(run, beside)
-            if labelled:
-                execute(_SQL["label_runs"], (batches.as_json(labelled),))
-        if gathered.advances:
-            execute(_SQL["advance_runs"], (batches.as_json(gathered.advances),))
-        if gathered.turns:
-            execute(_SQL["turn_runs"], (batches.as_json(gathered.turns),))
-        if gathered.events:
-            execute(_SQL["write_events"], gathered.written())
-
-    def _write(self, append: Append, rows: list[Cells]) -> Verdict:
-        """Write everything of an append but its rows, which are added to `rows`."""
-        head: Cells | None = self._cursor.execute(_HEAD, (append.run_id,)).get
-        if append.create is not None:
-            holder: int | None = None
-            if append.holder is not None:
-                holder = self._cursor.execute(_SQL["holder_key"], (append.holder,)).get
-            verdict = verdicts.judge_create(append, exists=head is not None, holder_known=holder is not None)
-            if verdict is not None:
-                return verdict
-            run = self._create(append, holder)
-        elif head is None:
-            return RunNotFound(append.run_id, self.url)
-        else:
-            run, seq, fence, status, holder_id = head
-            verdict = verdicts.judge(append, seq=seq, fence=fence, holder=holder_id)
-            if verdict is not None:
-                return verdict
-            self._advance(run, status, append)
-        rows.extend([(run, *astuple(row)) for row in append.rows])
-        if append.snapshots or append.definition is not None or append.taken:
-            self._write_beside(run, append)
-        return None
-
-    def _create(self, append: Append, holder: int | None) -> int:
-        new, view, last = append.create, append.view, append.rows[-1]
-        assert new is not None
-        held = holder is not None and not append.release
-        self._cursor.execute(_SQL["create_run"], (
-            append.run_id, new.flow, new.parent, new.input_digest, _encode(new.labels).decode(), new.created_at, view.status,
-            last.seq, last.digest, last.at, view.fingerprint, view.state_version, _json(view.active), view.error,
-            _json(view.rewinds), view.due_at, int(holder is not None), holder if held else None, new.queue,
-            new.priority))  # fmt: skip
-        self._offers = self._offers or not held
-        run = self._writer.last_insert_rowid()
-        for name, value in new.labels.items():
-            self._cursor.execute(_SQL["label_run"], (run, name, value))
-        return run
-
-    def _advance(self, run: int, status: str, append: Append) -> None:
-        view, last = append.view, append.rows[-1]
-        self._cursor.execute(_ADVANCE_RUN, (
-            run, last.seq, last.digest, last.at, view.fingerprint, view.state_version, _json(view.active), view.error,
-            _json(view.rewinds), view.due_at))  # fmt: skip
-        self._turn(run, status, append)
-
-    def _turn(self, run: int, status: str, append: Append) -> None:
-        """What seldom changes: the status of a run, and that its lease is given back."""
-        if status != append.view.status:
-            self._cursor.execute(_SQL["turn_run"], (run, append.view.status))
-        if append.release:
-            self._cursor.execute(_SQL["release_lease"], (append.run_id, append.holder, append.fence))
-            self._offers = True
-
-    def _write_rows(self, rows: list[Cells]) -> None:
-        self._cursor.executemany(_WRITE_EVENT, rows)
-        rows.clear()
-
-    def _write_beside(self, run: int, append: Append) -> None:
-        for snapshot in append.snapshots:
-            self._cursor.execute(_SQL["write_snapshot"],
-                                 (run, snapshot.seq, int(snapshot.base), snapshot.digest, snapshot.body))  # fmt: skip
-        if append.definition is not None:
-            self._cursor.execute(_SQL["write_definition"], (append.view.fingerprint, append.definition))
-        for request in append.taken:
-            self._cursor.execute(_SQL["take_request"], (run, request, append.rows[-1].seq))
 
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
         # What a failed sync left behind is only seen by a process that starts anew.
@@ -440,8 +247,13 @@ class SqliteStore:
         return Lease(run_id, fence + 1, seq)
 
     def renew(self, holder: Holder) -> None:
+        now = self.now()
+        forgets = not self._forgot_at <= now < self._forgot_at + holders.FORGETS_S
+        if holder.ttl_s > 0 and not forgets:
+            self._commit_alone("renew", "renew_alone", (*_cells(holder, now), self._known))
+            return
+
         def write() -> None:
-            now = self.now()
             if holder.ttl_s > 0:
                 self._renew(holder, now)
             else:
@@ -450,13 +262,13 @@ class SqliteStore:
             self._cursor.execute(_SQL["drop_old_holders"], (now - holders.KEPT_S,))
 
         self._commit("renew", write)
+        if forgets:
+            self._forgot_at = now
         if holder.ttl_s <= 0:
             self._queues.tell()
 
     def _renew(self, holder: Holder, now: float) -> int:
-        return cast(int, self._cursor.execute(_SQL["renew_holder"], (
-            holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid, holder.process_started, holder.ttl_s,
-            now + holder.ttl_s)).get)  # fmt: skip
+        return cast(int, self._cursor.execute(_SQL["renew_holder"], _cells(holder, now)).get)
 
     def release(self, run_id: str, holder: str, fence: int) -> None:
         self._commit("release", lambda: self._cursor.execute(_SQL["release_lease"], (run_id, holder, fence)))
@@ -650,6 +462,24 @@ class SqliteStore:
             failpoints.reach(verb + ".committed")
             return result
 
+    def _commit_alone(self, verb: _Verb, query: str, values: Cells) -> None:
+        """One statement that is a transaction of its own, and that does nothing where the store was lifted."""
+        self._require_own()
+        with self._writing:
+            self._require_usable()
+            if self._poison is not None:
+                raise StorePoisoned(self._poison)
+            self._require_same_file()
+            failpoints.reach(verb + ".before")
+            try:
+                if self._cursor.execute(_SQL[query], values).get is None:
+                    self._require_same_version()
+            except apsw.Error as fault:
+                raise self._fault(fault, committing=True) from fault
+            except UnicodeEncodeError as fault:
+                raise CodecError(f"cannot be stored: {fault}", path=verb) from fault
+            failpoints.reach(verb + ".committed")
+
     def _require_same_file(self) -> None:
         if disk.identity(self.path) != self._file:
             raise StoreUnusable(
@@ -760,17 +590,9 @@ _FAULTS: tuple[tuple[tuple[type[apsw.Error], ...], type[StoreError], str], ...] 
 )  # fmt: skip
 
 
-class _Unfit(Exception):
-    """One append of a batch cannot be written. Its transaction is rolled back; the batch is written again without it."""
-
-    def __init__(self, index: int, verdict: Verdict) -> None:
-        self.index = index
-        self.verdict = verdict
-        super().__init__(str(verdict))
-
-
-def _json(values: tuple[Any, ...]) -> str | None:
-    return _encode(values).decode() if values else None
+def _cells(holder: Holder, now: float) -> Cells:
+    return (holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid, holder.process_started, holder.ttl_s,
+            now + holder.ttl_s)  # fmt: skip
 
 
 def _holder(cells: Cells) -> Holder | None:
