@@ -22,6 +22,7 @@ class CuttingProxy:
         self._lock = threading.Lock()
         self._left = {"to_server": None, "from_server": None}
         self._open = []
+        self._ended = False
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.folder / NAME))
         self._listener.listen(50)
@@ -49,9 +50,12 @@ class CuttingProxy:
             except OSError:
                 return
             server = socket.socket(socket.AF_UNIX)
-            server.connect(self._server)
             with self._lock:
                 self._open += [client, server]
+                if self._ended or server.connect_ex(self._server):
+                    client.close()
+                    server.close()
+                    continue
             threading.Thread(target=self._pass_on, args=(client, server), daemon=True).start()
 
     def _pass_on(self, client, server):
@@ -88,6 +92,7 @@ class CuttingProxy:
 
     def _end_all(self):
         with self._lock:
+            self._ended = True  # whoever comes now came too late
             for end in self._open:
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)

@@ -169,7 +169,7 @@ def _prune_many(
         if dry_run:
             return chosen, None
         done: list[Choice] = []
-        with _told_at_least(done, quiet=as_json), gauge(quiet=as_json) as tell:
+        with _told_at_least(done, as_json=as_json), gauge(quiet=as_json) as tell:
             for choice in retention.delete_all(engine.store, chosen, place):
                 done.append(choice)
                 tell("runs", len(done), len(chosen))
@@ -178,9 +178,7 @@ def _prune_many(
 
     chosen, swept = stores.read(store, use)
     if as_json:
-        gone = [choice for choice in chosen if choice.goes]
-        kept = [choice for choice in chosen if not choice.goes]
-        screen.say_json({"dry_run": dry_run, "deleted": gone, "kept": kept, "swept": swept})
+        screen.say_json(_listed(chosen, dry_run=dry_run) | {"swept": swept})
         return
     _say_choices(chosen, dry_run=dry_run)
     if swept is not None:
@@ -188,14 +186,23 @@ def _prune_many(
 
 
 @contextmanager
-def _told_at_least(done: list[Choice], *, quiet: bool) -> Iterator[None]:
-    """What went before an error is told all the same: it is gone."""
+def _told_at_least(done: list[Choice], *, as_json: bool) -> Iterator[None]:
+    """What went before an error is told all the same: it is gone. With a signal it is no different."""
     try:
         yield
-    except HoldfastError:
-        if done and not quiet:
+    except BaseException as fault:
+        if as_json:
+            error = str(fault) or type(fault).__name__
+            screen.say_json(_listed(done, dry_run=False) | {"swept": None, "error": error})
+        elif done:
             _say_choices(done, dry_run=False)
         raise
+
+
+def _listed(chosen: list[Choice], *, dry_run: bool) -> dict[str, Any]:
+    gone = [choice for choice in chosen if choice.goes]
+    kept = [choice for choice in chosen if not choice.goes]
+    return {"dry_run": dry_run, "deleted": gone, "kept": kept}
 
 
 def _say_choices(chosen: list[Choice], *, dry_run: bool) -> None:

@@ -7,6 +7,9 @@ lines before. Bytes are in base64. It needs nothing beside it, and no store to b
 Invariant: a run that was put back equals the one that was archived: the same rows, chain and blobs, so `verify` holds it to the
 same digest. It is then held by nobody, and its first lease has a new fence. Others may compact a run while it is archived: what
 was written is read back before `archive` returns, and one that is not whole is never given a name.
+
+No more than a piece of an archive is ever in memory. A long one is put back in several appends: until the last of them the run is
+`cancelled`, so that nobody carries a part of it on, and says in its error what it is. Putting it back again goes on with it.
 """
 
 from __future__ import annotations
@@ -36,12 +39,16 @@ from holdfast.errors import (
 from holdfast.storage import archives, copies, disk, oversize, remote
 from holdfast.storage.blobs import NO_SPACE
 from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot, Store, View
+from holdfast.storage.holder import this_process
 from holdfast.storage.rows import broken_at, open_body, open_row, unpack
 from holdfast.storage.upkeep import WHOLE, Trimmed
 
 VERSION = 1
 ENDING = ".holdfast.zst"
 _PAGE = 500
+_PIECE_ROWS, _PIECE_BYTES = 5_000, 16 * 1024 * 1024
+"""What is put back in one append."""
+_UNFINISHED = "It is being put back from an archive. If nobody does so any more, put it back again."
 _TRIES = 5
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -222,7 +229,7 @@ def _already(target: str, row: RunRow, base: int) -> Archived | None:
 
 def _archived(run_id: str, file: str, content: _Content) -> Archived:
     size = os.stat(file).st_size
-    return Archived(run_id=run_id, place=file, events=len(content.rows), blobs=content.blobs, bytes=size)
+    return Archived(run_id=run_id, place=file, events=content.events, blobs=content.blobs, bytes=size)
 
 
 def _sealed(parts: Iterable[Part]) -> Iterator[bytes]:
@@ -349,56 +356,68 @@ def put_back(store: Store, place: str | os.PathLike[str]) -> str:
         found = _whole(file)  # nothing is written before all of it is known to be
         run_id, run = found.run_id, found.run
         row = _known(store, run_id)
-        if row is not None:
+        unfinished = row is not None and (row.status, row.error) == ("cancelled", _UNFINISHED)
+        if row is not None and not unfinished:
             _require_same(store, row, run)
         for part in read(file):
             if isinstance(part, BlobPart):
                 store.blobs.put(part.digest, part.body)
-        if row is None or _is_begun(store, row, found.rows):
+        if row is None or unfinished or _is_begun(store, row, found.first):
             store.upkeep.adopt(run_id, run.trimmed, found.definitions)
-        if row is None:
-            _append(store, run_id, run, found.rows, found.snapshots)
+        if row is None or unfinished:
+            _append(store, file, found, row)
             store.upkeep.adopt(run_id, run.trimmed, found.definitions)
     return run_id
 
 
 class _Content(msgspec.Struct, kw_only=True):
-    """What is in an archive; of its blobs only how many."""
+    """What is in an archive; of its events, snapshots and blobs only how many, and where they begin."""
 
     run_id: str
     run: RunPart
     definitions: dict[str, bytes] = {}
-    snapshots: list[Snapshot] = []
-    rows: list[Row] = []
+    base: int = 0
+    """The log begins behind this place."""
+    first: int = 0
+    """The seq of its first event."""
+    events: int = 0
     blobs: int = 0
-
-    @property
-    def base(self) -> int:
-        """The log begins behind this place."""
-        return next((snapshot.seq for snapshot in self.snapshots if snapshot.base), 0)
 
 
 def _whole(file: str) -> _Content:
-    """Everything in an archive, read to its end. Raises `StoreCorrupt` where that is not a log as it was written."""
+    """What is in an archive, read to its end. Raises `StoreCorrupt` where that is not a log as it was written."""
     parts = read(file)
     head, run = next(parts, None), next(parts, None)
     if not isinstance(head, Head) or not isinstance(run, RunPart):
         raise StoreCorrupt(f"{file} is no archive of one run. `holdfast archive` makes them.")
     found = _Content(run_id=head.run_id, run=run)
+    seq, digest = 0, b""
     for part in parts:
         match part:
             case DefinitionPart():
                 found.definitions[part.fingerprint] = part.body
             case BlobPart():
                 found.blobs += 1
-            case SnapshotPart():
-                found.snapshots.append(Snapshot(part.seq, part.body, part.base, part.digest))
+            case SnapshotPart() if part.base and not found.events:
+                found.base = seq = part.seq
+                digest = part.digest
             case EventPart():
-                found.rows.append(part.row())
+                # The digests of an archive could be made by anybody, those of its events not.
+                broken = broken_at(found.run_id, [part.row()], after=seq, digest=digest)
+                if broken is not None:
+                    raise _not_a_log(file, found.run_id, broken[1])
+                found.first = found.first or part.seq
+                found.events += 1
+                seq, digest = part.seq, part.digest
             case _:
                 pass
-    _require_chain(file, found.run_id, run, found.rows, found.snapshots)
+    if not found.events or (seq, digest) != (run.seq, run.digest):
+        raise _not_a_log(file, found.run_id, "its log does not end where its run row says")
     return found
+
+
+def _not_a_log(file: str, run_id: str, told: str) -> StoreCorrupt:
+    return StoreCorrupt(f"{file}: run {run_id!r} is not what was written: {told}.")
 
 
 def _known(store: Store, run_id: str) -> RunRow | None:
@@ -426,32 +445,104 @@ def _require_same(store: Store, row: RunRow, run: RunPart) -> None:
     raise error
 
 
-def _is_begun(store: Store, row: RunRow, rows: list[Row]) -> bool:
+def _is_begun(store: Store, row: RunRow, seq: int) -> bool:
     """Whether a run that is there may be one whose putting back was killed before its store knew what the log lacks."""
     first = store.events(row.run_id, limit=1)
-    return store.upkeep.trimmed(row.run_id) == WHOLE and [one.seq for one in first] == [rows[0].seq]
+    return store.upkeep.trimmed(row.run_id) == WHOLE and [one.seq for one in first] == [seq]
 
 
-def _require_chain(file: str, run_id: str, run: RunPart, rows: list[Row], snapshots: list[Snapshot]) -> None:
-    """What is put back must be a log: the digests of an archive could be made by anybody, those of its events not."""
-    base = next((snapshot for snapshot in snapshots if snapshot.base), None)
-    after, digest = (base.seq, base.digest) if base is not None else (0, b"")
-    broken = broken_at(run_id, rows, after=after, digest=digest)
-    if broken is not None or not rows or (rows[-1].seq, rows[-1].digest) != (run.seq, run.digest):
-        told = broken[1] if broken is not None else "its log does not end where its run row says"
-        raise StoreCorrupt(f"{file}: run {run_id!r} is not what was written: {told}.")
+class _Piece(msgspec.Struct):
+    """Rows that follow each other, and the snapshots among them."""
+
+    rows: list[Row] = []
+    snapshots: list[Snapshot] = []
+    size: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.rows) >= _PIECE_ROWS or self.size >= _PIECE_BYTES
 
 
-def _append(store: Store, run_id: str, run: RunPart, rows: list[Row], snapshots: list[Snapshot]) -> None:
-    append = Append(
-        run_id=run_id,
-        expected_seq=rows[0].seq - 1,
-        rows=tuple(rows),
-        view=run.view,
-        create=run.new,
-        snapshots=tuple(snapshots),
+def _pieces(file: str, row: RunRow | None) -> Iterator[_Piece]:
+    """The log in an archive, behind what is there already. Snapshots come before all events there, in the same order: so they
+    are read by the way, from a place of their own.
+    """
+    after = 0 if row is None else row.seq
+    snapshots = (part for part in read(file) if isinstance(part, SnapshotPart) and part.seq > after)
+    snapshot = next(snapshots, None)
+    piece = _Piece()
+    for part in read(file):
+        if not isinstance(part, EventPart):
+            continue
+        if row is not None and part.seq == after and part.digest != row.digest:
+            raise _other_log(row.run_id, file)
+        if part.seq <= after:
+            continue
+        piece.rows.append(part.row())
+        piece.size += len(piece.rows[-1].body)
+        while snapshot is not None and snapshot.seq <= part.seq:
+            piece.snapshots.append(Snapshot(snapshot.seq, snapshot.body, snapshot.base, snapshot.digest))
+            piece.size += len(snapshot.body)
+            snapshot = next(snapshots, None)
+        if piece.is_full:
+            yield piece
+            piece = _Piece()
+    if piece.rows:
+        yield piece
+
+
+def _other_log(run_id: str, file: str) -> RunExists:
+    told = (
+        f"run {run_id!r} is being put back from another archive than {file}: nothing was put back. Put it back from that one, "
+        "or into another store: --store names it."
     )
-    (verdict,) = store.append([append])
+    error = RunExists(run_id, "log")
+    error.args = (told,)
+    return error
+
+
+def _append(store: Store, file: str, found: _Content, row: RunRow | None) -> None:
+    """Append the log, or what is missing of one that was begun: at once where that is one piece, otherwise under a lease."""
+    pieces = _pieces(file, row)
+    piece, following = next(pieces, None), next(pieces, None)
+    new = Append(run_id=found.run_id, expected_seq=0, rows=(), view=found.run.view, create=found.run.new)
+    if row is None and following is None and piece is not None:
+        _write_piece(store, new, piece)
+        return
+    holder = this_process()
+    store.renew(holder)
+    try:
+        lease = None if row is None else store.claim(found.run_id, holder)
+        fence = 1 if lease is None else lease.fence
+        append = msgspec.structs.replace(new, holder=holder.id, fence=fence)
+        if lease is not None:
+            append = msgspec.structs.replace(append, create=None)
+        while piece is not None:
+            store.renew(holder)
+            last = following is None
+            view = found.run.view if last else _unfinished(found.run.view, piece.rows[-1].seq)
+            _write_piece(store, msgspec.structs.replace(append, view=view, release=last), piece)
+            append = msgspec.structs.replace(append, create=None)
+            piece, following = following, next(pieces, None)
+    finally:
+        with suppress(StoreError):  # then the lease runs out by itself
+            store.renew(msgspec.structs.replace(holder, ttl_s=0.0))
+
+
+def _unfinished(view: View, seq: int) -> View:
+    """The view of a log that is there up to a place."""
+    rewinds = tuple(rewind for rewind in view.rewinds if max(rewind) <= seq)
+    return msgspec.structs.replace(
+        view, status="cancelled", error=_UNFINISHED, active=(), rewinds=rewinds, due_at=None
+    )
+
+
+def _write_piece(store: Store, append: Append, piece: _Piece) -> None:
+    rows, snapshots = tuple(piece.rows), tuple(piece.snapshots)
+    seq = rows[0].seq - 1
+    (verdict,) = store.append(
+        [msgspec.structs.replace(append, expected_seq=seq, rows=rows, snapshots=snapshots)]
+    )
     if verdict is not None:
         raise verdict
 

@@ -9,6 +9,7 @@ from functools import partial
 from holdfast.runtime import retention
 from holdfast.runtime.reading import Reading
 from holdfast.runtime.retention import KEEP_LAST, Keeper, Pruned
+from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import Services
 
 
@@ -18,6 +19,9 @@ class Keeping(Reading):
     _keeper: Keeper | None = None
 
     def _hold(self) -> None:
+        raise NotImplementedError
+
+    def _doubt(self) -> None:
         raise NotImplementedError
 
     async def prune(
@@ -45,8 +49,10 @@ class Keeping(Reading):
                 keep_last,
                 holder=services.holder,
                 fence=runner.fence if runner is not None else None,
+                rewinds=runner.journal.rewinds if isinstance(runner, Runner) else (),
                 archive_to=os.fspath(archive) if archive is not None else None,
                 blob_over=services.blob_over,
+                doubt=self._doubt,
             )
         if services.threads is None:
             return call()

@@ -27,6 +27,7 @@ from holdfast.errors import (
     RunNotFound,
     SeqConflict,
     SettingError,
+    StoreBusy,
     StoreError,
 )
 from holdfast.runtime import archive, history
@@ -115,14 +116,19 @@ def compact(
     *,
     holder: Holder,
     fence: int | None = None,
+    rewinds: Sequence[tuple[int, int]] = (),
     archive_to: str | None = None,
     blob_over: int = BLOB_OVER,
+    doubt: Callable[[], None] = lambda: None,
 ) -> Pruned:
     """Prune a run, and let a base stand for its events before the checkpoints that are left, in the name of a holder: one that
-    has the lease already (`fence`), or else it is claimed for a moment. Raises `RunHeld`.
+    has the lease already (`fence`), or else it is claimed for a moment; `doubt` is called where the store does not say whether
+    it was granted, or given back. `rewinds` are those that the holder knows of: one may be on its way to the log. Raises
+    `RunHeld`.
     """
     checked_count(keep_last, "keep_last")
     row = store.run(run_id)
+    row = msgspec.structs.replace(row, rewinds=tuple(sorted({*row.rewinds, *rewinds})))
     last = _last_checkpoints(store, row, keep_last + 1)
     wanted = last[0] if len(last) > keep_last else 0
     seq, state, why = _base_place(store, row, wanted)
@@ -140,22 +146,30 @@ def compact(
     if fence is not None:
         store.upkeep.compact(run_id, seq, fence=fence, **base)
     else:
-        _compact_idle(store, run_id, seq, holder, base)
+        _compact_idle(store, run_id, seq, holder, base, doubt)
     return msgspec.structs.replace(pruned, base=seq, events=seq - before, place=place, why=why)
 
 
-def _compact_idle(store: Store, run_id: str, seq: int, holder: Holder, base: dict[str, Any]) -> None:
-    lease = store.claim(run_id, holder)
+def _compact_idle(
+    store: Store, run_id: str, seq: int, holder: Holder, base: dict[str, Any], doubt: Callable[[], None]
+) -> None:
+    try:
+        lease = store.claim(run_id, holder)
+    except StoreBusy:
+        doubt()
+        raise
     try:
         # Somebody may have gone back to before the base while it was made.
         if _below_rewinds(store.run(run_id), seq) != seq:
             raise ResumeRefused(
-                run_id, "it was rewound just now. Nothing was changed; try again.", asked="compacted"
+                run_id, "it was rewound just now. Its log is as it was; try again.", asked="compacted"
             )
         store.upkeep.compact(run_id, seq, fence=lease.fence, **base)
     finally:
-        with suppress(StoreError):
+        try:
             store.release(run_id, holder.id, lease.fence)
+        except StoreError:
+            doubt()
 
 
 def _base_place(store: Store, row: RunRow, wanted: int) -> tuple[int, RunState | None, str]:

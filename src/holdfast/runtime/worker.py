@@ -8,7 +8,7 @@ Invariants
   once. It is not taken again at once, each time later: another worker may have the code for it.
 - An idle worker asks nothing of the database: it is told (`ear`), or it is time for something that waits, or for a slow look.
 - What ends the worker is a stop, `until`, or a store that will not work again without somebody. A store that only does not
-  answer is asked again.
+  answer, or is a replica until somebody or something promotes it, is asked again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
 
 import msgspec
 
@@ -30,6 +30,7 @@ from holdfast.errors import (
     StoreError,
     StoreFull,
     StorePoisoned,
+    StoreReadOnly,
     StoreUnusable,
     ended,
 )
@@ -188,12 +189,10 @@ class Worker:
         try:
             self._hold()
             taken = await self._taken(self._wanted(free))
-        except _HOPELESS:
-            raise
         except StoreError as fault:
-            self._troubled += 1
-            self._doubt()
-            self._report(Trouble(told=f"the store does not answer; it is asked again. {ended(str(fault))}"))
+            if _is_hopeless(fault):
+                raise
+            self._tell_trouble(fault)
             return []
         if self._troubled:
             self._troubled = 0
@@ -204,6 +203,9 @@ class Worker:
     async def _taken(self, wanted: Wanted) -> list[Taken]:
         """What was got; a worker that is cancelled meanwhile gives it back."""
         queues, holder = self._services.store.queues, self._services.holder
+        if self._services.threads is None:  # nothing can come between
+            await asyncio.sleep(0)  # others have their turn, however often this is called
+            return queues.take(holder, wanted)
         taking = asyncio.ensure_future(self._call(lambda: queues.take(holder, wanted)))
         try:
             return await asyncio.shield(taking)
@@ -242,13 +244,16 @@ class Worker:
         run_id = taken.lease.run_id
         try:
             run = await self._carry(taken)
-        except _HOPELESS as fault:
-            self._fault = fault
         except FenceLost as lost:
             self._report(Trouble(run_id=run_id, flow=taken.flow, told=str(lost)))
         except Exception as refused:  # noqa: BLE001 - whatever it is, the others go on
+            if _is_hopeless(refused):
+                self._fault = refused
+                return
             self._release(run_id, taken.lease.fence)  # once more does no harm
-            if not self._stopping():
+            if isinstance(refused, StoreReadOnly):  # of the store, and not of this run
+                self._tell_trouble(refused)
+            elif not self._stopping():
                 self._pass_over(taken, refused)
         else:
             self._passed_over.pop(run_id, None)
@@ -273,6 +278,18 @@ class Worker:
         self._passed_over.pop(run_id, None)  # those that were passed over longest ago come first
         self._passed_over[run_id] = _PassedOver(until, seconds, told)
         _forget_oldest(self._passed_over)
+
+    def _tell_trouble(self, fault: StoreError) -> None:
+        """The store cannot be used now, and is asked again, ever later. Perhaps something was got that nobody here knows of."""
+        self._troubled += 1
+        self._doubt()
+        if isinstance(fault, StoreReadOnly):
+            told = f"the store takes no writes; it is asked again. {ended(str(fault))}"
+            self._report_once(
+                "the store takes no writes", Trouble(told=told)
+            )  # each run would say it in words of its own
+            return
+        self._report(Trouble(told=f"the store does not answer; it is asked again. {ended(str(fault))}"))
 
     def _report(self, trouble: Trouble) -> None:
         self._report_once(trouble.told, trouble)
@@ -348,6 +365,11 @@ class Worker:
     def _report_flow(self, flow: str, told: str) -> None:
         way_out = "Give it the file that defines it, or start another worker."
         self._report_once(f"flow {flow}", Trouble(flow=flow, told=f"{told}. {way_out}"))
+
+
+def _is_hopeless(fault: BaseException) -> TypeGuard[StoreError]:
+    """Whether a store will not work again without somebody."""
+    return isinstance(fault, _HOPELESS) and not isinstance(fault, StoreReadOnly)
 
 
 def _forget_oldest(remembered: dict[str, Any]) -> None:

@@ -23,6 +23,8 @@ Alive: TypeAlias = Callable[[Holder], bool | None]
 
 KEPT_S = 86_400.0
 """How long a store keeps a holder that ran out and holds nothing."""
+FORGETS_S = 3600.0
+"""How often a store that is open looks for such."""
 
 _NAMES_OF_MANY_HOSTS = frozenset({"", "localhost", "localhost.localdomain"})
 _STATES_OF_THE_DEAD = frozenset("ZXx")  # a zombie has a pid, and will never run again

@@ -7,8 +7,7 @@ in and comes out is shared with nobody, and text that cannot be stored elsewhere
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -293,11 +292,9 @@ class MemoryStore:
         self.queues.hush()
         self._closed = True
 
-    @contextmanager
-    def _use(self) -> Iterator[Data]:
+    def _use(self) -> Data:
         self._require_usable()  # before the lock: one that was held at a fork stays held in the child for ever
-        with self._data.lock:
-            yield self._data
+        return self._data
 
     def _require_usable(self) -> None:
         if self._closed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from typing import Self
 
 import msgspec
 
@@ -33,7 +34,7 @@ class Run:
 
 
 class Data:
-    """The runs, their holders and their inbox."""
+    """The runs, their holders and their inbox. `with data:` holds its lock."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a failpoint's hook may play a second writer
@@ -52,6 +53,13 @@ class Data:
         self.news = 0
         """How often something came on offer or into an inbox."""
         self.generation = uuid.uuid4().hex
+
+    def __enter__(self) -> Self:
+        self.lock.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
 
     def tell(self) -> None:
         """Wake whoever waits for something to come on offer."""

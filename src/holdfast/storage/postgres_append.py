@@ -19,12 +19,16 @@ from msgspec.structs import astuple
 from holdfast.errors import CodecError, RunNotFound, StoreCorrupt
 from holdfast.storage import failpoints, verdicts
 from holdfast.storage.contract import Append, Verdict
-from holdfast.storage.postgres_arrays import Array, Bytes, Floats, Ints, Texts
+from holdfast.storage.postgres_arrays import Array, Bytes, Flags, Floats, Ints, Texts
 from holdfast.storage.postgres_setup import not_durable
 from holdfast.storage.postgres_wire import Disagree, Session, Transaction, Unfit, Wire, said
 
 _encode = msgspec.json.Encoder().encode
 _EVENT = (Ints, Ints, Floats, Texts, Texts, Ints, Ints, Ints, Bytes, Bytes, Bytes)
+_ONE = (Flags, Texts, Texts, Ints, Ints, Texts, Flags, Bytes, Floats, Texts, Texts, Ints, Texts, Texts, Texts,
+        Floats)  # fmt: skip
+_ONE_ROWS = _EVENT[2:]
+_ONE_TYPES = [*(kind.element for kind in _ONE), *(kind.oid for kind in _ONE_ROWS)]
 _NEW_RUN = (Texts, Texts, Texts, Bytes, Texts, Floats, Texts, Ints, Bytes, Floats, Texts, Ints, Texts, Texts, Texts, Floats,
             Ints, Texts, Texts, Ints)  # fmt: skip
 _VIEW = (Ints, Ints, Bytes, Floats, Texts, Texts, Ints, Texts, Texts, Texts, Floats, Texts)
@@ -71,8 +75,9 @@ def _together(
         failpoints.reach(
             "append.written"
         )  # the statement writes and commits: a crash leaves no more before than within
-        at = session.at_once("append_one", _one(wire, batch[0]))
-        if at is not None:
+        (told,) = session.at_once("append_one", _one(wire, batch[0]), _ONE_TYPES)
+        if told is not None:
+            (at,) = Floats.number.unpack(told)
             if at < 0:
                 raise not_durable(wire.address)
             wire.time.hear(at)
@@ -99,15 +104,18 @@ def _is_plain(append: Append) -> bool:
     return bool(append.rows)
 
 
-def _one(wire: Wire, append: Append) -> list[Any]:
+def _one(wire: Wire, append: Append) -> list[bytes | None]:
     view, last = append.view, append.rows[-1]
-    columns = list(zip(*map(astuple, append.rows), strict=True))
-    return [
+    values = (
         wire.address.unsafe, wire.bounds[0], append.run_id, append.expected_seq, append.fence, append.holder, append.release,
         last.digest, last.at, view.status, view.fingerprint, view.state_version, _json(view.active), view.error,
         _json(view.rewinds), view.due_at,
-        *(array(cells) for array, cells in zip(_EVENT[2:], columns[1:], strict=True)),
-    ]  # fmt: skip
+    )  # fmt: skip
+    sent = [None if value is None else kind.encode(value) for kind, value in zip(_ONE, values, strict=True)]
+    columns = zip(*map(astuple, append.rows), strict=True)
+    next(columns)  # the numbers, which follow from the first
+    sent += [array(cells).binary() for array, cells in zip(_ONE_ROWS, columns, strict=True)]
+    return sent
 
 
 def _write(

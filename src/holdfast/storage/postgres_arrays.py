@@ -26,6 +26,7 @@ class Array:
     """PostgreSQL's number for the type of the array, and for that of an element."""
     element: ClassVar[int]
     encode: ClassVar[Callable[[Any], bytes]]
+    """One cell."""
 
     def __init__(self, cells: Sequence[Any]) -> None:
         self.cells = cells
@@ -61,10 +62,18 @@ class Bytes(Array):
 class Ints(Array):
     """A column of bigint."""
 
-    oid, element, encode = 1016, 20, struct.Struct(">q").pack
+    number = struct.Struct(">q")
+    oid, element, encode = 1016, 20, number.pack
 
 
 class Floats(Array):
     """A column of double precision."""
 
-    oid, element, encode = 1022, 701, struct.Struct(">d").pack
+    number = struct.Struct(">d")
+    oid, element, encode = 1022, 701, number.pack
+
+
+class Flags(Array):
+    """A column of boolean."""
+
+    oid, element, encode = 1000, 16, struct.Struct(">?").pack

@@ -55,7 +55,7 @@ class Ear:
         if not self._hearing.acquire(timeout=max(timeout_s, 0.0)):
             return False
         try:
-            return self._hear(until)
+            return not self._closed and self._hear(until)
         finally:
             self._hearing.release()
 

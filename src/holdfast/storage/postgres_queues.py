@@ -114,12 +114,17 @@ class PostgresQueues:
 
     def next_due(self, wanted: Wanted) -> float | None:
         fates = self._fates()
-        limits = self._wire.read("limits")
-        stopped = full(room(limits, fates.held(self._wire.read("held_runs")))) if limits else []
-        found = self._wire.read(
-            "next_due", *_asked(wanted), Texts(fates.lost), Texts(stopped), Texts(list(wanted.without))
-        )
-        return found[0][0] if found else None
+        due_at, limited = self._next_due(wanted, fates, [])
+        if due_at is not None and limited:
+            limits, held = self._wire.read("limits"), self._wire.read("held_runs")
+            due_at, _ = self._next_due(wanted, fates, full(room(limits, fates.held(held))))
+        return due_at
+
+    def _next_due(self, wanted: Wanted, fates: Fates[str], stopped: list[str]) -> tuple[float | None, bool]:
+        """The time, and whether any queue has a limit."""
+        told = Texts(fates.lost), Texts(stopped), Texts(list(wanted.without))
+        found = self._wire.read("next_due", *_asked(wanted), *told)
+        return found[0] if found else (None, False)
 
     def held_by(self, holder: str) -> list[Lease]:
         return [Lease(*cells) for cells in self._wire.read("held_by", holder)]

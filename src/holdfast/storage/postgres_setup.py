@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Protocol
 
-from holdfast.errors import SchemaTooNew, StoreUnusable
+from holdfast.errors import SchemaTooNew, StoreReadOnly, StoreUnusable
 from holdfast.storage import schema
 from holdfast.storage.postgres_address import Address
 
@@ -39,7 +39,7 @@ def require_fit(address: Address, facts: Cells) -> None:
             "Make one with: create database … encoding 'UTF8' template template0"
         )
     if in_recovery:
-        raise StoreUnusable(
+        raise StoreReadOnly(
             f"{address.url} is a replica, which takes no writes. Use the URL of the primary, or name all hosts "
             "and add target_session_attrs=read-write."
         )
@@ -63,13 +63,14 @@ def is_current(versions: list[Cells]) -> bool:
 
 def require_known(address: Address, versions: list[Cells]) -> None:
     """Refuse a schema that a newer Holdfast lifted while it was in use, by what `version` found."""
-    known = _known()
+    known = known_version()
     if versions and versions[0][0] > known:
         raise schema.lifted(address.url, versions[0][0], known)
 
 
 @functools.cache
-def _known() -> int:
+def known_version() -> int:
+    """The newest version that this code knows."""
     return len(schema.migrations("postgres"))
 
 

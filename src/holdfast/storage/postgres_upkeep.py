@@ -106,7 +106,8 @@ class PostgresUpkeep:
         self._wire.write("delete", write)
 
     def _refuse_held(self, transaction: Transaction, run_id: str, held_by: str | None, now: float) -> None:
-        found = transaction.rows("holder", held_by) if held_by is not None else []
+        # Locked: one that renews meanwhile waits, and finds its run gone; one that has renewed is seen.
+        found = transaction.rows("claim_holders", Texts([held_by])) if held_by is not None else []
         if found:
             expires_at, *cells = found[0]
             holder = Holder(**dict(zip(Holder.__struct_fields__, cells, strict=True)))

@@ -30,7 +30,8 @@ from typing import Any, Literal, TypeVar
 import psycopg
 from psycopg import errors as pg
 from psycopg.adapt import AdaptersMap, Dumper
-from psycopg.pq import Format, TransactionStatus
+from psycopg.pq import DiagnosticField, ExecStatus, Format, TransactionStatus
+from psycopg.pq.abc import PGconn, PGresult
 
 from holdfast.errors import (
     CodecError,
@@ -40,6 +41,7 @@ from holdfast.errors import (
     StoreCorrupt,
     StoreError,
     StoreFull,
+    StoreReadOnly,
     StoreUnusable,
 )
 from holdfast.storage import failpoints, forks
@@ -182,11 +184,11 @@ class Wire:
         """Again where the server chose this transaction to give way to another: nothing of it was kept."""
         tries_left = _TRIES
         while True:
-            if line.connection is None or _is_stale(line.connection):
+            if line.is_stale():
                 line.drop()
-                line.connection = self.connect()
+                line.take(self.connect())
             try:
-                return steps(Session(self, line.connection))
+                return steps(Session(self, line))
             except (pg.DeadlockDetected, pg.SerializationFailure):
                 tries_left -= 1
                 if not tries_left:
@@ -313,6 +315,41 @@ class _Line:
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a failpoint's hook may play a second writer
         self.connection: Connection | None = None
+        self._poll = select.poll()
+
+    def take(self, connection: Connection) -> None:
+        """Use this one from now on."""
+        self.connection = connection
+        self._poll = select.poll()
+        self._poll.register(connection.pgconn.socket, select.POLLIN)
+
+    def is_stale(self) -> bool:
+        """Whether there is no connection, or an idle one that should not be used."""
+        connection = self.connection
+        return connection is None or connection.closed or bool(self._poll.poll(0))
+
+    def ask(self, command: bytes, values: Sequence[bytes | None], types: Sequence[int]) -> PGresult:
+        """The result of one statement, by way of libpq itself: for a lone append the driver's own way costs as much as the
+        statement. What waits here is Python's, so that signals are heard.
+        """
+        assert self.connection is not None
+        pgconn = self.connection.pgconn
+        pgconn.send_query_params(command, values, types, [Format.BINARY] * len(values), Format.BINARY)
+        while pgconn.flush():
+            _writable(pgconn).poll()
+            pgconn.consume_input()
+        result = None
+        while True:
+            while pgconn.is_busy():
+                self._poll.poll()
+                pgconn.consume_input()
+            found = pgconn.get_result()
+            if found is None:
+                break
+            result = found
+        if result is None or result.status != ExecStatus.TUPLES_OK:
+            raise _refusal(pgconn, result)
+        return result
 
     def drop(self) -> None:
         if self.connection is not None:
@@ -323,15 +360,22 @@ class _Line:
 class Session:
     """The writing connection, as long as its lock is held."""
 
-    def __init__(self, wire: Wire, connection: Connection) -> None:
+    def __init__(self, wire: Wire, line: _Line) -> None:
+        assert line.connection is not None
         self._wire = wire
-        self._connection = connection
+        self._line = line
+        self._connection = line.connection
 
-    def at_once(self, query: str, values: Sequence[Any]) -> Any:
-        """The first cell of a statement that is a transaction of its own."""
+    def at_once(self, query: str, values: Sequence[bytes | None], types: Sequence[int]) -> list[bytes | None]:
+        """The first row, as sent, of a statement that is a transaction of its own. Its values are of these types, and binary."""
+        result = self._line.ask(self._wire.sql[query].encode(), values, types)
+        return [result.get_value(0, column) for column in range(result.nfields)]
+
+    def alone(self, query: str, *values: Any) -> Cells:
+        """The row of a statement that is a transaction of its own."""
         cursor = self._connection.cursor(binary=True)
         cursor.execute(self._wire.sql[query], values)
-        return cursor.fetchall()[0][0]
+        return cursor.fetchall()[0]
 
     @contextmanager
     def transaction(self, *, pipelined: bool = True) -> Iterator[Transaction]:
@@ -429,6 +473,20 @@ def _is_idle(connection: Connection) -> bool:
     return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 
+def _writable(pgconn: PGconn) -> select.poll:
+    """What waits until more can be sent, or something is said meanwhile."""
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN | select.POLLOUT)
+    return poll
+
+
+def _refusal(pgconn: PGconn, result: PGresult | None) -> psycopg.Error:
+    """Why a statement has no result. Where the server gave no reason it is gone."""
+    if result is None or result.error_field(DiagnosticField.SQLSTATE) is None:
+        return psycopg.OperationalError(pgconn.get_error_message())
+    return pg.error_from_result(result)
+
+
 def _is_stale(connection: Connection) -> bool:
     """Whether an idle connection should not be used: one that has something to say says that it ends."""
     if connection.closed:
@@ -474,7 +532,7 @@ _FAULTS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str], ..
      "this user lacks a permission ({fault}). The owner of the store's schema has to grant it, or to open the store once first."),
     ((pg.UndefinedTable, pg.UndefinedFunction, pg.UndefinedColumn, pg.InvalidSchemaName), StoreUnusable,
      "the store's tables are not as this Holdfast left them ({fault}). Was the schema dropped or restored? Open the store anew."),
-    ((pg.ReadOnlySqlTransaction,), StoreUnusable,
+    ((pg.ReadOnlySqlTransaction,), StoreReadOnly,
      "the server takes no writes ({fault}): it is a replica, or was made read-only. Use the URL of the primary."),
     ((pg.DiskFull,), StoreFull,
      "no space left on the server ({fault}). What was acknowledged is kept; free some space and resume."),

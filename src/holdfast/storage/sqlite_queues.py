@@ -81,11 +81,15 @@ class SqliteQueues:
 
     def next_due(self, wanted: Wanted) -> float | None:
         fates = self._fates(self._read)
-        stopped = full(self._room(self._read, fates))
-        ((due_at,),) = self._read(
-            "next_due", *_asked(wanted), _json(fates.lost), _json(stopped), _json(list(wanted.without))
-        )
+        due_at, limited = self._next_due(wanted, fates, [])
+        if due_at is not None and limited:
+            due_at, _ = self._next_due(wanted, fates, full(self._room(self._read, fates)))
         return None if due_at is None else float(due_at)
+
+    def _next_due(self, wanted: Wanted, fates: Fates[int], stopped: list[str]) -> Cells:
+        """The time or None, and whether any queue has a limit."""
+        told = _json(fates.lost), _json(stopped), _json(list(wanted.without))
+        return self._read("next_due", *_asked(wanted), *told)[0]
 
     def held_by(self, holder: str) -> list[Lease]:
         return [Lease(*cells) for cells in self._read("held_by", holder)]

@@ -170,6 +170,12 @@ values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s
 returning key
 
+-- renew_alone: the same in a transaction of its own, unless the schema is newer than is known
+insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at)
+select ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 from pragma_user_version where user_version <= ?9
+on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s
+returning key
+
 -- holder_key: the row of a holder
 select key from holders where id = ?1
 
@@ -363,7 +369,7 @@ from (
 )
 where n <= ?5 order by priority desc, since, run_id
 
--- next_due: when the first run of some flows and queues (or null) falls due, other than those of some queues and some runs
+-- next_due: when the first of some runs falls due, but for some queues and some ids, and whether any queue has a limit
 with recursive
 due_queues (flow, queue) as (
     select value, (select min(runs.queue) from runs
@@ -389,7 +395,7 @@ due_lanes (flow, queue, priority) as (
                          and runs.priority < due_lanes.priority)
     from due_lanes where priority is not null
 )
-select min(due_at) from (
+select min(due_at), exists (select 1 from queues) from (
     select (select min(runs.due_at) from runs
             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
             and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue and runs.priority = due_lanes.priority

@@ -1,8 +1,8 @@
 -- Every query of the PostgreSQL store. `-- name: what it is for`, then the query. Values are always bound. The schema is
 -- written `holdfast` here; a store in another one has its name put in that place.
 
--- begin: what follows is one transaction, by our own rules whatever the server's defaults are
-begin isolation level read committed read write
+-- begin: what follows is one transaction, by our own rules; but a server that was made read-only (its disk is nearly full) stays so
+begin isolation level read committed
 
 -- commit: everything since the begin, or nothing
 commit
@@ -57,10 +57,9 @@ select run_id, key, seq, fence, holder from holdfast.runs where run_id = any($1:
 -- known_holders: which of these holders the store knows; they cannot go until the transaction ends
 select id from holdfast.holders where id = any($1::text[]) order by id for key share
 
--- append_one: a whole append in one statement, which is its own transaction. Null: refused, nothing was written
-select holdfast.append_one($1::boolean, $2::text, $3::text, $4::bigint, $5::bigint, $6::text, $7::boolean, $8::bytea,
-    $9::float8, $10::text, $11::text, $12::bigint, $13::text, $14::text, $15::text, $16::float8, $17::float8[], $18::text[],
-    $19::text[], $20::bigint[], $21::bigint[], $22::bigint[], $23::bytea[], $24::bytea[], $25::bytea[])
+-- append_one: a whole append in one statement, its own transaction; null: refused. Types are sent along: casts would cost time
+select holdfast.append_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
+                           $22, $23, $24, $25)
 
 -- create_runs: new run rows; those whose id is taken are left out
 insert into holdfast.runs (run_id, flow, parent, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint,
@@ -162,9 +161,6 @@ select body from holdfast.definitions where fingerprint = $1
 select runs.key, runs.seq, runs.fence, coalesce($2::float8, extract(epoch from clock_timestamp())::float8), runs.holder
 from holdfast.runs where runs.run_id = $1 for update
 
--- holder: a holder and when its time runs out
-select expires_at, id, host, boot, pid_namespace, pid, process_started, ttl_s from holdfast.holders where id = $1
-
 -- claim_holders: who has a run and who wants it; neither renews until the transaction ends, and two claims lock them alike
 select expires_at, id, host, boot, pid_namespace, pid, process_started, ttl_s from holdfast.holders where id = any($1::text[])
 order by id for no key update
@@ -181,6 +177,21 @@ select holdfast.tell(array_agg(key)) from left_alone
 insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at)
 values ($1, $2, $3, $4, $5, $6, $7::float8, coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8)
 on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s
+
+-- renew_alone: the same in a transaction of its own; nothing where the schema is too new or the commit would not be durable
+with found as (
+    select coalesce((select value::bigint from holdfast.meta where name = 'schema_version'), 0) as version,
+           current_setting('fsync') as fsync, current_setting('synchronous_commit') as synchronous_commit,
+           set_config('lock_timeout', $9, true) as lock_wait
+), renewed as (
+    insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at)
+    select $1::text, $2::text, $3::text, $4::text, $5::bigint, $6::text, $7::float8,
+           coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8
+    from found
+    where lock_wait is not null and version <= $10::bigint and ($11::boolean or 'off' not in (fsync, synchronous_commit))
+    on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s
+)
+select version, fsync, synchronous_commit, extract(epoch from clock_timestamp())::float8 from found
 
 -- release_all: nothing is held by this holder any more
 update holdfast.runs set holder = null
@@ -378,8 +389,8 @@ select id from holdfast.holders
 where id = $1 and ($2::boolean or expires_at <= coalesce($3::float8, extract(epoch from clock_timestamp())::float8))
 for no key update
 
--- next_due: when the first run of some flows and queues (or null) falls due, other than those of some queues and some runs
-select holdfast.next_due($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])
+-- next_due: when the first of some runs falls due, but for some queues and some ids, and whether any queue has a limit
+select holdfast.next_due($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]), exists (select from holdfast.queues)
 
 -- holders: everyone who holds runs, or lately did, and how long their time still is
 select id, expires_at - coalesce($1::float8, extract(epoch from clock_timestamp())::float8), id, host, boot, pid_namespace, pid,

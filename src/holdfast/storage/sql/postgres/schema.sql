@@ -178,7 +178,8 @@ end
 $$;
 
 -- A lone append: checked, written and acknowledged in one round trip. A function, because its statements stay planned in the
--- server without being prepared by a session. Null: refused; -1: the commit would not be durable; else the database's time.
+-- server without being prepared by a session; but one that reads arrays as a table is planned anew each time, so a few rows
+-- are written one by one. Null: refused; -1: the commit would not be durable; else the database's time.
 create function holdfast.append_one(
     unsafe boolean, lock_wait text, of_run text, expected bigint, of_fence bigint, of_holder text, gives_back boolean,
     new_digest bytea, new_at double precision, new_status text, new_fingerprint text, new_state_version bigint,
@@ -205,11 +206,19 @@ begin
     if gives_back then
         perform holdfast.tell(array[of_key]);
     end if;
-    insert into holdfast.events (run, seq, at, iteration, execution, attempt, kind, node, salt, digest, body)
-    select of_key, expected + new.n, new.at, new.iteration, new.execution, new.attempt, new.kind, new.node, new.salt, new.digest,
-           new.body
-    from unnest(at_s, kinds, nodes, iterations, executions, attempts, salts, bodies, digests)
-         with ordinality as new(at, kind, node, iteration, execution, attempt, salt, body, digest, n);
+    if cardinality(kinds) <= 8 then
+        for n in 1 .. cardinality(kinds) loop
+            insert into holdfast.events (run, seq, at, iteration, execution, attempt, kind, node, salt, digest, body)
+            values (of_key, expected + n, at_s[n], iterations[n], executions[n], attempts[n], kinds[n], nodes[n], salts[n],
+                    digests[n], bodies[n]);
+        end loop;
+    else
+        insert into holdfast.events (run, seq, at, iteration, execution, attempt, kind, node, salt, digest, body)
+        select of_key, expected + new.n, new.at, new.iteration, new.execution, new.attempt, new.kind, new.node, new.salt,
+               new.digest, new.body
+        from unnest(at_s, kinds, nodes, iterations, executions, attempts, salts, bodies, digests)
+             with ordinality as new(at, kind, node, iteration, execution, attempt, salt, body, digest, n);
+    end if;
     return extract(epoch from clock_timestamp());
 end
 $$;
@@ -217,7 +226,9 @@ $$;
 -- What may be taken: the first few runs of each flow, queue and priority (a lane), and all that lost holders left or somebody
 -- asked for. The lanes are found by jumping from one to the next, so it does not matter how many runs are in them, nor in those
 -- that are not wanted. A function: its plan is kept, though perhaps from a time when the table was small; so it must go by the
--- indexes, whatever the planner thinks of their use, and compiling it would take longer than running it.
+-- indexes, whatever the planner thinks of their use, and compiling it would take longer than running it. Nothing may be sorted,
+-- and every order is one that a single index has: a priority said as a range is a part of the order, said as a value it is
+-- not, and then an index over all runs ever made would have it too.
 create function holdfast.offers(of_flows text[], of_queues text[], lost text[], given_now double precision, width bigint)
 returns table (key bigint, run_id text, flow text, queue text, priority bigint, seq bigint, fence bigint, why text,
                since double precision)
@@ -230,51 +241,59 @@ begin
     with recursive
     now (at) as (select coalesce(given_now, extract(epoch from clock_timestamp())::float8)),
     ready_queues (flow, queue) as (
-        select wanted.flow, (select min(runs.queue) from holdfast.runs
+        select wanted.flow, (select runs.queue from holdfast.runs
                              where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
-                             and runs.flow = wanted.flow)
+                             and runs.flow = wanted.flow
+                             order by runs.queue limit 1)
         from unnest(of_flows) as wanted(flow)
         union all
-        select ready_queues.flow, (select min(runs.queue) from holdfast.runs
+        select ready_queues.flow, (select runs.queue from holdfast.runs
                                    where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
-                                   and runs.flow = ready_queues.flow and runs.queue > ready_queues.queue)
+                                   and runs.flow = ready_queues.flow and runs.queue > ready_queues.queue
+                                   order by runs.queue limit 1)
         from ready_queues where queue is not null
     ),
     ready_lanes (flow, queue, priority) as (
-        select flow, queue, (select max(runs.priority) from holdfast.runs
+        select flow, queue, (select runs.priority from holdfast.runs
                              where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
-                             and runs.flow = ready_queues.flow and runs.queue = ready_queues.queue)
+                             and runs.flow = ready_queues.flow and runs.queue = ready_queues.queue
+                             order by runs.priority desc limit 1)
         from ready_queues
         where queue is not null and (of_queues is null or queue = any(of_queues))
         union all
-        select flow, queue, (select max(runs.priority) from holdfast.runs
+        select flow, queue, (select runs.priority from holdfast.runs
                              where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
                              and runs.flow = ready_lanes.flow and runs.queue = ready_lanes.queue
-                             and runs.priority < ready_lanes.priority)
+                             and runs.priority < ready_lanes.priority
+                             order by runs.priority desc limit 1)
         from ready_lanes where priority is not null
     ),
     due_queues (flow, queue) as (
-        select wanted.flow, (select min(runs.queue) from holdfast.runs
+        select wanted.flow, (select runs.queue from holdfast.runs
                              where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
-                             and runs.flow = wanted.flow)
+                             and runs.flow = wanted.flow
+                             order by runs.queue limit 1)
         from unnest(of_flows) as wanted(flow)
         union all
-        select due_queues.flow, (select min(runs.queue) from holdfast.runs
+        select due_queues.flow, (select runs.queue from holdfast.runs
                                  where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
-                                 and runs.flow = due_queues.flow and runs.queue > due_queues.queue)
+                                 and runs.flow = due_queues.flow and runs.queue > due_queues.queue
+                                 order by runs.queue limit 1)
         from due_queues where queue is not null
     ),
     due_lanes (flow, queue, priority) as (
-        select flow, queue, (select max(runs.priority) from holdfast.runs
+        select flow, queue, (select runs.priority from holdfast.runs
                              where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
-                             and runs.flow = due_queues.flow and runs.queue = due_queues.queue)
+                             and runs.flow = due_queues.flow and runs.queue = due_queues.queue
+                             order by runs.priority desc limit 1)
         from due_queues
         where queue is not null and (of_queues is null or queue = any(of_queues))
         union all
-        select flow, queue, (select max(runs.priority) from holdfast.runs
+        select flow, queue, (select runs.priority from holdfast.runs
                              where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
                              and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue
-                             and runs.priority < due_lanes.priority)
+                             and runs.priority < due_lanes.priority
+                             order by runs.priority desc limit 1)
         from due_lanes where priority is not null
     ),
     left_behind as materialized (select * from holdfast.runs where runs.holder = any(lost)),
@@ -283,15 +302,18 @@ begin
                runs.status as why, runs.created_at as since
         from ready_lanes as lane cross join lateral (
             select * from holdfast.runs where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
-            and runs.flow = lane.flow and runs.queue = lane.queue and runs.priority = lane.priority
-            order by runs.created_at, runs.run_id limit width) as runs
+            and runs.flow = lane.flow and runs.queue = lane.queue
+            and runs.priority between lane.priority and lane.priority
+            order by runs.priority desc, runs.created_at, runs.run_id limit width) as runs
+        where lane.priority is not null
         union all
         select runs.key, runs.run_id, runs.flow, runs.queue, runs.priority, runs.seq, runs.fence, 'due', runs.due_at
         from due_lanes as lane cross join lateral (
             select * from holdfast.runs where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
-            and runs.flow = lane.flow and runs.queue = lane.queue and runs.priority = lane.priority
-            and runs.due_at <= (select at from now)
-            order by runs.due_at, runs.run_id limit width) as runs
+            and runs.flow = lane.flow and runs.queue = lane.queue
+            and runs.priority between lane.priority and lane.priority and runs.due_at <= (select at from now)
+            order by runs.priority desc, runs.due_at, runs.run_id limit width) as runs
+        where lane.priority is not null
         union all
         (select runs.key, runs.run_id, runs.flow, runs.queue, runs.priority, runs.seq, runs.fence,
                 case runs.status when 'waiting' then 'due' else runs.status end,
@@ -338,35 +360,40 @@ begin
     return (
     with recursive
     due_queues (flow, queue) as (
-        select wanted.flow, (select min(runs.queue) from holdfast.runs
+        select wanted.flow, (select runs.queue from holdfast.runs
                              where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
-                             and runs.flow = wanted.flow)
+                             and runs.flow = wanted.flow
+                             order by runs.queue limit 1)
         from unnest(of_flows) as wanted(flow)
         union all
-        select due_queues.flow, (select min(runs.queue) from holdfast.runs
+        select due_queues.flow, (select runs.queue from holdfast.runs
                                  where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
-                                 and runs.flow = due_queues.flow and runs.queue > due_queues.queue)
+                                 and runs.flow = due_queues.flow and runs.queue > due_queues.queue
+                                 order by runs.queue limit 1)
         from due_queues where queue is not null
     ),
     due_lanes (flow, queue, priority) as (
-        select flow, queue, (select max(runs.priority) from holdfast.runs
+        select flow, queue, (select runs.priority from holdfast.runs
                              where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
-                             and runs.flow = due_queues.flow and runs.queue = due_queues.queue)
+                             and runs.flow = due_queues.flow and runs.queue = due_queues.queue
+                             order by runs.priority desc limit 1)
         from due_queues
         where queue is not null and (of_queues is null or queue = any(of_queues))
         union all
-        select flow, queue, (select max(runs.priority) from holdfast.runs
+        select flow, queue, (select runs.priority from holdfast.runs
                              where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
                              and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue
-                             and runs.priority < due_lanes.priority)
+                             and runs.priority < due_lanes.priority
+                             order by runs.priority desc limit 1)
         from due_lanes where priority is not null
     ),
     left_behind as materialized (select * from holdfast.runs where runs.holder = any(lost))
     select min(due_at) from (
-        select (select min(runs.due_at) from holdfast.runs
+        select (select runs.due_at from holdfast.runs
                 where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
                 and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue and runs.priority = due_lanes.priority
-                and runs.run_id <> all(without)) as due_at
+                and runs.run_id <> all(without)
+                order by runs.due_at limit 1) as due_at
         from due_lanes where due_lanes.queue <> all(stopped)
         union all
         select runs.due_at from left_behind as runs

@@ -1,0 +1,210 @@
+-- 0004: plans that are kept, and that are the same whatever the planner knows of the tables.
+
+-- A statement that reads arrays as a table is planned anew each time: a few rows are written one by one.
+create or replace function holdfast.append_one(
+    unsafe boolean, lock_wait text, of_run text, expected bigint, of_fence bigint, of_holder text, gives_back boolean,
+    new_digest bytea, new_at double precision, new_status text, new_fingerprint text, new_state_version bigint,
+    new_active text, new_error text, new_rewinds text, new_due_at double precision,
+    at_s double precision[], kinds text[], nodes text[], iterations bigint[], executions bigint[], attempts bigint[],
+    salts bytea[], bodies bytea[], digests bytea[]
+) returns double precision language plpgsql as $$
+declare
+    of_key bigint;
+begin
+    if not unsafe and (current_setting('synchronous_commit') = 'off' or current_setting('fsync') = 'off') then
+        return -1;
+    end if;
+    perform set_config('lock_timeout', lock_wait, true);
+    update holdfast.runs set
+        seq = expected + cardinality(kinds), digest = new_digest, updated_at = new_at, status = new_status,
+        fingerprint = new_fingerprint, state_version = new_state_version, active = new_active, error = new_error,
+        rewinds = new_rewinds, due_at = new_due_at, holder = case when gives_back then null else holder end
+    where run_id = of_run and seq = expected and fence = of_fence and holder = of_holder
+    returning key into of_key;
+    if not found then
+        return null;
+    end if;
+    if gives_back then
+        perform holdfast.tell(array[of_key]);
+    end if;
+    if cardinality(kinds) <= 8 then
+        for n in 1 .. cardinality(kinds) loop
+            insert into holdfast.events (run, seq, at, iteration, execution, attempt, kind, node, salt, digest, body)
+            values (of_key, expected + n, at_s[n], iterations[n], executions[n], attempts[n], kinds[n], nodes[n], salts[n],
+                    digests[n], bodies[n]);
+        end loop;
+    else
+        insert into holdfast.events (run, seq, at, iteration, execution, attempt, kind, node, salt, digest, body)
+        select of_key, expected + new.n, new.at, new.iteration, new.execution, new.attempt, new.kind, new.node, new.salt,
+               new.digest, new.body
+        from unnest(at_s, kinds, nodes, iterations, executions, attempts, salts, bodies, digests)
+             with ordinality as new(at, kind, node, iteration, execution, attempt, salt, body, digest, n);
+    end if;
+    return extract(epoch from clock_timestamp());
+end
+$$;
+
+-- A priority said as a range is a part of the order, so that only one index has it.
+create or replace function holdfast.offers(
+    of_flows text[], of_queues text[], lost text[], given_now double precision, width bigint)
+returns table (key bigint, run_id text, flow text, queue text, priority bigint, seq bigint, fence bigint, why text,
+               since double precision)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    with recursive
+    now (at) as (select coalesce(given_now, extract(epoch from clock_timestamp())::float8)),
+    ready_queues (flow, queue) as (
+        select wanted.flow, (select runs.queue from holdfast.runs
+                             where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+                             and runs.flow = wanted.flow
+                             order by runs.queue limit 1)
+        from unnest(of_flows) as wanted(flow)
+        union all
+        select ready_queues.flow, (select runs.queue from holdfast.runs
+                                   where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+                                   and runs.flow = ready_queues.flow and runs.queue > ready_queues.queue
+                                   order by runs.queue limit 1)
+        from ready_queues where queue is not null
+    ),
+    ready_lanes (flow, queue, priority) as (
+        select flow, queue, (select runs.priority from holdfast.runs
+                             where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+                             and runs.flow = ready_queues.flow and runs.queue = ready_queues.queue
+                             order by runs.priority desc limit 1)
+        from ready_queues
+        where queue is not null and (of_queues is null or queue = any(of_queues))
+        union all
+        select flow, queue, (select runs.priority from holdfast.runs
+                             where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+                             and runs.flow = ready_lanes.flow and runs.queue = ready_lanes.queue
+                             and runs.priority < ready_lanes.priority
+                             order by runs.priority desc limit 1)
+        from ready_lanes where priority is not null
+    ),
+    due_queues (flow, queue) as (
+        select wanted.flow, (select runs.queue from holdfast.runs
+                             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                             and runs.flow = wanted.flow
+                             order by runs.queue limit 1)
+        from unnest(of_flows) as wanted(flow)
+        union all
+        select due_queues.flow, (select runs.queue from holdfast.runs
+                                 where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                                 and runs.flow = due_queues.flow and runs.queue > due_queues.queue
+                                 order by runs.queue limit 1)
+        from due_queues where queue is not null
+    ),
+    due_lanes (flow, queue, priority) as (
+        select flow, queue, (select runs.priority from holdfast.runs
+                             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                             and runs.flow = due_queues.flow and runs.queue = due_queues.queue
+                             order by runs.priority desc limit 1)
+        from due_queues
+        where queue is not null and (of_queues is null or queue = any(of_queues))
+        union all
+        select flow, queue, (select runs.priority from holdfast.runs
+                             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                             and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue
+                             and runs.priority < due_lanes.priority
+                             order by runs.priority desc limit 1)
+        from due_lanes where priority is not null
+    ),
+    left_behind as materialized (select * from holdfast.runs where runs.holder = any(lost)),
+    offers as (
+        select runs.key, runs.run_id, runs.flow, runs.queue, runs.priority, runs.seq, runs.fence,
+               runs.status as why, runs.created_at as since
+        from ready_lanes as lane cross join lateral (
+            select * from holdfast.runs where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+            and runs.flow = lane.flow and runs.queue = lane.queue
+            and runs.priority between lane.priority and lane.priority
+            order by runs.priority desc, runs.created_at, runs.run_id limit width) as runs
+        where lane.priority is not null
+        union all
+        select runs.key, runs.run_id, runs.flow, runs.queue, runs.priority, runs.seq, runs.fence, 'due', runs.due_at
+        from due_lanes as lane cross join lateral (
+            select * from holdfast.runs where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+            and runs.flow = lane.flow and runs.queue = lane.queue
+            and runs.priority between lane.priority and lane.priority and runs.due_at <= (select at from now)
+            order by runs.priority desc, runs.due_at, runs.run_id limit width) as runs
+        where lane.priority is not null
+        union all
+        (select runs.key, runs.run_id, runs.flow, runs.queue, runs.priority, runs.seq, runs.fence,
+                case runs.status when 'waiting' then 'due' else runs.status end,
+                case runs.status when 'waiting' then runs.due_at else runs.created_at end
+         from left_behind as runs
+         where runs.flow = any(of_flows) and (of_queues is null or runs.queue = any(of_queues))
+         and (runs.status in ('pending', 'running', 'interrupted')
+              or (runs.status = 'waiting' and runs.due_at <= (select at from now))))
+        union all
+        (select runs.key, runs.run_id, runs.flow, runs.queue, runs.priority, runs.seq, runs.fence, 'asked', asked.at
+         from (select run, min(at) as at from holdfast.inbox where taken = 0 group by run) as asked
+         join holdfast.runs on runs.key = asked.run
+         where (runs.holder is null or runs.holder = any(lost))
+         and runs.flow = any(of_flows) and (of_queues is null or runs.queue = any(of_queues))
+         and (runs.status in ('paused', 'failed')
+              or (runs.status = 'waiting' and coalesce(runs.due_at > (select at from now), true))))
+    )
+    select key, run_id, flow, queue, priority, seq, fence, why, since
+    from (select *, row_number() over (partition by queue order by priority desc, since, run_id) as n from offers) as offer
+    where n <= width order by priority desc, since, run_id;
+end
+$$;
+
+create or replace function holdfast.next_due(of_flows text[], of_queues text[], lost text[], stopped text[], without text[])
+returns double precision
+language plpgsql stable
+set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
+as $$
+#variable_conflict use_column
+begin
+    return (
+    with recursive
+    due_queues (flow, queue) as (
+        select wanted.flow, (select runs.queue from holdfast.runs
+                             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                             and runs.flow = wanted.flow
+                             order by runs.queue limit 1)
+        from unnest(of_flows) as wanted(flow)
+        union all
+        select due_queues.flow, (select runs.queue from holdfast.runs
+                                 where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                                 and runs.flow = due_queues.flow and runs.queue > due_queues.queue
+                                 order by runs.queue limit 1)
+        from due_queues where queue is not null
+    ),
+    due_lanes (flow, queue, priority) as (
+        select flow, queue, (select runs.priority from holdfast.runs
+                             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                             and runs.flow = due_queues.flow and runs.queue = due_queues.queue
+                             order by runs.priority desc limit 1)
+        from due_queues
+        where queue is not null and (of_queues is null or queue = any(of_queues))
+        union all
+        select flow, queue, (select runs.priority from holdfast.runs
+                             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                             and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue
+                             and runs.priority < due_lanes.priority
+                             order by runs.priority desc limit 1)
+        from due_lanes where priority is not null
+    ),
+    left_behind as materialized (select * from holdfast.runs where runs.holder = any(lost))
+    select min(due_at) from (
+        select (select runs.due_at from holdfast.runs
+                where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue and runs.priority = due_lanes.priority
+                and runs.run_id <> all(without)
+                order by runs.due_at limit 1) as due_at
+        from due_lanes where due_lanes.queue <> all(stopped)
+        union all
+        select runs.due_at from left_behind as runs
+        where runs.status = 'waiting' and runs.flow = any(of_flows)
+        and (of_queues is null or runs.queue = any(of_queues)) and runs.queue <> all(stopped)
+        and runs.run_id <> all(without)
+    ) as times
+    );
+end
+$$;

@@ -1,0 +1,48 @@
+"""The programs of PostgreSQL, where they are too old for what they are asked: what they say, and the way out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import StoreError
+from holdfast.storage import postgres_upkeep
+
+TOO_OLD = {
+    "pg_dump": "pg_dump: error: aborting because of server version mismatch",
+    "pg_restore": "pg_restore: error: unsupported version (1.16) in file header",
+}
+"""What the real ones print; there is only one version of them here."""
+
+
+@pytest.fixture
+def old_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for program, said in TOO_OLD.items():
+        stand_in = tmp_path / program
+        stand_in.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+        stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.usefixtures("old_programs")
+@pytest.mark.parametrize("program", TOO_OLD)
+def test_a_program_that_is_older_than_the_server_is_told_with_the_way_out(program: str) -> None:
+    with pytest.raises(StoreError) as refused:
+        postgres_upkeep.call(program, None, "--list", "copy")
+    told = str(refused.value)
+    assert TOO_OLD[program] in told
+    assert f"Put the {program} of a PostgreSQL at least as new as the server" in told
+
+
+def test_another_fault_of_a_program_is_told_in_its_own_words_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = tmp_path / "pg_dump"
+    stand_in.write_text("#!/bin/sh\nexit 7\n")
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(StoreError) as refused:
+        postgres_upkeep.call("pg_dump", None)
+    assert str(refused.value) == "PostgreSQL: pg_dump failed: exit code 7"
