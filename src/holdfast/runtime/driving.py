@@ -20,6 +20,8 @@ from holdfast.storage.contract import Request
 
 _NAP_S = 1.0
 """A run that waits for less than this stays in memory: loading it again costs milliseconds."""
+_GIVEN_UP_MAX = 10_000
+"""Runs that were lost here and are kept in mind, in case nobody else takes them up."""
 
 
 class Driving(Keeping):
@@ -59,6 +61,8 @@ class Driving(Keeping):
         except BaseException as fault:
             if isinstance(fault, StoreError):
                 self._given_up[run_id] = fence
+                if len(self._given_up) > _GIVEN_UP_MAX:  # somebody else has had the oldest by now
+                    del self._given_up[next(iter(self._given_up))]
             self._release(run_id, fence)
             raise
         finally:
