@@ -21,8 +21,9 @@ COVERED = (
     "storage/leases.py", "storage/holder.py", "runtime/leases.py", "runtime/recovery.py",
 )  # fmt: skip
 TESTED_BY = (
-    "tests/core", "tests/conformance",
-    *(f"tests/runtime/test_{name}.py" for name in ("recovery", "recovery_branches", "leases_kept", "worker", "many_runs")),
+    "tests/core", "tests/conformance", "tests/storage", "tests/acceptance/test_restore_killed.py",
+    *(f"tests/runtime/test_{name}.py" for name in (
+        "recovery", "recovery_branches", "leases_kept", "lease_races", "worker", "many_runs")),
 )  # fmt: skip
 
 

@@ -1,16 +1,22 @@
 """Crash points: at every call that changes the disk, of every durable operation, the process dies or the call fails.
 
 For each point and each of the seven modes a child performs the operation and fails there; a fresh process then looks at the disk
-and carries its runs on to the end. Then the same again while a process recovers from that. Two cases that leave the same bytes
-behind, after having told the same, are looked at once: all of it is deterministic.
+and carries its runs on to the end. Two cases that leave the same bytes behind, after having told the same, are looked at once:
+all of it is deterministic.
 
-    python tests/proof/crash_points.py [seconds]        everything, and the figures
+Then the same again while a process recovers from what such a case has left: at every call that changes the disk, in all modes,
+for one state of each operation, and once for every other state. Only a night goes on from there, round after round, to all of
+them. Here a kill is played, to save a child: the process goes on, but from that point on none of its calls changes the disk, and
+nothing it says is heard. (A test compares that with real deaths.)
+
+    python tests/proof/crash_points.py [cpu seconds] [seed] [rounds]        and the figures
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import pickle
 import queue
 import random
@@ -32,8 +38,9 @@ from operations import OPERATIONS
 from processes import AT_ONCE, Contents, Pair, contents, digest, lay, workshop
 
 KILLED = -9
-LAST_DAY = 9
 SHOWN = 20
+WHOLE = 1
+"""States of each operation whose recovery is failed everywhere before the others have their turn."""
 
 
 @dataclass(frozen=True)
@@ -57,20 +64,21 @@ class State:
     def __init__(self, case: Case, what: Contents, accounts: list[list[str]]) -> None:
         self.case = case
         self.accounts = accounts
+        self.digest = digest(what)
         self._packed = zlib.compress(pickle.dumps(what), 1)
-        self._cases: list[tuple[int, str]] | None = None
+        self._left: list[tuple[int, str]] | None = None
 
     def contents(self) -> Contents:
         what: Contents = pickle.loads(zlib.decompress(self._packed))
         return what
 
-    def next_case(self, harness: Harness) -> tuple[int, str] | None:
-        """A point and a mode, in an order that looks random and is always the same; None: all were tried."""
-        if self._cases is None:
+    def left(self, harness: Harness, seed: int) -> list[tuple[int, str]]:
+        """Points and modes, in an order that looks random and is the same for the same seed; the next one is the last."""
+        if self._left is None:
             points = harness.recovery_points(self)
-            self._cases = [(point, mode) for point in range(1, points + 1) for mode in shim.MODES]
-            random.Random(str(self.case)).shuffle(self._cases)
-        return self._cases.pop() if self._cases else None
+            self._left = [(point, mode) for point in range(1, points + 1) for mode in shim.MODES]
+            random.Random(f"{seed} {self.digest}").shuffle(self._left)
+        return self._left
 
 
 @dataclass
@@ -82,12 +90,18 @@ class Result:
     """By mode."""
     recoveries: int = 0
     """Cases that failed while recovering from another."""
+    recovery_cases: int = 0
+    """All cases there are of recovering from the states that were come to."""
     recovered: set[str] = field(default_factory=set)
     """Cases, different in what they left behind, that were recovered from under fire."""
+    whole: Counter[str] = field(default_factory=Counter)
+    """Of each operation, the states whose recovery was failed everywhere."""
+    is_complete: bool = False
+    """Whether all that was planned was done."""
     looked: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
-    seconds: float = 0.0
+    cpu_s: float = 0.0
 
 
 class Harness:
@@ -117,6 +131,10 @@ class Harness:
         for pair in self._all:
             pair.close()
 
+    def cpu_s(self) -> float:
+        """What all this has used of the processors."""
+        return time.process_time() + sum(pair.cpu_s for pair in self._all)
+
     # --- counting -------------------------------------------------------------------------------------
 
     def points(self, operation: str) -> int:
@@ -131,11 +149,14 @@ class Harness:
         return int(done["points"])
 
     def recovery_points(self, state: State) -> int:
+        """How many points the recovery from a state has that nobody disturbs."""
         with self.pair() as pair:
             lay(state.contents(), pair.disk)
             done = pair.fail("finish", state.case.operation, day=2)
             assert done["status"] == 0, done
-        return int(done["points"])
+        points = int(done["points"])
+        self.result.recovery_cases += points * len(shim.MODES)
+        return points
 
     # --- failing --------------------------------------------------------------------------------------
 
@@ -146,21 +167,19 @@ class Harness:
             lay(base, pair.disk)
             done = pair.fail("perform", case.operation, day=1, point=case.point, mode=case.mode, **careless)
             self._judge(pair, case, [told], done)
-        self.result.cases[case.mode] += 1
+        with self._lock:
+            self.result.cases[case.mode] += 1
 
-    def recover(self, state: State) -> bool:
-        """Fail once more, while recovering from a crash. False: everywhere was tried."""
-        found = state.next_case(self)
-        if found is None:
-            return False
-        case = Case(state.case.operation, *found, after=str(state.case))
+    def recover(self, state: State, point: int, mode: str, **careless: Any) -> None:
+        """Fail once more, while recovering from a crash."""
+        case = Case(state.case.operation, point, mode, after=str(state.case))
         with self.pair() as pair:
             lay(state.contents(), pair.disk)
-            done = pair.fail("finish", case.operation, day=2, point=case.point, mode=case.mode)
+            done = pair.fail("finish", case.operation, day=2, point=point, mode=mode, played=True, **careless)
             self._judge(pair, case, state.accounts, done)
-        self.result.recoveries += 1
-        self.result.recovered.add(case.after)
-        return True
+        with self._lock:
+            self.result.recoveries += 1
+            self.result.recovered.add(case.after)
 
     def _judge(self, pair: Pair, case: Case, before: list[list[str]], done: dict[str, Any]) -> None:
         """Look at what a case left, unless an equal one was looked at."""
@@ -181,17 +200,7 @@ class Harness:
             self._look(pair, case, accounts, finish=fresh)
 
     def _look(self, pair: Pair, case: Case, accounts: list[list[str]], *, finish: bool = True) -> None:
-        seen = pair.looking.call(
-            do="inspect",
-            operation=case.operation,
-            disk=pair.disk,
-            day=LAST_DAY,
-            accounts=accounts,
-            finish=finish,
-        )
-        problems = seen.get("problems", ["whoever looked died"]) + [
-            line for line in seen["said"] if '"defect"' in line
-        ]
+        problems = pair.look(case.operation, accounts, carry_on=finish)
         with self._lock:
             self.result.looked += 1
             self.result.problems += [f"{case}: {problem}" for problem in problems]
@@ -205,13 +214,15 @@ def prove(
     operations: Iterable[str] = tuple(OPERATIONS),
     *,
     share: float = 1.0,
-    recoveries: int | None = None,
-    until: float | None = None,
+    recoveries: float = math.inf,
+    whole: int = WHOLE,
+    rounds: float = 1,
+    cpu_s: float = math.inf,
+    seed: int = 0,
 ) -> Result:
-    """All points of these operations in all modes, or a share of them, always the same. Then failures while recovering from each
-    different state that these have left, in turn: so many, or until that time, or all.
+    """All points of these operations in all modes, or a share of them, always the same. Then failures while recovering from the
+    different states that these have left, as `plan` says: so many, or until so much processor time was used.
     """
-    began = time.monotonic()
     cases = [
         Case(name, point, mode)
         for name in operations
@@ -221,54 +232,88 @@ def prove(
     cases = [case for case in cases if share >= 1.0 or random.Random(str(case)).random() < share]
     with ThreadPoolExecutor(AT_ONCE) as hands:
         list(hands.map(harness.perform, cases))
-        waiting = deque(harness.states)
-        left = itertools.count(recoveries or 0, -1)
+        planned = plan(harness, whole, rounds, seed)
+        one_at_a_time = threading.Lock()
+        begun = itertools.count()
 
         def go_on() -> None:
-            while (until is None or time.monotonic() < until) and (recoveries is None or next(left) > 0):
-                try:
-                    state = waiting.popleft()
-                except IndexError:
+            while harness.cpu_s() < cpu_s:
+                with one_at_a_time:
+                    found = next(planned, None) if next(begun) < recoveries else None
+                if found is None:
                     return
-                if harness.recover(state):
-                    waiting.append(state)
+                harness.recover(*found)
 
         for hand in [hands.submit(go_on) for _ in range(AT_ONCE)]:
             hand.result()
-    harness.result.seconds = time.monotonic() - began
+    harness.result.cpu_s = harness.cpu_s()
     return harness.result
+
+
+def plan(harness: Harness, whole: int, rounds: float, seed: int) -> Iterator[tuple[State, int, str]]:
+    """What is recovered from, and where that fails: everywhere for so many states of each operation, which the seed chooses; then
+    at one place for each other state, and at one more in each further round, until nothing is left.
+    """
+    luck = random.Random(f"{seed} recoveries")
+    states = sorted(
+        harness.states, key=lambda state: state.digest
+    )  # which thread was first is nobody's choice
+    luck.shuffle(states)
+    chosen = harness.result.whole
+    others: deque[tuple[int, State]] = deque()
+    for state in states:
+        if chosen[state.case.operation] >= whole:
+            others.append((1, state))
+            continue
+        left = state.left(harness, seed)
+        while left:
+            yield (state, *left.pop())
+        chosen[state.case.operation] += 1
+    while others:
+        number, state = others.popleft()
+        left = state.left(harness, seed)
+        if left:
+            yield (state, *left.pop())
+        if left and number < rounds:
+            others.append((number + 1, state))
+    harness.result.is_complete = True
 
 
 def figures(result: Result, harness: Harness) -> dict[str, Any]:
     """What was proved, for a table."""
-    points = sum(result.points.values())
+    points, cases = sum(result.points.values()), sum(result.cases.values())
+    states = len(harness.states)
     return {
         "operations": len(result.points),
         "crash points": points,
         "fault modes": len(shim.MODES),
-        "cases": sum(result.cases.values()),
-        "covered": f"{sum(result.cases.values()) / max(1, points * len(shim.MODES)):.0%}",
-        "different states": len(harness.states),
+        "cases": cases,
+        "covered": f"{cases / max(1, points * len(shim.MODES)):.0%}",
+        "different states": states,
         "crashes in recovery": result.recoveries,
         "states recovered from under fire": len(result.recovered),
-        "cases a minute": round(
-            (sum(result.cases.values()) + result.recoveries) / max(result.seconds, 0.001) * 60
+        "operations with a state recovered from under fire everywhere": sum(
+            many > 0 for many in result.whole.values()
         ),
+        "all that was planned": result.is_complete,
+        "cases of recovery there are": result.recovery_cases,
+        "processor seconds": round(result.cpu_s),
         "violations": len(result.problems),
     }
 
 
-def main(budget_s: float = 150.0) -> dict[str, Any]:
-    """The whole of it: all points, and as many crashes in recoveries as the time allows. Prints the figures and what is wrong."""
+def main(cpu_s: float = math.inf, seed: float = 0, rounds: float = 1) -> dict[str, Any]:
+    """The whole of it: all points, and so many rounds of crashes in recoveries, if the processor time allows them. Prints the
+    figures and what is wrong.
+    """
     missing = shim.why_not()
     if missing is not None:
         print(f"crash points: SKIPPED: {missing}", flush=True)
         return {"skipped": missing}
-    until = time.monotonic() + budget_s
     with workshop() as folder:
         harness = Harness(folder)
         try:
-            result = prove(harness, until=until)
+            result = prove(harness, cpu_s=cpu_s, seed=int(seed), rounds=rounds)
         finally:
             harness.close()
     told = figures(result, harness)
@@ -280,4 +325,4 @@ def main(budget_s: float = 150.0) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(bool(main(*map(float, sys.argv[1:2])).get("violations")))
+    sys.exit(bool(main(*map(float, sys.argv[1:4])).get("violations")))

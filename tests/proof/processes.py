@@ -3,6 +3,9 @@
 A `Pair` is one zygote with the shim, whose children fail, and one without, whose children look at what is left. Pairs work side
 by side, one per core, each in a folder of its own, in memory where that can be had: what a process wrote is there after its death
 whatever the disk, and power loss is computed, not suffered.
+
+How much is tried is bounded by processor time (`Pair.cpu_s`), not by the clock on the wall: so a machine that is busy with
+something else tries as much as a quiet one.
 """
 
 from __future__ import annotations
@@ -21,12 +24,15 @@ from typing import Any
 
 import shim
 
+from holdfast.storage.disk import ALLOW_NETWORK
+
 Contents = dict[str, bytes | None]
 
 AT_ONCE = max(1, min(os.cpu_count() or 1, 4))
 ZYGOTE = Path(__file__).with_name("zygote.py")
 RAM = Path("/dev/shm")
 RAM_BYTES_MIN = 500_000_000
+LAST_DAY = 9
 
 
 class Zygote:
@@ -35,6 +41,7 @@ class Zygote:
     def __init__(self, preload: Path | None = None) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        environment[ALLOW_NETWORK] = "1"  # nobody has to look anew what file system this is for every store
         if preload is not None:
             environment["LD_PRELOAD"] = str(preload)
         self._process = subprocess.Popen(
@@ -45,6 +52,8 @@ class Zygote:
             env=environment,
             cwd="/",  # no project whose settings are read
         )
+        self.cpu_s = 0.0
+        """What it and its children have used until its last answer."""
 
     def call(self, **request: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -55,6 +64,7 @@ class Zygote:
         if not line:
             raise RuntimeError(f"a zygote died over {request}")
         answer: dict[str, Any] = json.loads(line)
+        self.cpu_s = answer.pop("cpu_s")
         return answer
 
     def close(self) -> None:
@@ -72,6 +82,10 @@ class Pair:
         self.looking = Zygote()
         self._randomness = [self._random(f"randomness-{number}", number) for number in range(3)]
         self._bases: dict[str, tuple[Contents, list[str]]] = {}
+
+    @property
+    def cpu_s(self) -> float:
+        return self.failing.cpu_s + self.looking.cpu_s
 
     def _random(self, name: str, number: int) -> Path:
         file = self.folder / name
@@ -91,11 +105,22 @@ class Pair:
     def fail(
         self, do: str, operation: str, *, day: int, point: int = 0, mode: str = shim.COUNT, **more: Any
     ) -> Any:
-        """Let it be done on the disk with the shim armed: in a child, unless its only trouble is that calls fail."""
+        """Let it be done on the disk with the shim armed: in a child where it dies (unless that is `played`), leaves its store
+        open, or is written down.
+        """
         return self.failing.call(
             do=do, operation=operation, disk=self.disk, day=day, point=point, mode=mode, armed=True,
-            fork=mode not in shim.FAILURES, randomness=self._randomness[min(day, 2)], **more,
+            fork=do == "prepare" or "record" in more or (mode in shim.KILLS and not more.get("played")),
+            randomness=self._randomness[min(day, 2)], **more,
         )  # fmt: skip
+
+    def look(self, operation: str, accounts: list[list[str]], *, carry_on: bool) -> list[str]:
+        """What is wrong with the disk, by what those who wrote to it had told; and when its runs are carried on to their end."""
+        seen = self.looking.call(
+            do="inspect", operation=operation, disk=self.disk, day=LAST_DAY, accounts=accounts, finish=carry_on
+        )  # fmt: skip
+        problems: list[str] = seen.get("problems", ["whoever looked died"])
+        return problems + [line for line in seen["said"] if '"defect"' in line]
 
     def close(self) -> None:
         self.failing.close()
@@ -113,25 +138,29 @@ def workshop() -> Iterator[Path]:
 def contents(disk: Path) -> Contents:
     """Everything on a disk, by name; None for a folder."""
     found: Contents = {}
+    root = len(str(disk)) + 1
     for folder, _, names in os.walk(disk):
-        place = Path(folder)
-        if place != disk:
-            found[str(place.relative_to(disk))] = None
+        if len(folder) > root:
+            found[folder[root:]] = None
         for name in names:
-            found[str((place / name).relative_to(disk))] = (place / name).read_bytes()
+            path = f"{folder}/{name}"
+            with open(path, "rb", buffering=0) as file:
+                found[path[root:]] = file.read()
     return found
 
 
 def lay(what: Contents, disk: Path) -> None:
     """Make this, and nothing else, what is on a disk."""
     shutil.rmtree(disk, ignore_errors=True)
-    disk.mkdir()
+    os.mkdir(disk)
     for name in sorted(what):
         content = what[name]
+        path = f"{disk}/{name}"
         if content is None:
-            (disk / name).mkdir(exist_ok=True)
+            os.mkdir(path)
         else:
-            (disk / name).write_bytes(content)
+            with open(path, "wb", buffering=0) as file:
+                file.write(content)
 
 
 def digest(what: Contents) -> str:

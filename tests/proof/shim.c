@@ -41,22 +41,28 @@ static char randomness[PATH_MAX];
 static long count, armed_at;
 static enum mode mode;
 static int record_to = -1;
+static int is_played, is_dead;
 
 /* --- told from Python ------------------------------------------------------------------------------- */
 
-void holdfast_shim_arm(const char *watched, long point, int how, int record_fd) {
+void holdfast_shim_arm(const char *watched, long point, int how, int record_fd, int played) {
     snprintf(folder, sizeof folder, "%s", watched);
     folder_bytes = strlen(folder);
     count = 0;
     armed_at = point;
     mode = how;
     record_to = record_fd;
+    is_played = played;
+    is_dead = 0;
 }
 
 /* SQLite draws its salts from there: two processes with equal randomness write equal bytes. */
 void holdfast_shim_randomness(const char *file) { snprintf(randomness, sizeof randomness, "%s", file); }
 
 long holdfast_shim_count(void) { return count; }
+
+/* Whether a death that is only played has come: what the process says from then on, nobody would have heard. */
+int holdfast_shim_is_dead(void) { return is_dead; }
 
 /* --- what happened ---------------------------------------------------------------------------------- */
 
@@ -114,7 +120,13 @@ static int path_at(int at, const char *name, char *path) {
     return is_watched(path);
 }
 
+/* A death that is played leaves the process running, and none of its calls changes the disk any more. */
 static void die(void) {
+    if (is_played) {
+        is_dead = 1;
+        errno = EIO;
+        return;
+    }
     syscall(SYS_kill, getpid(), SIGKILL);
     for (;;) pause();
 }
@@ -124,11 +136,15 @@ enum verdict { GO, GO_AND_DIE, HALF_AND_DIE, FAIL };
 
 static enum verdict enter(void) {
     pthread_mutex_lock(&lock);
+    if (is_dead) {
+        errno = EIO;
+        return FAIL;
+    }
     count++;
     int here = armed_at > 0 && count == armed_at, since = armed_at > 0 && count >= armed_at;
     switch (mode) {
     case COUNT: return GO;
-    case KILL_BEFORE: if (here) die(); return GO;
+    case KILL_BEFORE: if (here) { die(); return FAIL; } return GO;
     case KILL_AFTER: return here ? GO_AND_DIE : GO;
     case TEAR: return here ? HALF_AND_DIE : GO;
     case EIO_ONCE: if (here) { errno = EIO; return FAIL; } return GO;
@@ -152,7 +168,7 @@ static long leave(enum verdict verdict, long result) {
     do {                                                                  \
         enum verdict verdict = enter();                                   \
         if (verdict == FAIL) return (int)leave(verdict, -1);              \
-        if (verdict == HALF_AND_DIE) die();                               \
+        if (verdict == HALF_AND_DIE) { die(); return (int)leave(FAIL, -1); } \
         long result = (call);                                             \
         if (result >= 0) note(kind, path, other, offset, NULL, bytes);    \
         return (int)leave(verdict, result);                               \

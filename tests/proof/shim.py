@@ -48,7 +48,10 @@ def why_not() -> str | None:
     if not sys.platform.startswith("linux"):
         return "the shim that fails disks needs Linux; crash points and power loss were NOT tested"
     if compiler() is None:
-        return "no C compiler (cc) to build the shim that fails disks; crash points and power loss were NOT tested"
+        return (
+            "no C compiler (cc) to build the shim that fails disks; crash points and power loss were NOT tested. "
+            "Install one (on Debian and Ubuntu: apt install gcc libc6-dev) and try again."
+        )
     return None
 
 
@@ -67,13 +70,23 @@ def is_loaded() -> bool:
     return hasattr(ctypes.CDLL(None), "holdfast_shim_arm")
 
 
-def arm(folder: str, *, point: int = 0, mode: str = COUNT, record: int = -1, randomness: str = "") -> None:
+def arm(
+    folder: str,
+    *,
+    point: int = 0,
+    mode: str = COUNT,
+    record: int = -1,
+    randomness: str = "",
+    played: bool = False,
+) -> None:
     """Watch the files below a folder from now on. `record`: a descriptor for the account of all calls. `randomness`: a file that
-    SQLite takes for /dev/urandom.
+    SQLite takes for /dev/urandom. `played`: to be killed is to go on, but to change nothing any more.
     """
     library = ctypes.CDLL(None)
     library.holdfast_shim_randomness(os.fsencode(randomness))
-    library.holdfast_shim_arm(os.fsencode(folder), ctypes.c_long(point), _NUMBERS[mode], ctypes.c_int(record))
+    library.holdfast_shim_arm(
+        os.fsencode(folder), ctypes.c_long(point), _NUMBERS[mode], ctypes.c_int(record), ctypes.c_int(played)
+    )
 
 
 def disarm() -> None:
@@ -86,6 +99,11 @@ def count() -> int:
     library = ctypes.CDLL(None)
     library.holdfast_shim_count.restype = ctypes.c_long
     return int(library.holdfast_shim_count())
+
+
+def is_dead() -> bool:
+    """Whether this process has died, as far as that is played."""
+    return bool(ctypes.CDLL(None).holdfast_shim_is_dead())
 
 
 def mark(text: str) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import crash_points
 import pytest
 import shim
-from crash_points import Case, Harness
+from crash_points import Case, Harness, State
 from operations import OPERATIONS
-from processes import contents, lay, workshop
+from processes import contents, digest, lay, workshop
 
 SHARE = 0.05
 RECOVERIES = 60
@@ -34,7 +35,7 @@ def problems(harness: Harness) -> Callable[[], list[str]]:
 
 
 def test_what_was_acknowledged_survives_a_crash_or_a_failing_disk_at_any_point(harness, problems) -> None:
-    result = crash_points.prove(harness, share=SHARE, recoveries=RECOVERIES)
+    result = crash_points.prove(harness, share=SHARE, recoveries=RECOVERIES, whole=0)
     assert problems() == []
     assert set(result.points) == set(OPERATIONS)
     assert min(result.points.values()) > 20
@@ -62,6 +63,40 @@ def test_a_point_kills_the_process_before_after_or_half_way_through_a_write(harn
         written = contents(pair.disk)[name][call.offset :]
     expected = {"kill before": 0, "kill after": 4096, "tear": 2048}[mode]
     assert written == call.data[:expected]
+
+
+@pytest.mark.parametrize("mode", shim.KILLS)
+@pytest.mark.parametrize("operation", ["append", "run", "blob"])
+def test_a_death_that_is_played_leaves_the_disk_and_the_words_of_a_real_one(harness, operation, mode) -> None:
+    points = harness.points(operation)
+    with harness.pair() as pair:
+        base, _ = pair.base(operation)
+        for point in range(2, points + 1, points // 6):
+            left = []
+            for played in (False, True):
+                lay(base, pair.disk)
+                done = pair.fail("perform", operation, day=1, point=point, mode=mode, played=played)
+                left.append((done["status"], done["said"], digest(contents(pair.disk))))
+            assert left[0] == left[1]
+            assert left[0][0] == crash_points.KILLED
+
+
+def test_recoveries_fail_everywhere_for_one_state_of_each_operation_and_once_for_every_other(harness) -> None:
+    before, harness.states, harness.result = harness.states, [], crash_points.Result()
+    for operation in ("append", "lease"):
+        with harness.pair() as pair:
+            base, told = pair.base(operation)
+        harness.states += [State(Case(operation, point, "tear"), base, [told]) for point in range(3)]
+    planned = list(crash_points.plan(harness, whole=1, rounds=1, seed=5))
+    states, harness.states = harness.states, before
+    times = Counter(state for state, _, _ in planned)
+    everywhere = [state for state in states if times[state] > 1]
+    assert [state.case.operation for state in everywhere] == ["append", "lease"]
+    for state in everywhere:
+        assert times[state] == harness.recovery_points(state) * len(shim.MODES)
+    assert [times[state] for state in states if state not in everywhere] == [1] * 4
+    assert len(set(planned)) == len(planned)
+    assert harness.result.is_complete
 
 
 def test_a_store_that_cannot_be_opened_for_a_failing_disk_says_so_and_blames_nobody_else(
@@ -97,6 +132,18 @@ def test_a_store_that_acknowledged_before_it_had_committed_would_be_found(
         harness.perform(Case(operation, point, "kill before"), early=True)
     found = problems()
     assert any("was acknowledged, but not" in problem for problem in found)
+    del harness.result.problems[-len(found) :]
+
+
+def test_a_recovery_that_acknowledged_before_it_had_committed_would_be_found(harness, problems) -> None:
+    with harness.pair() as pair:
+        base, told = pair.base("append")
+    state = State(Case("append", 1, "kill before"), base, [told])
+    for point in range(10, harness.recovery_points(state), 5):
+        harness.recover(state, point, "kill before", early=True)
+    found = problems()
+    assert any("was acknowledged, but not" in problem for problem in found)
+    assert all(problem.startswith("recovery from (append: kill before at point 1)") for problem in found)
     del harness.result.problems[-len(found) :]
 
 

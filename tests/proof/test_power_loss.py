@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
 
 import power_loss
@@ -15,7 +14,6 @@ from processes import contents, digest, workshop
 from shim import Call
 
 STATES = 350
-PATIENCE_S = 600.0
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +32,7 @@ def looked(harness: Harness, recordings: list[Recording], most: int) -> Result:
     harness.result = Result()
     drawn = [loss for recording in recordings for loss in power_loss.losses(recording, random.Random(1), 1)]
     random.Random(2).shuffle(drawn)
-    harness.look(drawn, most=most, until=time.monotonic() + PATIENCE_S, carry_on_each=10)
+    harness.look(drawn, most=most, carry_on_each=10)
     return harness.result
 
 

@@ -10,7 +10,7 @@ import prove
 import pytest
 from parts import PARTS, Line
 
-WELL = Line("zombie rounds", "200", "≥ 200", met=True)
+WELL = Line("zombie rounds", "200", "≥ 200", met=True, seconds=12.0, cpu_s=3.4)
 
 
 def told(*lines: Line) -> dict:
@@ -28,9 +28,10 @@ def test_one_bad_line_is_enough(line: Line) -> None:
 
 
 def test_a_part_that_breaks_is_a_line_that_says_so(tmp_path: Path) -> None:
-    lines, _ = prove.run("no such part", 0.0, 0, tmp_path)
+    lines = prove.run("no such part", 0.0, 0, tmp_path)
     assert [(line.many, line.met) for line in lines] == [("broke", False)]
     assert "invalid choice: 'no such part'" in lines[0].told
+    assert lines[0].seconds > 0 < lines[0].cpu_s
 
 
 def test_the_figures_take_their_place_in_the_document_and_nothing_else_changes(tmp_path: Path) -> None:
@@ -41,8 +42,8 @@ def test_the_figures_take_their_place_in_the_document_and_nothing_else_changes(t
     text = page.read_text("utf-8")
     assert text.startswith(f"# Before\n{prove.BEGIN}\nA run of ")
     assert text.endswith(f"{prove.END}\nafter\n")
-    assert "| zombie rounds | 200 | ≥ 200 | met | 0 |" in text
-    assert "| a | 1 | ≥ 2 | **missed** | 0 |" in text
+    assert "| zombie rounds | 200 | ≥ 200 | met | 0 | 12 | 3 |" in text
+    assert "| a | 1 | ≥ 2 | **missed** | 0 |  |  |" in text
     assert "- a: why" in text
     assert "**made on a train**" in text
     assert "stale figures" not in text
@@ -64,3 +65,27 @@ def test_what_only_a_night_has_time_for_is_left_out_by_day() -> None:
 def test_a_number_is_read_out_of_what_a_program_prints() -> None:
     assert parts.number("12,345 on 2 processes") == 12_345
     assert parts.number("checked in 14.2 s") == 14.2
+
+
+def test_the_shares_of_all_parts_fit_into_ten_minutes_on_two_cores() -> None:
+    by_day = [part for part in PARTS.values() if not part.only_at_night]
+    alone = sum(part.share_s for part in by_day if part.alone) / 2
+    beside = sorted((part.share_s for part in by_day if not part.alone), reverse=True)
+    hands = [0.0, 0.0]
+    for share_s in beside:
+        hands[hands.index(min(hands))] += share_s
+    assert all(part.share_s for part in by_day)
+    assert alone + max(hands) <= prove.MINUTES * 60
+
+
+@pytest.mark.parametrize("name", ["crash points", "power loss"])
+def test_without_a_compiler_the_table_says_loudly_what_was_skipped(name, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("PATH", "")
+    lines = PARTS[name].prove(1.0, 0)
+    assert all(line.many == "SKIPPED" and not line.met for line in lines)
+    prove.show(told(WELL, *lines))
+    said = capsys.readouterr().out
+    assert said.count("SKIPPED") >= 2 * len(lines) + 1
+    names = ", ".join(line.what for line in lines)
+    assert f"SKIPPED: {names}: no C compiler (cc)" in " ".join(said.split())
+    assert not told(*lines)["well"]

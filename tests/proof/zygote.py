@@ -1,12 +1,13 @@
 """A process that has everything imported and does what it is asked, in a child that it forks where that child may die: so a
-death costs no new interpreter.
+death costs no new interpreter. One that is only played costs no child either: from then on nothing changes the disk, and nothing
+that is said is told.
 
 Requests are JSON lines on stdin, answers JSON lines on stdout. With the shim preloaded it can be made to fail; without it, it
 looks at what is left. Which of both a request needs is its sender's to know.
 
     {"do": "prepare" | "perform" | "finish" | "inspect", "operation": …, "disk": …, "day": 1, "fork": true, "armed": true,
-     "point": 0, "mode": "count", "record": "", "randomness": "", "pragmas": {}, "accounts": [[…]]}
-    {"status": 0 | -9, "said": [lines], "points": 12, "problems": []}
+     "played": false, "point": 0, "mode": "count", "record": "", "randomness": "", "pragmas": {}, "accounts": [[…]]}
+    {"status": 0 | -9, "said": [lines], "points": 12, "problems": [], "cpu_s": 1.5}
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import gc
 import json
 import logging
 import os
+import resource
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +30,14 @@ import apsw
 import shim
 from inspection import Account, inspect, inspect_end
 from operations import OPERATIONS, Hands, Operation, Teller, finish, remember
+from processes import contents, digest
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime import files
 from holdfast.storage import disk as disks
+from holdfast.storage import schema
+
+KILLED = -9
 
 
 class Complaints(logging.Handler):
@@ -67,7 +74,7 @@ def answer(request: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any
     for complaint in complaints.heard:
         teller.defect(complaint)
     if request.get("armed"):
-        told["points"] = shim.count()
+        told["points"], told["status"] = shim.count(), KILLED if shim.is_dead() else 0
         shim.disarm()
     return told
 
@@ -87,6 +94,7 @@ def work(request: dict[str, Any], teller: Teller) -> None:
             mode=request.get("mode", shim.COUNT),
             record=handle,
             randomness=request.get("randomness", ""),
+            played=bool(request.get("played")),
         )
     {"prepare": operation.prepare, "perform": operation.perform, "finish": carry_on(operation)}[
         request["do"]
@@ -97,14 +105,29 @@ def carry_on(operation: Operation) -> Callable[[Hands], None]:
     return partial(finish, files=operation.files)
 
 
+_well: set[tuple[bool, str]] = set()
+"""Disks, in one word, whose runs were carried on to their end, with receipts or without, and nothing was wrong."""
+
+
 def examine(request: dict[str, Any]) -> list[str]:
-    """Look at a disk; where the runs are to be carried on, do so and look again."""
+    """Look at a disk; where the runs are to be carried on, do so and look again. Whoever looks first has folded the WAL into the
+    database: so many crashes leave one disk, and what is done on that is always the same and done once.
+    """
     disk = Path(request["disk"])
     problems = inspect(disk, [Account.of(lines) for lines in request["accounts"]])
     if problems or not request.get("finish"):
         return problems
-    said: list[str] = []
     operation = OPERATIONS[request["operation"]]
+    left = (operation.files, digest(contents(disk)))
+    if left not in _well:
+        problems = finish_and_look(request, operation, disk)
+        if not problems:
+            _well.add(left)
+    return problems
+
+
+def finish_and_look(request: dict[str, Any], operation: Operation, disk: Path) -> list[str]:
+    said: list[str] = []
     try:
         carry_on(operation)(Hands(disk, Teller(said.append), request["day"]))
     except HoldfastError as fault:
@@ -118,7 +141,12 @@ def here(request: dict[str, Any]) -> dict[str, Any]:
     """Do it in this very process, which will not die of it. SQLite's randomness begins anew, as in a new process."""
     apsw.randomness(0)
     said: list[str] = []
-    told = answer(request, said.append)
+
+    def say(line: str) -> None:
+        if not (request.get("played") and shim.is_dead()):
+            said.append(line)
+
+    told = answer(request, say)
     return {"status": 0, "said": said, **told}
 
 
@@ -145,11 +173,12 @@ def in_child(request: dict[str, Any]) -> dict[str, Any]:
         lines = pipe.read().decode().splitlines()
     _, status = os.waitpid(pid, 0)
     told = json.loads(lines.pop())["answer"] if lines and lines[-1].startswith('{"answer"') else {}
-    return {"status": os.waitstatus_to_exitcode(status), "said": lines, **told}
+    return {**told, "status": os.waitstatus_to_exitcode(status), "said": lines}
 
 
 def warm_up() -> None:
     """Do everything once, so that no child imports, compiles or writes a story of its own; and never move what they share."""
+    schema.migrations = cache(schema.migrations)
     remember()
     for operation in OPERATIONS.values():
         with tempfile.TemporaryDirectory() as folder:
@@ -167,7 +196,14 @@ def main() -> None:
     warm_up()
     for line in sys.stdin:
         request = json.loads(line)
-        print(json.dumps((in_child if request.get("fork") else here)(request)), flush=True)
+        told = (in_child if request.get("fork") else here)(request)
+        print(json.dumps({**told, "cpu_s": cpu_s()}), flush=True)
+
+
+def cpu_s() -> float:
+    """The processor time of this process and of all its children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 if __name__ == "__main__":

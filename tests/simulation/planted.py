@@ -18,15 +18,16 @@ import msgspec
 
 from holdfast.core import decide as decides
 from holdfast.core import events, readiness
-from holdfast.runtime import ends, journal, perform, resume, runner, streams, work, worker
+from holdfast.runtime import ends, journal, perform, resume, retention, runner, streams, work, worker
 from holdfast.runtime import engine as engines
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.context import _Told
 from holdfast.runtime.leases import Renewal
 from holdfast.storage import holder as holders
-from holdfast.storage import memory, verdicts
+from holdfast.storage import memory, memory_queues, verdicts
 from holdfast.storage.memory import MemoryStore
 from holdfast.storage.memory_queues import MemoryQueues
+from holdfast.storage.memory_upkeep import MemoryUpkeep
 from holdfast.storage.rows import sealed
 from holdfast.testing.simulator import schedule
 
@@ -506,7 +507,7 @@ def a_claim_without_a_reply_is_taken_for_none():
 
 @bug
 def a_fan_out_whose_items_wait_is_left_behind():
-    with patched(rewritten(runner.Runner, "_round", "not self.state.running", "True")):
+    with patched(rewritten(runner.Runner, "_round", "not state.running", "True")):
         yield
 
 
@@ -643,4 +644,79 @@ def the_idempotency_key_is_the_same_in_every_round():
         return f"{self.run_id}.{self.node}.{self.item}.{name}"
 
     with patched((_Told, "idempotency_key", key)):
+        yield
+
+
+# --- durability, upkeep, queues ----------------------------------------------------------------------
+
+
+@bug
+def what_must_not_run_twice_waits_for_no_disk():
+    with patched((runner.Runner, "_careful", lambda self, calls: False)):
+        yield
+
+
+@bug
+def a_request_is_struck_out_when_it_is_read():
+    real = runner.Runner.request
+
+    def request(self, asked):
+        real(self, asked)
+        data, key = self.services.store.disk._data, (self.state.run_id, asked.id)
+        if data.waiting.pop(key, None) is not None:
+            data.taken.add(key)
+
+    with patched((runner.Runner, "request", request)):
+        yield
+
+
+@bug
+def a_compaction_takes_one_event_too_many():
+    with patched(rewritten(MemoryUpkeep, "compact", "run.rows[seq - base :]", "run.rows[seq - base + 1 :]")):
+        yield
+
+
+@bug
+def a_rewind_that_is_on_its_way_is_compacted_away():
+    real = retention.compact
+
+    def compact(*args, rewinds, **named):
+        return real(*args, **named)
+
+    with patched((retention, "compact", compact)):
+        yield
+
+
+@bug
+def a_base_is_pruned_with_the_snapshots_before_it():
+    def all_before(snapshots, row, oldest):
+        return [kept.seq for kept in snapshots if kept.seq < oldest]
+
+    with patched(
+        (retention, "_unneeded", all_before),
+        rewritten(MemoryUpkeep, "retire", " and not run.snapshots[seq].base", ""),
+    ):
+        yield
+
+
+@bug
+def a_queue_takes_more_than_its_limit():
+    with patched((MemoryQueues, "_room", lambda self, data: {})):
+        yield
+
+
+@bug
+def whoever_came_first_is_taken_first_whatever_the_priority():
+    with patched((memory_queues._Offer, "rank", property(lambda self: (self.since, self.run_id)))):
+        yield
+
+
+@bug
+def a_compaction_forgets_the_lease_that_it_could_not_give_back():
+    real = retention.compact
+
+    def compact(*args, doubt, **named):
+        return real(*args, **named)
+
+    with patched((retention, "compact", compact)):
         yield

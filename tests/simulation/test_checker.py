@@ -30,7 +30,7 @@ from holdfast.runtime import history
 from holdfast.storage.holder import this_process
 from holdfast.storage.memory import MemoryStore
 from holdfast.storage.sqlite import SqliteStore
-from holdfast.testing import checker
+from holdfast.testing import checked, checker
 from holdfast.testing.builders import History, crashed_copy, play
 from holdfast.testing.checked import unpacked
 from holdfast.testing.checker import Violation, check, compare, trace
@@ -136,6 +136,22 @@ def test_a_store_in_memory_is_read_through_its_verbs(lived: Path) -> None:
     assert check(store) == []
     assert compare(store, lived) == []
     assert trace(store) == trace(lived)
+
+
+@pytest.mark.parametrize("page", [3, 5000])
+def test_rows_that_a_store_in_memory_holds_twice_are_found(
+    page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checked, "_PAGE", page)
+    clock = ManualClock(auto=True)
+    store = MemoryStore(clock=clock.now)
+    asyncio.run(live(store, clock, worked()))
+    rows = store._data.runs["r"].rows
+    rows[4:4] = rows[1:4]
+    found = check(store)
+    assert found
+    assert {violation.run_id for violation in found} == {"r"}
+    assert "I1" in {violation.invariant for violation in found}
 
 
 def test_an_open_store_is_read_from_its_file(file: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Engine, Graph
 from holdfast.errors import StoreBusy
+from holdfast.runtime.verification import verify
 from holdfast.storage.memory import MemoryStore
 from holdfast.testing.clock import ManualClock
 
@@ -122,3 +124,85 @@ def test_a_rewind_does_not_go_back_in_time() -> None:
     times = [row.at for row in store.events("r")]
     assert times == sorted(times)
     assert "RunRewound" in [row.kind for row in store.events("r")]
+
+
+def long_flow() -> hf.Flow:
+    graph = Graph("parcel", Parcel)
+    for name in ("weigh", "wrap", "seal"):
+        graph.node(name=name)(lambda state: {"note": state.note + "."})
+
+    @graph.node
+    async def wait(state: Parcel, ctx: hf.Context) -> dict:
+        return {"note": state.note + await ctx.wait_for("parcel")}
+
+    return graph.chain(START, "weigh", "wrap", "seal", "wait", END).compile()
+
+
+class Tidied(MemoryStore):
+    """Somebody tidies up right before a rewind is written."""
+
+    tidy = None
+
+    def append(self, batch):
+        rewinds = any(row.kind == "RunRewound" for append in batch for row in append.rows)
+        if rewinds and self.tidy is not None:
+            tidy, self.tidy = self.tidy, None
+            tidy()
+        return super().append(batch)
+
+
+def test_a_rewind_that_is_on_its_way_to_the_log_is_not_compacted_away() -> None:
+    store, flow = Tidied(), long_flow()
+    pruned = []
+
+    async def main() -> hf.Run:
+        clock = ManualClock(auto=True)
+        async with Engine(store, flows=[flow], clock=clock, luck=random.Random(1), inline=True) as engine:
+
+            def tidy() -> None:
+                with pytest.raises(StopIteration) as done:
+                    engine.prune("r", 1, compact=True).send(None)
+                pruned.append(done.value.value)
+
+            await engine.start(flow, run_id="r")
+            await engine.resume("r")
+            store.tidy = tidy
+            await engine.resume("r", restart_at="wrap")
+            await engine.signal("r", "parcel", "came", id="1")
+            return await engine.resume("r")
+
+    run = asyncio.run(main())
+    assert len(pruned) == 1
+    assert (run.status, run.state.note) == ("completed", "...came")
+    assert verify(store, "r").problems == []
+
+
+@pytest.mark.parametrize("lost", ["claim", "release"])
+def test_a_lease_that_a_compaction_does_not_know_of_is_given_back(
+    lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, flow = MemoryStore(), long_flow()
+    real, replies = getattr(store, lost), []
+
+    def without_a_reply(*args):
+        done = real(*args) if lost == "claim" or replies else None
+        if not replies:
+            replies.append(done)
+            raise StoreBusy("the reply was lost")
+        return done
+
+    async def main() -> None:
+        clock = ManualClock(auto=True)
+        async with Engine(store, flows=[flow], clock=clock, luck=random.Random(1), inline=True) as engine:
+            await engine.start(flow, run_id="r")
+            await engine.resume("r")
+            monkeypatch.setattr(store, lost, without_a_reply)
+            with suppress(StoreBusy):
+                await engine.prune("r", 1, compact=True)
+            assert replies
+            assert store.run("r").held
+            for _ in range(2):
+                engine._renewal.renew()
+            assert not store.run("r").held
+
+    asyncio.run(main())

@@ -62,6 +62,25 @@ def test_every_kind_of_fault_happens(outcomes) -> None:
     }  # fmt: skip
 
 
+def test_every_way_of_running_is_drawn() -> None:
+    drawn = [schedule(seed) for seed in SEEDS]
+    assert {scene.durability for scene in drawn} == {"sync", "async", "exit"}
+    assert {scene.tidies for scene in drawn} == {True, False}
+    assert {scene.keep_checkpoints for scene in drawn} == {None, 2}
+    assert any(scene.ledger.limits for scene in drawn)
+    assert any(len({subject.priority for subject in scene.subjects}) > 1 for scene in drawn)
+
+
+def test_logs_are_compacted_while_their_runs_go_on() -> None:
+    scenes = [scene for scene in map(schedule, SEEDS) if scene.tidies]
+    compacted = 0
+    for scene in scenes:
+        assert scene.run().violations == []
+        bases = [scene.disk.upkeep.trimmed(subject.run_id).base for subject in scene.subjects]
+        compacted += any(bases)
+    assert compacted > len(scenes) // 4
+
+
 def test_a_report_prints_its_figures(outcomes) -> None:
     told = str(report_of(outcomes[:20]))
     assert "events, distribution" in told
@@ -88,7 +107,7 @@ def test_another_seed_gives_another_trace(outcomes) -> None:
 # --- stores ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [1, 6, 27, 74])
+@pytest.mark.parametrize("seed", [1, 8, 27, 74, 596])
 def test_sqlite_gives_the_same_log_as_memory_byte_for_byte(seed: int, tmp_path: Path) -> None:
     made = []
 
@@ -104,7 +123,7 @@ def test_sqlite_gives_the_same_log_as_memory_byte_for_byte(seed: int, tmp_path: 
     assert on_sqlite.trace == schedule(seed).run().trace
 
 
-@pytest.mark.parametrize("seed", [3, 27])
+@pytest.mark.parametrize("seed", [3, 8, 27])
 def test_postgresql_gives_the_same_log_as_memory_byte_for_byte(seed: int, tmp_path: Path) -> None:
     postgres = pytest.importorskip("holdfast.storage.postgres")
     sys.path.insert(0, str(HERE.parent))

@@ -8,7 +8,6 @@ import msgspec
 
 from holdfast.core import events, run_state
 from holdfast.core.definition import Definition
-from holdfast.core.events import Stored
 from holdfast.core.fold import fold
 from holdfast.core.run_state import RunState, stretches
 from holdfast.errors import IllegalEvent, RunNotFound, StoreCorrupt
@@ -64,8 +63,7 @@ def load(
             rows = store.events(run_id, max(first_seq - 1, state.seq), last_seq)
             if check:
                 _refuse_damage(store, row, rows)
-            for found in rows:
-                _fold(state, open_row(found, store.blobs))
+            _fold(state, rows, store)
     if state.seq != upto:
         if upto < began_after(store, row):
             raise _outside(store, row, upto)
@@ -131,9 +129,11 @@ def day(at: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _fold(state: RunState, stored: Stored) -> None:
+def _fold(state: RunState, rows: list[Row], store: Store) -> None:
+    blobs = store.blobs
     try:
-        fold(state, stored)
+        for row in rows:
+            fold(state, open_row(row, blobs))
     except IllegalEvent as fault:
         raise StoreCorrupt(
             f"the stored log cannot be folded: {fault}. `holdfast verify {state.run_id}` says more."

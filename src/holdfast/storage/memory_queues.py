@@ -49,7 +49,7 @@ class MemoryQueues:
 
     def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
         with self._use() as data:
-            room = self._room(data)
+            room = self._room(data, holder.id)
             taken: list[Taken] = []
             for offer in sorted(self._offers(data, wanted), key=lambda offer: offer.rank):
                 queue, run = offer.run.new.queue, offer.run
@@ -158,13 +158,13 @@ class MemoryQueues:
                 if offer is not None:
                     yield offer
 
-    def _room(self, data: Data) -> dict[str, int]:
-        """How many more runs of each queue that has a limit may be held."""
-        held = self._held(data) if data.limits else Counter()
+    def _room(self, data: Data, asking: str = "") -> dict[str, int]:
+        """How many more runs of each queue that has a limit may be held, as far as it goes by who asks."""
+        held = self._held(data, asking) if data.limits else Counter()
         return {queue: limit - held[queue] for queue, limit in data.limits.items()}
 
-    def _held(self, data: Data) -> Counter[str]:
-        live = self._live(data)
+    def _held(self, data: Data, asking: str = "") -> Counter[str]:
+        live = self._live(data) | {asking}
         return Counter(run.new.queue for run in data.runs.values() if run.head.holder in live)
 
     def _live(self, data: Data) -> set[str | None]:

@@ -34,10 +34,13 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class Fates(Generic[K]):
-    """What became of the holders, by what the query `holders` tells: their key, when their time runs out, and who they are."""
+    """What became of the holders, by what the query `holders` tells: their key, when their time runs out, and who they are.
+    `asking`: the holder that asks. It lives, and what it holds counts, also where it was late with its renewal.
+    """
 
-    def __init__(self, told: Iterable[Cells], now: float, alive: holders.Alive) -> None:
+    def __init__(self, told: Iterable[Cells], now: float, alive: holders.Alive, asking: str = "") -> None:
         self.live: set[K] = set()
+        self._asking: set[K] = set()
         self.lost: list[K] = []
         """Whose leases keep nobody out."""
         self.dead: list[K] = []
@@ -45,6 +48,8 @@ class Fates(Generic[K]):
         for key, expires_at, *cells in told:
             holder = Holder(**dict(zip(Holder.__struct_fields__, cells, strict=True)))
             state = alive(holder)
+            if holder.id == asking:
+                self._asking.add(key)
             if expires_at > now and state is not False:
                 self.live.add(key)
                 continue
@@ -56,7 +61,7 @@ class Fates(Generic[K]):
         """How many runs of each queue are held, by what the query `held_runs` tells of each queue and holder."""
         held: Counter[str] = Counter()
         for queue, holder, count in told:
-            if holder in self.live:
+            if holder in self.live or holder in self._asking:
                 held[queue] += count
         return held
 

@@ -70,7 +70,7 @@ class PostgresQueues:
     ) -> tuple[list[Offer], bool]:
         """Those of the offers that were got, and whether others were quicker with some."""
         with session.transaction() as transaction:
-            eligible = choose(offers, self._room(transaction, offers), len(offers))
+            eligible = choose(offers, self._room(transaction, holder, offers), len(offers))
             if not eligible:
                 return [], False
             self._renew(transaction, holder)
@@ -93,13 +93,14 @@ class PostgresQueues:
         itself = [holder.id] if holder.id in fates.lost else []  # it has just renewed, right here
         return [*fates.dead, *itself, *(engine for (engine,) in found)]
 
-    def _room(self, transaction: Transaction, offers: Sequence[Offer]) -> dict[str, int]:
+    def _room(self, transaction: Transaction, holder: Holder, offers: Sequence[Offer]) -> dict[str, int]:
         """How many more runs may be held of those queues that have a limit; it stays so until the transaction ends."""
         limits = transaction.rows("lock_limits", Texts(sorted({offer.queue for offer in offers})))
         if not limits:
             return {}
         told = transaction.rows("holders", self._given_now())  # again: some of them may be newcomers
-        return room(limits, Fates[str](told, 0.0, self._alive).held(transaction.rows("held_runs")))
+        fates = Fates[str](told, 0.0, self._alive, holder.id)
+        return room(limits, fates.held(transaction.rows("held_runs")))
 
     def _bury(self, dead: Sequence[str]) -> None:
         """Release what dead processes held: it stands in line with the rest from now on."""

@@ -70,7 +70,7 @@ class SqliteQueues:
         for dead in self._fates(self._within).dead:
             self._lent.do("release_dead", dead)
             self._lent.do("drop_idle_holder", dead)
-        fates = self._fates(self._within)
+        fates = self._fates(self._within, holder.id)
         offers = self._offers(self._within, wanted, fates, wanted.limit)
         chosen = choose(offers, self._room(self._within, fates), wanted.limit)
         if chosen:
@@ -137,8 +137,8 @@ class SqliteQueues:
         self.tell()
         return generation
 
-    def _fates(self, rows: _Rows) -> Fates[int]:
-        return Fates(rows("holders"), self._lent.now(), self._alive)
+    def _fates(self, rows: _Rows, asking: str = "") -> Fates[int]:
+        return Fates(rows("holders"), self._lent.now(), self._alive, asking)
 
     def _room(self, rows: _Rows, fates: Fates[int]) -> dict[str, int]:
         limits = rows("limits")

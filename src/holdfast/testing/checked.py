@@ -198,13 +198,14 @@ class StoreSource:
 
     def events(self, run: RunFacts) -> Iterator[Event]:
         after = 0
-        while rows := self._store.events(run.run_id, after, limit=_PAGE):
+        # A store that holds rows twice may hand out what it was not asked for: that is no reason to read without end.
+        while rows := [row for row in self._store.events(run.run_id, after, limit=_PAGE) if row.seq > after]:
             for row in rows:
                 yield (
                     row.seq, row.at, row.kind, row.node, row.iteration, row.execution, row.attempt, row.salt, row.body,
                     row.digest,
                 )  # fmt: skip
-            after = rows[-1].seq
+            after = max(row.seq for row in rows)
 
     def rewinds(self, run: RunFacts) -> list[tuple[int, bytes]]:
         return [(row.seq, row.body) for row in self._store.events(run.run_id, kinds=("RunRewound",))]

@@ -438,6 +438,14 @@ class QueuesConformance:
         assert self.taken(limit=5) == ["r1"]
         assert self.taken(limit=5) == []
 
+    def test_what_one_holds_counts_against_a_limit_also_when_it_was_late_with_its_renewal(self) -> None:
+        self.queues.limit("default", 1)
+        self.recorded("r1")
+        self.recorded("r2")
+        assert self.taken() == ["r1"]
+        self.time.pass_s(TTL_S + 1)  # nobody has taken it over, and the next take revives the lease
+        assert self.taken(limit=5) == []
+
     def test_a_limit_holds_however_many_ask_at_once(self) -> None:
         for number in range(30):
             self.recorded(f"r{number}")

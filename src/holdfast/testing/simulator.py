@@ -3,9 +3,10 @@
     report = simulate(flow, {"ticket": "T-1"}, seeds=range(200))
     assert not report.violations, report
 
-Owns the processes of a schedule and the hand that attends to its runs (answers, signals, pauses, cancels). Nothing real is
-touched: no thread, no socket, no wall clock; the disk is a memory store unless another is given. One seed is one schedule:
-running it again gives the same trace (`Outcome.trace`), whatever the machine and the hash seed.
+Owns the processes of a schedule; hands attend to its runs (`simulator_hands`). Nothing real is touched: no thread, no socket,
+no wall clock; the disk is a memory store unless another is given. A seed also draws how the engines are set up (durability,
+how many checkpoints they keep), queues and priorities. One seed is one schedule: running it again gives the same trace
+(`Outcome.trace`), whatever the machine and the hash seed.
 
 A schedule ends when every run is over. Faults come first and then stop (`simulator_faults`), so a run that is not over by
 itself then is stuck, which is a violation like any other (`simulator_oracle`).
@@ -19,21 +20,20 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 from hashlib import sha256
 from typing import Any, TypeAlias
 
 import msgspec
 
 from holdfast.core.graph import Flow
-from holdfast.errors import HoldfastError, RunFailed, RunNotFound
+from holdfast.errors import HoldfastError
 from holdfast.runtime import asking, history, journal, settings
 from holdfast.runtime import engine as engines
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.engine import Engine
-from holdfast.storage.contract import Holder, Store
+from holdfast.runtime.settings import Durability
+from holdfast.storage.contract import Holder, Row, Store
 from holdfast.storage.memory import MemoryStore
-from holdfast.storage.rows import open_row
 from holdfast.testing import checker
 from holdfast.testing import simulator_oracle as oracle
 from holdfast.testing.clock import STARTS_AT
@@ -51,13 +51,13 @@ from holdfast.testing.simulator_flows import (
     TRIES,
     WORLD,
     Reached,
-    Tale,
     Witness,
     answer_to,
     tale,
     watching,
     witnessed,
 )
+from holdfast.testing.simulator_hands import Answers, Hand, Subject
 from holdfast.testing.simulator_loop import Killed, Loop, Stuck, World
 
 PATIENCE_S = 60.0
@@ -65,23 +65,14 @@ PATIENCE_S = 60.0
 _COLLECT_EVERY = 64
 _VERIFIED = 2
 """Of so many schedules one is folded from its first event and from its snapshots; the checker reads the others."""
-_OVER = ("completed", "cancelled")
+_NARROW = "narrow"
+"""A queue of which one run at a time may be held."""
+_NARROW_SHARE = 0.4
+_TIDY_SHARE = 0.15
+_packed = msgspec.msgpack.Encoder().encode
 
 Disk: TypeAlias = Callable[[Callable[[], float], Callable[[Holder], bool | None]], Store]
 """Makes the disk of a world, given its clock and whether a holder is known to be dead."""
-Answers: TypeAlias = Callable[[str, int, list[str]], Any]
-"""Node, iteration, options -> what is answered."""
-
-
-class Subject(msgspec.Struct, frozen=True):
-    """A run that a world is about."""
-
-    run_id: str
-    flow: Flow[Any]
-    given: Any = None
-    tale: Tale | None = None
-    of: str | None = None
-    """The run that this one is a fork of."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,7 +166,11 @@ def schedule(seed: int, *, disk: Disk | None = None) -> Schedule:
     tales = [tale(luck.randrange(TALES)) for _ in range(luck.choice((1, 1, 1, 2)))]
     if len({told.flow.name for told in tales}) < len(tales):
         tales = tales[:1]
-    subjects = [Subject(f"r{number}", told.flow, None, told) for number, told in enumerate(tales)]
+    narrow = _NARROW if len(tales) > 1 and luck.random() < _NARROW_SHARE else None
+    subjects = [
+        Subject(f"r{number}", told.flow, None, told, queue=narrow, priority=luck.choice((0, 0, 5)))
+        for number, told in enumerate(tales)
+    ]
     return Schedule(seed, subjects, disk=disk)
 
 
@@ -267,8 +262,9 @@ class Process:
             resources={**scene.resources, WORLD: Reached(loop.name, scene.witness, self._maybe_die)},
             grace=0.2,
             lease_ttl=LEASE_TTL_S,
-            durability="sync",
+            durability=scene.durability,
             park_after=scene.park_after_s,
+            keep_checkpoints=scene.keep_checkpoints,
             clock=self.clock,
             luck=random.Random(f"{scene.seed} {loop.name}"),
             inline=True,
@@ -360,13 +356,26 @@ class Schedule:
         self.park_after_s = luck.choice((0.02, 0.5, 5.0))
         self.snapshot_every = luck.choice((4, 9, 30, 4000))
         self.sees_the_dead = luck.random() < 0.5
+        self._draw_ways(random.Random(f"ways {seed}"), calm=calm)
         self.reports: list[Any] = []
         self.disk = (disk or _memory)(lambda: self.world.now + self.store_offset, self._alive)
+        if any(subject.queue == _NARROW for subject in subjects):
+            self.disk.queues.limit(_NARROW, 1)
+            self.ledger.limits[_NARROW] = 1
         self.outside = Loop(self.world, "outside")
         self.processes = [Process(self, f"w{number}") for number in range(luck.choice((2, 2, 3)))]
         self.attending: list[asyncio.Task[None]] = []
         self._unattended = 0
         self.hands = [Hand(self, subject, calm=calm) for subject in subjects]
+
+    def _draw_ways(self, luck: random.Random, *, calm: bool) -> None:
+        """How the engines are set up, and whether somebody tidies their logs while they go on."""
+        ways: tuple[Durability, ...] = ("sync", "sync", "sync", "sync", "async", "exit")
+        self.durability: Durability = luck.choice(ways) if not calm else "sync"
+        if self.durability == "exit":  # there are fewer calls at which anything could go wrong
+            self.faults.first_at = min(self.faults.first_at, 8)
+        self.tidies = not calm and luck.random() < _TIDY_SHARE
+        self.keep_checkpoints = luck.choice((None, 2)) if self.tidies else None
 
     def run(self) -> Outcome:
         """Play it, and look at what is left."""
@@ -423,14 +432,13 @@ class Schedule:
         """What can be known on one host: a process that ended is dead."""
         if not self.sees_the_dead:
             return None
-        lives = any(process.loop.name == holder.id and not process.loop.dead for process in self.processes)
-        return None if lives else False
+        return None if any(loop.name == holder.id for loop in self.world.living) else False
 
     async def _torment(self) -> None:
         """What happens to whole processes, and to clocks."""
         luck = self.luck
         while True:
-            await asyncio.sleep(luck.choice((0.03, 0.2, 0.9)))
+            await asyncio.sleep(luck.choice((0.03, 0.2, 0.9) if self.faults.left else (0.2, 0.9)))
             process = luck.choice(self.processes)
             if process.engine is not None and luck.random() < 0.3:
                 self._wake(process)
@@ -468,190 +476,70 @@ class Schedule:
     def _outcome(self, stuck: list[str]) -> Outcome:
         run_ids = [subject.run_id for subject in self.subjects]
         wrong = [*stuck, *self.world.escaped, *self.witness.wrong]
-        wrong += oracle.kept(self.disk, run_ids, self.ledger)
+        logs: dict[str, list[Row]] = {}
+        bases: dict[str, int] = {}
+        for run_id in run_ids:
+            try:
+                logs[run_id] = self.disk.events(run_id)
+                bases[run_id] = self.disk.upkeep.trimmed(run_id).base
+            except HoldfastError as fault:
+                wrong.append(f"{run_id}: {fault}")
+        wrong += oracle.kept(logs, bases, self.ledger)
+        for run_id, base in bases.items():
+            logs[run_id][:0] = [row for row in self.ledger.rows[run_id] if row.seq <= base]
         if wrong or self.seed % _VERIFIED == 0:
             wrong += oracle.verified(self.disk, run_ids)
         elif self.seed % _VERIFIED == 1:
             wrong += [str(violation) for violation in checker.check(self.disk)]
-        events = 0
         states: dict[str, Any] = {}
         for subject, hand in zip(self.subjects, self.hands, strict=True):
-            with suppress(RunNotFound):
-                events += len(self.disk.events(subject.run_id))
-                walk = oracle.walked(self.disk, subject.run_id, subject.tale, TRIES)
-                if subject.of is None:
-                    wrong += walk.wrong
-                    wrong += oracle.attested(walk, self.witness, self.ledger)
-                    wrong += oracle.spoken(walk, self.witness)
-                    wrong += oracle.routed(walk, self.witness, self.ledger)
-                if not stuck and not wrong:
-                    values = history.load(self.disk, subject.run_id).values
-                    fork = subject.of is not None
-                    wrong += oracle.computed(self.disk, walk, values, cancelled=hand.cancels, fork=fork)
-                    if self.disk.run(subject.run_id).status == "completed":
-                        states[subject.run_id] = values
+            if subject.run_id in logs:
+                wrong += self._judged(
+                    subject, hand, logs[subject.run_id], states, looks=not stuck and not wrong
+                )
         return Outcome(
             seed=self.seed,
-            events=events,
+            events=sum(map(len, logs.values())),
             workers=len(self.processes),
             faults=dict(self.faults.happened),
             violations=wrong,
-            trace=self._trace(run_ids),
+            trace=self._trace(logs),
             states=states,
             virtual_s=self.world.now - STARTS_AT,
         )
 
-    def _trace(self, run_ids: list[str]) -> str:
+    def _judged(
+        self, subject: Subject, hand: Hand, rows: list[Row], states: dict[str, Any], *, looks: bool
+    ) -> list[str]:
+        """What is wrong with a run by its log and by what its bodies say; `looks`: and by what it came to."""
+        walk = oracle.walked(self.disk, subject.run_id, rows, subject.tale, TRIES)
+        fork = subject.of is not None
+        wrong: list[str] = []
+        if not fork:
+            wrong += walk.wrong
+            wrong += oracle.attested(walk, self.witness, self.ledger)
+            wrong += oracle.spoken(walk, self.witness)
+            wrong += oracle.routed(walk, self.witness, self.ledger)
+        if looks and not wrong:
+            row = self.disk.run(subject.run_id)
+            values = history.load(self.disk, subject.run_id, row=row).values
+            wrong += oracle.computed(row, walk, values, cancelled=hand.cancels, fork=fork)
+            wrong += oracle.heard(row, walk, hand.acknowledged)
+            if row.status == "completed":
+                states[subject.run_id] = values
+        return wrong
+
+    def _trace(self, logs: dict[str, list[Row]]) -> str:
         """A hash of what was written and done, in the order it was."""
-        told: list[Any] = [self.world.turns, self.world.now, sorted(self.faults.happened.items())]
-        told += [(run_id, seq, salt.hex()) for (run_id, seq), salt in self.ledger.accepted.items()]
-        told += [msgspec.structs.astuple(entry) for entry in self.witness.entries]
-        for run_id in run_ids:
-            with suppress(HoldfastError):
-                told += [(row.seq, row.digest.hex()) for row in self.disk.events(run_id)]
-        return sha256(repr(told).encode()).hexdigest()
-
-
-class Hand:
-    """Whoever attends to a run: starts it, answers what it asks, tells it what it waits for, changes their mind."""
-
-    def __init__(self, scene: Schedule, subject: Subject, *, calm: bool) -> None:
-        self._scene = scene
-        self._subject = subject
-        self._luck = scene.luck
-        self._run_id = subject.run_id
-        waits = subject.tale.signals() if subject.tale is not None else []
-        self._signals: list[tuple[str, Any]] = [(name, name) for name in waits] + list(scene.signals.items())
-        drawn = self._luck.random()
-        self.cancels = not calm and drawn < 0.04
-        self._pauses = 1 if not calm and 0.04 <= drawn < 0.2 else 0
-        self._rewinds = 1 if not calm and 0.2 <= drawn < 0.35 and subject.of is None else 0
-        self._forks = not calm and 0.3 <= drawn < 0.4 and subject.tale is not None and subject.of is None
-
-    async def attend(self) -> None:
-        """Until the run is over."""
-        while not self._exists():
-            await self._ask(self._start)
-        while True:
-            row = self._scene.disk.run(self._run_id)
-            if row.status in _OVER:
-                return self._fork() if self._forks and row.status == "completed" else None
-            await self._see_to(row.status)
-            await asyncio.sleep(self._luck.choice((0.05, 0.2, 0.6)))
-
-    def _exists(self) -> bool:
-        with suppress(HoldfastError):
-            return bool(self._scene.disk.run(self._run_id))
-        return False
-
-    async def _start(self, engine: Engine) -> None:
-        if self._subject.of is not None:
-            await engine.fork(self._subject.of, run_id=self._run_id)
-            return
-        await engine.start(self._subject.flow, self._subject.given, run_id=self._run_id)
-
-    async def _see_to(self, status: str) -> None:
-        luck, run_id = self._luck, self._run_id
-        if status == "paused" and luck.random() < 0.5:
-            await self._ask(lambda engine: engine.resume(run_id), waits=False)
-        elif status == "failed":
-            await self._repair()
-        elif self.cancels and self._scene.faults.happened and luck.random() < 0.3:
-            await self._ask(lambda engine: engine.cancel(run_id))
-        elif self._pauses and luck.random() < 0.5:
-            self._pauses -= 1
-            await self._ask(lambda engine: engine.pause(run_id))
-        elif self._rewinds and status == "waiting" and luck.random() < 0.5:
-            await self._rewind()
-        elif self._signals and luck.random() < 0.6:
-            await self._tell()
-        await self._answer()
-
-    async def _rewind(self) -> None:
-        """Have a node that has completed done over, and all that came behind it."""
-        disk = self._scene.disk
-        done = [row.node for row in disk.events(self._run_id, kinds=("NodeCompleted",))]
-        if not done:
-            return
-        self._rewinds -= 1
-        node = self._luck.choice(done)
-        await self._ask(lambda engine: engine.resume(self._run_id, restart_at=node), waits=False)
-
-    def _fork(self) -> None:
-        """Another run goes on from one of the places that this one came through."""
-        disk = self._scene.disk
-        places = [row.seq for row in disk.events(self._run_id, kinds=("RunCreated", "NodeCompleted"))]
-        place = f"{self._run_id}@{self._luck.choice(places)}"
-        subject = msgspec.structs.replace(self._subject, run_id=f"{self._run_id}-fork", of=place)
-        self._scene.attend(subject)
-
-    async def _tell(self) -> None:
-        """Send a signal until somebody says it has come; now and then once more."""
-        number = self._luck.randrange(len(self._signals))
-        name, payload = self._signals[number]
-        told = await self._ask(
-            lambda engine: engine.signal(self._run_id, name, payload, id=f"{self._run_id} {name}")
+        told = (
+            self.world.turns,
+            self.world.now,
+            sorted(self.faults.happened.items()),
+            list(self.ledger.accepted.items()),
+            self.witness.entries,
+            [[run_id, [(row.seq, row.digest) for row in rows]] for run_id, rows in logs.items()],
         )
-        if told and self._luck.random() < 0.9:
-            del self._signals[number]
-
-    async def _answer(self) -> None:
-        """Answer what is open in the log, sometimes."""
-        disk = self._scene.disk
-        asked = disk.events(self._run_id, kinds=("QuestionAsked",))
-        if not asked:
-            return
-        said = disk.events(self._run_id, kinds=("QuestionAnswered",))
-        if len(said) == len(asked):
-            return
-        done = {open_row(row, disk.blobs).event.key for row in said}
-        for row in asked:
-            question = open_row(row, disk.blobs).event
-            if question.key not in done and self._luck.random() < 0.7:
-                value = self._scene.answers(question.node, question.iteration, question.options)
-                await self._ask(partial(_answer, self._run_id, question.key, value))
-
-    async def _repair(self) -> None:
-        """What failed for good, as drawn, is passed over with what it should have returned."""
-        state = history.load(self._scene.disk, self._run_id)
-        told = self._subject.tale
-        node = state.failure_node
-        if told is None or node is None or told.habits.get(node) != "doomed":
-            failure = state.failure.message if state.failure is not None else ""
-            raise Stuck(f"{self._run_id} failed at {node}: {failure}")
-        update = told.update(node, state.nodes[node].iteration, None, state.values["stage"])
-        await self._ask(lambda engine: engine.skip(self._run_id, node, update), waits=False)
-
-    async def _ask(self, do: Callable[[Engine], Any], *, waits: bool = True) -> bool:
-        """Have a process do something. False: it said no, or nothing; perhaps it was done all the same."""
-        open_ones = [process for process in self._scene.processes if process.engine is not None]
-        if not open_ones:
-            await asyncio.sleep(0.1)
-            return False
-        process = self._luck.choice(open_ones)
-        said: list[bool] = []
-
-        async def go(engine: Engine) -> None:
-            try:
-                await do(engine)
-            except RunFailed:
-                said.append(True)
-            except HoldfastError:
-                said.append(False)
-            else:
-                said.append(True)
-
-        assert process.engine is not None
-        process.loop.spawn(go(process.engine))
-        for wait in (0.01, 0.05, 0.2, 0.5, 1.0, 2.0) if waits else ():
-            await asyncio.sleep(wait)
-            if said or process.loop.dead:
-                break
-        return said == [True]
-
-
-async def _answer(run_id: str, key: str, value: Any, engine: Engine) -> None:
-    await engine.answer(run_id, key, value)
+        return sha256(_packed(told)).hexdigest()
 
 
 # --- stillness ---------------------------------------------------------------------------------------

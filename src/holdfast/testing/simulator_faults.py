@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.errors import FenceLost, StoreBusy
-from holdfast.storage.contract import Append, Holder, Lease, Request, Store, Verdict
+from holdfast.storage.contract import Append, Holder, Lease, Request, Row, RunRow, Store, Verdict
+from holdfast.storage.queues import Taken, Wanted
 from holdfast.storage.writer import Done
 from holdfast.testing.simulator_loop import Killed, Loop, World
 
@@ -28,8 +29,9 @@ _AFTER = ("crash after", "lost reply", "stall after")
 _OF_WRITES = _BEFORE + _AFTER
 _OF_APPENDS = (*_OF_WRITES, "stall before", "stall before", "lost reply")
 """A writer that stands still before it writes, and comes back when the run is another's, is what fences are for."""
-_WRITES = frozenset({"claim", "release", "post", "take"})
-_RARE = frozenset({"appended", "claim", "post", "release"})
+_WRITES = frozenset({"claim", "release", "post", "take", "compact", "retire"})
+_RARE = frozenset({"appended", "claim", "post", "release", "compact", "retire"})
+_WANTING = frozenset({"pending", "running", "interrupted"})
 _SELDOM = 5
 """How much more often what is seldom called goes wrong."""
 
@@ -90,6 +92,14 @@ class Ledger:
         """Counts everything that happens, so that it can be said what came first."""
         self.when: dict[tuple[str, int], int] = {}
         """(run, seq) -> the turn at which it became durable."""
+        self.writers: dict[tuple[str, int], str | None] = {}
+        """(run, seq) -> who wrote it."""
+        self.rows: dict[str, list[Row]] = {}
+        """Run -> every row that was ever written: a compaction takes rows away, and what they said was said."""
+        self.limits: dict[str, int] = {}
+        """Queue -> how many of its runs may be held."""
+        self.places: dict[str, tuple[str, int]] = {}
+        """Run -> its queue and its priority."""
 
     def tick(self) -> int:
         self.turn += 1
@@ -111,18 +121,49 @@ class Ledger:
         before, known = self.leases.get(run_id, (None, 0))
         if fence <= known:
             self.wrong.append(f"{run_id}: fence {fence} was granted to {holder.id} behind fence {known}")
-        stands = (
-            before is not None
-            and before not in self._dead
-            and self._sure_until.get(before, 0.0) > self._now()
-        )
-        if before != holder.id and stands:
+        if before != holder.id and self._stands(before):
             self.wrong.append(f"{run_id}: {holder.id} took it from {before}, whose lease stands")
         self.lives(holder)
-        self._grant(run_id, holder.id, fence)
+        self.leases[run_id] = (holder.id, fence)
 
-    def _grant(self, run_id: str, holder: str, fence: int) -> None:
-        self.leases[run_id] = (holder, fence)
+    def _stands(self, holder: str | None) -> bool:
+        return (
+            holder is not None
+            and holder not in self._dead
+            and self._sure_until.get(holder, 0.0) > self._now()
+        )
+
+    def offered(self, wanted: Wanted, row: Callable[[str], RunRow]) -> list[str]:
+        """Runs that nobody holds and that want somebody: whoever takes, takes those of the highest priority first."""
+        if len({priority for _, priority in self.places.values()}) < 2:
+            return []
+        free = [
+            run_id
+            for run_id in self.places
+            if self.leases[run_id][0] is None and run_id not in wanted.without
+        ]
+        rows = [row(run_id) for run_id in free]
+        return [one.run_id for one in rows if one.flow in wanted.flows and one.status in _WANTING]
+
+    def standing(self, asking: str) -> set[str]:
+        """The runs whose leases stand, those of whoever asks included: what it takes revives one that has run out."""
+        return {
+            run_id
+            for run_id, (holder, _) in self.leases.items()
+            if self._stands(holder) or (holder == asking and holder not in self._dead)
+        }
+
+    def chosen(self, taken: list[str], offered: list[str], standing: set[str]) -> None:
+        """So much was taken of what was on offer: no queue over its limit, no run before a more important one."""
+        for run_id in taken:
+            queue, priority = self.places[run_id]
+            held = sorted(other for other in {*standing, *taken} if self.places[other][0] == queue)
+            if len(held) > self.limits.get(queue, len(held)):
+                self.wrong.append(f"{run_id} was taken, and of queue {queue!r} are held: {held}")
+            for other in set(offered) - set(taken):
+                same, more = self.places[other]
+                if more > priority and (same == queue or same not in self.limits):
+                    self.wrong.append(f"{run_id} was taken, and {other} is more important")
 
     def took(self, append: Append) -> None:
         """An append was accepted: was its writer the one that holds the run?"""
@@ -130,6 +171,7 @@ class Ledger:
         run_id = append.run_id
         if append.create is not None:
             self.leases[run_id] = (append.holder, int(append.holder is not None))
+            self.places[run_id] = (append.create.queue, append.create.priority)
         elif self.leases.get(run_id) != (append.holder, append.fence):
             self.wrong.append(
                 f"{run_id}@{append.rows[0].seq}: {append.holder} wrote with fence {append.fence}, and "
@@ -140,6 +182,8 @@ class Ledger:
                 self.wrong.append(f"{run_id}@{row.seq}: written twice")
             self.accepted[run_id, row.seq] = row.salt
             self.when[run_id, row.seq] = at
+            self.writers[run_id, row.seq] = append.holder
+        self.rows.setdefault(run_id, []).extend(append.rows)
         if append.release:
             self.released(run_id, append.holder, append.fence)
 
@@ -169,16 +213,22 @@ class FaultyStore:
         self._world = world
         self._loop = loop
         self._faults = faults
-        self._ledger = ledger
+        self.ledger = ledger
         self._crash = crash
-        self.queues = _FaultyQueues(self, disk.queues) if hasattr(disk, "queues") else None
+        self.queues = _FaultyQueues(self, disk.queues)
+        self.upkeep = _FaultyPart(self, disk.upkeep)
 
     def __getattr__(self, name: str) -> Any:
         """Every verb that has nothing of its own below."""
         verb = getattr(self.disk, name)
         if not callable(verb):
             return verb
-        return lambda *args, **named: self.call(name, lambda: verb(*args, **named))
+        return self.__dict__.setdefault(name, self.faulty(name, verb))
+
+    def faulty(self, name: str, verb: Callable[..., Any]) -> Callable[..., Any]:
+        """A verb with the faults of a call."""
+        call = self.call
+        return lambda *args, **named: call(name, lambda: verb(*args, **named))
 
     def call(self, verb: str, do: Callable[[], Any]) -> Any:
         """Do what a verb does, with the fault that belongs to this call."""
@@ -217,15 +267,15 @@ class FaultyStore:
             verdicts = self.disk.append(batch)
             for append, verdict in zip(batch, verdicts, strict=True):
                 if verdict is None:
-                    self._ledger.took(append)
+                    self.ledger.took(append)
                 else:
-                    self._ledger.refused(append, verdict)
+                    self.ledger.refused(append, verdict)
             return verdicts
 
         verdicts: list[Verdict] = self.call("append", write)
         for append, verdict in zip(batch, verdicts, strict=True):
             if verdict is None:
-                self._ledger.told(append)
+                self.ledger.told(append)
         return verdicts
 
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
@@ -234,7 +284,7 @@ class FaultyStore:
     def claim(self, run_id: str, holder: Holder) -> Lease:
         def claim() -> Lease:
             lease = self.disk.claim(run_id, holder)
-            self._ledger.granted(run_id, holder, lease.fence)
+            self.ledger.granted(run_id, holder, lease.fence)
             return lease
 
         lease: Lease = self.call("claim", claim)
@@ -243,7 +293,7 @@ class FaultyStore:
     def release(self, run_id: str, holder: str, fence: int) -> None:
         def release() -> None:
             self.disk.release(run_id, holder, fence)
-            self._ledger.released(run_id, holder, fence)
+            self.ledger.released(run_id, holder, fence)
 
         self.call("release", release)
 
@@ -251,9 +301,9 @@ class FaultyStore:
         def renew() -> None:
             self.disk.renew(holder)
             if holder.ttl_s <= 0:
-                self._ledger.gone(holder.id)
+                self.ledger.gone(holder.id)
             else:
-                self._ledger.lives(holder)
+                self.ledger.lives(holder)
 
         self.call("renew", renew)
 
@@ -269,25 +319,32 @@ class FaultyStore:
         """The disk outlives its processes."""
 
 
-class _FaultyQueues:
-    """The queues of a store, through the same faults."""
+class _FaultyPart:
+    """A part of a store, through the same faults."""
 
-    def __init__(self, store: FaultyStore, queues: Any) -> None:
+    def __init__(self, store: FaultyStore, part: Any) -> None:
         self._store = store
-        self._queues = queues
+        self._part = part
 
     def __getattr__(self, name: str) -> Any:
-        verb = getattr(self._queues, name)
-        return lambda *args, **named: self._store.call(name, lambda: verb(*args, **named))
+        return self.__dict__.setdefault(name, self._store.faulty(name, getattr(self._part, name)))
 
-    def take(self, holder: Holder, wanted: Any) -> Any:
-        def take() -> Any:
-            taken = self._queues.take(holder, wanted)
+
+class _FaultyQueues(_FaultyPart):
+    """The queues of a store, and what is taken from them."""
+
+    def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
+        def take() -> list[Taken]:
+            ledger = self._store.ledger
+            offered, standing = ledger.offered(wanted, self._store.disk.run), ledger.standing(holder.id)
+            taken: list[Taken] = self._part.take(holder, wanted)
             for got in taken:
-                self._store._ledger.granted(got.lease.run_id, holder, got.lease.fence)  # noqa: SLF001
+                ledger.granted(got.lease.run_id, holder, got.lease.fence)
+            ledger.chosen([got.lease.run_id for got in taken], offered, standing)
             return taken
 
-        return self._store.call("take", take)
+        found: list[Taken] = self._store.call("take", take)
+        return found
 
 
 class LateWriter:
@@ -322,10 +379,15 @@ class LateWriter:
     def _next(self) -> None:
         if self._waiting and not self._busy:
             self._busy = True
-            self._loop.call_later(self._takes(), self._commit)
+            self._soon(self._commit)
 
-    def _takes(self) -> float:
-        return self._luck.choice((0.0, 0.0, 0.001, 0.02))
+    def _soon(self, call: Callable[..., None], *args: Any) -> None:
+        """At once, or when so much time has passed that others have got on."""
+        wait = self._luck.choice((0.0, 0.0, 0.001, 0.02))
+        if wait:
+            self._loop.call_later(wait, call, *args)
+        else:
+            self._loop.call_soon(call, *args)
 
     def _commit(self) -> None:
         batch, self._waiting = self._waiting, []
@@ -336,7 +398,7 @@ class LateWriter:
             raise
         except Exception as fault:  # noqa: BLE001 - told to those who wait
             outcomes = [fault] * len(batch)
-        self._loop.call_later(self._takes(), self._tell, batch, outcomes)
+        self._soon(self._tell, batch, outcomes)
 
     def _tell(self, batch: Sequence[tuple[Append, Done]], outcomes: Sequence[BaseException | None]) -> None:
         self._busy = False

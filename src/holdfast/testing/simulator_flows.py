@@ -101,8 +101,8 @@ class Witness:
         self.routed: list[tuple[int, str, str, int, list[str]]] = []
         """(turn, flow, node, iteration, runs that the process held), for every time that a router was asked."""
         self.wrong: list[str] = []
-        self.chunks: dict[tuple[str, str, int, int, int], list[str]] = {}
-        """Attempt -> what it has streamed."""
+        self.chunks: dict[tuple[str, str, int, int, int], dict[str, list[str]]] = {}
+        """Attempt -> process -> what it has streamed there. Only what is not durable has two attempts of one number."""
         self._tick = tick
         self._leases = leases
 
@@ -313,17 +313,17 @@ def _coroutine(made: list[Tale], inside: Callable[[Context], Any]) -> Callable[.
 
 
 async def _keep_steps(ctx: Context) -> None:
-    world: Reached = ctx.resources[WORLD]
-
-    def work(name: str) -> str:
-        world.witness.note(world.process, ctx, f"step {name}")
-        world.die("step")
-        return f"{ctx.node}.{ctx.iteration}.{ctx.execution}.{ctx.item}.{name}"
-
     for name in ("one", "two"):
-        kept = await ctx.step(name, work, name)
+        kept = await ctx.step(name, _do_step, ctx, name)
         if kept != f"{ctx.node}.{ctx.iteration}.{ctx.execution}.{ctx.item}.{name}":
-            world.witness.wrong.append(f"{ctx!r}: the step {name!r} gave {kept!r}")
+            ctx.resources[WORLD].witness.wrong.append(f"{ctx!r}: the step {name!r} gave {kept!r}")
+
+
+def _do_step(ctx: Context, name: str) -> str:
+    world: Reached = ctx.resources[WORLD]
+    world.witness.note(world.process, ctx, f"step {name}")
+    world.die("step")
+    return f"{ctx.node}.{ctx.iteration}.{ctx.execution}.{ctx.item}.{name}"
 
 
 async def _nap(ctx: Context) -> None:
@@ -357,9 +357,9 @@ def answer_to(node: str, iteration: int, options: list[str]) -> str:
 
 
 async def _stream(ctx: Context) -> None:
-    said = ctx.resources[WORLD].witness.chunks.setdefault(
-        (ctx.run_id, ctx.node, ctx.iteration, ctx.execution, ctx.attempt), []
-    )
+    world: Reached = ctx.resources[WORLD]
+    attempt = (ctx.run_id, ctx.node, ctx.iteration, ctx.execution, ctx.attempt)
+    said = world.witness.chunks.setdefault(attempt, {})[world.process] = []
     for number in range(3):
         chunk = f"{ctx.node}.{ctx.iteration}.{ctx.attempt}.{number}"
         ctx.emit(chunk)

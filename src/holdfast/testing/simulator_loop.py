@@ -23,6 +23,7 @@ from holdfast.testing.clock import STARTS_AT
 
 TURNS_MAX = 4_000
 _CLOSINGS = 5
+_NEVER = float("inf")
 _EventLoop: Any = asyncio.AbstractEventLoop
 """Untyped: most of what a loop could do has no place in a world without sockets, and is not written out."""
 
@@ -101,6 +102,7 @@ class Loop(_EventLoop):  # type: ignore[misc]
         """Everything that ever began here: whatever is left of it is kept to the end, so that no finaliser runs before."""
         self._factory: Any = None
         world.loops.append(self)
+        world.living.append(self)
 
     # --- what asyncio asks of a loop ------------------------------------------------------------------
 
@@ -116,9 +118,12 @@ class Loop(_EventLoop):  # type: ignore[misc]
         return self.call_soon(callback, *args, context=context)
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        return self.call_at(self.world.now + delay, callback, *args, context=context)
+        return self._at(self.world.now + delay, callback, args, context)
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        return self._at(when, callback, args, context)
+
+    def _at(self, when: float, callback: Any, args: tuple[Any, ...], context: Context | None) -> Handle:
         handle = Handle(callback, args, context, when)
         if not self.dead:
             heapq.heappush(self.timers, (when, next(self.world.order), handle))
@@ -185,7 +190,9 @@ class Loop(_EventLoop):  # type: ignore[misc]
 
     def kill(self) -> None:
         """Nothing of this loop runs any more."""
-        self.dead = True
+        if not self.dead:
+            self.dead = True
+            self.world.living.remove(self)
         self.ready.clear()
         self.timers.clear()
 
@@ -216,13 +223,14 @@ class World:
         self.luck = luck
         self.now = STARTS_AT
         self.loops: list[Loop] = []
+        self.living: list[Loop] = []
         self.order = itertools.count()
         self.turns = 0
         self.escaped: list[str] = []
         """Exceptions that came out of a callback: asyncio would have logged them."""
         self._turns_max = turns_max
 
-    def go_on(self, over: Callable[[], bool], until: float = float("inf")) -> None:
+    def go_on(self, over: Callable[[], bool], until: float = _NEVER) -> None:
         """Give turns until it is over, or until a time. Raises `Stuck`."""
         outer = asyncio._get_running_loop()  # noqa: SLF001
         try:
@@ -231,17 +239,20 @@ class World:
             asyncio._set_running_loop(outer)  # noqa: SLF001
 
     def _go_on(self, over: Callable[[], bool], until: float, luck: random.Random) -> None:
+        running = None
         while not over():
             now = self.now
             awake = [
-                loop for loop in self.loops if loop.ready and not loop.standing and loop.asleep_until <= now
+                loop for loop in self.living if loop.ready and not loop.standing and loop.asleep_until <= now
             ]
             if awake:
                 self.turns += 1
                 if self.turns > self._turns_max:
                     raise Stuck(f"not over after {self._turns_max} turns")
                 loop = awake[0] if len(awake) == 1 else awake[int(luck.random() * len(awake))]
-                asyncio._set_running_loop(loop)  # noqa: SLF001
+                if loop is not running:
+                    asyncio._set_running_loop(loop)  # noqa: SLF001
+                    running = loop
                 loop.turn()
             elif now >= until:
                 return
@@ -268,20 +279,24 @@ class World:
     def _pass_time(self, until: float) -> None:
         """Nobody has anything to do: jump to when somebody has."""
         soonest = until
-        for loop in self.loops:
+        for loop in self.living:
             if loop.standing:
                 continue
             timers = loop.timers
             while timers and timers[0][2].dropped:
                 heapq.heappop(timers)
             if loop.ready:
-                soonest = min(soonest, loop.asleep_until)
+                wakes_at = loop.asleep_until
             elif timers:
-                soonest = min(soonest, max(timers[0][0], loop.asleep_until))
-        if soonest == float("inf"):
+                wakes_at = timers[0][0]
+                wakes_at = max(wakes_at, loop.asleep_until)
+            else:
+                continue
+            soonest = min(soonest, wakes_at)
+        if soonest == _NEVER:
             raise Stuck("nothing will ever happen again")
         self.now = max(self.now, soonest)
-        for loop in self.loops:
+        for loop in self.living:
             timers = loop.timers
             while timers and timers[0][0] <= self.now:
                 handle = heapq.heappop(timers)[2]

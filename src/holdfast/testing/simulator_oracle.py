@@ -10,13 +10,13 @@ snapshots are what the log folds to (`runtime.verification`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.core import events
 from holdfast.errors import HoldfastError
 from holdfast.runtime.verification import verify
-from holdfast.storage.contract import Row, Store
+from holdfast.storage.contract import Row, RunRow, Store
 from holdfast.storage.rows import open_row
 from holdfast.testing.simulator_faults import Ledger
 from holdfast.testing.simulator_flows import Entry, Tale, Witness
@@ -25,19 +25,12 @@ Visit = tuple[str, int, int]
 _OVER = frozenset({"RunCompleted", "RunCancelled"})
 
 
-def kept(disk: Store, run_ids: Iterable[str], ledger: Ledger) -> list[str]:
-    """What was acknowledged is there, what is there was written once, and the log is what its rows say."""
+def kept(logs: Mapping[str, list[Row]], bases: Mapping[str, int], ledger: Ledger) -> list[str]:
+    """What was acknowledged is there, or a base stands for it; what is there was written once."""
     wrong = list(ledger.wrong)
-    there: dict[tuple[str, int], bytes] = {}
-    for run_id in run_ids:
-        try:
-            rows = disk.events(run_id)
-        except HoldfastError as fault:
-            wrong.append(f"{run_id}: {fault}")
-            continue
-        there.update({(run_id, row.seq): row.salt for row in rows})
+    there = {(run_id, row.seq): row.salt for run_id, rows in logs.items() for row in rows}
     for place, salt in ledger.acknowledged.items():
-        if there.get(place) != salt:
+        if there.get(place) != salt and place[1] > bases.get(place[0], 0):
             wrong.append(f"{place[0]}@{place[1]}: acknowledged, and not there")
     for place, salt in there.items():
         if ledger.accepted.get(place) != salt:
@@ -69,6 +62,9 @@ class Walk:
         self.steps: dict[tuple[str, int, int, int | None, str], int] = {}
         self.given: dict[Visit, str] = {}
         self.streamed: dict[tuple[str, int, int, int], list[Any]] = {}
+        self.answered: set[str] = set()
+        self.loose = False
+        """Not everything in it waits until it is durable: a start may be lost with its process, and nothing acknowledged."""
         self._tries = tries
         self._at = 0.0
         self._over = ""
@@ -81,13 +77,17 @@ class Walk:
         self._visits: dict[str, int] = {}
         self._timers: dict[tuple[str, int, int, int | None, str], float] = {}
         self._asked: set[str] = set()
-        self._answered: set[str] = set()
         self._signals: Counter[str] = Counter()
         self._open: dict[str, str] = {}
         """Visits that have begun and not ended -> what they were given. Done over, they are given the same."""
         self._places: dict[int, tuple[str, int, dict[str, int], dict[str, str]]] = {}
         """Seq -> what was known there, for a rewind."""
+        self._returns: frozenset[int] = frozenset()
         self._layered = tale is not None and tale.flow.definition.schedule == "layered"
+
+    def is_careful(self, node: str) -> bool:
+        """Whether it must not run twice."""
+        return self.tale is not None and self.tale.habits.get(node) == "careful"
 
     def say(self, seq: int, told: str) -> None:
         self.wrong.append(f"{self.run_id}@{seq}: {told}")
@@ -107,9 +107,19 @@ class Walk:
         handler = _HANDLERS.get(row.kind)
         if handler is not None:
             handler(self, row, event)
-        self._places[row.seq] = (self._stage, self._total, dict(self._visits), dict(self._open))
+        if row.seq in self._returns:
+            self._places[row.seq] = (self._stage, self._total, dict(self._visits), dict(self._open))
+
+    def through(self, log: list[tuple[Row, Any]]) -> None:
+        """From the first row to the last."""
+        self._returns = frozenset(event.to for row, event in log if row.kind == "RunRewound")
+        for row, event in log:
+            self.step(row, event)
 
     # --- visits ---------------------------------------------------------------------------------------
+
+    def created(self, row: Row, event: Any) -> None:
+        self.loose = event.options.get("durability", "sync") != "sync"
 
     def started(self, row: Row, event: Any) -> None:
         item = getattr(event, "item", None)
@@ -151,9 +161,9 @@ class Walk:
 
     def _careful(self, row: Row, event: Any, before: int) -> None:
         """A node that must not run twice is tried again only if somebody has said so."""
-        if self.tale is None or self.tale.habits.get(event.node) != "careful" or event.attempt == 1:
+        if not self.is_careful(event.node) or event.attempt == 1:
             return
-        if f"{event.node}.{event.iteration}.{event.execution}.{before}" not in self._answered:
+        if f"{event.node}.{event.iteration}.{event.execution}.{before}" not in self.answered:
             self.say(row.seq, f"{event.node} is tried again, and nobody was asked")
 
     def _compare(self, row: Row, event: Any, item: int | None) -> None:
@@ -230,10 +240,10 @@ class Walk:
             self.say(row.seq, f"{event.key} is asked a second time")
         self._asked.add(event.key)
 
-    def answered(self, row: Row, event: Any) -> None:
-        if event.key in self._answered or event.key not in self._asked:
+    def heard(self, row: Row, event: Any) -> None:
+        if event.key in self.answered or event.key not in self._asked:
             self.say(row.seq, f"{event.key} is answered twice, or was not asked")
-        self._answered.add(event.key)
+        self.answered.add(event.key)
 
     def told(self, row: Row, event: Any) -> None:
         self._signals[event.name] += 1
@@ -256,6 +266,7 @@ class Walk:
 
 
 _HANDLERS = {
+    "RunCreated": Walk.created,
     "NodeStarted": Walk.started,
     "ItemStarted": Walk.started,
     "NodeCompleted": Walk.completed,
@@ -267,22 +278,24 @@ _HANDLERS = {
     "TimerSet": Walk.timer_set,
     "TimerFired": Walk.timer_fired,
     "QuestionAsked": Walk.asked,
-    "QuestionAnswered": Walk.answered,
+    "QuestionAnswered": Walk.heard,
     "SignalReceived": Walk.told,
     "NodeStreamed": Walk.streamed_,
 }
 assert _HANDLERS.keys() <= events.KINDS.keys()
 
 
-def walked(disk: Store, run_id: str, tale: Tale | None, tries: int) -> Walk:
+def walked(disk: Store, run_id: str, rows: list[Row], tale: Tale | None, tries: int) -> Walk:
     """A log, walked to its end. A row that cannot be read ends it."""
     walk = Walk(run_id, tale, tries)
-    for row in disk.events(run_id):
+    log: list[tuple[Row, Any]] = []
+    for row in rows:
         try:
-            walk.step(row, open_row(row, disk.blobs).event)
+            log.append((row, open_row(row, disk.blobs).event))
         except HoldfastError as fault:
             walk.say(row.seq, f"cannot be read: {fault}")
             break
+    walk.through(log)
     return walk
 
 
@@ -317,15 +330,35 @@ def _entered(
     starts = walk.starts.get(attempt, [])
     number = entered[attempt]
     entered[attempt] += 1
+    if walk.loose and not walk.is_careful(entry.node):
+        return _entered_loosely(walk, ledger, entry, starts)
     if number >= len(starts):
         return [f"{walk.run_id}: {attempt} was called {number + 1} times, and started {len(starts)} times"]
     if entry.turn < ledger.when[walk.run_id, starts[number]]:
         return [f"{walk.run_id}: {attempt} was called before its start was durable"]
-    given = walk.given.get((entry.node, entry.iteration, entry.execution))
-    layered = walk.tale is not None and walk.tale.flow.definition.schedule == "layered"
-    if walk.tale is not None and entry.item is None and not layered and entry.seen != given:
-        return [f"{walk.run_id}: {attempt} saw {entry.seen!r}, and should see {given!r}"]
+    return _saw(walk, entry)
+
+
+def _entered_loosely(walk: Walk, ledger: Ledger, entry: Entry, starts: list[int]) -> list[str]:
+    """A body whose start need not be durable: it may be called again until its end is, and never then."""
+    end = walk.ends.get((entry.node, entry.iteration, entry.execution, entry.item))
+    holds = entry.fence[0] == entry.process
+    if end is not None and holds and ledger.when[walk.run_id, end] < entry.turn:
+        return [f"{walk.run_id}: {entry.visit} was called behind its durable end"]
+    if any(ledger.writers[walk.run_id, seq] == entry.process for seq in starts):
+        return _saw(walk, entry)
     return []
+
+
+def _saw(walk: Walk, entry: Entry) -> list[str]:
+    """It was given the state of its first start."""
+    tale = walk.tale
+    if tale is None or entry.item is not None or tale.flow.definition.schedule == "layered":
+        return []
+    given = walk.given.get((entry.node, entry.iteration, entry.execution))
+    if entry.seen == given:
+        return []
+    return [f"{walk.run_id}: {entry.visit} saw {entry.seen!r}, and should see {given!r}"]
 
 
 def _stepped(walk: Walk, ledger: Ledger, entry: Entry) -> list[str]:
@@ -387,18 +420,17 @@ def spoken(walk: Walk, witness: Witness) -> list[str]:
         if run_id != walk.run_id or (node, iteration, execution, None) not in walk.ends:
             continue
         last = max(key[3] for key in walk.starts if key[:3] == (node, iteration, execution))
-        if attempt == last and walk.streamed.get((node, iteration, execution, attempt), []) != said:
-            found = walk.streamed.get((node, iteration, execution, attempt))
+        found = walk.streamed.get((node, iteration, execution, attempt), [])
+        if attempt == last and found not in said.values():
             wrong.append(f"{run_id}: {node}.{iteration} streamed {said}, and the log has {found}")
     return wrong
 
 
 def computed(
-    disk: Store, walk: Walk, values: dict[str, Any], *, cancelled: bool, fork: bool = False
+    row: RunRow, walk: Walk, values: dict[str, Any], *, cancelled: bool, fork: bool = False
 ) -> list[str]:
     """The run is over, and came to what the tale says."""
     tale, run_id = walk.tale, walk.run_id
-    row = disk.run(run_id)
     if row.status == "cancelled" and cancelled:
         return []
     if row.status != "completed":
@@ -413,3 +445,13 @@ def computed(
     if tale.flow.definition.schedule == "eager" and not fork and values.get("stage") != walk.stage:
         wrong.append(f"{run_id}: its stage is {values.get('stage')!r}, and should be {walk.stage!r}")
     return wrong
+
+
+def heard(row: RunRow, walk: Walk, acknowledged: Iterable[str]) -> list[str]:
+    """An answer of which somebody was told that it has come is in the log, whatever the durability."""
+    if row.status != "completed" or walk.rewound:
+        return []
+    return [
+        f"{walk.run_id}: the answer to {key} was acknowledged, and is not in the log"
+        for key in sorted(set(acknowledged) - walk.answered)
+    ]

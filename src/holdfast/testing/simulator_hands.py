@@ -1,0 +1,248 @@
+"""Whoever attends to the runs of a simulated world: starts them, answers, signals, pauses, cancels, rewinds, forks, tidies up.
+
+Owns what is asked of the engines from outside, and in which mood. It reads the disk as anybody may, reaches engines only by their
+verbs, and believes what they say: a signal that one has acknowledged is not sent again (but now and then), so that a run that
+has lost it is stuck. Invariant: every choice is drawn from the luck of the schedule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from holdfast.core.graph import Flow
+from holdfast.errors import HoldfastError, RunFailed
+from holdfast.runtime import history
+from holdfast.runtime.engine import Engine
+from holdfast.storage.contract import Store
+from holdfast.storage.rows import open_row
+from holdfast.testing.simulator_faults import Faults, Ledger
+from holdfast.testing.simulator_flows import Tale
+from holdfast.testing.simulator_loop import Loop, Stuck
+
+_OVER = ("completed", "cancelled")
+
+Answers: TypeAlias = Callable[[str, int, list[str]], Any]
+"""Node, iteration, options -> what is answered."""
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """A run that a world is about."""
+
+    run_id: str
+    flow: Flow[Any]
+    given: Any = None
+    tale: Tale | None = None
+    of: str | None = None
+    """The run that this one is a fork of."""
+    queue: str | None = None
+    priority: int = 0
+
+
+class Place(Protocol):
+    """A process: it may be asked for something while it has an engine."""
+
+    loop: Loop
+
+    @property
+    def engine(self) -> Engine | None: ...
+
+
+class Scene(Protocol):
+    """What a hand reaches of its world."""
+
+    luck: random.Random
+    disk: Store
+    faults: Faults
+    ledger: Ledger
+    answers: Answers
+    signals: dict[str, Any]
+    tidies: bool
+
+    @property
+    def processes(self) -> Sequence[Place]: ...
+
+    def attend(self, subject: Subject) -> None:
+        """Look after one more run."""
+
+
+class Hand:
+    """Whoever attends to a run: starts it, answers what it asks, tells it what it waits for, changes their mind."""
+
+    def __init__(self, scene: Scene, subject: Subject, *, calm: bool) -> None:
+        self._scene = scene
+        self._subject = subject
+        self._luck = scene.luck
+        self._run_id = subject.run_id
+        waits = subject.tale.signals() if subject.tale is not None else []
+        self._signals: list[tuple[str, Any]] = [(name, name) for name in waits] + list(scene.signals.items())
+        drawn = self._luck.random()
+        self.cancels = not calm and drawn < 0.04
+        self._pauses = 1 if not calm and 0.04 <= drawn < 0.2 else 0
+        self._rewinds = 1 if not calm and 0.2 <= drawn < 0.35 and subject.of is None else 0
+        self._tidies = 4 if scene.tidies else 0
+        self._read = 0
+        """Rows of the log that were looked at, for the questions in them."""
+        self._open: dict[str, Any] = {}
+        self.acknowledged: set[str] = set()
+        """Questions to which somebody was told that their answer has come."""
+        self._forks = not calm and 0.3 <= drawn < 0.4 and subject.tale is not None and subject.of is None
+
+    async def attend(self) -> None:
+        """Until the run is over."""
+        while not self._exists():
+            await self._ask(self._start)
+        while True:
+            row = self._scene.disk.run(self._run_id)
+            if row.status in _OVER:
+                return self._fork() if self._forks and row.status == "completed" else None
+            await self._see_to(row.status)
+            await asyncio.sleep(self._luck.choice((0.05, 0.2, 0.6)))
+
+    def _exists(self) -> bool:
+        with suppress(HoldfastError):
+            return bool(self._scene.disk.run(self._run_id))
+        return False
+
+    async def _start(self, engine: Engine) -> None:
+        if self._subject.of is not None:
+            await engine.fork(self._subject.of, run_id=self._run_id)
+            return
+        subject = self._subject
+        await engine.start(
+            subject.flow, subject.given, run_id=self._run_id, queue=subject.queue, priority=subject.priority
+        )
+
+    async def _see_to(self, status: str) -> None:
+        luck, run_id = self._luck, self._run_id
+        if status == "paused" and luck.random() < 0.5:
+            await self._ask(lambda engine: engine.resume(run_id), waits=False)
+        elif status == "failed":
+            await self._repair()
+        elif self.cancels and self._scene.faults.happened and luck.random() < 0.3:
+            await self._ask(lambda engine: engine.cancel(run_id))
+        elif self._pauses and luck.random() < 0.5:
+            self._pauses -= 1
+            await self._ask(lambda engine: engine.pause(run_id))
+        elif self._rewinds and status == "waiting" and luck.random() < 0.5:
+            await self._rewind()
+        elif self._signals and luck.random() < 0.6:
+            await self._tell()
+        if self._tidies and luck.random() < 0.5:
+            await self._tidy()
+        await self._answer()
+
+    async def _tidy(self) -> None:
+        """Have older checkpoints retired, and a base put in the place of the events before the last ones."""
+        self._tidies -= 1
+        kept, compact = self._luck.choice((1, 1, 2)), self._luck.random() < 0.8
+        await self._ask(lambda engine: engine.prune(self._run_id, kept, compact=compact))
+
+    async def _rewind(self) -> None:
+        """Have a node that has completed done over, and all that came behind it."""
+        disk = self._scene.disk
+        done = [row.node or "" for row in disk.events(self._run_id, kinds=("NodeCompleted",))]
+        if not done:
+            return
+        self._rewinds -= 1
+        node = self._luck.choice(done)
+        go_back = _go_back_and_tidy if self._tidies else _go_back
+        await self._ask(partial(go_back, self._run_id, node), waits=False)
+
+    def _fork(self) -> None:
+        """Another run goes on from one of the places that this one came through."""
+        disk = self._scene.disk
+        places = [row.seq for row in disk.events(self._run_id, kinds=("RunCreated", "NodeCompleted"))]
+        if self._scene.tidies:  # others may retire what came before until the fork is made
+            places = [history.checkpoints(disk, self._run_id)[-1].seq]
+        place = f"{self._run_id}@{self._luck.choice(places)}"
+        subject = msgspec.structs.replace(self._subject, run_id=f"{self._run_id}-fork", of=place)
+        self._scene.attend(subject)
+
+    async def _tell(self) -> None:
+        """Send a signal until somebody says it has come; now and then once more."""
+        number = self._luck.randrange(len(self._signals))
+        name, payload = self._signals[number]
+        told = await self._ask(
+            lambda engine: engine.signal(self._run_id, name, payload, id=f"{self._run_id} {name}")
+        )
+        if told and self._luck.random() < 0.9:
+            del self._signals[number]
+
+    async def _answer(self) -> None:
+        """Answer what is open in the log, sometimes."""
+        scene, blobs = self._scene, self._scene.disk.blobs
+        rows = scene.ledger.rows.get(self._run_id, [])  # in the log what was asked may be compacted away
+        for row in rows[self._read :]:
+            if row.kind == "QuestionAsked":
+                question = open_row(row, blobs).event
+                self._open[question.key] = question
+            elif row.kind == "QuestionAnswered":
+                self._open.pop(open_row(row, blobs).event.key, None)
+        self._read = len(rows)
+        for question in list(self._open.values()):
+            if self._luck.random() < 0.7:
+                value = scene.answers(question.node, question.iteration, question.options)
+                if await self._ask(partial(_answer, self._run_id, question.key, value)):
+                    self.acknowledged.add(question.key)
+
+    async def _repair(self) -> None:
+        """What failed for good, as drawn, is passed over with what it should have returned."""
+        state = history.load(self._scene.disk, self._run_id)
+        told = self._subject.tale
+        node = state.failure_node
+        if told is None or node is None or told.habits.get(node) != "doomed":
+            failure = state.failure.message if state.failure is not None else ""
+            raise Stuck(f"{self._run_id} failed at {node}: {failure}")
+        update = told.update(node, state.nodes[node].iteration, None, state.values["stage"])
+        await self._ask(lambda engine: engine.skip(self._run_id, node, update), waits=False)
+
+    async def _ask(self, do: Callable[[Engine], Any], *, waits: bool = True) -> bool:
+        """Have a process do something. False: it said no, or nothing; perhaps it was done all the same."""
+        open_ones = [process for process in self._scene.processes if process.engine is not None]
+        if not open_ones:
+            await asyncio.sleep(0.1)
+            return False
+        process = self._luck.choice(open_ones)
+        said: list[bool] = []
+
+        async def go(engine: Engine) -> None:
+            try:
+                await do(engine)
+            except RunFailed:
+                said.append(True)
+            except HoldfastError:
+                said.append(False)
+            else:
+                said.append(True)
+
+        assert process.engine is not None
+        process.loop.spawn(go(process.engine))
+        for wait in (0.01, 0.05, 0.2, 0.5, 1.0, 2.0) if waits else ():
+            await asyncio.sleep(wait)
+            if said or process.loop.dead:
+                break
+        return said == [True]
+
+
+async def _go_back(run_id: str, node: str, engine: Engine) -> None:
+    await engine.resume(run_id, restart_at=node)
+
+
+async def _go_back_and_tidy(run_id: str, node: str, engine: Engine) -> None:
+    """Somebody tidies while the rewind is on its way to the log."""
+    going = asyncio.ensure_future(engine.resume(run_id, restart_at=node))
+    await asyncio.sleep(0)
+    with suppress(HoldfastError):
+        await engine.prune(run_id, 1, compact=True)
+    await going
+
+
+async def _answer(run_id: str, key: str, value: Any, engine: Engine) -> None:
+    await engine.answer(run_id, key, value)
