@@ -66,8 +66,8 @@ _WHY = {
     ),
     "fleet, beside the best peer": "bounded by the same: the best peer is Burr, which writes one row a step and keeps no log.",
     "grow, chain of 1,000": (
-        "bodies are compressed to 0.93 of the payload (random text); the rows around them, two a step, add 0.16, pages that are "
-        "not full 0.2 and two snapshots of a state that is all of what was appended 0.28."
+        "bodies are compressed to 0.93 of the payload (random text); the rows around them, two a step, add 0.16 and pages that "
+        "are not full 0.2."
     ),
     "grow, loop of 1,000": "as above.",
     "resume, 1,000 nodes": (
@@ -78,10 +78,6 @@ _WHY = {
         "as for nodes of 100 ms: what is measured beside it, a raw commit after 10 ms of idling, varied by half within the run."
     ),
     "import holdfast": "Python itself was slow in this run: bare Python stands beside it.",
-    "a claim among 100,000 pending runs, postgres": (
-        "not known yet. The query reads no more pages, however many runs wait (a test counts them); presumably the commit of a "
-        "take was slow right after a hundred thousand runs had been written."
-    ),
     "an idle worker, sqlite": (
         "every statement is counted, begin and commit too: of the renewals, and of the looks for leases that ran out, of which "
         "nobody tells."
