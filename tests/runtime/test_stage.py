@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
+
+import pytest
 
 from holdfast.core.events import NodeStarted
 from holdfast.runtime.bodies import Body, Stopped
@@ -170,6 +173,26 @@ def test_others_get_the_event_loop_between_calls_that_lead_to_each_other() -> No
         enter(stage, node(3))
         await passes(8)
         assert order == ["node", "other", "node", "other", "node", "other", "node"]
+
+    play(scene)
+
+
+@pytest.mark.skipif(
+    sys.version_info < (3, 12), reason="an event loop starts no task at once before Python 3.12"
+)
+def test_an_event_loop_that_starts_tasks_at_once_changes_nothing() -> None:
+    async def scene(stage: Stage) -> None:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+        seen: list[int] = []
+
+        async def node(number: int) -> None:
+            seen.append(number)
+
+        enter(stage, node(1))
+        enter(stage, node(2))
+        assert not seen
+        await passes()
+        assert seen == [1, 2]
 
     play(scene)
 

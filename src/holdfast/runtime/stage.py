@@ -30,7 +30,7 @@ class Stage:
         self._queued.append((coroutine, context))
         # A task that somebody has cancelled before it began is done, and has left everything as it was.
         if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._take_up())
+            self._begin()
 
     async def _take_up(self) -> None:
         task = asyncio.current_task()
@@ -51,7 +51,13 @@ class Stage:
 
     def _leave(self) -> None:
         """Have another task go on with what is still queued."""
-        self._task = asyncio.get_running_loop().create_task(self._take_up()) if self._queued else None
+        self._task = None
+        if self._queued:
+            self._begin()
+
+    def _begin(self) -> None:
+        # Not by the loop's factory: one that starts tasks at once (Python 3.12) would start it inside whoever calls.
+        self._task = asyncio.Task(self._take_up(), loop=asyncio.get_running_loop())
 
 
 @types.coroutine
