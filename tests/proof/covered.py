@@ -23,7 +23,7 @@ COVERED = (
 TESTED_BY = (
     "tests/core", "tests/conformance", "tests/storage", "tests/acceptance/test_restore_killed.py",
     *(f"tests/runtime/test_{name}.py" for name in (
-        "recovery", "recovery_branches", "leases_kept", "lease_races", "worker", "many_runs")),
+        "recovery", "recovery_branches", "recovery_meanwhile", "leases_kept", "lease_races", "worker", "many_runs")),
 )  # fmt: skip
 
 

@@ -1,14 +1,18 @@
-"""The programs of PostgreSQL, where they are too old for what they are asked: what they say, and the way out."""
+"""The programs of PostgreSQL, where they fail or are too old for what they are asked: what they say, and the way out."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import psycopg
 import pytest
+from psycopg.pq import PGconn
 
 from holdfast.errors import StoreError
 from holdfast.storage import postgres_upkeep
+from holdfast.storage.postgres_address import Address
+from holdfast.storage.postgres_wire import _refusal
 
 TOO_OLD = {
     "pg_dump": "pg_dump: error: aborting because of server version mismatch",
@@ -24,6 +28,27 @@ def old_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         stand_in.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
         stand_in.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_what_psql_says_itself_comes_before_what_failed_because_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in = tmp_path / "psql"
+    stand_in.write_text("#!/bin/sh\ncat > /dev/null\necho 'psql: error: the disk is full' >&2\nexit 3\n")
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    address = Address("postgresql://me@/db?host=/nowhere")
+    with (
+        pytest.raises(StoreError, match="psql failed: psql: error: the disk is full"),
+        postgres_upkeep.script(address),
+    ):
+        raise StoreError("nobody takes what is written")
+
+
+def test_a_connection_that_ended_without_a_reason_is_gone() -> None:
+    ended = PGconn.connect(b"host=/nowhere")
+    assert isinstance(_refusal(ended, None), psycopg.OperationalError)
+    assert "nowhere" in str(_refusal(ended, None))
 
 
 @pytest.mark.usefixtures("old_programs")

@@ -1,0 +1,314 @@
+"""What a log, a snapshot or a definition does not say has its default. A default is therefore part of what is stored, and stays
+what it is for ever: stored runs would be read differently. A new field gets a line here; a line that is here is never changed.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from holdfast.core import commands, definition, difference, events, graph, run_state, topology
+from holdfast.core.events import KINDS, Changes, Encoded, decode, encode
+
+HEADER = {"execution": 1, "attempt": 1}
+SAID = {"by": None, "reason": None}
+EVENTS = {
+    "RunCreated": {"schedule": "eager", "options": {}, "labels": {}, "by": None, "trace_parent": None},
+    "RunForked": {"labels": None, **SAID},
+    "RunClaimed": {"outlived": False},
+    "RunResumed": {"holder": "", "nodes": None, "fresh": False, "force": False, "outlived": False, **SAID},
+    "RunRewound": {
+        "executions": {},
+        "crashes": {},
+        "active_s": 0.0,
+        "usd": 0.0,
+        "tokens": 0,
+        "fresh": {},
+        "signals": {},
+        **SAID,
+    },
+    "RunPaused": SAID,
+    "RunInterrupted": {"reason": None},
+    "RunCompleted": {},
+    "RunFailed": {"node": None},
+    "RunCancelled": SAID,
+    "ResumeRefused": {"by": None},
+    "StateEdited": SAID,
+    "StateUpgraded": {"inputs": {}},
+    "FlowChanged": {"rename": {}, "by": None},
+    "NodeScheduled": {**HEADER, "fresh": False, **SAID},
+    "NodeStarted": {**HEADER, "took": 1, "woken": False},
+    "NodeCompleted": {**HEADER, "changes": Changes(), "routes": None, "items": False, "artifacts": {}},
+    "NodeFailed": {**HEADER, "retry_at": None},
+    "NodeInterrupted": {**HEADER, "reason": "", "lost": False},
+    "NodeSkipped": {**HEADER, "changes": Changes(), "routes": None, "took": 0, "warning": None, **SAID},
+    "NodeRouted": HEADER,
+    "RoutingFailed": HEADER,
+    "NodeWaiting": {**HEADER, "item": None},
+    "NodeCheckpointed": {**HEADER, "item": None},
+    "NodeStreamed": {**HEADER, "item": None},
+    "StepCompleted": {**HEADER, "value": None, "item": None},
+    "CostIncurred": {**HEADER, "usd": 0.0, "tokens": 0},
+    "ItemsListed": HEADER,
+    "ItemStarted": HEADER,
+    "ItemCompleted": {**HEADER, "changes": Changes(), "artifacts": {}},
+    "ItemFailed": {**HEADER, "retry_at": None},
+    "LayerCompleted": {"changes": Changes(), "routes": {}},
+    "QuestionAsked": {
+        **HEADER,
+        "options": [],
+        "about": "interrupt",
+        "answer_schema": {},
+        "approving": [],
+        "slot": "",
+        "item": None,
+        "until": None,
+        "on_timeout": "fail",
+        "partial": {},
+    },
+    "QuestionAnswered": {**HEADER, "refused": False, "confidence": None, **SAID},
+    "TimerSet": {**HEADER, "item": None},
+    "TimerFired": {**HEADER, "item": None},
+    "SignalAwaited": {**HEADER, "until": None, "item": None},
+    "SignalReceived": {"payload": None, **SAID},
+}
+PARTS = {
+    events.Changes: {"set": {}, "append": {}, "merge": {}, "add": {}, "reduce": {}, "unset": []},
+    events.Failure: {"traceback": ""},
+    run_state.Items: {
+        "begun": 0,
+        "done": {},
+        "running": {},
+        "again": {},
+        "failed": {},
+        "attempts": {},
+        "failures": {},
+    },
+    run_state.NodeState: {
+        "status": "pending",
+        "iteration": 0,
+        "execution": 1,
+        "attempt": 0,
+        "failures": 0,
+        "crashes": 0,
+        "tries": 0,
+        "seconds": 0.0,
+        "started_at": 0.0,
+        "ended_at": 0.0,
+        "completed_seq": 0,
+        "retry_at": None,
+        "failure": None,
+        "question": None,
+        "input": None,
+        "items": None,
+        "routed": True,
+        "kept": {},
+        "parked": {},
+        "approved": False,
+        "answer": None,
+        "cut": "",
+        "asked": 0,
+        "fresh": 0,
+        "streamed": 0,
+        "usd": 0.0,
+        "tokens": 0,
+    },
+    run_state.Question: {
+        "about": "interrupt",
+        "answer_schema": {},
+        "approving": [],
+        "slot": "",
+        "item": None,
+        "until": None,
+        "on_timeout": "fail",
+        "partial": {},
+    },
+    run_state.Wait: {"item": None, "signal": None, "until": None},
+    run_state.Warned: {},
+    run_state.Held: {"items": []},
+    run_state.RunState: {
+        "status": "new",
+        "seq": 0,
+        "at": 0.0,
+        "flow": "",
+        "fingerprint": "",
+        "state_version": 1,
+        "schedule": "eager",
+        "created_at": 0.0,
+        "asked_at": 0.0,
+        "labels": {},
+        "options": {},
+        "parent": None,
+        "values": {},
+        "nodes": {},
+        "open": {},
+        "arrivals": {},
+        "running": 0,
+        "waiting": 0,
+        "failed": {},
+        "paused": False,
+        "layer": 0,
+        "held": {},
+        "writers": {},
+        "executions": {},
+        "fresh": {},
+        "questions": {},
+        "waits": {},
+        "signals": {},
+        "warnings": [],
+        "usd": 0.0,
+        "tokens": 0,
+        "failure": None,
+        "failure_node": None,
+        "active_s": 0.0,
+        "path": [],
+        "since": 1,
+    },
+    definition.QuestionOptions: {
+        "text": "",
+        "options": [],
+        "answer_schema": {},
+        "into": None,
+        "timeout_s": None,
+        "on_timeout": "fail",
+    },
+    definition.NodeOptions: {
+        "join": "all",
+        "each": False,
+        "limit": 16,
+        "idempotent": True,
+        "on_interrupt": "rerun",
+        "timeout_s": None,
+        "retry": {},
+        "agent": "engine",
+        "approve": None,
+        "question": None,
+        "safe_to_fail": False,
+        "crash_limit": 3,
+        "executor": "thread",
+        "memory_limit": None,
+    },
+    definition.Definition: {
+        "edges": [],
+        "branches": {},
+        "schedule": "eager",
+        "max_iterations": 1000,
+        "max_parallel": 64,
+        "state_version": 1,
+        "state": {},
+    },
+}
+
+
+def defaults(kind: type[msgspec.Struct]) -> dict[str, object]:
+    """Field -> what it is where nothing is said; the others have to be given."""
+    found = {}
+    for field in msgspec.structs.fields(kind):
+        if field.default_factory is not msgspec.NODEFAULT:
+            found[field.name] = field.default_factory()
+        elif field.default is not msgspec.NODEFAULT:
+            found[field.name] = field.default
+    return found
+
+
+def written_exactly(one: object, other: object) -> bool:
+    """1, 1.0 and true are three things."""
+    return one == other and msgspec.json.encode(one) == msgspec.json.encode(other)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_an_event_does_not_say_stays_what_it_was(kind):
+    assert written_exactly(defaults(KINDS[kind]), EVENTS[kind])
+    assert KINDS[kind].VERSION == 1, "a new version has an upcaster, and both are told of here"
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
+def test_what_a_snapshot_or_a_definition_does_not_say_stays_what_it_was(part):
+    assert written_exactly(defaults(part), PARTS[part])
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
+def test_what_has_its_default_is_not_written(part):
+    assert part.__struct_config__.omit_defaults
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *KINDS.values(),
+        events.Event,
+        events.NodeEvent,
+        events.Changes,
+        events.Failure,
+        events.Stored,
+        events.Encoded,
+        definition.QuestionOptions,
+        definition.NodeOptions,
+        definition.Definition,
+        commands.Command,
+        *commands.AnyCommand.__args__,
+        graph.Node,
+        graph.Branch,
+        graph.Retry,
+        topology.Topology,
+        topology.Loop,
+        difference.Difference,
+        difference.Changed,
+        difference.OptionChanged,
+        difference.BranchChanged,
+    ],
+    ids=lambda kind: kind.__name__,
+)
+def test_facts_definitions_commands_and_shapes_are_frozen(kind):
+    assert kind.__struct_config__.frozen
+
+
+BY_NAME = [
+    *KINDS.values(),
+    definition.QuestionOptions,
+    definition.NodeOptions,
+    definition.Definition,
+    graph.Retry,
+    difference.Difference,
+]
+
+
+@pytest.mark.parametrize("kind", BY_NAME, ids=lambda kind: kind.__name__)
+def test_what_events_and_definitions_say_is_said_by_name(kind):
+    with pytest.raises(TypeError, match="positional"):
+        kind("anything")
+
+
+def test_an_event_of_no_node_has_an_empty_header():
+    assert encode(events.RunPaused()) == Encoded("RunPaused", None, 0, 0, 0, b"")
+
+
+@pytest.mark.parametrize(
+    ("event", "body"),
+    [
+        (events.NodeStarted(node="a", iteration=1), {}),
+        (events.NodeStarted(node="a", iteration=1, took=2), {"took": 2}),
+        (events.NodeStarted(node="a", iteration=1, took=0), {"took": 0}),
+        (events.NodeStarted(node="a", iteration=1, woken=True), {"woken": True}),
+        (events.NodeStarted(node="a", iteration=1, took=0, woken=True), {"took": 0, "woken": True}),
+        (events.NodeCompleted(node="a", iteration=1), {}),
+        (events.NodeCompleted(node="a", iteration=1, items=True), {"items": True}),
+        (events.NodeCompleted(node="a", iteration=1, artifacts={"f": "x"}), {"artifacts": {"f": "x"}}),
+        (
+            events.NodeCompleted(node="a", iteration=1, changes=Changes(set={"n": 1})),
+            {"changes": {"set": {"n": 1}}},
+        ),
+        (
+            events.NodeCompleted(node="a", iteration=1, changes=Changes(unset=["n"])),
+            {"changes": {"unset": ["n"]}},
+        ),
+    ],
+)
+def test_the_two_most_frequent_events_are_written_as_any_other(event, body):
+    encoded = encode(event)
+    assert (msgspec.json.decode(encoded.body) if encoded.body else {}) == body
+    assert decode(encoded) == event
+
+
+def test_what_a_node_itself_has_kept_stands_under_the_number_that_snapshots_know():
+    assert run_state.NODE_LEVEL == -1
