@@ -160,19 +160,27 @@ def test_when_all_tasks_are_cancelled_before_they_begin_what_is_queued_is_still_
     play(scene)
 
 
-def test_others_get_the_event_loop_between_calls_that_lead_to_each_other() -> None:
-    async def scene(stage: Stage) -> None:
-        order: list[str] = []
+@pytest.mark.parametrize(
+    ("hold_s", "order"),
+    [(0.0, "node other node other node other node"), (0.002, "node node other other node node other")],
+)
+def test_calls_that_lead_to_each_other_hold_the_event_loop_up_for_a_moment(hold_s: float, order: str) -> None:
+    async def scene(_: Stage) -> None:
+        seen: list[str] = []
+        now = 0.0
+        stage = Stage(hold_s, lambda: now)
 
         async def node(left: int) -> None:
-            order.append("node")
+            nonlocal now
+            now += 0.001
+            seen.append("node")
             if left:
                 enter(stage, node(left - 1))
-                asyncio.get_running_loop().call_soon(order.append, "other")
+                asyncio.get_running_loop().call_soon(seen.append, "other")
 
         enter(stage, node(3))
         await passes(8)
-        assert order == ["node", "other", "node", "other", "node", "other", "node"]
+        assert " ".join(seen) == order
 
     play(scene)
 

@@ -188,7 +188,7 @@ class Engine(Working):
             resources=self._resources,
             blob_over=self.settings.blob_over,
             log_budget=self.settings.log_budget,
-            stage=Stage(),
+            stage=Stage(0.0) if self._inline else Stage(),
             threads=threads,
             executors=executors_on(threads),
             haunted={},

@@ -3,7 +3,8 @@
 Most such coroutines never wait, and a task of its own costs more than the call. So a task takes up everything that is queued,
 as long as nothing waits. A coroutine that waits keeps the task it is in, for itself alone, and what is queued behind it goes on
 in another one: whoever asks for the current task inside a node, or waits there, sees what he would see anyway. What is
-queued while others are called has to wait for the next pass of the event loop.
+queued while others are called is called with them, but the event loop is not held up for longer than a moment: then it waits
+for the next pass.
 
 Each coroutine runs in the context that it is given: what one sets is not there for the next.
 """
@@ -11,17 +12,23 @@ Each coroutine runs in the context that it is given: what one sets is not there 
 from __future__ import annotations
 
 import asyncio
+import time
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from typing import Any
 
+HOLD_S = 0.002
+"""How long what follows from each other is called without a pass of the event loop in between: a few steps of a run."""
+
 
 class Stage:
     """The coroutines of one event loop that are to be called. They must not raise."""
 
-    def __init__(self) -> None:
+    def __init__(self, hold_s: float = HOLD_S, timer: Callable[[], float] = time.perf_counter) -> None:
+        self._hold_s = hold_s
+        self._timer = timer
         self._queued: deque[tuple[Coroutine[Any, Any, None], Context]] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -35,13 +42,13 @@ class Stage:
     async def _take_up(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        left = len(self._queued)
+        left, until = len(self._queued), self._timer() + self._hold_s
         try:
             # What cancels a task is meant for what has just ended in it, not for what comes behind that.
             while self._queued and self._task is task and not task.cancelling():
-                if not left:  # what has come meanwhile: others want the event loop, too
+                if left <= 0 and self._timer() >= until:  # others want the event loop, too
                     await _next_pass()
-                    left = len(self._queued)
+                    left, until = len(self._queued), self._timer() + self._hold_s
                 left -= 1
                 coroutine, context = self._queued.popleft()
                 await _within(context, coroutine, self._leave)
