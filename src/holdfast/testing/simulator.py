@@ -1,7 +1,7 @@
 """A simulated world: the real engine, several workers, one disk, and everything that can go wrong between them, from one seed.
 
     report = simulate(flow, {"ticket": "T-1"}, seeds=range(200))
-    assert not report.violations, report
+    assert report.ok, report
 
 Owns the processes of a schedule; hands attend to its runs (`simulator_hands`). Nothing real is touched: no thread, no socket,
 no wall clock; the disk is a memory store unless another is given. A seed also draws how the engines are set up (durability,
@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from holdfast.core.graph import Flow
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, SettingError
 from holdfast.runtime import asking, history, journal, settings
 from holdfast.runtime import engine as engines
 from holdfast.runtime.commits import Commits
@@ -37,6 +37,7 @@ from holdfast.storage.memory import MemoryStore
 from holdfast.testing import checker
 from holdfast.testing import simulator_oracle as oracle
 from holdfast.testing.clock import STARTS_AT
+from holdfast.testing.fakes import Answer, Receiver, require_answers
 from holdfast.testing.simulator_faults import (
     LEASE_TTL_S,
     STALLS_S,
@@ -52,19 +53,20 @@ from holdfast.testing.simulator_flows import (
     WORLD,
     Reached,
     Witness,
-    answer_to,
     tale,
     watching,
     witnessed,
 )
-from holdfast.testing.simulator_hands import Answers, Hand, Subject
+from holdfast.testing.simulator_hands import Answers, Hand, Subject, answers_of
 from holdfast.testing.simulator_loop import Killed, Loop, Stuck, World
 
 PATIENCE_S = 60.0
 """Of virtual time: no run takes that long once the faults are over."""
 _COLLECT_EVERY = 64
-_VERIFIED = 2
-"""Of so many schedules one is folded from its first event and from its snapshots; the checker reads the others."""
+_VERIFIED = 4
+"""Of so many schedules one is folded from its first event and from its snapshots, and one is read by the checker. What was
+written and said is judged in all of them.
+"""
 _NARROW = "narrow"
 """A queue of which one run at a time may be held."""
 _NARROW_SHARE = 0.4
@@ -73,6 +75,8 @@ _packed = msgspec.msgpack.Encoder().encode
 
 Disk: TypeAlias = Callable[[Callable[[], float], Callable[[Holder], bool | None]], Store]
 """Makes the disk of a world, given its clock and whether a holder is known to be dead."""
+Effects: TypeAlias = dict[str, Counter[str]]
+"""Receiver -> what it did, and how often."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +114,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     faults_each: list[int]
     violations: list[Violation]
 
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+    def __bool__(self) -> bool:
+        return self.ok
+
     def __str__(self) -> str:
         """The figures, one line each."""
         return "\n".join(f"{name:<24}{value}" for name, value in figures(self).items())
@@ -120,36 +131,75 @@ def simulate(
     input: Any = None,
     seeds: Iterable[int] = range(200),
     *,
-    answers: Answers | None = None,
+    answers: Mapping[str, Answer] | Answers | None = None,
     signals: Mapping[str, Any] | None = None,
     resources: Mapping[str, Any] | None = None,
     compare: Callable[[dict[str, Any]], Any] = lambda values: values,
 ) -> Report:
     """Run a flow once without faults, then once per seed with two or three workers that crash, pause, lose replies and come
     back. Reports every difference in the final state (as `compare` sees the values), every node that ran although its end was
-    recorded, and every run that got stuck.
+    recorded, what a `Receiver` among `resources` was asked for more or less often, and every run that got stuck. A run that does
+    not complete without faults is the only thing reported then.
 
     Nodes must do nothing but compute and wait by asyncio or their context: in a simulated world there are no threads and no
-    sockets. `answers(node, iteration, options)` says what is answered (default: the first option, `approve` and `retry` before
-    others), `signals` what the run is told.
+    sockets. `answers` are found by the name of the node that asks: a value, a list (one for each iteration of the node) or a
+    function of the question; or all are given by a function, `answers(node, iteration, options)`. By default the first option is
+    taken, `approve` and `retry` before others. `signals` are what the run is told. Raises `StateError` for a wrong input,
+    `AnswerRefused` and `SettingError` for what nobody could be told.
     """
-    watched = witnessed(flow)
-    subject = Subject("r", watched, input)
+    if answers is not None and not callable(answers):
+        require_answers(flow, answers, keys=False)
+    if signals is not None and not isinstance(signals, Mapping):
+        raise SettingError(f"signals={signals!r}: give a dict of names and payloads, e.g. {{'paid': 12}}")
+    flow.state.dump({} if input is None else input)  # refused here, not by every worker in turn
+    subject = Subject("r", witnessed(flow), input)
     told: dict[str, Any] = {
-        "answers": answers,
+        "answers": {} if answers is None else answers,
         "signals": dict(signals or {}),
         "resources": dict(resources or {}),
     }
-    calm = Schedule(0, [subject], calm=True, **told).run()
+    calm, expected = _played(Schedule(0, [subject], calm=True, **told))
+    if calm.violations:
+        need = "What it needs is given with answers=, signals= and resources="
+        wrong = [f"without any fault: {text}. {need}" for text in calm.violations]
+        return report_of([msgspec.structs.replace(calm, violations=wrong)])
     outcomes: list[Outcome] = []
     for seed in seeds:
-        outcome = Schedule(seed, [subject], **told).run()
-        ended, expected = outcome.states.get("r"), calm.states.get("r")  # none where it was called off
-        if ended is not None and expected is not None and compare(ended) != compare(expected):
-            differs = f"r: it came to {ended}, and without faults to {expected}"
-            outcome = msgspec.structs.replace(outcome, violations=[*outcome.violations, differs])
-        outcomes.append(outcome)
-    return report_of([calm, *outcomes] if calm.violations else outcomes)
+        outcome, effects = _played(Schedule(seed, [subject], **told))
+        differs = _differences(calm, outcome, compare)
+        if effects is not None and expected is not None:
+            differs += _effects_that_differ(expected, effects)
+        outcomes.append(msgspec.structs.replace(outcome, violations=[*outcome.violations, *differs]))
+    return report_of(outcomes)
+
+
+def _played(scene: Schedule) -> tuple[Outcome, Effects | None]:
+    """A schedule, and what receivers did in it; None where the run was called off or somebody had a part of it done over."""
+    receivers = [one for one in scene.resources.values() if isinstance(one, Receiver)]
+    for receiver in receivers:
+        receiver.reset()
+    outcome = scene.run()
+    if "r" not in outcome.states or scene.disk.run("r").rewinds:
+        return outcome, None
+    return outcome, {receiver.name: Counter(map(repr, receiver.done)) for receiver in receivers}
+
+
+def _differences(
+    calm: Outcome, outcome: Outcome, compare: Callable[[dict[str, Any]], Any]
+) -> list[str]:
+    ended, expected = outcome.states.get("r"), calm.states.get("r")  # none where it was called off
+    if ended is None or expected is None or compare(ended) == compare(expected):
+        return []
+    return [f"r: it came to {ended}, and without faults to {expected}"]
+
+
+def _effects_that_differ(expected: Effects, found: Effects) -> list[str]:
+    return [
+        f"r: {what:.100} happened {found[name][what]} times at {name!r}, and without faults {usual[what]}"
+        for name, usual in expected.items()
+        for what in sorted({*usual, *found[name]})
+        if usual[what] != found[name][what]
+    ]
 
 
 def simulate_random(seeds: Iterable[int], *, disk: Disk | None = None) -> Iterator[Outcome]:
@@ -334,7 +384,7 @@ class Schedule:
         *,
         disk: Disk | None = None,
         calm: bool = False,
-        answers: Answers | None = None,
+        answers: Mapping[str, Answer] | Answers | None = None,
         signals: dict[str, Any] | None = None,
         resources: dict[str, Any] | None = None,
     ) -> None:
@@ -342,7 +392,7 @@ class Schedule:
         self.seed = seed
         self.subjects = list(subjects)
         self.resources = resources or {}
-        self.answers = answers or answer_to
+        self.answers = answers_of(answers)
         self.signals = signals or {}
         self.world = World(luck)
         self.faults = Faults(luck)
@@ -373,7 +423,7 @@ class Schedule:
         ways: tuple[Durability, ...] = ("sync", "sync", "sync", "sync", "async", "exit")
         self.durability: Durability = luck.choice(ways) if not calm else "sync"
         if self.durability == "exit":  # there are fewer calls at which anything could go wrong
-            self.faults.first_at = min(self.faults.first_at, 8)
+            self.faults.first_at = min(self.faults.first_at, 4)
         self.tidies = not calm and luck.random() < _TIDY_SHARE
         self.keep_checkpoints = luck.choice((None, 2)) if self.tidies else None
 

@@ -399,10 +399,22 @@ def _ended(
 
 
 def routed(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
-    """Where a recorded visit leads was decided with it: no router is asked about it again."""
+    """Where a recorded visit leads was decided with it: no router is asked about it again. (One that a rewind does over is
+    another execution, also where the rewind itself was lost with its process before it was durable.)
+    """
     if walk.tale is None or walk.tale.flow.definition.schedule == "layered" or walk.rewound:
         return []
-    ends = {visit[:2]: ledger.when[walk.run_id, seq] for visit, seq in walk.ends.items() if visit[3] is None}
+    executed = {visit[:3] for visit in walk.ends}
+    lost = {
+        (seen.node, seen.iteration)
+        for seen in (witness.entries if walk.loose else ())
+        if seen.run_id == walk.run_id and (seen.node, seen.iteration, seen.execution) not in executed
+    }
+    ends = {
+        visit[:2]: ledger.when[walk.run_id, seq]
+        for visit, seq in walk.ends.items()
+        if visit[3] is None and visit[:2] not in lost
+    }
     return [
         f"{walk.run_id}: the router of {node}.{iteration} was asked again, behind its recorded decision"
         for turn, flow, node, iteration, held in witness.routed
