@@ -47,8 +47,11 @@ SNAPSHOT_EVENTS_MAX = 4000
 """A tail below both is folded in some 60 ms; a snapshot of a state that grows with its log would double what is stored."""
 SNAPSHOT_EVENTS_LIGHT = 250
 """A tail of this many events takes longer to fold than a light state to load: 15 µs an event beside 1 µs per 200 bytes."""
-_LIGHT_FOR_EVENT = 400
-"""Bytes of a state that count as light, for each event of the tail."""
+_SMALL_BYTES = 128 * 1024
+_LIGHT_FOR_EVENT = {True: 400, False: 200}
+"""Bytes that count as light, for each event of the tail, of a small state (a thousand nodes) and of a larger one, of which
+every snapshot is felt.
+"""
 WARN_BYTES = 500_000
 """Of log for one checkpoint: worth a warning."""
 _LIGHT_BYTES = 50_000
@@ -344,7 +347,8 @@ class Journal:
         tail_bytes = self._tail_bytes + _ROW_BYTES * tail_events
         heavy = max(SNAPSHOT_BYTES_MIN, 4 * self._state_bytes)
         if tail_bytes < heavy and tail_events < SNAPSHOT_EVENTS_MAX:
-            light = self._state_bytes + tail_bytes <= _LIGHT_FOR_EVENT * tail_events
+            most = _LIGHT_FOR_EVENT[self._state_bytes <= _SMALL_BYTES] * tail_events
+            light = self._state_bytes + tail_bytes <= most
             if tail_events < SNAPSHOT_EVENTS_LIGHT or not light:
                 return (), ()
         body = run_state.dump(self.state)
