@@ -178,7 +178,7 @@ def _again() -> str:
     return (
         "## Measure it yourself\n\n"
         "```sh\n"
-        "make bench        # about five minutes; the peers are installed into bench/peers/.venv\n"
+        "make bench        # about four minutes; the peers are installed into bench/peers/.venv\n"
         "make bench-full   # more rounds, peers at full size, and a fleet of workers\n"
         "```\n\n"
         "Every figure of every round is kept as JSON in `bench/results/`; "
