@@ -211,7 +211,7 @@ def test_doctor_tells_what_stands_still_with_the_command_that_carries_it_on(cli:
         "asks": "question",
         "failed": "failed",
     }
-    assert "resume failed work.py" in json.dumps(told.json)
+    assert "resume failed FILE.py" in json.dumps(told.json)  # work.py would be refused
 
 
 def test_doctor_finds_a_run_whose_process_died(cli: Cli, place: Path) -> None:

@@ -259,7 +259,7 @@ def test_a_gate_is_asked_rejected_forced_and_approved(cli: Cli, place: Path) -> 
     assert approved.code == Exit.OK
     assert approved.out.splitlines()[:2] == [
         'answered  r1 publish.1.1#2: "approve"',
-        "  nobody executes the run",
+        "  nobody executes the run now. A worker that knows its flow takes it up; without one:",
     ]
     assert "$ holdfast resume r1 FILE.py" in approved.out
     assert "Why:  answered by agent:x, and nobody executes it" in cli("show", "r1").out
@@ -296,7 +296,10 @@ def test_a_signal_is_taken_before_and_after_the_wait(cli: Cli) -> None:
     assert ended.err.splitlines()[-3] == "  collect waits for the signal 'paid'"
     assert "  $ holdfast signal after paid   # tell it that" in ended.err
     sent = cli("signal", "after", "paid", '{"usd": 3}', "--by", "bank")
-    assert sent.out.splitlines()[:2] == ['told  after paid: {"usd": 3}', "  nobody executes the run"]
+    assert sent.out.splitlines()[:2] == [
+        'told  after paid: {"usd": 3}',
+        "  nobody executes the run now. A worker that knows its flow takes it up; without one:",
+    ]
     assert "told 'paid' by bank, and nobody executes it" in cli("show", "after").out
     ended = cli("resume", "after", "post.py:waits")
     assert (ended.code, "paid {'usd': 3}" in ended.out) == (Exit.OK, True)

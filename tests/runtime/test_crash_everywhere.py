@@ -211,16 +211,18 @@ def test_a_run_that_fails_anyway_fails_wherever_it_crashes() -> None:
     def fails(state: Order) -> None:
         raise ValueError("always")
 
-    report = crash_everywhere(one(fails), Order())
+    report = crash_everywhere(one(fails), Order(), ends="failed")
     assert report.status == "failed"
     assert report.ok, report
 
 
 def test_a_run_that_waits_for_an_answer_nobody_gives_waits_wherever_it_crashes() -> None:
-    report = crash_everywhere(careful(), Order(), resources={"bank": Receiver()}, answers={"verdict": "yes"})
+    given: dict[str, Any] = {"resources": {"bank": Receiver()}, "answers": {"verdict": "yes"}}
+    report = crash_everywhere(careful(), Order(), ends="failed", **given)
     assert report.status == "failed"  # the signal does not come in time
+    assert report.ok, report
     waits = Graph("waits", Order).ask("sure", "Sure?").chain(START, "sure", END).compile()
-    report = crash_everywhere(waits, Order())
+    report = crash_everywhere(waits, Order(), ends="waiting")
     assert report.status == "waiting"
     assert report.ok, report
 

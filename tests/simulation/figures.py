@@ -45,7 +45,9 @@ def play(first: int, step: int, seconds: float) -> list[Outcome]:
     over_at = time.monotonic() + seconds
     for count, seed in enumerate(itertools.count(first, step)):
         outcome = schedule(seed).run()
-        if outcome.faults or outcome.violations:  # one in a thousand is over before its first fault: it does not count
+        if (
+            outcome.faults or outcome.violations
+        ):  # one in a thousand is over before its first fault: it does not count
             outcomes.append(Outcome(**{**_fields(outcome), "states": {}}))
         if count % _COLLECT_EVERY == 0:
             gc.collect()

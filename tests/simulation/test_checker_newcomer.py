@@ -43,7 +43,9 @@ async def answered(store: Any, question: str) -> None:
 
 @pytest.mark.parametrize("again", [False, True], ids=["into another store", "into the same store"])
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_a_run_that_was_put_back_from_an_archive_has_no_violation(kind: str, again: bool, tmp_path: Path) -> None:
+def test_a_run_that_was_put_back_from_an_archive_has_no_violation(
+    kind: str, again: bool, tmp_path: Path
+) -> None:
     def opened(name: str) -> Any:
         return MemoryStore() if kind == "memory" else SqliteStore(tmp_path / name)
 
@@ -150,7 +152,9 @@ def test_a_store_in_memory_is_found_by_its_name() -> None:
     store.close()
 
 
-def test_a_store_in_postgresql_is_checked_by_its_url(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_in_postgresql_is_checked_by_its_url(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     postgres = pytest.importorskip("holdfast.storage.postgres")
     sys.path.insert(0, str(HERE.parent))
     from postgres_server import drop_schema, schema_for, shared_url

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from holdfast.cli import flow_files, options, screen, stores
+from holdfast.cli import flow_files, options, program, screen, stores
 from holdfast.cli.app import CARE, command
 from holdfast.cli.exits import Exit
 from holdfast.cli.gauge import gauge
@@ -91,8 +91,8 @@ def prune(
 ) -> None:
     """Retire checkpoints of a run, or delete runs that ended.
 
-    Without RUN and options the policies of [tool.holdfast.retention] decide. What something still needs stays, and is told
-    with the reason.
+    Without RUN and options the policies of [tool.holdfast.retention] decide. What something still needs stays; of runs that ended
+    it is told with the reason.
     """
     of_runs = (older_than, keep, status, flow)
     if run_id is not None:
@@ -139,7 +139,8 @@ def _policies(
     older_than: str | None, keep: int | None, status: list[str] | None, flow: str | None, archive: str | None
 ) -> tuple[list[Policy], str | None]:
     if older_than is None and keep is None and status is None and flow is None:
-        found, place = retention.policies(settings.project_table().get("retention", {}))
+        where = f"{flow_files.project_file()}: [tool.holdfast.retention]"
+        found, place = retention.policies(settings.project_table().get("retention", {}), where)
         if not found:
             raise SettingError(
                 "say which runs may go: --older-than 30d, --keep 1000, or both; or list policies in pyproject.toml under "
@@ -282,15 +283,21 @@ def unarchive(
 
     The store is made if it is missing. Twice is once; another run of that id is not replaced.
     """
+    known = False
+
+    def found() -> None:
+        nonlocal known
+        known = True
 
     async def use(engine: Engine) -> str:
-        return archives.put_back(engine.store, place)
+        return archives.put_back(engine.store, place, on_known=found)
 
     run_id = stores.read(store, use, create=True)
     if as_json:
-        screen.say_json({"id": run_id, "place": remote.shown(place)})
+        screen.say_json({"id": run_id, "place": remote.shown(place), "repeated": known})
         return
-    screen.say(("back  ", "bold green"), run_id)
+    told = f"{run_id}: it was there already, as it was archived; nothing changed" if known else run_id
+    screen.say(("known  " if known else "back  ", "bold green"), told)
     say_ways([Way(line("show", run_id, store=store), "look at it")])
 
 
@@ -361,13 +368,17 @@ def doctor(
     """Say which runs cannot go on and why, and whether the store is well.
 
     Every run comes with the command that carries it on. With flows (FILE, or those of the project) it also tells which changed.
+    What waits for a worker, or is past its time, is told after 60 seconds; everything else at once.
     """
     flows = _flows(file)
 
     async def use(engine: Engine) -> list[tuple[doctors.Finding, list[Way]]]:
         known = {flow.name: flow for flow in flows} if flows is not None else None
         found = doctors.examine(engine.store, known, SystemClock().now())
-        return [(finding, await _ways(engine, finding, file, store)) for finding in found]
+        return [
+            (finding, await _ways(engine, finding, _file_for(finding, file, known), store))
+            for finding in found
+        ]
 
     found = stores.read(store, use)
     problems = [finding for finding, _ in found if not finding.waits]
@@ -390,18 +401,42 @@ def _flows(file: str | None) -> list[Flow[Any]] | None:
     return flow_files.project_flows(all_of_them=True) if flow_files.has_project_flows() else None
 
 
+def _file_for(finding: doctors.Finding, file: str | None, known: dict[str, Flow[Any]] | None) -> str | None:
+    """The file to name in a command: not the one that was looked into and has not the flow, or not in the shape it needs."""
+    lacks = known is not None and finding.flow is not None and finding.flow not in known
+    return "FILE.py" if lacks or finding.takes is None else file
+
+
 async def _ways(engine: Engine, finding: doctors.Finding, file: str | None, store: str | None) -> list[Way]:
     if finding.run_id is None:
         return []
     if finding.kind == "unreadable":
         return [Way(line("verify", finding.run_id, store=store), "see what is wrong with it")]
     try:
-        stands = await standing(engine, await engine.get(finding.run_id), file=file, store=store)
+        run = await engine.get(finding.run_id)
+        stands = await standing(engine, run, file=file, store=store, takes=finding.takes or ())
     except HoldfastError:
         return []
     if finding.kind == "queue full":
         return [Way(line_of("queue", store), "see the queues; raise the limit, or wait"), *stands.ways]
+    if finding.takes != ():
+        return _of_changed(finding, store, stands.ways)
     return stands.ways
+
+
+def _of_changed(finding: doctors.Finding, store: str | None, ways: list[Way]) -> list[Way]:
+    """What carries a run on whose flow has another shape now, each with what has to be true for it."""
+    renamed = [pair.replace("=", " is called ") + " now" for pair in finding.takes or () if "=" in pair]
+    provided = f"if {' and '.join(renamed)}" if renamed else "with the flow as it is now"
+    if finding.takes is None:
+        provided = "with the code that it was made with"
+        places = line("checkpoints", finding.run_id or "", store=store)
+        ways = [*ways, Way(places, "or fork it from a place before the change")]
+    resumes = f"{program.name()} resume "
+    return [
+        Way(way.command, f"{way.does} ({provided})") if way.command.startswith(resumes) else way
+        for way in ways
+    ]
 
 
 def _say_findings(found: list[tuple[doctors.Finding, list[Way]]]) -> None:

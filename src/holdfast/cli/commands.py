@@ -65,6 +65,7 @@ class _ByFamily(TyperGroup):
             return super().invoke(ctx)
         except Exception as error:
             _hint_at_dashes(error)
+            _name_the_value(error)
             raise
 
     def main(self, *args: Any, **options: Any) -> Any:
@@ -91,6 +92,15 @@ def _hint_at_dashes(error: Exception) -> None:
     given = getattr(error, "option_name", "")
     if is_wrong_option(error) and given.removeprefix("-")[:1].isdigit():
         error.message = f"{error.message}. If it is a value, put -- before it."  # type: ignore[attr-defined]
+
+
+def _name_the_value(error: Exception) -> None:
+    """Where a value does not fit its option, some versions of typer keep to themselves which value."""
+    faults = getattr(error.__cause__, "errors", None)
+    if is_wrong_option(error) and callable(faults):
+        given = repr(faults()[0].get("input"))
+        if given not in error.message:  # type: ignore[attr-defined]
+            error.message = f"{given}: {error.message}"  # type: ignore[attr-defined]
 
 
 app = typer.Typer(

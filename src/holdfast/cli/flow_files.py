@@ -101,12 +101,15 @@ def project_flows(wanted: str | None = None, *, all_of_them: bool = False) -> li
         raise SettingError(
             '[tool.holdfast] flows in pyproject.toml must be a list of files, as in ["report.py:flow"]'
         )
-    folder = next(
-        (place for place in (Path.cwd(), *Path.cwd().parents) if (place / "pyproject.toml").is_file()),
-        Path.cwd(),
-    )
+    folder = project_file().parent
     files = [os.path.relpath(folder / entry) for entry in listed]
     return [flow for file in files for flow in (flows_in(file) if all_of_them else _flows_of(file, wanted))]
+
+
+def project_file() -> Path:
+    """The nearest pyproject.toml; where there is none, where it would be."""
+    places = (place / "pyproject.toml" for place in (Path.cwd(), *Path.cwd().parents))
+    return next((file for file in places if file.is_file()), Path.cwd() / "pyproject.toml")
 
 
 def has_project_flows() -> bool:

@@ -154,6 +154,8 @@ def _say_stopped(listed: list[_Listed], store: str | None) -> None:
         )
     if begun_by_nobody:
         screen.say(f"\n{screen.count(len(begun_by_nobody), 'run')} recorded, and executed by nobody.")
+    if cut or interrupted or told_runs or begun_by_nobody:
+        screen.say("A worker that knows the flow takes such a run up by itself; without one:")
     say_ways([
         _carries_on(one, store) for one in [*cut, *interrupted, *told_runs, *begun_by_nobody][:_WAYS_MAX]
     ])  # fmt: skip

@@ -17,7 +17,7 @@ Store = Annotated[
     typer.Option(
         "--store",
         metavar="URL",
-        help="Where runs are kept: a path or URL. Default: HOLDFAST_STORE or .holdfast/runs.db.",
+        help="Where runs are kept: a path, or postgresql://…. Default: HOLDFAST_STORE or .holdfast/runs.db.",
     ),
 ]
 AsJson = Annotated[

@@ -189,7 +189,8 @@ def _say_rest(run: Run[Any], stands: Standing, holder_does: str) -> None:
     if run.held_by is not None:
         screen.say(f"  {run.held_by} executes the run, and {holder_does}")
         return
-    screen.say(f"  {'nobody executes the run' if stands.told else stands.why}")
+    taken = "nobody executes the run now. A worker that knows its flow takes it up; without one:"
+    screen.say(f"  {taken if stands.told else stands.why}")
     say_ways(stands.ways)
 
 

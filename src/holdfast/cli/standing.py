@@ -160,8 +160,11 @@ async def standing(
     file: str | None = None,
     store: str | None = None,
     run_base: str | None = None,
+    takes: tuple[str, ...] = (),
 ) -> Standing:
-    """How a run stands. What a command was called with stands in the commands that it suggests, too."""
+    """How a run stands. What a command was called with stands in the commands that it suggests, too. `takes`: what every
+    `resume` of it has to be told.
+    """
     row = engine.store.run(run.id)
     seen = look(engine, row, failed_too=True)
     kind = _ENDINGS.get(run.status)
@@ -169,7 +172,7 @@ async def standing(
     if seen.told:
         ended = await engine.events(run.id, run.seq - 1)
     why = _why(run, seen, ended=ended[-1] if ended else None, now=engine.store.now())
-    ways = _ways(run, seen, file=file, store=store, run_base=base_for(seen, run_base))
+    ways = _ways(run, seen, file=file, store=store, run_base=base_for(seen, run_base), takes=takes)
     return Standing(status=run.status, cut=seen.cut, told=seen.told, why=why, ways=ways, waits=seen.waits)
 
 
@@ -299,10 +302,18 @@ def base_for(seen: Look, given: str | None) -> str | None:
 
 
 def _ways(
-    run: Run[object], seen: Look, *, file: str | None, store: str | None, run_base: str | None
+    run: Run[object],
+    seen: Look,
+    *,
+    file: str | None,
+    store: str | None,
+    run_base: str | None,
+    takes: tuple[str, ...],
 ) -> list[Way]:
     def resume(does: str, *rest: str) -> Way:
-        typed = line("resume", run.id, *rest, file=file, store=store, run_base=run_base, executes=True)
+        typed = line(
+            "resume", run.id, *rest, *takes, file=file, store=store, run_base=run_base, executes=True
+        )
         return Way(typed, does)
 
     if run.status == "completed":

@@ -1,6 +1,7 @@
 """The way of a command to its store.
 
-Only `run` makes a store that is not there. Every other command says that there is none, and leaves nothing behind.
+Only what puts something into a store makes one that is not there (run, start, worker, unarchive, restore, demo). Every other
+command says that there is none, and leaves nothing behind, in a folder as in a database.
 Commands that only read open an engine that never holds a run; those that execute go through the blocking door, which turns
 SIGINT and SIGTERM into an orderly stop.
 """
@@ -12,11 +13,11 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from holdfast.errors import RunNotFound, StoreUnusable, did_you_mean
+from holdfast.errors import RunNotFound, SettingError, StoreUnusable, did_you_mean
 from holdfast.runtime import blocking, settings
 from holdfast.runtime.engine import Engine
+from holdfast.storage import urls
 from holdfast.storage.contract import Query
-from holdfast.storage.urls import sqlite_path
 
 T = TypeVar("T")
 Use = Callable[[Engine], Awaitable[T]]
@@ -83,11 +84,26 @@ def _no_place(missing: RunNotFound) -> RunNotFound:
 def require(store: str | None) -> None:
     """Refuse a store that would have to be made."""
     url = settings.resolve({"store": store}).store
-    path = os.path.expanduser(sqlite_path(url) or "")
-    empty = os.path.isfile(path) and not os.path.getsize(path)
-    if path and (empty or not os.path.exists(path)):
-        told = ": the file is empty" if empty else ""
+    if urls.is_there(url):
+        return
+    path = os.path.expanduser(urls.sqlite_path(url) or "")
+    if not path:
         raise StoreUnusable(
-            f"there is no store at {os.path.abspath(path)}{told}. `holdfast run` makes one; if there is one elsewhere, name "
-            "it with --store or HOLDFAST_STORE, or go to the folder that has it."
+            f"there is no store at {urls.shown(url)}. `holdfast run` makes one; if there is one elsewhere, name its database, "
+            "and its schema with ?schema=…, with --store or HOLDFAST_STORE."
+        )
+    told = ": the file is empty" if os.path.exists(path) else ""
+    raise StoreUnusable(
+        f"there is no store at {os.path.abspath(path)}{told}. `holdfast run` makes one; if there is one elsewhere, name "
+        "it with --store or HOLDFAST_STORE, or go to the folder that has it."
+    )
+
+
+def require_shared(store: str | None, verb: str) -> None:
+    """Refuse a store that nobody but this process would ever see, where the work is divided among several."""
+    if urls.is_memory(settings.resolve({"store": store}).store):
+        raise SettingError(
+            f"{verb} cannot use a memory:// store: it is seen by this process alone and ends with it, so that no run would ever "
+            "get from who starts it to a worker. Name one that both can open: --store runs.db, or postgresql://…; "
+            "`holdfast run` starts a run and executes it in one process, also in memory."
         )

@@ -69,6 +69,7 @@ def worker(
     """
     if concurrency is not None and concurrency < 1:
         raise SettingError(f"--concurrency {concurrency}: give a whole number, at least 1")
+    stores.require_shared(store, "worker")
     known = _flows_of([*(files or []), *(flows or [])])
     for name in queue or []:
         checked_queue(name)
@@ -213,6 +214,7 @@ def start(
 
     The same id with the same flow and input is the same run, so that starting it twice is harmless.
     """
+    stores.require_shared(store, "start")
     flow = flow_files.load_flow(file)
     chosen = run_id if run_id is not None else f"{flow.name[:40]}-{secrets.token_hex(4)}"
     value, labels = options.read_fields(given, "--input"), options.read_pairs(label or [], "--label")
@@ -262,8 +264,12 @@ def queue(
     debug: options.Debug = False,
 ) -> None:
     """List queues, or limit one over all workers of the store."""
-    if limit is not None and (no_limit or limit < 0):
-        raise SettingError("--limit takes a whole number, 0 or more, and goes without --no-limit")
+    if limit is not None and no_limit:
+        raise SettingError(f"--limit {limit} goes without --no-limit: give one of the two")
+    if limit is not None and limit < 0:
+        raise SettingError(
+            f"--limit {limit}: give a whole number, 0 or more; --no-limit takes the limit away"
+        )
     if name is None and (limit is not None or no_limit):
         raise SettingError(
             f"name the queue whose limit it is: {program.name()} queue {DEFAULT_QUEUE} --limit 5"

@@ -5,8 +5,8 @@ flow, the blobs it refers to, its snapshots and its events, all as stored; the l
 lines before. Bytes are in base64. It needs nothing beside it, and no store to be read: `zstdcat FILE`.
 
 Invariant: a run that was put back equals the one that was archived: the same rows, chain and blobs, so `verify` holds it to the
-same digest. It is then held by nobody, and its first lease has a new fence. Others may compact a run while it is archived: what
-was written is read back before `archive` returns, and one that is not whole is never given a name.
+same digest. It is then held by nobody, and its first lease has a new fence, above those its log tells of. Others may compact a
+run while it is archived: what was written is read back before `archive` returns, and one that is not whole is never given a name.
 
 No more than a piece of an archive is ever in memory. A long one is put back in several appends: until the last of them the run is
 `cancelled`, so that nobody carries a part of it on, and says in its error what it is. Putting it back again goes on with it.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -50,6 +50,7 @@ _PIECE_ROWS, _PIECE_BYTES = 5_000, 16 * 1024 * 1024
 """What is put back in one append."""
 _UNFINISHED = "It is being put back from an archive. If nobody does so any more, put it back again."
 _TRIES = 5
+_TAKE_UPS = ("RunClaimed", "RunResumed", "RunRewound")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
@@ -348,9 +349,11 @@ def read(file: str | os.PathLike[str]) -> Iterator[Part]:
         raise StoreCorrupt(f"{file} is cut off. Take another copy of it.")
 
 
-def put_back(store: Store, place: str | os.PathLike[str]) -> str:
-    """Put an archived run into a store: its id. Again does nothing. Raises `RunExists` where the id is taken by another run,
-    `StoreCorrupt` for an archive that is not whole.
+def put_back(
+    store: Store, place: str | os.PathLike[str], *, on_known: Callable[[], None] = lambda: None
+) -> str:
+    """Put an archived run into a store: its id. Again does nothing but call `on_known`. Raises `RunExists` where the id is taken
+    by another run, `StoreCorrupt` for an archive that is not whole.
     """
     with _local(os.fspath(place)) as file:
         found = _whole(file)  # nothing is written before all of it is known to be
@@ -363,10 +366,12 @@ def put_back(store: Store, place: str | os.PathLike[str]) -> str:
             if isinstance(part, BlobPart):
                 store.blobs.put(part.digest, part.body)
         if row is None or unfinished or _is_begun(store, row, found.first):
-            store.upkeep.adopt(run_id, run.trimmed, found.definitions)
+            store.upkeep.adopt(run_id, run.trimmed, found.definitions, fence=found.take_ups)
         if row is None or unfinished:
             _append(store, file, found, row)
-            store.upkeep.adopt(run_id, run.trimmed, found.definitions)
+            store.upkeep.adopt(run_id, run.trimmed, found.definitions, fence=found.take_ups)
+        else:
+            on_known()
     return run_id
 
 
@@ -381,6 +386,8 @@ class _Content(msgspec.Struct, kw_only=True):
     first: int = 0
     """The seq of its first event."""
     events: int = 0
+    take_ups: int = 0
+    """How often the log says that somebody took the run up: each time with a fence of its own."""
     blobs: int = 0
 
 
@@ -408,6 +415,7 @@ def _whole(file: str) -> _Content:
                     raise _not_a_log(file, found.run_id, broken[1])
                 found.first = found.first or part.seq
                 found.events += 1
+                found.take_ups += part.kind in _TAKE_UPS
                 seq, digest = part.seq, part.digest
             case _:
                 pass

@@ -387,7 +387,8 @@ class BlockingContext(_Told):
             coroutine.close()
             raise ContextError(
                 f"node {self.node!r} is a plain function that runs on the event loop itself (inline=True), where its context "
-                "would wait for ever. Make it an async def, or use an engine with threads."
+                "would wait for ever. Make it an async def, or use an engine with threads: inline=False, which for the fixture "
+                "of pytest is holdfast_engine(flow, inline=False)."
             )
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from holdfast.core.definition import Definition
-from holdfast.core.difference import difference
+from holdfast.core.difference import compatible, difference
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import RunState
 from holdfast.errors import HoldfastError, RunNotFound, StoreError
@@ -54,6 +54,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """None: it is about the store."""
     flow: str | None = None
     since: float | None = None
+    takes: tuple[str, ...] | None = ()
+    """Options without which `resume` refuses the flow that is known here; None: it refuses it with any."""
 
     @property
     def waits(self) -> bool:
@@ -70,6 +72,8 @@ class Patient(msgspec.Struct, frozen=True, kw_only=True):
     flow_known: bool = True
     changes: tuple[str, ...] = ()
     """How the flow that is known differs in shape from the one that the run was made with."""
+    takes: tuple[str, ...] | None = ()
+    """The options with which the run goes on all the same; None: it cannot."""
     queue: Queue | None = None
 
 
@@ -82,7 +86,9 @@ def diagnose(patient: Patient, now: float) -> Finding | None:
     kind, told, since = _why(patient, state, now) if state is not None else _unread(patient)
     if kind is None:
         return None
-    return Finding(kind=kind, told=told, run_id=row.run_id, flow=row.flow, since=since)
+    if kind != "flow changed" and patient.takes is None:
+        told += "; its flow has changed in shape since, and this run cannot go on with it"
+    return Finding(kind=kind, told=told, run_id=row.run_id, flow=row.flow, since=since, takes=patient.takes)
 
 
 _Why: TypeAlias = "tuple[Kind | None, str, float]"
@@ -104,7 +110,8 @@ def _why(patient: Patient, state: RunState, now: float) -> _Why:
     if _asks(state, since)[0] and not (row.due_at is not None and row.due_at <= now):
         return _asks(state, since)
     if patient.changes:
-        return "flow changed", "its flow has changed in shape: " + "; ".join(patient.changes), since
+        stuck = "" if patient.takes is not None else "; this run cannot go on with it"
+        return "flow changed", f"its flow has changed in shape: {'; '.join(patient.changes)}{stuck}", since
     if row.status == "running" and row.holder is not None:
         return "holder dead", f"{row.holder.describe()}, which executed it, ended without a word", since
     return _offered(patient, now)
@@ -252,7 +259,7 @@ def _patient(
     flow = flows.get(row.flow) if flows is not None else None
     try:
         state = history.load(store, row.run_id, row=row)
-        changes = _changes(store, row, flow)
+        changes, takes = _changes(store, row, flow, state)
     except RunNotFound:
         raise
     except (HoldfastError, msgspec.MsgspecError) as fault:
@@ -262,18 +269,53 @@ def _patient(
         state=state,
         flow_known=flows is None or flow is not None,
         changes=changes,
+        takes=takes,
         queue=queues.get(row.queue),
     )
 
 
-def _changes(store: Store, row: RunRow, flow: Flow[Any] | None) -> tuple[str, ...]:
+def _changes(
+    store: Store, row: RunRow, flow: Flow[Any] | None, state: RunState
+) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+    """How the flow differs in shape, and the options with which `resume` takes it."""
     if flow is None or flow.fingerprint == row.fingerprint:
-        return ()
+        return (), ()
     stored = store.definition(row.fingerprint)
     if stored is None:
-        return ("the definition that it was made with is not in the store",)
-    found = difference(msgspec.json.decode(stored, type=Definition), flow.definition)
-    return () if found.only_options else tuple(found.lines())
+        return ("the definition that it was made with is not in the store",), None
+    old = msgspec.json.decode(stored, type=Definition)
+    found = difference(old, flow.definition)
+    return ((), ()) if found.only_options else (tuple(found.lines()), _takes(old, flow.definition, state))
+
+
+def _takes(old: Definition, new: Definition, state: RunState) -> tuple[str, ...] | None:
+    """What `resume` has to be told so that a run goes on with a flow of another shape; None: it cannot. Which of several nodes
+    that came has the new name of one that went is left to who knows it: NEW.
+    """
+    completed = {name for name, node in state.nodes.items() if node.completed_seq}
+    pending = {*state.open, *state.arrivals, *state.held}
+    found = difference(old, new)
+    paired = len(found.nodes_added) == len(found.nodes_removed)
+    rename = dict(zip(found.nodes_removed, found.nodes_added, strict=True)) if paired else {}
+    again = difference(old, new, rename=rename)
+    if rename and msgspec.structs.replace(again, renamed=[]).only_options:
+        return _renames(rename)
+    reasons = compatible(old, new, completed=completed, pending=pending)
+    if not reasons:
+        return _COMPATIBLE
+    if rename and not compatible(old, new, completed=completed, pending=pending, rename=rename):
+        return (*_renames(rename), *_COMPATIBLE)
+    gone = [name for name in found.nodes_removed if name in completed | pending]
+    if len(found.nodes_added) > len(gone) == len(reasons):  # nothing else is in the way
+        return (*_renames(dict.fromkeys(gone, "NEW")), *_COMPATIBLE)
+    return None
+
+
+_COMPATIBLE = ("--on-change", "compatible")
+
+
+def _renames(rename: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(word for pair in rename.items() for word in ("--rename", "=".join(pair)))
 
 
 def _blobs(store: Store) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ from holdfast.errors import (
     SettingError,
     StoreBusy,
     StoreError,
+    did_you_mean,
 )
 from holdfast.runtime import archive, history
 from holdfast.runtime.services import Aside
@@ -287,6 +288,11 @@ def policies(table: Any, where: str = "[tool.holdfast.retention]") -> tuple[list
     for number, entry in enumerate(table.get("policies", []), 1):
         if not isinstance(entry, dict):
             raise SettingError(f"{where}: policy {number} must be a table")
+        for name in entry:
+            if name not in Policy.__struct_fields__:
+                known = Policy.__struct_fields__
+                near = did_you_mean(name, known) or f"; it has {', '.join(known)}"
+                raise SettingError(f"{where}: policy {number} has no option {name!r}{near}")
         given = dict(entry)
         if isinstance(given.get("status"), str):
             given["status"] = [given["status"]]

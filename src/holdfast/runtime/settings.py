@@ -22,7 +22,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Every option has the same name in a call, as HOLDFAST_… in the environment, and in pyproject.toml."""
 
     store: str = ".holdfast/runs.db"
-    """Where runs are kept: a path, sqlite:///path or memory://name."""
+    """Where runs are kept: a path, sqlite:///path, postgresql://… or memory://name."""
     grace: float = 30.0
     """Seconds that running nodes get to end when the process is asked to stop."""
     park_after: float = 30.0

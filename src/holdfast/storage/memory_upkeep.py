@@ -115,12 +115,17 @@ class MemoryUpkeep:
                 del data.definitions[name]
             return len(dropped)
 
-    def adopt(self, run_id: str, trimmed: Trimmed, definitions: Mapping[str, bytes]) -> None:
+    def adopt(
+        self, run_id: str, trimmed: Trimmed, definitions: Mapping[str, bytes], *, fence: int = 0
+    ) -> None:
         with self._use() as data:
             for fingerprint, body in definitions.items():
                 data.definitions.setdefault(fingerprint, body)
             if run_id in data.runs:
-                data.runs[run_id].trimmed = trimmed
+                run = data.runs[run_id]
+                run.trimmed = trimmed
+                if run.head.holder is None:
+                    run.head = msgspec.structs.replace(run.head, fence=max(run.head.fence, fence))
 
     def facts(self) -> Facts:
         return Facts(kind="memory", now=self._now())

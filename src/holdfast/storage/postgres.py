@@ -304,6 +304,16 @@ class PostgresStore:
             raise RunNotFound(run_id, self.url)
 
 
+def is_there(url: str, *, busy_timeout_s: float = 5.0) -> bool:
+    """Whether a store is kept at this URL. A schema that holds none is left as it is, and one that is missing is not made."""
+    address = Address(url)
+    wire = Wire(address, _queries(address.schema), DatabaseTime(), busy_timeout_s=busy_timeout_s)
+    try:
+        return wire.read("meta_table") != [(None,)]
+    finally:
+        wire.close()
+
+
 def _queries(name: str) -> dict[str, str]:
     return schema.queries("postgres", name)
 

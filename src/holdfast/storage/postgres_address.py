@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qsl, quote
 
-from holdfast.errors import SettingError
+from holdfast.errors import SettingError, did_you_mean
 
 SCHEMA = "holdfast"
 _SHAPE = re.compile(
@@ -24,6 +24,7 @@ _SHAPE = re.compile(
 _PORT = re.compile(r":(?![0-9]{0,5}(?:,|$))")
 _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _SCHEMA_NAME = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
+OWN_OPTIONS = ("schema", "unsafe")
 SECRET_OPTIONS = frozenset({
     "oauth_client_secret", "password", "scram_client_key", "scram_server_key", "sslpassword",
 })  # fmt: skip
@@ -59,6 +60,7 @@ class Address:
         options = dict(parse_qsl(match["options"] or "", keep_blank_values=True))
         self.schema = _schema(options.pop("schema", None) if schema is None else schema)
         self.unsafe = _unsafe(options.pop("unsafe", None)) if unsafe is None else unsafe
+        self._options = frozenset(options)
         place = f"{match['hosts']}/{match['database'] or ''}"
         shown = {name: value for name, value in options.items() if name in SHOWN_OPTIONS}
         if self.schema != SCHEMA:
@@ -70,6 +72,16 @@ class Address:
         secret = f":{match['password']}" if match["password"] else ""
         owner = f"{match['user'] or ''}{secret}@" if match["user"] or secret else ""
         self.conninfo = f"postgresql://{owner}{place}{_query(_CONNECTION | options)}"
+
+    @property
+    def slip(self) -> str:
+        """The option that nobody knows and that is nearly one that is known, with the one that was probably meant. Nothing where
+        the URL has a secret among its options: one with an & in it would look like an option of its own.
+        """
+        for name in () if self._options & SECRET_OPTIONS else sorted(self._options - SHOWN_OPTIONS):
+            if near := did_you_mean(name, [*OWN_OPTIONS, *SHOWN_OPTIONS]):
+                return f": {name!r}{near}"
+        return ""
 
     def __repr__(self) -> str:
         return f"Address({self.url!r})"

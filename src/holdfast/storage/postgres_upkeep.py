@@ -144,13 +144,16 @@ class PostgresUpkeep:
 
         return self._wire.write("sweep", write)
 
-    def adopt(self, run_id: str, trimmed: Trimmed, definitions: Mapping[str, bytes]) -> None:
+    def adopt(
+        self, run_id: str, trimmed: Trimmed, definitions: Mapping[str, bytes], *, fence: int = 0
+    ) -> None:
         def write(session: Session) -> None:
             with session.transaction() as transaction:
                 for fingerprint, body in sorted(definitions.items()):
                     transaction.do("keep_definition", fingerprint, body)
                 if trimmed != WHOLE:
                     transaction.do("adopt", run_id, *astuple(trimmed))
+                transaction.do("adopt_fence", run_id, fence)
 
         self._wire.write("prune", write)
 

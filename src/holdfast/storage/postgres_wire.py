@@ -212,7 +212,7 @@ class Wire:
         except psycopg.ProgrammingError:
             refusal: StoreError | SettingError = SettingError(
                 f"an option of the store URL {self.address.url} is unknown to PostgreSQL, or has a value that makes no "
-                "sense. See the parameter key words of libpq."
+                f"sense{self.address.slip or '.'} See the parameter key words of libpq; schema and unsafe are our own."
             )
         except psycopg.OperationalError as fault:
             refusal = _unreachable(self.address.url, said(fault))

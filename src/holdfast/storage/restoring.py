@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast.errors import SettingError, StoreCorrupt, StoreUnusable
+from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, StoreUnusable
 from holdfast.storage import copies, disk, schema
 from holdfast.storage.blobs import Blobs, FileBlobs
 from holdfast.storage.contract import Store
@@ -105,7 +105,7 @@ def _restore_sqlite(source: Path, target: Path, progress: Progress) -> str:
         beside = Path(f"{source}.blobs")
         if beside.is_dir():
             _copy_blobs(FileBlobs(beside), FileBlobs(blobs), progress)
-        _make_new(temporary)
+        _make_new(temporary, source)
         copies.name_file(temporary, target)
     finally:
         for left in (temporary, f"{temporary}-wal", f"{temporary}-shm"):
@@ -114,9 +114,12 @@ def _restore_sqlite(source: Path, target: Path, progress: Progress) -> str:
     return f"sqlite:///{target}"
 
 
-def _make_new(path: str) -> None:
+def _make_new(path: str, source: Path) -> None:
     """Let nothing that was given out before the copy be of use in it, before anybody can open it."""
-    store = SqliteStore(path)
+    try:
+        store = SqliteStore(path)
+    except (SchemaTooNew, StoreCorrupt) as fault:  # whoever reads it knows the backup, and not our copy of it
+        raise type(fault)(str(fault).replace(path, str(source))) from fault
     try:
         damage = store.check()
         if damage:
@@ -137,16 +140,18 @@ def _restore_postgres(source: Path, url: str) -> str:
     held = _SCHEMA.findall(postgres_upkeep.call("pg_restore", None, "--list", str(source)))
     if held != [address.schema]:
         raise SettingError(
-            f"{source} holds the schema {', '.join(held) or 'of no store'}, and --store names {address.schema!r}. "
-            f"Add schema={held[0] if held else '…'} to the URL."
+            f"{source} holds the schema {', '.join(held) or 'of no store'}, and --store names {address.schema!r}. A backup goes "
+            f"back under the name it had: add schema={held[0] if held else '…'} to the URL; where that schema is in use, as when "
+            "a restore is rehearsed, name another database as well."
         )
     listed = postgres_upkeep.call(
         "psql", address, "--tuples-only", "--no-align", f"--command=\\dn {address.schema}"
     )
     if listed.strip():
         raise SettingError(
-            f"{address.url} has the schema {address.schema!r} already, and nothing is overwritten. Drop or rename it first, or "
-            "restore into another database."
+            f"{address.url} has the schema {address.schema!r} already, and nothing is overwritten. A backup goes back under the "
+            "name its schema had: to rehearse it, name another database (create database … makes one); to replace this store, "
+            f"rename its schema first (alter schema {address.schema} rename to …)."
         )
     with postgres_upkeep.script(address) as script:
         postgres_upkeep.call("pg_restore", None, "--no-owner", "--file=-", str(source), into=script)

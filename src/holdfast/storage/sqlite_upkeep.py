@@ -165,12 +165,15 @@ class SqliteUpkeep:
         )
         return len(dropped)
 
-    def adopt(self, run_id: str, trimmed: Trimmed, definitions: Mapping[str, bytes]) -> None:
+    def adopt(
+        self, run_id: str, trimmed: Trimmed, definitions: Mapping[str, bytes], *, fence: int = 0
+    ) -> None:
         def write() -> None:
             for fingerprint, body in definitions.items():
                 self._means.do("write_definition", fingerprint, body)
             if trimmed != WHOLE:
                 self._means.do("adopt", run_id, *astuple(trimmed))
+            self._means.do("adopt_fence", run_id, fence)
 
         self._means.commit("prune", write)
 

@@ -110,9 +110,12 @@ class Upkeep(Protocol):
     def drop_definitions(self, fingerprints: Collection[str]) -> int:
         """Drop these definitions, unless the row of a run names them: how many went."""
 
-    def adopt(self, run_id: str, trimmed: Trimmed, definitions: Mapping[str, bytes]) -> None:
+    def adopt(
+        self, run_id: str, trimmed: Trimmed, definitions: Mapping[str, bytes], *, fence: int = 0
+    ) -> None:
         """Keep what belongs to a run that was put back from an archive: definitions by fingerprint, and what was taken from its
-        log before. Does nothing to a run that is not there yet but keep the definitions.
+        log before. A run that nobody holds has that fence from then on, where its own is lower: as many were given out where it
+        was. Does nothing to a run that is not there yet but keep the definitions.
         """
 
     def facts(self) -> Facts:

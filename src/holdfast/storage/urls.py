@@ -21,6 +21,7 @@ from holdfast.storage.remote import FsspecBlobs
 from holdfast.storage.sqlite import SqliteStore
 
 SCHEMES = ("memory", "sqlite", "postgresql")
+_POSTGRES = ("postgresql", "postgres")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _NAME = re.compile(r"[A-Za-z0-9._-]{0,128}")
 _PATH = re.compile(r"(?:~|\.{1,2}/|/)")
@@ -64,6 +65,31 @@ def open_blobs(url: str | os.PathLike[str], *, spills: Blobs) -> Blobs:
     return FsspecBlobs(text, spills=spills)
 
 
+def is_there(url: str | os.PathLike[str]) -> bool:
+    """Whether opening this finds a store and need not make one; asking makes none. One in memory is always there."""
+    path = sqlite_path(url)
+    if path is not None:
+        file = os.path.expanduser(path)
+        empty = os.path.isfile(file) and not os.path.getsize(file)
+        return os.path.exists(file) and not empty
+    if _scheme(url) not in _POSTGRES:
+        return True
+    _require_driver()
+    from holdfast.storage import postgres
+
+    return postgres.is_there(os.fspath(url))
+
+
+def is_memory(url: str | os.PathLike[str]) -> bool:
+    """Whether this names a store that only this process sees, and that ends with it."""
+    return _scheme(url) == "memory"
+
+
+def _scheme(url: str | os.PathLike[str]) -> str:
+    match = _SCHEME.match(os.fspath(url))
+    return match[1].lower() if match is not None else ""
+
+
 def sqlite_path(url: str | os.PathLike[str]) -> str | None:
     """The path of a SQLite store; None for a store of another kind."""
     text = os.fspath(url)
@@ -81,7 +107,7 @@ def shown(url: str | os.PathLike[str]) -> str:
         if match is None:
             return _bare_path(url)
         scheme = match[1].lower()
-        if scheme in ("postgresql", "postgres"):
+        if scheme in _POSTGRES:
             return Address(text).url
     except SettingError:
         return "URL"
@@ -106,7 +132,7 @@ def _open(
         return MemoryStore(_memory_name(rest), clock=clock or machine)
     if scheme == "sqlite":
         return SqliteStore(_sqlite_path(rest), clock=clock or machine)
-    if scheme in ("postgresql", "postgres"):
+    if scheme in _POSTGRES:
         return _postgres(text, clock)
     raise SettingError(
         f"no store has the scheme {scheme!r}{did_you_mean(scheme, SCHEMES)}. "
@@ -115,15 +141,21 @@ def _open(
 
 
 def _postgres(url: str, clock: Callable[[], float] | None) -> Store:
+    _require_driver()
+    from holdfast.storage.postgres import PostgresStore
+
+    return PostgresStore(url, clock=clock)
+
+
+def _require_driver() -> None:
     try:
-        from holdfast.storage.postgres import PostgresStore
+        import holdfast.storage.postgres  # noqa: F401
     except ImportError as missing:
         if (missing.name or "").startswith("holdfast"):
             raise
         raise SettingError(
-            "a PostgreSQL store needs the package psycopg: pip install 'holdfast[postgres]'"
+            "a PostgreSQL store needs the package psycopg: pip install 'holdfast[postgres]', or '.[postgres]' in a clone"
         ) from None
-    return PostgresStore(url, clock=clock)
 
 
 def _bare_path(url: str | os.PathLike[str]) -> str:

@@ -1,5 +1,5 @@
 """What the checker reads: the rows of a store as plain bytes, from a SQLite file by queries of its own, or from any store
-through `runs`, `events` and `snapshot`.
+through `runs`, `events` and `snapshot`, which is opened here where its URL is given.
 
 It decodes by itself (JSON, zstd, references to blobs) and shares no code with `storage.rows` or `storage.oversize`: a mistake
 there must not be hidden by the same mistake here. It judges nothing. Invariant: nothing of a store is changed, and its file is
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import apsw
 import zstandard
 
+from holdfast.errors import StoreBusy, StoreCorrupt, StoreError, StoreUnusable
 from holdfast.storage.contract import Query, Store
 
 Event: TypeAlias = tuple[int, float, str, str | None, int, int, int, bytes, bytes, bytes]
@@ -102,12 +103,27 @@ class Source(Protocol):
 
 
 def source_of(store: Store | str | os.PathLike[str]) -> Source:
-    """A SQLite file, by its path or by the store that has it open, is read directly; any other store through its verbs."""
-    path = store if isinstance(store, (str, os.PathLike)) else getattr(store, "path", None)
-    if path is not None:
-        return FileSource(str(path).removeprefix("sqlite:///"))
-    assert not isinstance(store, (str, os.PathLike))
-    return StoreSource(store)
+    """A SQLite file, by its path or by the store that has it open, is read directly; any other store through its verbs. Raises
+    `StoreError` where there is none, and `SettingError` for a URL of no store.
+    """
+    if not isinstance(store, (str, os.PathLike)):
+        path = getattr(store, "path", None)
+        return FileSource(str(path)) if path is not None else StoreSource(store)
+    text = os.fspath(store)
+    if "://" in text and not text.startswith("sqlite:///"):
+        return _source_at(text)
+    return FileSource(os.path.expanduser(text.removeprefix("sqlite:///")))
+
+
+def _source_at(url: str) -> Source:
+    """The store at a URL. One that is not there is not made: whoever checks changes nothing."""
+    from holdfast.storage import urls  # it knows every store; a file is read without any of them
+
+    if not urls.is_there(url):
+        raise StoreUnusable(
+            f"there is no store at {urls.shown(url)}. Name the database, and the schema, of one."
+        )
+    return StoreSource(urls.open_store(url), owned=True)
 
 
 class FileSource:
@@ -116,10 +132,19 @@ class FileSource:
     def __init__(self, path: str) -> None:
         text = Path(__file__).with_name("checked.sql").read_text("utf-8")
         self._sql = dict(re.findall(r"^-- (\w+): .*\n((?:[^-\n].*\n)+)", text, re.MULTILINE))
+        self._path = os.path.abspath(path)
         self._blobs = Path(f"{path}.blobs")
-        self._connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
-        self._connection.set_busy_timeout(5000)
-        self._select("begin")
+        try:
+            self._connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+            self._connection.set_busy_timeout(5000)
+            self._read_once()
+        except apsw.Error as fault:
+            raise self._unusable(fault) from fault
+
+    def _read_once(self) -> None:
+        """What is known of all runs before one is read."""
+        for _ in self._select("begin"):
+            pass
         ((tables,),) = self._select("upkeep")
         bases = self._select("trimmed") if tables == 2 else ()
         self._bases = {run: (base, digest) for run, base, digest in bases}
@@ -129,7 +154,29 @@ class FileSource:
             self._rewinds.setdefault(run, []).append((seq, body))
 
     def _select(self, query: str, *values: Any) -> Iterator[Any]:
-        return iter(self._connection.execute(self._sql[query], values))
+        try:
+            yield from self._connection.execute(self._sql[query], values)
+        except apsw.Error as fault:
+            raise self._unusable(fault) from fault
+
+    def _unusable(self, fault: apsw.Error) -> StoreError:
+        """Why a file cannot be checked."""
+        path, advice = self._path, "Give the path of a store, or its URL."
+        if not os.path.exists(path):
+            return StoreUnusable(f"there is no store at {path}. {advice}")
+        if os.path.isdir(path):
+            return StoreUnusable(f"{path} is a folder, and no store. {advice}")
+        if not os.path.getsize(path):
+            return StoreUnusable(f"there is no store at {path}: the file is empty. {advice}")
+        if isinstance(fault, apsw.NotADBError):
+            return StoreUnusable(f"{path} is no SQLite database, and so no store. {advice}")
+        if isinstance(fault, apsw.SQLError):  # its tables are others
+            return StoreUnusable(f"{path} is a SQLite database, but no store of Holdfast ({fault}). {advice}")
+        if isinstance(fault, apsw.BusyError):
+            return StoreBusy(f"{path}: somebody else holds the database for too long. Try again.")
+        if isinstance(fault, apsw.CorruptError):
+            return StoreCorrupt(f"{path} is damaged: {fault}. Take a copy of it, and see `holdfast doctor`.")
+        return StoreUnusable(f"{path} cannot be read: {fault}. Check that this user may read it.")
 
     def runs(self) -> Iterator[RunFacts]:
         for cells in self._select("runs"):
@@ -179,8 +226,10 @@ class FileSource:
 class StoreSource:
     """Any open store, through the verbs that hand out rows."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, owned: bool = False) -> None:
         self._store = store
+        self._owned = owned
+        """It was opened to be checked, by nobody else."""
 
     def runs(self) -> Iterator[RunFacts]:
         before: str | None = None
@@ -239,7 +288,8 @@ class StoreSource:
             return None
 
     def close(self) -> None:
-        """The store is its owner's."""
+        if self._owned:
+            self._store.close()
 
 
 def unpacked(body: bytes) -> bytes:

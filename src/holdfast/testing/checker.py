@@ -21,6 +21,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from holdfast.errors import HoldfastError, StoreError
 from holdfast.storage.contract import Store
 from holdfast.testing import testimony
 from holdfast.testing.checked import RunFacts, SnapshotFacts, Source, opened, source_of, unpacked
@@ -33,6 +34,8 @@ Say: TypeAlias = Callable[[str, str], None]
 
 WAL_BYTES_MAX = 64 * 1024 * 1024
 """What a log ahead of a SQLite file may weigh at rest."""
+USAGE, UNREADABLE = 2, 6
+"""Exit codes, as of the `holdfast` command (`holdfast.cli.exits`)."""
 _PER_RUN_MAX = 20
 _decode = json.JSONDecoder().decode
 
@@ -65,7 +68,8 @@ def check(
 
     `testified` are lines of a witness that were never in a file. `at_end` says that all faults are over and everybody had time:
     then every run has ended or waits for somebody, and nothing is left behind; with `now` no timer is overdue either. None of
-    `secrets` may occur anywhere. `takeover_s` is how long a run may stay with an engine that the witness saw die.
+    `secrets` may occur anywhere. `takeover_s` is how long a run may stay with an engine that the witness saw die. Raises
+    `StoreError` for a store that cannot be read.
     """
     source = source_of(store)
     try:
@@ -423,22 +427,38 @@ def _short(value: object) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check a store from the command line: 0 where nothing is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m holdfast.testing.checker", description="Check a SQLite store."
-    )
-    parser.add_argument("store", help="path of the file")
+    """Check a store from the command line: 0 where nothing is wrong, 1 where something is, and what the `holdfast` command
+    returns where it cannot be told: 6 for a store that cannot be read, 2 for a wrong call.
+    """
+    parser = argparse.ArgumentParser(prog="python -m holdfast.testing.checker", description="Check a store.")
+    parser.add_argument("store", help="path of a SQLite file, or the URL of a store")
     parser.add_argument("--witness", help="path of the witness file")
     parser.add_argument(
         "--at-end", action="store_true", help="every run must have ended, or wait for somebody"
     )
     parser.add_argument("--secret", action="append", default=[], help="text that must not occur anywhere")
     given = parser.parse_args(arguments)
-    found = check(given.store, given.witness, at_end=given.at_end, secrets=given.secret)
+    if given.witness is not None and not os.path.exists(given.witness):
+        parser.error(f"there is no witness file at {given.witness}")
+    try:
+        found = check(given.store, given.witness, at_end=given.at_end, secrets=given.secret)
+    except HoldfastError as fault:
+        sys.stderr.write(f"error: {fault}\n")
+        return UNREADABLE if isinstance(fault, StoreError) else USAGE
     for violation in found:
         sys.stdout.write(f"{violation}\n")
-    sys.stdout.write(f"{given.store}: {len(found) or 'no'} violation{'' if len(found) == 1 else 's'}\n")
+    counted = f"{len(found) or 'no'} violation{'' if len(found) == 1 else 's'}"
+    sys.stdout.write(f"{_shown(given.store)}: {counted}\n")
     return 1 if found else 0
+
+
+def _shown(store: str) -> str:
+    """A path, or a URL without its password."""
+    if "://" not in store:
+        return store
+    from holdfast.storage import urls
+
+    return urls.shown(store)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ First the flow runs undisturbed, and its durable writes are counted (`storage.fa
 that write its engine is torn down as if it had been killed. From there on nothing that it does is written, its event loop
 never goes on, and the store in memory, or the SQLite file, is all that is left. A new engine, which is another holder, carries
 the run on. What differs from the undisturbed run is a finding: the end, the state, what nodes did outside, a node that ran again
-although it had been recorded, and whatever `checker` finds in the log.
+although it had been recorded, and whatever `checker` finds in the log. An undisturbed run that does not end as it should is a
+finding by itself: what it never came to was not tested.
 
 All of it is the real engine on one thread and a manual clock, so a crash takes milliseconds. What a process forgets when it dies
 is not forgotten here by itself, since no process dies: `forget` says what to clear. Invariant: a crash is a place in an order of
@@ -22,12 +23,13 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
 from holdfast.core.graph import Flow
-from holdfast.errors import RunNotFound, SettingError
+from holdfast.core.run_state import RunState
+from holdfast.errors import RunNotFound, SettingError, did_you_mean, named
 from holdfast.runtime import history
 from holdfast.storage import failpoints
 from holdfast.storage.contract import Holder, Store
@@ -35,12 +37,23 @@ from holdfast.storage.memory import MemoryStore
 from holdfast.storage.sqlite import SqliteStore
 from holdfast.testing.checker import check
 from holdfast.testing.clock import STARTS_AT, ManualClock
-from holdfast.testing.fakes import Answer, Audience, PatientEngine, Receiver, Signal, attend_run
+from holdfast.testing.fakes import (
+    Answer,
+    Audience,
+    PatientEngine,
+    Receiver,
+    Signal,
+    attend_run,
+    require_answers,
+    require_signals,
+)
 from holdfast.testing.watching import watched
 from holdfast.testing.witness import Line, visit_of
 
 Moment: TypeAlias = Literal["before", "after"]
 MOMENTS: tuple[Moment, ...] = ("before", "after")
+Place: TypeAlias = Literal["memory", "sqlite"]
+Ending: TypeAlias = Literal["completed", "failed", "cancelled", "waiting", "paused"]
 RUN_ID = "crashed"
 
 _VERBS = ("append", "claim", "post", "release", "renew")
@@ -71,7 +84,7 @@ class Crash(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that differs from the undisturbed run, and the crashes that show it."""
+    """Something that differs from the undisturbed run, and the crashes that show it; none: the undisturbed run itself does."""
 
     kind: Literal["end", "state", "effect", "ran again", "log"]
     text: str
@@ -79,16 +92,20 @@ class Finding(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         count = len(self.crashes)
+        if not count:
+            return f"{self.kind}: {self.text}"
         times = "1 crash" if count == 1 else f"{count} crashes, first"
         return f"{self.kind}: {self.text}\n      ({times} {self.crashes[0]})"
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a flow that was crashed everywhere. `ok`: a crash makes no difference to it."""
+    """What became of a flow that was crashed everywhere. `ok`: it ended as it should, and a crash makes no difference to it."""
 
     flow: str
     status: str
-    """How the undisturbed run ended."""
+    """How the undisturbed run ended, or stands."""
+    unreached: tuple[str, ...] = ()
+    """Nodes that the undisturbed run never came to: nothing is known of them."""
     writes: tuple[Write, ...]
     crashes: int
     findings: tuple[Finding, ...]
@@ -107,13 +124,16 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         found = len(self.findings)
         counted = f"{found or 'no'} finding{'' if found == 1 else 's'}"
-        lines = [f"flow {self.flow!r}: {len(self.writes)} durable writes, {self.crashes} crashes, {counted}"]
+        tried = f"{len(self.writes)} durable writes, {self.crashes} crashes"
+        lines = [f"flow {self.flow!r}: {self.status}, {tried}, {counted}"]
         lines += [f"  {finding}" for finding in self.findings]
         if self.again:
             called = ", ".join(f"{name} ({times})" for name, times in sorted(self.again.items()))
             lines.append(f"  called again after a crash cut them: {called}")
         if self.parked:
             lines.append(f"  asked somebody what to do: {len(self.parked)} times, first {self.parked[0]}")
+        if self.unreached and self.crashes:
+            lines.append(f"  never reached, and so not tested: {', '.join(self.unreached)}")
         return "\n".join(lines)
 
 
@@ -132,6 +152,9 @@ class _Outcome(msgspec.Struct, frozen=True):
     """It waits for somebody to say what becomes of a node that was cut."""
     log: tuple[str, ...]
     again: Counter[str]
+    unreached: tuple[str, ...]
+    why: str
+    """Why it went no further, and what it was not given."""
 
 
 class _Watch:
@@ -253,7 +276,7 @@ class _Plan(msgspec.Struct, frozen=True):
     input: Any
     answers: Mapping[str, Answer] | None
     signals: Sequence[Signal]
-    store: Literal["memory", "sqlite"]
+    store: Place
     resources: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
     observe: Callable[[], Any] | None
     reset: Callable[[], object] | None
@@ -324,6 +347,8 @@ class _Stage:
                 f"{v.invariant}: {v.text}" for v in check(self.store, testified=self.seen, at_end=True)
             ),
             again=again,
+            unreached=tuple(name for name in self.plan.flow.nodes if name not in state.nodes),
+            why=_why(state),
         )
 
     def close(self) -> None:
@@ -344,10 +369,11 @@ def crash_everywhere(
     forget: Callable[[], object] | None = None,
     ignore: Iterable[str] = (),
     same: Callable[[Any, Any], bool] | None = None,
-    store: Literal["memory", "sqlite"] = "memory",
+    store: Place = "memory",
     moments: Sequence[Moment] = MOMENTS,
     limit: int | None = None,
     seed: int = 0,
+    ends: Ending = "completed",
     **options: Any,
 ) -> Report:
     """Crash a flow at each of its durable writes, resume it, and report what a crash makes a difference to.
@@ -355,47 +381,64 @@ def crash_everywhere(
     `answers` and `signals` are what it is told (`fakes`). What its nodes do outside is seen by each `Receiver` among `resources`
     and by `observe()`, whose result is compared; `reset()` is called before each run. `forget()` is called at each crash and
     clears what a process keeps in its memory. `ignore` names fields of the state that may differ; `same(undisturbed, resumed)`
-    compares states in place of equality. At most `limit` crashes are tried, spread evenly. `options` are the engine's.
+    compares states in place of equality. At most `limit` crashes are tried, spread evenly. `ends` is how the undisturbed run is
+    to end; where it does not, that is the only finding, and nothing is crashed. `options` are the engine's. Raises
+    `SettingError`, and `AnswerRefused` for an answer that its question does not allow.
     """
     _refuse_running_loop()
+    _require_one_of("store", store, get_args(Place))
+    _require_one_of("ends", ends, get_args(Ending))
+    _require_crashes(moments, limit)
+    require_answers(flow, answers)
+    require_signals(signals)
     plan = _Plan(
-        flow,
-        input,
-        answers,
-        signals,
-        store,
-        resources,
-        observe,
-        reset,
-        forget,
-        frozenset(ignore),
-        same,
-        seed,
-        options,
-    )
+        flow, input, answers, signals, store, resources, observe, reset, forget, frozenset(ignore), same, seed, options
+    )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="holdfast-crash-") as folder:
         writes, undisturbed = _undisturbed(plan, folder)
         crashes = [Crash(moment, write) for write in writes for moment in moments]
         if limit is not None and len(crashes) > limit:
             crashes = [crashes[number * len(crashes) // limit] for number in range(limit)]
-        found: dict[tuple[Any, str], list[Crash]] = {}
-        again: Counter[str] = Counter()
-        parked: list[Crash] = []
-        for crash in crashes:
-            resumed = _crashed(plan, folder, crash)
-            again += resumed.again - undisturbed.again
-            if resumed.asks and not undisturbed.asks:
-                parked.append(crash)
-            for finding in _findings(plan, undisturbed, resumed):
-                found.setdefault(finding, []).append(crash)
-    return Report(
-        flow=flow.name,
-        status=undisturbed.status,
-        writes=tuple(writes),
+        if undisturbed.status != ends:
+            wrong = Finding("end", _wrong_end(undisturbed, ends), ())
+            return _report(plan, writes, undisturbed, findings=(wrong,))
+        return _crash_at(crashes, plan, folder, writes, undisturbed)
+
+
+def _crash_at(
+    crashes: list[Crash], plan: _Plan, folder: str, writes: list[Write], undisturbed: _Outcome
+) -> Report:
+    """Crash the flow there, once in each run, and gather what differs."""
+    found: dict[tuple[Any, str], list[Crash]] = {}
+    again: Counter[str] = Counter()
+    parked: list[Crash] = []
+    for crash in crashes:
+        resumed = _crashed(plan, folder, crash)
+        again += resumed.again - undisturbed.again
+        if resumed.asks and not undisturbed.asks:
+            parked.append(crash)
+        for finding in _findings(plan, undisturbed, resumed):
+            found.setdefault(finding, []).append(crash)
+    findings = tuple(Finding(kind, text, tuple(where)) for (kind, text), where in found.items())
+    return _report(
+        plan,
+        writes,
+        undisturbed,
         crashes=len(crashes),
-        findings=tuple(Finding(kind, text, tuple(where)) for (kind, text), where in found.items()),
+        findings=findings,
         again=dict(again),
         parked=tuple(parked),
+    )
+
+
+def _report(plan: _Plan, writes: list[Write], undisturbed: _Outcome, **found: Any) -> Report:
+    tried: dict[str, Any] = {"crashes": 0, "again": {}, "parked": (), **found}
+    return Report(
+        flow=plan.flow.name,
+        status=undisturbed.status,
+        unreached=undisturbed.unreached,
+        writes=tuple(writes),
+        **tried,
     )
 
 
@@ -407,6 +450,60 @@ def _refuse_running_loop() -> None:
     raise SettingError(
         "crash_everywhere runs event loops of its own, and one is running here. Call it from plain code."
     )
+
+
+def _require_one_of(name: str, given: Any, known: Sequence[str]) -> None:
+    if given not in known:
+        near = did_you_mean(given, known) if isinstance(given, str) else ""
+        raise SettingError(f"{name}={given!r}: it is one of {', '.join(map(repr, known))}{near}")
+
+
+def _require_crashes(moments: Any, limit: Any) -> None:
+    """Refuse a call that would crash nothing, and so find nothing."""
+    if isinstance(moments, str) or not moments:
+        raise SettingError(
+            f"moments={moments!r}: give a list, e.g. ['after']; without it both moments are tried"
+        )
+    for moment in moments:
+        _require_one_of("moments", moment, MOMENTS)
+    if limit is not None and not (isinstance(limit, int) and limit > 0):
+        raise SettingError(f"limit={limit!r}: give the number of crashes to try, 1 or more, or None for all")
+
+
+def _wrong_end(undisturbed: _Outcome, ends: str) -> str:
+    """What is said of an undisturbed run that did not end as it should."""
+    never = f" Never reached: {', '.join(undisturbed.unreached)}." if undisturbed.unreached else ""
+    why = f": {undisturbed.why}" if undisturbed.why else "."
+    return (
+        f"without any crash the run is {undisturbed.status}, not {ends}{why}{never} Nothing was crashed. Where it is meant to "
+        f"end so, say ends={undisturbed.status!r}."
+    )
+
+
+def _why(state: RunState) -> str:
+    """Why a run went no further, with what would have let it."""
+    if state.failure is not None:
+        at = f" at node {state.failure_node!r}" if state.failure_node else ""
+        lacks = (
+            " resources={…} gives it what it looks for in ctx.resources."
+            if state.failure.type == "KeyError"
+            else ""
+        )
+        return f"it failed{at} ({named(state.failure.type, state.failure.message)}).{lacks}"
+    waits = [
+        f"node {asked.node!r} asks {asked.text!r}{_options(asked.options)}, and answers={{{asked.node!r}: …}} says nothing to it"
+        for asked in state.questions.values()
+    ]
+    waits += [
+        f"node {wait.node!r} waits for the signal {wait.signal!r}, and signals=[Signal({wait.signal!r}, …)] does not have it"
+        for wait in state.waits.values()
+        if wait.signal is not None
+    ]
+    return "; ".join(waits) + "." if waits else ""
+
+
+def _options(options: Sequence[str]) -> str:
+    return f" ({', '.join(options)})" if options else ""
 
 
 def _undisturbed(plan: _Plan, folder: str) -> tuple[list[Write], _Outcome]:

@@ -3,8 +3,9 @@
     run = rehearse(flow, Order(12), answers={"approve": "approve"}, signals=[Signal("paid", {"sum": 12}, after=3600)])
 
 Everything goes through the engine's own verbs, as it would in life. Time is a manual clock that jumps over every wait, so a
-flow that waits a month is tested at once. Invariant: what is said depends on what is asked and on nothing else, so that it can be
-said again after a crash; a signal has an id and is taken once, however often it is told.
+flow that waits a month is tested at once. What nobody could ever ask for, or take, is refused, so that no test is green because
+of a misspelt name. Invariant: what is said depends on what is asked and on nothing else, so that it can be said again after a
+crash; a signal has an id and is taken once, however often it is told.
 """
 
 from __future__ import annotations
@@ -17,9 +18,19 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from holdfast.core.events import QuestionAsked
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import Question
-from holdfast.errors import AnswerRefused, ResumeRefused, RunCancelled, RunFailed, RunNotFound
+from holdfast.errors import (
+    AnswerRefused,
+    ResumeRefused,
+    RunCancelled,
+    RunFailed,
+    RunNotFound,
+    SettingError,
+    did_you_mean,
+    ended,
+)
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.runner import Runner
@@ -44,6 +55,34 @@ class Signal(msgspec.Struct, frozen=True):
     name: str
     payload: Any = None
     after: float = 0.0
+
+
+def require_answers(flow: Flow[Any], answers: Mapping[str, Answer] | None, *, keys: bool = True) -> None:
+    """Refuse answers that no question of the flow could be meant by. Raises `SettingError`. `keys`: questions may be named."""
+    if answers is None:
+        return
+    if not isinstance(answers, Mapping):
+        raise SettingError(
+            f"answers={answers!r}: give a dict of answers by the nodes that ask, e.g. {{'approve': 'yes'}}"
+        )
+    for name in answers:
+        if name in flow.nodes or (keys and any(str(name).startswith(f"{node}.") for node in flow.nodes)):
+            continue
+        near = did_you_mean(str(name), flow.nodes) or f"; it has {', '.join(flow.nodes)}"
+        raise SettingError(
+            ended(f"answers names {name!r}, and flow {flow.name!r} has no node of that name{near}")
+            + f" An answer is found by the name of the node that asks{', or by the key of its question' if keys else ''}."
+        )
+
+
+def require_signals(signals: Sequence[Signal]) -> None:
+    """Refuse what is no list of signals. Raises `SettingError`."""
+    if not isinstance(signals, (str, Mapping, Signal)) and all(isinstance(one, Signal) for one in signals):
+        return
+    raise SettingError(
+        f"signals={signals!r}: give a list of signals, e.g. [Signal('paid', 12, after=3600)], with "
+        "`from holdfast.testing import Signal`."
+    )
 
 
 class Receiver:
@@ -98,23 +137,28 @@ class Audience:
     def __init__(self, answers: Mapping[str, Answer] | None = None, signals: Sequence[Signal] = ()) -> None:
         self._answers = dict(answers or {})
         self._signals = sorted(enumerate(signals), key=lambda told: told[1].after)
-        self._asked: dict[str, list[str]] = {}
+        self._asked: dict[tuple[str, bool], list[str]] = {}
 
-    def answer_to(self, question: Question) -> list[Any]:
+    def answer_to(self, question: Question | QuestionAsked) -> list[Any]:
         """`[answer]`, or nothing where there is none. The same question gets the same answer, also when it is asked again."""
         place = question.key if question.key in self._answers else question.node
         if place not in self._answers:
             return []
         given = self._answers[place]
+        # What becomes of a node that was cut is asked in its name too: only `retry`, `skip` and `abort` answer that.
+        cut = question.about == "interrupt" and place == question.node
         if callable(given):
-            return [given(question)]
-        if not isinstance(given, list):
-            return [given]
-        asked = self._asked.setdefault(place, [])
-        if question.key not in asked:
-            asked.append(question.key)
-        number = asked.index(question.key)
-        return given[number : number + 1]
+            said = [given(question)]
+        elif isinstance(given, list):
+            meant = [answer for answer in given if not cut or answer in question.options]
+            asked = self._asked.setdefault((place, cut), [])
+            if question.key not in asked:
+                asked.append(question.key)
+            number = asked.index(question.key)
+            said = meant[number : number + 1]
+        else:
+            said = [given]
+        return [answer for answer in said if not cut or answer in question.options]
 
     async def attend(
         self, engine: Engine, run_id: str, going: asyncio.Future[Any], clock: ManualClock
@@ -156,9 +200,14 @@ class Audience:
         said = False
         for asked in await engine.questions(run_id):
             for answer in self.answer_to(asked.question):
-                with suppress(AnswerRefused, ResumeRefused):  # it was closed in the meantime
+                try:
                     await engine.answer(run_id, asked.question.key, answer, by="audience")
                     said = True
+                except AnswerRefused:
+                    if await _is_open(engine, run_id, asked.question.key):
+                        raise
+                except ResumeRefused:
+                    continue  # the run has ended in the meantime
         return said
 
     async def _tell(self, engine: Engine, run_id: str, started_at: float, clock: ManualClock) -> None:
@@ -178,6 +227,12 @@ class Audience:
     def _was_told(self, engine: Engine, run_id: str, number: int) -> bool:
         rows = engine.store.events(run_id, kinds=("SignalReceived",))
         return any(f'"by":"{_by(number)}"'.encode() in row.body for row in rows)
+
+
+async def _is_open(engine: Engine, run_id: str, key: str) -> bool:
+    """Whether a question can still be answered: then it was the answer that was wrong."""
+    asked = [found.question for found in await engine.questions(run_id) if found.question.key == key]
+    return any(one.until is None or one.until > engine.store.now() for one in asked)
 
 
 def _by(number: int) -> str:
@@ -201,7 +256,9 @@ async def attend_run(
             run: Run[S] = await going
         finally:
             attending.cancel()
-            await asyncio.gather(attending, return_exceptions=True)
+            (trouble,) = await asyncio.gather(attending, return_exceptions=True)
+        if isinstance(trouble, AnswerRefused):
+            raise trouble
         if run.status in _ENDED or not await audience.step_in(engine, run_id, clock):
             return run
     raise AssertionError(
@@ -229,8 +286,11 @@ def rehearse(
 ) -> Run[S]:
     """Run a flow to its end with an audience, on a manual clock and one thread. A failed run is returned, not raised.
 
-    `store` (default: in memory) and `clock` may be given to look at them afterwards; `options` are the engine's.
+    `store` (default: in memory) and `clock` may be given to look at them afterwards; `options` are the engine's. Raises
+    `AnswerRefused` for an answer that its question does not allow, `SettingError` for one that no node could ask for.
     """
+    require_answers(flow, answers)
+    require_signals(signals)
     time = clock or ManualClock(auto=True)
     place = store or MemoryStore(clock=time.now)
     twin = watched(

@@ -80,7 +80,9 @@ def holdfast_store(request: pytest.FixtureRequest, manual_clock: ManualClock) ->
 
 @pytest.fixture
 def holdfast_engine(holdfast_store: Store, manual_clock: ManualClock) -> Callable[..., Engine]:
-    """Makes engines on the test's store and clock that do everything on one thread, for `async with`."""
+    """Makes engines on the test's store and clock that do everything on one thread, for `async with`. A plain `def` node that
+    waits by its context needs `inline=False`.
+    """
 
     def engine(*flows: Any, **options: Any) -> Engine:
         import random

@@ -184,9 +184,7 @@ def _played(scene: Schedule) -> tuple[Outcome, Effects | None]:
     return outcome, {receiver.name: Counter(map(repr, receiver.done)) for receiver in receivers}
 
 
-def _differences(
-    calm: Outcome, outcome: Outcome, compare: Callable[[dict[str, Any]], Any]
-) -> list[str]:
+def _differences(calm: Outcome, outcome: Outcome, compare: Callable[[dict[str, Any]], Any]) -> list[str]:
     ended, expected = outcome.states.get("r"), calm.states.get("r")  # none where it was called off
     if ended is None or expected is None or compare(ended) == compare(expected):
         return []

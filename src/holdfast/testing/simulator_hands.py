@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from holdfast.core import questions
+from holdfast.core.events import Failure, QuestionAsked
 from holdfast.core.graph import Flow
-from holdfast.errors import HoldfastError, RunFailed
-from holdfast.runtime import history
+from holdfast.errors import AnswerRefused, HoldfastError, RunFailed, SettingError, StateError, named
+from holdfast.runtime import asking, history
 from holdfast.runtime.engine import Engine
 from holdfast.storage.contract import Store
 from holdfast.storage.rows import open_row
+from holdfast.testing.fakes import Answer
 from holdfast.testing.simulator_faults import Faults, Ledger
-from holdfast.testing.simulator_flows import Tale
+from holdfast.testing.simulator_flows import Tale, answer_to
 from holdfast.testing.simulator_loop import Loop, Stuck
 
 _OVER = ("completed", "cancelled")
@@ -61,7 +64,7 @@ class Scene(Protocol):
     disk: Store
     faults: Faults
     ledger: Ledger
-    answers: Answers
+    answers: Callable[[QuestionAsked], Any]
     signals: dict[str, Any]
     tidies: bool
 
@@ -182,15 +185,20 @@ class Hand:
         for row in rows[self._read :]:
             if row.kind == "QuestionAsked":
                 question = open_row(row, blobs).event
-                self._open[question.key] = question
+                self._open[question.key] = self._said_to(question)
             elif row.kind == "QuestionAnswered":
                 self._open.pop(open_row(row, blobs).event.key, None)
         self._read = len(rows)
-        for question in list(self._open.values()):
-            if self._luck.random() < 0.7:
-                value = scene.answers(question.node, question.iteration, question.options)
-                if await self._ask(partial(_answer, self._run_id, question.key, value)):
-                    self.acknowledged.add(question.key)
+        for key, value in list(self._open.items()):
+            if self._luck.random() < 0.7 and await self._ask(partial(_answer, self._run_id, key, value)):
+                self.acknowledged.add(key)
+
+    def _said_to(self, question: QuestionAsked) -> Any:
+        """What is answered. Raises `AnswerRefused` for what a user's question does not allow: it would be asked for ever."""
+        value = self._scene.answers(question)
+        if self._subject.tale is None:
+            _require_fitting(self._subject, question, value)
+        return value
 
     async def _repair(self) -> None:
         """What failed for good, as drawn, is passed over with what it should have returned."""
@@ -198,7 +206,8 @@ class Hand:
         told = self._subject.tale
         node = state.failure_node
         if told is None or node is None or told.habits.get(node) != "doomed":
-            failure = state.failure.message if state.failure is not None else ""
+            _require_no_thread(node, state.failure)
+            failure = named(state.failure.type, state.failure.message) if state.failure is not None else ""
             raise Stuck(f"{self._run_id} failed at {node}: {failure}")
         update = told.update(node, state.nodes[node].iteration, None, state.values["stage"])
         await self._ask(lambda engine: engine.skip(self._run_id, node, update), waits=False)
@@ -229,6 +238,63 @@ class Hand:
             if said or process.loop.dead:
                 break
         return said == [True]
+
+
+def answers_of(given: Answers | Mapping[str, Answer] | None) -> Callable[[QuestionAsked], Any]:
+    """Who answers: a function of node, iteration and options (default: that of the tales), or a dict of answers by the nodes that
+    ask, where a list has one for each iteration and a function is asked. What the dict does not have is answered by default.
+    """
+    if not isinstance(given, Mapping):
+        says = given or answer_to
+        return lambda question: says(question.node, question.iteration, question.options)
+
+    def answer(question: QuestionAsked) -> Any:
+        for said in _said_in(given, question):
+            return said
+        if not question.options:
+            raise SettingError(
+                f"node {question.node!r} asks {question.text!r}, and nobody answers: give answers={{{question.node!r}: …}}."
+            )
+        return next((yes for yes in ("approve", "retry") if yes in question.options), question.options[0])
+
+    return answer
+
+
+def _said_in(answers: Mapping[str, Answer], question: QuestionAsked) -> list[Any]:
+    if question.node not in answers:
+        return []
+    given = answers[question.node]
+    if callable(given):
+        said = [given(question)]
+    elif isinstance(given, list):
+        said = given[question.iteration - 1 : question.iteration]
+    else:
+        said = [given]
+    # What becomes of a node that was cut is asked in its name too.
+    return [one for one in said if question.about != "interrupt" or one in question.options]
+
+
+def _require_fitting(subject: Subject, question: QuestionAsked, value: Any) -> None:
+    """Refuse an answer that the engine would refuse."""
+    asked = subject.flow.nodes[question.node].options.question
+    try:
+        if asked is not None and asked.into is not None:
+            plain = subject.flow.state.accept_field(asked.into, value)
+        else:
+            plain = asking.plain(value, "answer")
+    except StateError as fault:
+        raise AnswerRefused(subject.run_id, question.key, str(fault)) from fault
+    wrong = questions.misfit(plain, question.options, question.answer_schema or None)
+    if wrong is not None:
+        raise AnswerRefused(subject.run_id, question.key, wrong)
+
+
+def _require_no_thread(node: str | None, failure: Failure | None) -> None:
+    if failure is not None and failure.type == "ContextError" and "(inline=True)" in failure.message:
+        raise SettingError(
+            f"node {node!r} is a plain function that waits by its context, for which it needs a thread, and a simulated world "
+            "has none. Make it an async def; crash_everywhere and rehearse take it as it is."
+        )
 
 
 async def _go_back(run_id: str, node: str, engine: Engine) -> None:

@@ -322,6 +322,17 @@ class UpkeepConformance:
         assert self.another().upkeep.trimmed("r1") == trimmed
         assert self.store.definition("old") == b"o"
 
+    def test_a_run_that_is_adopted_has_no_lower_fence_than_it_had(self) -> None:
+        self.ended("r1")
+        before = self.store.run("r1").fence
+        self.store.upkeep.adopt("r1", WHOLE, {}, fence=before + 4)
+        self.store.upkeep.adopt("r1", WHOLE, {}, fence=before + 2)
+        assert self.another().run("r1").fence == before + 4
+        lease = self.store.claim("r1", self.holder)
+        assert lease.fence == before + 5
+        self.store.upkeep.adopt("r1", WHOLE, {}, fence=before + 9)  # whoever holds it must be able to write
+        assert self.store.run("r1").fence == before + 5
+
     def test_a_store_tells_how_it_is(self) -> None:
         facts = self.store.upkeep.facts()
         assert facts.now == self.time.at

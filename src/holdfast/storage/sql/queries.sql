@@ -236,6 +236,9 @@ select key, ?2, ?3, ?4, ?5, ?6, ?7 from runs where run_id = ?1
 on conflict (run) do update set retired = excluded.retired, retired_at = excluded.retired_at, base = excluded.base,
                                 base_at = excluded.base_at, base_digest = excluded.base_digest, place = excluded.place
 
+-- adopt_fence: no lower fence than were given out before its run was archived
+update runs set fence = ?2 where run_id = ?1 and fence < ?2 and holder is null
+
 -- leave: events up to a place are nobody's any more
 insert into remains (run, upto) values (?1, ?2) on conflict (run) do update set upto = max(upto, excluded.upto)
 

@@ -292,6 +292,9 @@ select key, $2::bigint, $3::float8, $4::bigint, $5::float8, $6::bytea, $7::text 
 on conflict (run) do update set retired = excluded.retired, retired_at = excluded.retired_at, base = excluded.base,
                                 base_at = excluded.base_at, base_digest = excluded.base_digest, place = excluded.place
 
+-- adopt_fence: no lower fence than were given out before its run was archived
+update holdfast.runs set fence = $2::bigint where run_id = $1 and fence < $2::bigint and holder is null
+
 -- keep_definition: a flow's definition, once
 insert into holdfast.definitions (fingerprint, body) values ($1, $2) on conflict (fingerprint) do nothing
 
