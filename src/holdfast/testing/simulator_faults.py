@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from holdfast.errors import FenceLost, StoreBusy
@@ -191,6 +191,12 @@ class Ledger:
         if self.leases.get(run_id) == (holder, fence):
             self.leases[run_id] = (None, fence)
 
+    def given_back(self, holder: str) -> None:
+        """Somebody gave back what a holder had: only of one whose time is over."""
+        if self._stands(holder):
+            self.wrong.append(f"the leases of {holder} were given back, and they stand")
+        self.gone(holder)
+
     def gone(self, holder: str) -> None:
         for run_id, (who, fence) in self.leases.items():
             if who == holder:
@@ -344,6 +350,16 @@ class _FaultyQueues(_FaultyPart):
             return taken
 
         found: list[Taken] = self._store.call("take", take)
+        return found
+
+    def give_back(self, holders: Collection[str]) -> list[str]:
+        def give_back() -> list[str]:
+            gone: list[str] = self._part.give_back(holders)
+            for engine in gone:
+                self._store.ledger.given_back(engine)
+            return gone
+
+        found: list[str] = self._store.call("give_back", give_back)
         return found
 
 
