@@ -64,6 +64,10 @@ _WHY = {
         "syncs are shared and cost nothing here; one thread at a time runs Python, and the event loop's part of a step is all of "
         "it. The profile shows no part that stands out."
     ),
+    "chain, beside the best peer": (
+        "the best peer is Burr, which writes one row a step and keeps no log: bounded by the same sync. It was measured over 150 "
+        "steps here, ours over 1,000; `make bench-full` gives it as many."
+    ),
     "fleet, beside the best peer": "bounded by the same: the best peer is Burr, which writes one row a step and keeps no log.",
     "grow, chain of 1,000": (
         "bodies are compressed to 0.93 of the payload (random text); the rows around them, two a step, add 0.16 and pages that "
