@@ -44,14 +44,16 @@ from holdfast.storage.writer import Done
 
 SNAPSHOT_BYTES_MIN = 2 * 1024 * 1024
 SNAPSHOT_EVENTS_MAX = 4000
-"""A tail below both is folded in some 60 ms; a snapshot of a state that grows with its log would double what is stored."""
+"""3,200 events of 700 bytes were read and folded in 30 to 45 ms; a snapshot of a state that grows with its log would double
+what is stored.
+"""
 SNAPSHOT_EVENTS_LIGHT = 250
 """A tail of this many events takes longer to fold than a light state to load: 15 µs an event beside 1 µs per 200 bytes."""
 _SMALL_BYTES = 128 * 1024
-_LIGHT_FOR_EVENT = {True: 400, False: 200}
-"""Bytes that count as light, for each event of the tail, of a small state (a thousand nodes) and of a larger one, of which
-every snapshot is felt.
-"""
+_LIGHT_FOR_EVENT = 200
+"""Bytes of a state that count as light, for each event of the tail."""
+_LIGHT_FOR_EVENT_SMALL = 400
+"""The same of a small state (a thousand nodes); of ten thousand nodes, so many snapshots took a sixth of the time."""
 WARN_BYTES = 500_000
 """Of log for one checkpoint: worth a warning."""
 _LIGHT_BYTES = 50_000
@@ -347,8 +349,10 @@ class Journal:
         tail_bytes = self._tail_bytes + _ROW_BYTES * tail_events
         heavy = max(SNAPSHOT_BYTES_MIN, 4 * self._state_bytes)
         if tail_bytes < heavy and tail_events < SNAPSHOT_EVENTS_MAX:
-            most = _LIGHT_FOR_EVENT[self._state_bytes <= _SMALL_BYTES] * tail_events
-            light = self._state_bytes + tail_bytes <= most
+            light_for_event = (
+                _LIGHT_FOR_EVENT_SMALL if self._state_bytes <= _SMALL_BYTES else _LIGHT_FOR_EVENT
+            )
+            light = self._state_bytes + tail_bytes <= light_for_event * tail_events
             if tail_events < SNAPSHOT_EVENTS_LIGHT or not light:
                 return (), ()
         body = run_state.dump(self.state)

@@ -383,7 +383,7 @@ class Runner:
         for body in ended:
             if body.work is not None:
                 self._take_stream(body)
-            if body.error is not None and isinstance(body.error, Stopped) and not body.timed_out:
+            if isinstance(body.error, Stopped) and not body.timed_out:
                 continue  # the halt records it
             if not self.flow.nodes[body.key[0]].options.idempotent:
                 self._owes = True
@@ -407,7 +407,7 @@ class Runner:
         """What the end of a body means for the run. What comes after the timeout is too late, also if it comes."""
         name, item = body.key
         error = body.error
-        if error is not None and isinstance(error, Parked) and not body.timed_out:
+        if isinstance(error, Parked) and not body.timed_out:
             header = ends.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
             return [events.NodeWaiting(**header, on=error.slots, item=item)]
         if error is None and not body.timed_out:
