@@ -89,18 +89,16 @@ def _wide(place: Place, *, typed: bool) -> float:
 
 def peers(bench: Bench) -> list[Figure]:
     """Everything beside the peers."""
-    environment = Environment()
-    bench.progress.say("install the peers")
-    try:
-        environment.install()
-    except Absent as absent:
-        return [
-            Figure(f"{contest.name}, beside the best peer", "times", [], contest.target, note=str(absent))
-            for contest in contests(bench)
-        ]
-    figures: list[Figure] = []
-    for contest in contests(bench):
-        figures += _hold(bench, environment, contest)
+    with Environment() as environment:
+        bench.progress.say("install the peers")
+        try:
+            environment.install()
+        except Absent as absent:
+            return [
+                Figure(f"{contest.name}, beside the best peer", "times", [], contest.target, note=str(absent))
+                for contest in contests(bench)
+            ]
+        figures = [figure for contest in contests(bench) for figure in _hold(bench, environment, contest)]
     told = ", ".join(f"{name} {version}" for name, version in sorted(environment.versions.items()))
     figures.append(Figure("versions of the peers", "answered", [float(len(environment.versions))], note=told))
     return figures

@@ -1,4 +1,4 @@
-"""The peers, called as programs of their own environment, and what became of each call.
+"""The peers, asked as programs of their own environment, and what became of each question.
 
 The environment is `bench/peers/.venv`, made when it is first needed from `bench/peers/requirements.txt`; it is made again when
 that file changes. A peer that cannot be installed, or that fails, is shown as such with the reason; the others go on.
@@ -8,10 +8,14 @@ import hashlib
 import json
 import subprocess
 import sys
+import tempfile
+import threading
 import venv
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple, Self
 
 ROOT = Path(__file__).parent.parent
 FOLDER = Path(__file__).parent / "peers"
@@ -48,13 +52,73 @@ PEERS = (
 ON_POSTGRES = (Peer("DBOS", "dbos_peer", "postgres"), Peer("LangGraph", "langgraph_peer", "postgres"))
 
 
+class _Program(NamedTuple):
+    """A peer's program. It stays for the next question: to import some of them takes longer than to answer."""
+
+    process: subprocess.Popen[str]
+    errors: IO[str]
+
+    @classmethod
+    @contextmanager
+    def started(cls, command: list[str]) -> Iterator[Self]:
+        with (
+            tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
+            subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                encoding="utf-8",
+            ) as process,
+        ):
+            try:
+                yield cls(process, errors)
+            finally:
+                process.kill()
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Raises `Absent` where the program ends instead of answering, or takes too long; it has ended then."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        limit = threading.Timer(_TIMEOUT_S, self.process.kill)
+        limit.start()
+        try:
+            print(json.dumps(question), file=self.process.stdin, flush=True)
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            overdue = not limit.is_alive()
+            limit.cancel()
+        if not line:
+            self.process.wait()
+            self.errors.seek(0)
+            raise Absent(
+                f"did not end within {_TIMEOUT_S} s"
+                if overdue
+                else f"failed: {_last_line(self.errors.read())}"
+            )
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
 @dataclass
 class Environment:
-    """Where the peers are installed."""
+    """Where the peers are installed, and their programs, each started when it is first asked."""
 
     folder: Path = FOLDER / ".venv"
     versions: dict[str, str] = field(default_factory=dict)
     """Of the peers that have answered."""
+    _programs: dict[Peer, _Program] = field(default_factory=dict)
+    _started: ExitStack = field(default_factory=ExitStack)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._started.close()
 
     def install(self) -> None:
         """Raises `Absent`."""
@@ -78,7 +142,7 @@ class Environment:
         self, peer: Peer, folder: Path, workload: str, *, steps: int, runs: int = 1, url: str = ""
     ) -> dict[str, Any]:
         """Have a peer do a workload once, in a process of its own. Raises `Absent`."""
-        asked = {
+        question = {
             "workload": workload,
             "steps": steps,
             "runs": runs,
@@ -86,16 +150,15 @@ class Environment:
             "folder": str(folder),
             "url": url,
         }
-        command = [str(self._python), "-m", f"bench.peers.{peer.program}", json.dumps(asked)]
+        program = self._programs.get(peer)
+        if program is None:
+            command = [str(self._python), "-m", f"bench.peers.{peer.program}"]
+            program = self._programs[peer] = self._started.enter_context(_Program.started(command))
         try:
-            done = subprocess.run(
-                command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S
-            )
-        except subprocess.CalledProcessError as fault:
-            raise Absent(f"{peer.name} failed: {_last_line(fault.stderr)}") from fault
-        except subprocess.TimeoutExpired as fault:
-            raise Absent(f"{peer.name} did not end within {_TIMEOUT_S} s") from fault
-        answer: dict[str, Any] = json.loads(_last_line(done.stdout))
+            answer = program.ask(question)
+        except Absent as absent:
+            del self._programs[peer]
+            raise Absent(f"{peer.name} {absent}") from absent
         if "cannot" in answer:
             raise Incapable(answer["cannot"])
         self.versions.update(answer["versions"])

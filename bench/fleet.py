@@ -390,31 +390,31 @@ def _beside_peers(bench: Bench) -> list[Figure]:
     """A thousand runs of ten steps at once on PostgreSQL, beside the peers that can use it."""
     name = "fleet on PostgreSQL"
     target = at_least(10)
-    environment = Environment()
-    try:
-        environment.install()
-    except Absent as absent:
-        return [Figure(f"{name}, beside the best peer", "times", [], target, note=str(absent))]
     ours: list[float] = []
     theirs: dict[str, list[float]] = {peer.name: [] for peer in ON_POSTGRES}
     notes = dict.fromkeys(theirs, "")
     runs = bench.effort.peer_fleet
-    for _ in bench.each_round(f"{name} beside the peers", bench.effort.few):
-        with bench.fresh("postgres") as place:
-            ours.append(1000 * FLEET_NODES / workloads.fleet(place, 1000).wall_s)
-        for peer in ON_POSTGRES:
-            if notes[peer.name] and not theirs[peer.name]:
-                continue
+    with Environment() as environment:
+        try:
+            environment.install()
+        except Absent as absent:
+            return [Figure(f"{name}, beside the best peer", "times", [], target, note=str(absent))]
+        for _ in bench.each_round(f"{name} beside the peers", bench.effort.few):
             with bench.fresh("postgres") as place:
-                try:
-                    found = environment.ask(
-                        peer, place.folder, "fleet", steps=FLEET_NODES, runs=runs, url=place.url
-                    )
-                except Absent as absent:
-                    notes[peer.name] = str(absent)
+                ours.append(1000 * FLEET_NODES / workloads.fleet(place, 1000).wall_s)
+            for peer in ON_POSTGRES:
+                if notes[peer.name] and not theirs[peer.name]:
                     continue
-            theirs[peer.name].append(found["steps"] / found["wall_s"])
-            notes[peer.name] = f"{runs} x {FLEET_NODES} steps; {found['settings']}"
+                with bench.fresh("postgres") as place:
+                    try:
+                        found = environment.ask(
+                            peer, place.folder, "fleet", steps=FLEET_NODES, runs=runs, url=place.url
+                        )
+                    except Absent as absent:
+                        notes[peer.name] = str(absent)
+                        continue
+                theirs[peer.name].append(found["steps"] / found["wall_s"])
+                notes[peer.name] = f"{runs} x {FLEET_NODES} steps; {found['settings']}"
     whole = [rates for rates in theirs.values() if len(rates) == len(ours)]
     ratios = [rate / max(rates[number] for rates in whole) for number, rate in enumerate(ours) if whole]
     return [

@@ -1,4 +1,4 @@
-"""What every peer's program shares: the question it is asked, the clock, and the answer it prints.
+"""What every peer's program shares: the questions it is asked, the clock, and the answers it prints.
 
 A peer runs in two modes, at the same durability: "shipped", as the library opens its database by itself, and "wal", with the
 journal mode of our own store set on the file first. Both are checked on the connection that the library uses: `synchronous` must
@@ -6,7 +6,9 @@ be FULL (2) or more, otherwise the figures would not be of durable steps, and th
 given the URL of an empty database, and the server is asked.
 """
 
+import gc
 import json
+import os
 import sqlite3
 import sys
 import tempfile
@@ -79,27 +81,31 @@ def server_settings(execute: Callable[[str], Any]) -> dict[str, Any]:
 
 
 def answer(workloads: dict[str, Callable[[Asked], Answer]], *packages: str) -> None:
-    """Do what the command line asks for and print the answer."""
-    asked = json.loads(sys.argv[1])
+    """Answer every question, a line of JSON each, until there are no more. What a library prints goes to the errors."""
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
+        os.dup2(2, 1)
+        for line in sys.stdin:
+            gc.collect()
+            print(json.dumps(_answered(json.loads(line), workloads, packages)), file=answers, flush=True)
+
+
+def _answered(
+    asked: dict[str, Any], workloads: dict[str, Callable[[Asked], Answer]], packages: tuple[str, ...]
+) -> dict[str, Any]:
     work = workloads.get(asked["workload"])
     if work is None:
-        print(json.dumps({"cannot": f"it has no {asked['workload']}"}))
-        return
-    with tempfile.TemporaryDirectory(dir=asked["folder"]) as folder:
-        question = Asked(
-            asked["workload"], asked["steps"], asked["runs"], asked["mode"], Path(folder) / "peer.db",
-            asked.get("url", ""),
-        )  # fmt: skip
+        return {"cannot": f"it has no {asked['workload']}"}
+    with tempfile.TemporaryDirectory(dir=asked.pop("folder")) as folder:
+        question = Asked(**asked, path=Path(folder) / "peer.db")
         question.prepare()
         found = work(question)
         stored = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
     if found.synchronous < 2:
         sys.exit(f"synchronous is {_LEVELS[found.synchronous]}: these steps are not durable")
-    told = {
+    return {
         "wall_s": found.wall_s,
         "steps": found.steps,
         "stored_bytes": stored,
         "settings": f"{found.journal} journal, synchronous={_LEVELS[found.synchronous]}{found.note}",
         "versions": {package: version(package) for package in packages},
     }
-    print(json.dumps(told))

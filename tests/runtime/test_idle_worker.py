@@ -71,21 +71,27 @@ async def idle_minute(url: str, asked: Asked) -> list[str]:
     """What is asked within a minute, from one look of a worker at rest to another."""
     clock = ManualClock()
 
-    def rests() -> bool:
-        return clock.next_at is not None and clock.next_at >= clock.now() + 0.5
+    async def rests() -> None:
+        """Wait until it has nothing to do. It takes a breath where it has heard something that was not for it."""
+        while True:
+            await until(lambda: clock.next_at is not None)
+            if (clock.next_at or 0.0) >= clock.now() + 0.5:
+                return
+            clock.advance_to_next()
+            await asyncio.sleep(0)
 
     store: Store = open_store(url, clock=clock.now)
     holder = this_process(engine_id="idle")
     async with hf.Engine(store, flows=[never_needed()], clock=clock, lease_ttl=30) as engine:
         working = asyncio.create_task(engine.work())
         for _ in range(3):  # what is new to it is heard, and taken for news
-            await until(rests)
+            await rests()
             clock.advance_to_next()
-        await until(rests)
+        await rests()
         before, ends_at = len(asked()), clock.now() + MINUTE_S
         while clock.now() < ends_at:
             clock.advance_to_next()
-            await until(rests)
+            await rests()
         for _ in range(RENEWALS):
             store.renew(holder)
         found = asked()[before:]
