@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import psycopg
 import pytest
 
 import holdfast as hf
 from holdfast.storage import postgres_ear
-from holdfast.storage.contract import Query
+from holdfast.storage.contract import Holder, Query
 from holdfast.storage.postgres import PostgresStore
+from holdfast.testing.appends import Log
 from holdfast.testing.blobs import BlobsConformance
 from holdfast.testing.conformance import StoreConformance
 from holdfast.testing.queues import QueuesConformance
@@ -99,6 +101,30 @@ class TestPooledBlobs(BlobsConformance):
         with psycopg.connect(server().url()) as connection:
             (stored,) = connection.execute(f"select body from {blobs} where digest = %s", [digest]).fetchone()
             connection.execute(f"update {blobs} set body = %s where digest = %s", [change(stored), digest])
+
+
+def test_behind_a_pool_no_session_keeps_a_statement(tmp_path):
+    """Whoever is next in that session may be anybody. Three transactions at once see all three sessions of the pool."""
+    store = PostgresStore(pool().url(), schema=schema_for(tmp_path))
+    me = Holder(id="me")
+    store.renew(me)
+    log = Log("r", holder=me.id, fence=1)
+    for number in range(20):
+        append = log.next() if number else log.create()
+        assert store.append([append]) == [None]
+        log.wrote(append)
+    with ExitStack() as opened:
+        sessions = set()
+        for _ in range(3):
+            connection = opened.enter_context(psycopg.connect(pool().url(), prepare_threshold=None))
+            (session,) = connection.execute(
+                "select pg_backend_pid()"
+            ).fetchone()  # opens a transaction, which keeps it
+            sessions.add(session)
+            assert connection.execute("select name from pg_prepared_statements").fetchall() == []
+    assert len(sessions) == 3
+    store.close()
+    drop_schema(server().url(), schema_for(tmp_path))
 
 
 # --- a fleet -----------------------------------------------------------------------------------------

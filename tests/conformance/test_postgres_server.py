@@ -496,26 +496,53 @@ def test_a_process_that_stands_still_within_a_batch_does_not_keep_others_out_for
     assert isinstance(store.append([append])[0], FenceLost)
 
 
-def test_a_session_is_left_as_it_was_found(open_store):
-    """A pool between store and server may hand the next transaction to any session."""
+def prepared(store):
+    writer = store._wire._writer.connection
+    return [
+        name for (name,) in writer.execute("select name from pg_prepared_statements order by 1").fetchall()
+    ]
+
+
+def test_a_session_keeps_nothing_but_the_statement_of_a_lone_append(open_store):
+    """Nothing that a transaction sets stays: a pool may hand the next one to any session."""
     store = open_store()
     log = started(store)
 
-    def found():
+    def settings():
         ask = "select name, setting from pg_settings where source = 'session' or name ~ 'search_path|_timeout' order by 1"
-        writer = store._wire._writer.connection
-        return writer.execute(ask).fetchall(), writer.execute(
-            "select count(*) from pg_prepared_statements"
-        ).fetchall()
+        return store._wire._writer.connection.execute(ask).fetchall()
 
-    before = found()
+    before = settings()
     for _ in range(10):
         write(store, log)
         write(store, log, snapshots=(Snapshot(1, b"s"),))
         store.claim("r1", ME)
         log.fence += 1
-    assert found() == before
-    assert before[1] == [(0,)]
+    assert settings() == before
+    assert prepared(store) == ["holdfast_append_one"]
+
+
+@pytest.mark.parametrize("done_to_it", ["deallocate all", "discard all"])
+def test_an_append_whose_statement_the_session_forgot_is_written_all_the_same(open_store, done_to_it):
+    """Something between store and server that looks like no pool, and is one."""
+    store = open_store()
+    log = started(store)
+    write(store, log)
+    assert prepared(store) == ["holdfast_append_one"]
+    store._wire._writer.connection.execute(done_to_it)
+    for _ in range(3):
+        write(store, log)
+    assert [row.seq for row in store.events("r1")] == list(range(1, log.seq + 1))
+    assert prepared(store) == []
+
+
+def test_an_append_is_written_where_the_session_has_another_statement_of_that_name(open_store):
+    store = open_store()
+    log = started(store)
+    store._wire._writer.connection.execute("prepare holdfast_append_one as select 1")
+    write(store, log)
+    write(store, log)
+    assert [row.seq for row in store.events("r1")] == list(range(1, log.seq + 1))
 
 
 def test_two_processes_that_write_the_same_runs_in_any_order_do_not_wait_in_a_circle(open_store):

@@ -15,6 +15,9 @@ select current_setting('server_version_num')::bigint, pg_is_in_recovery(), curre
        current_setting('synchronous_commit'), current_setting('server_encoding'),
        extract(epoch from clock_timestamp())::float8
 
+-- session: the process that does this statement
+select pg_backend_pid()
+
 -- guard: bounds of this transaction, and whether what it commits will be durable
 select set_config('lock_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $2, true),
        current_setting('fsync'), current_setting('synchronous_commit'), extract(epoch from clock_timestamp())::float8
@@ -258,6 +261,16 @@ from holdfast.trimmed where run = (select key from holdfast.runs where run_id = 
 -- snapshot_heads: the snapshots of a run without their bodies
 select seq, base, octet_length(body)
 from holdfast.snapshots where run = (select key from holdfast.runs where run_id = $1) order by seq
+
+-- referring: events whose bodies may refer to blobs: those that begin with {"$blobs":, and those that are compressed
+select seq, body
+from holdfast.events
+where run = (select key from holdfast.runs where run_id = $1)
+  and seq > greatest($2::bigint, (select base from holdfast.trimmed
+                                  where trimmed.run = (select key from holdfast.runs where run_id = $1)))
+  and (substring(body from 1 for 10) = '\x7b2224626c6f6273223a'::bytea
+       or substring(body from 1 for 4) = '\x28b52ffd'::bytea)
+order by seq limit $3::bigint
 
 -- drop_snapshots: stored folds that are only there for speed
 delete from holdfast.snapshots where run = $1 and seq = any($2::bigint[]) and not base
