@@ -8,6 +8,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from holdfast.errors import StoreBusy, StoreCorrupt
 from holdfast.runtime import recovery
 from holdfast.runtime.leases import Renewal, elapsed
@@ -161,15 +163,18 @@ def test_time_passes_also_where_the_machine_does_not_count_its_sleep(monkeypatch
 
 
 def test_a_process_that_proc_hides_is_dead_only_when_its_pid_is_free(monkeypatch: Any) -> None:
-    me = this_process()
+    found = holders._state_and_start(os.getppid())
+    assert found is not None
+    parent = msgspec.structs.replace(this_process(), pid=os.getppid(), process_started=found[1])
+    assert alive(parent) is True
     monkeypatch.setattr(holders, "_state_and_start", lambda pid: None)
-    assert alive(me) is None
+    assert alive(parent) is None
 
     def refused(pid: int, signal: int) -> None:
         raise PermissionError
 
     monkeypatch.setattr(os, "kill", refused)
-    assert alive(me) is None
+    assert alive(parent) is None
 
 
 def test_a_machine_that_tells_nothing_leaves_it_to_the_lease(monkeypatch: Any) -> None:
@@ -178,9 +183,13 @@ def test_a_machine_that_tells_nothing_leaves_it_to_the_lease(monkeypatch: Any) -
 
     monkeypatch.setattr(Path, "read_text", missing)
     monkeypatch.setattr(Path, "readlink", missing)
+    holders._own.cache_clear()
     me = this_process()
-    assert (me.boot, me.pid_namespace) == ("", "")
-    assert alive(me) is None
+    try:
+        assert (me.boot, me.pid_namespace) == ("", "")
+        assert alive(me) is None
+    finally:
+        holders._own.cache_clear()
 
 
 def test_a_log_is_not_needed_to_hold_a_run() -> None:

@@ -14,6 +14,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -32,22 +33,21 @@ _STATES_OF_THE_DEAD = frozenset("ZXx")  # a zombie has a pid, and will never run
 
 def this_process(ttl_s: float = 30.0, engine_id: str | None = None) -> Holder:
     """A holder that stands for an engine in this process. Each engine needs an id of its own."""
-    pid = os.getpid()
-    state_and_start = _state_and_start(pid)
+    boot, pid_namespace, pid, process_started = _own(os.getpid())
     return Holder(
         id=engine_id or uuid.uuid4().hex,
         host=socket.gethostname(),
-        boot=_boot(),
-        pid_namespace=_pid_namespace(),
+        boot=boot,
+        pid_namespace=pid_namespace,
         pid=pid,
-        process_started=state_and_start[1] if state_and_start else "",
+        process_started=process_started,
         ttl_s=ttl_s,
     )
 
 
 def alive(holder: Holder) -> bool | None:
     """Whether the holder's process lives; None where that cannot be told from here."""
-    boot, namespace = _boot(), _pid_namespace()
+    boot, namespace, pid, started = _own(os.getpid())
     if not (
         holder.boot and holder.pid_namespace and holder.pid and holder.process_started and boot and namespace
     ):
@@ -60,17 +60,26 @@ def alive(holder: Holder) -> bool | None:
         return False  # this host has been started anew since
     if holder.pid_namespace != namespace:
         return None
+    if (holder.pid, holder.process_started) == (pid, started):
+        return True  # whoever asks lives
     return _runs(holder.pid, holder.process_started)
 
 
 def alive_elsewhere(holder: Holder) -> bool | None:
     """The same for a database that other machines use: one that was started at another time may be another one of this name."""
-    return alive(holder) if holder.boot == _boot() else None
+    return alive(holder) if holder.boot == _own(os.getpid())[0] else None
 
 
 def is_held(holder: Holder | None, expires_at: float, now: float, alive: Alive = alive) -> bool:
     """Whether a lease of this holder keeps others out: its time has not run out, and it is not known to be dead."""
     return holder is not None and expires_at > now and alive(holder) is not False
+
+
+@lru_cache(maxsize=1)
+def _own(pid: int) -> tuple[str, str, int, str]:
+    """Boot, pid namespace, pid and start of this process: they stay as long as it does. A forked child has another pid."""
+    found = _state_and_start(pid)
+    return _boot(), _pid_namespace(), pid, found[1] if found else ""
 
 
 def _runs(pid: int, started: str) -> bool | None:
