@@ -26,7 +26,7 @@ class Around(NamedTuple):
     bare_s: float
     """The same coroutines in a bare loop, per node; before and after."""
     commit_s: float
-    """A raw commit after as long an idle time; the median."""
+    """A raw commit after as long an idle time; the median of as many, before and after."""
 
     @property
     def extra_s(self) -> float:

@@ -69,17 +69,16 @@ async def _wait(folder: Path, runs: int, how: str) -> None:
 
 
 async def _until_waiting(engine: Any, begun: list[asyncio.Task[Any]], count: int) -> None:
+    """The newest of those that wait are those that were begun last."""
     from holdfast.storage.contract import Query
 
-    last = f"w{count - 1}"
-    while True:
+    newest = Query(status=("waiting",), limit=len(begun))
+    wanted = {f"w{number}" for number in range(count - len(begun), count)}
+    while {row.run_id for row in engine.store.runs(newest)} != wanted:
         for task in begun:
             if task.done():
                 task.result()
-        rows = engine.store.runs(Query(status=("waiting",), limit=_AT_ONCE))
-        if rows and len(rows) == min(_AT_ONCE, count) and any(row.run_id == last for row in rows):
-            return
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
 
 
 if __name__ == "__main__":
