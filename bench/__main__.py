@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench import beside_peers, document, fleet, parts, profiles, raw, report, stores
+from bench import beside_peers, document, fleet, parts, profiles, raw, reasons, report, stores
 from bench.parts import FULL, NORMAL, QUICK, Bench, Effort
 from bench.report import Figure
 
@@ -99,6 +99,8 @@ def _measure(folder: Path, file_system: str, effort: Effort, chosen: list[str]) 
     figures = _figures(folder, effort, chosen)
     facts["load_after"] = report.load()
     report.show(figures)
+    for figure, why in reasons.reasons(figures):
+        print(f"{figure['name']} ({figure['verdict']}): {why}")
     print(f"Everything that was seen: {report.write(figures, facts)}")
 
 

@@ -7,7 +7,8 @@ after the same idle time.
 import asyncio
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from bench.raw import Commits, percentile
@@ -15,7 +16,6 @@ from bench.stores import Place
 from bench.workloads import CHAIN_NODES, Counter, chain_flow, count_async, steady, warm_up, with_engine
 from holdfast import Engine
 from holdfast.storage.contract import Append, Verdict
-from holdfast.storage.sqlite import SqliteStore
 
 
 class Around(NamedTuple):
@@ -24,17 +24,17 @@ class Around(NamedTuple):
     engine_s: float
     """From the first line of the first node until the run is returned, per node."""
     bare_s: float
-    """The same coroutines in a bare loop, per node; before and after."""
+    """The same coroutines in a bare loop, per node."""
     commit_s: float
-    """A raw commit after as long an idle time; the median of as many, before and after."""
+    """A raw commit after as long an idle time; the median."""
 
     @property
     def extra_s(self) -> float:
         return max(self.engine_s - self.bare_s, 0.0)
 
 
-def around(place: Place, commits: Commits, node_s: float, nodes: int) -> Around:
-    """A chain of nodes that sleep, beside the same coroutines without an engine and beside raw commits."""
+def around(place: Place, commits: Commits, rounds: Iterable[int], node_s: float, nodes: int) -> list[Around]:
+    """A chain of nodes that sleep, several times, each beside the same coroutines without an engine and beside raw commits."""
     began: list[float] = []
 
     async def nap(state: Counter) -> dict[str, Any]:
@@ -43,71 +43,75 @@ def around(place: Place, commits: Commits, node_s: float, nodes: int) -> Around:
         await asyncio.sleep(node_s)
         return {"step": state.step + 1}
 
-    async def bare() -> float:
+    async def bare_s() -> float:
         state = Counter()
         for _ in range(nodes):
             state.step = (await nap(state))["step"]
         return (time.perf_counter() - began[-1]) / nodes
 
-    async def idle_commits() -> list[float]:
+    async def idle_commit_s() -> float:
         times = []
         for _ in range(nodes):
             await asyncio.sleep(node_s)
             times.append(commits.one())
-        return times
+        return statistics.median(times)
 
-    async def work(engine: Engine) -> Around:
+    async def work(engine: Engine) -> list[Around]:
         await warm_up(engine, place)
         flow = chain_flow("nap", nodes, nap)
-        with steady():
-            raw, before = await idle_commits(), await bare()
-            run = await engine.run(flow)
-            engine_s = (time.perf_counter() - began[-1]) / nodes
-            raw += await idle_commits()
-            after = await bare()
-        assert (run.status, run.state.step) == ("completed", nodes), run
-        return Around(engine_s, statistics.mean((before, after)), statistics.median(raw))
+        found = []
+        for _ in rounds:
+            with steady():
+                commit, bare = await idle_commit_s(), await bare_s()
+                run = await engine.run(flow)
+                found.append(Around((time.perf_counter() - began[-1]) / nodes, bare, commit))
+            assert (run.status, run.state.step) == ("completed", nodes), run
+        return found
 
     return with_engine(place, work)
 
 
-class _Timed(SqliteStore):
-    """A store that notes how long each append took."""
-
-    times: list[float]
-
-    def append(self, batch: Sequence[Append]) -> list[Verdict]:
-        began = time.perf_counter()
-        verdicts = super().append(batch)
-        self.times.append(time.perf_counter() - began)
-        return verdicts
-
-
 class Saved(NamedTuple):
-    """How long durable appends took, beside raw commits before and after; both sorted."""
+    """How long durable appends took, what passed between them, and raw commits before and after; all sorted."""
 
     appends: list[float]
+    between: list[float]
     commits: list[float]
 
     def p(self, share: float) -> tuple[float, float]:
         return percentile(self.appends, share), percentile(self.commits, share)
 
 
-def save(place: Place, commits: Commits, nodes: int = CHAIN_NODES) -> Saved:
-    """Every append of a run of many nodes, timed inside the store."""
+def save(place: Place, commits: Commits | None = None, nodes: int = CHAIN_NODES) -> Saved:
+    """Every append of a run of many nodes, timed at the store."""
     flow = chain_flow("save", nodes, count_async)
-    store = _Timed(place.folder / "store.db")
-    store.times = []
+    store = place.open()
+    append, times = store.append, []
+
+    def timed(batch: Sequence[Append]) -> list[Verdict]:
+        began = time.perf_counter()
+        verdicts = append(batch)
+        times.append((began, time.perf_counter()))
+        return verdicts
+
+    setattr(store, "append", timed)  # noqa: B010 - a method of one store, whichever it is
+
+    def raw() -> list[float]:
+        return [commits.one() for _ in range(nodes // 2)] if commits is not None else []
 
     async def work(engine: Engine) -> list[float]:
         await engine.run(flow, run_id="warm-up")
-        store.times.clear()
+        times.clear()
         with steady():
-            raw = [commits.one() for _ in range(nodes // 2)]
+            found = raw()
             run = await engine.run(flow, run_id="measured")
-            raw += [commits.one() for _ in range(nodes // 2)]
+            found += raw()
         assert (run.status, run.state.step) == ("completed", nodes), run
-        return raw
+        return found
 
-    raw = with_engine(place, work, store=store)
-    return Saved(sorted(store.times), sorted(raw))
+    beside = with_engine(place, work, store=store)
+    return Saved(
+        sorted(ended - began for began, ended in times),
+        sorted(began - ended for (_, ended), (began, _) in pairwise(times)),
+        sorted(beside),
+    )

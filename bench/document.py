@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench import chart, report
+from bench import chart, reasons, report
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE, PICTURE = "performance.md", "performance.svg"
@@ -38,7 +38,10 @@ _EXPLAINED = {
     "resuming": "From the call of `resume` to the first line of the node, in a process that is already running.",
     "history": "CPU time, on a SQLite store that does not sync: so the disk adds no noise.",
     "overhead": "Beside the same coroutines in a bare loop, and beside a raw commit after the same idle time.",
-    "saving": "Every append of a run of 1,000 nodes, timed inside the store, beside raw commits before and after it.",
+    "saving": (
+        "Every append of a run of 1,000 nodes, timed inside the store, beside raw commits before and after it; and what passes "
+        "between one append and the next, which is the engine's own part of a step."
+    ),
     "fleet": (
         "Measured from outside, by the clock that all processes of the machine share. A claim is from the call of `start` in one "
         "process to the first line of the node in a worker that had nothing to do; a takeover from `kill -9` to the "
@@ -52,47 +55,6 @@ _EXPLAINED = {
         "the same round."
     ),
 }
-_WHY = {
-    "chain, async nodes, sqlite": (
-        "a step is one commit and, between two of them, Python: the profile has their shares. What runs between two syncs finds "
-        "its caches cold and takes two to three times as long as in memory (see the CPU time a step there)."
-    ),
-    "chain, def nodes, sqlite": (
-        "the same, and two hops between threads: out to the thread that calls the function, and back to the event loop."
-    ),
-    "fleet, 1,000 runs, sqlite": (
-        "syncs are shared and cost nothing here; one thread at a time runs Python, and the event loop's part of a step is all of "
-        "it. The profile shows no part that stands out."
-    ),
-    "chain, beside the best peer": (
-        "the best peer is Burr, which writes one row a step and keeps no log: bounded by the same sync. It was measured over 150 "
-        "steps here, ours over 1,000; `make bench-full` gives it as many."
-    ),
-    "fleet, beside the best peer": "bounded by the same: the best peer is Burr, which writes one row a step and keeps no log.",
-    "grow, chain of 1,000": (
-        "bodies are compressed to 0.93 of the payload (random text); the rows around them, two a step, add 0.16 and pages that "
-        "are not full 0.2."
-    ),
-    "grow, loop of 1,000": "as above.",
-    "resume, 1,000 nodes": (
-        "the events behind the last snapshot, several hundred here, are read, held against the hash chain and folded, at 15 to "
-        "25 µs each; the snapshot itself takes about 1 ms. More snapshots would load faster and cost every step."
-    ),
-    "overhead, nodes of 10 ms": (
-        "as for nodes of 100 ms: what is measured beside it, a raw commit after 10 ms of idling, varied by half within the run."
-    ),
-    "import holdfast": "Python itself was slow in this run: bare Python stands beside it.",
-    "an idle worker, sqlite": (
-        "every statement is counted, begin and commit too: of the renewals, and of the looks for leases that ran out, of which "
-        "nobody tells."
-    ),
-    "an idle worker, postgres": "as above.",
-    "overhead, nodes of 100 ms": (
-        "a machine that has idled wakes slowly: what a raw commit takes after 10 ms of idling stands in the next row, beside the "
-        "fdatasync at the head of this page. After 100 ms it was not measured."
-    ),
-}
-"""Why a target may fall short, by the name of its figure; printed only where it does."""
 _RULES = (
     "A figure is the median of its rounds. A ratio is made of figures of the same round, with the raw rate measured before and "
     "after. A *raw* commit is one row in a transaction of its own, written by a bare loop through the same driver, as durable as "
@@ -145,10 +107,9 @@ def _verdicts(figures: list[dict[str, Any]]) -> str:
 
 
 def _reasons(figures: list[dict[str, Any]]) -> str:
-    short = [figure for figure in figures if figure["verdict"] not in ("", "met")]
     lines = [
-        f"- **{figure['name']}** ({report.cells(figure)[0]}): {_WHY.get(figure['name'], 'no reason is known yet.')}"
-        for figure in short
+        f"- **{figure['name']}** ({report.cells(figure)[0]}): {why}"
+        for figure, why in reasons.reasons(figures)
     ]
     return "What falls short, and why:\n\n" + "\n".join(lines) + "\n" if lines else ""
 
@@ -182,7 +143,7 @@ def _again() -> str:
     return (
         "## Measure it yourself\n\n"
         "```sh\n"
-        "make bench        # about four minutes; the peers are installed into bench/peers/.venv\n"
+        "make bench        # about two minutes and a half; the peers are installed into bench/peers/.venv\n"
         "make bench-full   # more rounds, peers at full size, and a fleet of workers\n"
         "```\n\n"
         "Every figure of every round is kept as JSON in `bench/results/`; "

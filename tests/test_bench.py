@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from bench import chart, counts, document, lasting, payloads, report, workloads
+from bench import chart, counts, document, lasting, payloads, reasons, report, workloads
 from bench.report import Figure, at_least, at_most
 from bench.stores import Place
 
@@ -119,6 +119,23 @@ def test_the_picture_shows_limit_ours_and_peers_to_one_scale() -> None:
     assert texts[1:7] == ["raw commits", "4,500", "Holdfast, async nodes", "2,500", "Burr <&", "800"]
     widths = [float(bar.get("width")) for bar in drawn.iter("{http://www.w3.org/2000/svg}rect")][1:4]
     assert widths[1] / widths[0] == pytest.approx(2500 / 4500, rel=0.01)
+
+
+def test_a_reason_is_made_of_what_was_measured() -> None:
+    figures = [
+        Figure("raw, one row a commit, SQLite, FULL", "commits/s", [5000.0]).plain("raw"),
+        Figure("fleet, 1,000 runs, sqlite", "of raw", [1.5], at_least(2.2)).plain("steps"),
+        Figure("fleet, 1,000 runs, memory", "µs CPU", [125.0], beside={"steps/s": [8000.0]}).plain("costs"),
+        Figure("chain, beside the best peer", "times", [2.5], at_least(3)).plain("peers"),
+        Figure("something new", "ms", [2.0], at_most(1)).plain("steps"),
+    ]
+    told = {figure["name"]: why for figure, why in reasons.reasons(figures)}
+    assert "8,000 steps/s, 1.60 of raw" in told["fleet, 1,000 runs, sqlite"]
+    assert "the target leaves 91 µs" in told["fleet, 1,000 runs, sqlite"]
+    assert told["chain, beside the best peer"] == (
+        "what would tell was not measured in this run: chain, async nodes, sqlite."
+    )
+    assert told["something new"] == "no reason is known yet."
 
 
 def test_the_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,143 @@
+"""Why a target falls short: told by the figures of the same run, so that it is measured and not guessed.
+
+A reason is a text with the medians of other figures in it. Where one of them was not measured in this run, the text says
+which part would tell.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from bench.report import number
+
+RAW = "raw, one row a commit, SQLite, FULL"
+
+
+class Seen:
+    """The figures of a run, by their names."""
+
+    def __init__(self, figures: list[dict[str, Any]]) -> None:
+        self._figures = {figure["name"]: figure for figure in figures}
+
+    def __getitem__(self, asked: str) -> float:
+        """`name`, or `name: what stands beside it`. Raises `LookupError`."""
+        name, _, beside = asked.partition(": ")
+        figure = self._figures[name]
+        found = figure["beside"][beside]["median"] if beside else figure["median"]
+        if found is None:
+            raise LookupError(name)
+        return float(found)
+
+    def best(self, workload: str) -> tuple[str, float]:
+        """The fastest peer at a workload, as they ship, and its steps a second."""
+        rates = {
+            name.removeprefix(f"{workload}, "): figure["median"]
+            for name, figure in self._figures.items()
+            if name.startswith(f"{workload}, ") and figure["part"] == "peers" and figure["unit"] == "steps/s"
+        }
+        shipped = {
+            peer: rate
+            for peer, rate in rates.items()
+            if rate and peer != "Holdfast" and "with WAL" not in peer
+        }
+        if not shipped:
+            raise LookupError("peers")
+        return max(shipped.items(), key=lambda pair: pair[1])
+
+
+def _chain(seen: Seen) -> str:
+    raw_us = 1e6 / seen[RAW]
+    between, hot = seen["between two appends, sqlite"], seen["between two appends, memory"]
+    append = seen["save, p95, 1,000 nodes: µs p50"]
+    return (
+        f"a raw commit takes {raw_us:.0f} µs, an append {append:.0f} µs within the store (two pages and four statements instead "
+        f"of one), and between two appends the engine runs Python for {between:.0f} µs. In memory, where nothing sleeps, the "
+        f"same Python takes {hot:.0f} µs: a processor that slept in a sync comes back with cold caches. The target leaves "
+        f"{raw_us / 0.55 - raw_us:.0f} µs a step for all but the commit."
+    )
+
+
+def _chain_in_threads(seen: Seen) -> str:
+    hops = seen["chain, def nodes, memory"] - seen["chain, async nodes, memory"]
+    return (
+        "as for async nodes, and two hops between threads, out to the one that calls the function and back to the event "
+        f"loop: {hops:.0f} µs of CPU a step in memory."
+    )
+
+
+def _fleet(seen: Seen) -> str:
+    raw, rate = seen[RAW], seen["fleet, 1,000 runs, memory: steps/s"]
+    return (
+        f"syncs are shared and cost next to nothing here. The same fleet in memory, where nothing is written at all, makes "
+        f"{number(rate)} steps/s, {number(rate / raw)} of raw: one thread at a time runs Python, {1e6 / rate:.0f} µs a step, and "
+        f"the target leaves {1e6 / (2.2 * raw):.0f} µs. The profile shows no part that stands out."
+    )
+
+
+def _beside_best(seen: Seen, workload: str, times: float) -> str:
+    (peer, rate), raw = seen.best(workload), seen[RAW]
+    return (
+        f"the best peer is {peer}, which writes one row a step and keeps no log: {number(rate / raw)} of raw. "
+        f"{times:g} times that is {number(times * rate / raw)} of raw"
+    )
+
+
+def _chain_beside(seen: Seen) -> str:
+    ours = seen["chain, async nodes, sqlite"]
+    return f"{_beside_best(seen, 'chain', 3)}; our chain is at {number(ours)}, for the reason above."
+
+
+def _fleet_beside(seen: Seen) -> str:
+    most = seen["fleet, 1,000 runs, memory: steps/s"] / seen[RAW]
+    return f"{_beside_best(seen, 'fleet', 20)}; a fleet in memory, where nothing is written, is at {number(most)}."
+
+
+def _quick_nodes(seen: Seen) -> str:
+    idle, busy = seen["overhead, nodes of 10 ms: µs a raw commit after 10 ms"], 1e6 / seen[RAW]
+    return (
+        f"a raw commit takes {idle:.0f} µs after 10 ms of idling and {busy:.0f} µs where the disk and the processor are kept "
+        f"busy. The engine's Python wakes as slowly: {seen['between two appends, memory']:.0f} µs a step where nothing sleeps."
+    )
+
+
+def _slow_nodes(seen: Seen) -> str:
+    idle = seen["overhead, nodes of 10 ms: µs a raw commit after 10 ms"]
+    return f"a machine that has idled wakes slowly: after only 10 ms a raw commit alone takes {idle:.0f} µs."
+
+
+def _postgres_chain(seen: Seen) -> str:
+    raw_us = 1e6 / seen["raw, one row a commit, PostgreSQL"]
+    return (
+        f"a raw commit takes {raw_us:.0f} µs there; between two appends the engine runs Python for "
+        f"{seen['between two appends, postgres']:.0f} µs, {seen['between two appends, memory']:.0f} µs where nothing sleeps."
+    )
+
+
+WHY = {
+    "chain, async nodes, sqlite": _chain,
+    "chain, def nodes, sqlite": _chain_in_threads,
+    "fleet, 1,000 runs, sqlite": _fleet,
+    "chain, async nodes, postgres": _postgres_chain,
+    "chain, beside the best peer": _chain_beside,
+    "fleet, beside the best peer": _fleet_beside,
+    "overhead, nodes of 10 ms": _quick_nodes,
+    "overhead, nodes of 100 ms": _slow_nodes,
+    "import holdfast": lambda seen: (
+        f"Python itself takes {seen['import holdfast: ms bare Python']:.0f} ms to start here."
+    ),
+}
+
+
+def reasons(figures: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Every figure whose target falls short, and why."""
+    seen = Seen(figures)
+    for figure in figures:
+        if figure["verdict"] in ("", "met"):
+            continue
+        why = WHY.get(figure["name"])
+        if why is None:
+            yield figure, "no reason is known yet."
+            continue
+        try:
+            yield figure, why(seen)
+        except LookupError as missing:
+            yield figure, f"what would tell was not measured in this run: {missing.args[0]}."
