@@ -79,7 +79,8 @@ class Saved(NamedTuple):
     commits: list[float]
 
     def p(self, share: float) -> tuple[float, float]:
-        return percentile(self.appends, share), percentile(self.commits, share)
+        """This much of all appends took less, and of the raw commits; 0 where there are none."""
+        return percentile(self.appends, share), percentile(self.commits or [0.0], share)
 
 
 def save(place: Place, commits: Commits | None = None, nodes: int = CHAIN_NODES) -> Saved:

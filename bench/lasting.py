@@ -90,16 +90,20 @@ def wide(place: Place, steps: int, *, typed: bool) -> Widened:
     flow = loop_flow("wide", steps, count_typed if typed else count_plain, kind if typed else dict)
 
     given = {"step": 0, **fields}
+    first = kind(**given) if typed else given
 
     async def measured(engine: Engine) -> Took:
         await warm_up(engine, place)
-        run, took = await timed(lambda: engine.resume("measured"))
+        if place.kind == "memory":  # what was started before is gone
+            run, took = await timed(lambda: engine.run(flow, first, run_id="measured"))
+        else:
+            run, took = await timed(lambda: engine.resume("measured"))
         assert (run.status, step_of(run.state)) == ("completed", steps), run
         return took
 
     stored = []
     for begin in (
-        lambda engine: engine.start(flow, kind(**given) if typed else given, run_id="measured"),
+        lambda engine: engine.start(flow, first, run_id="measured"),
         lambda engine: warm_up(engine, place),
     ):
         with_engine(place, begin)
@@ -216,6 +220,23 @@ def history(place: Place, steps: int, stops_at: int, *, times: int, window: int)
         asyncio.run(_resumed(hasty, flow, visits, steps))
     early, late = ((marks[at + window] - marks[at]) / window * 1e6 for at in (100, steps - window - 1))
     return History(seen, resumed, early, late)
+
+
+def history_of(place: Place, steps: int, *, window: int) -> tuple[float, float]:
+    """CPU time of this process for a step near step 100, and for one at the end."""
+    marks: list[float] = []
+    edges = {100, 100 + window, steps - window - 1, steps - 1}
+
+    async def count(state: Counter) -> dict[str, Any]:
+        if state.step in edges:
+            marks.append(time.process_time())
+        return {"step": state.step + 1}
+
+    flow = loop_flow("history", steps, count)
+    with steady():
+        with_engine(place, lambda engine: engine.run(flow, run_id="measured"))
+    began, warm, late, ended = marks
+    return (warm - began) / window * 1e6, (ended - late) / window * 1e6
 
 
 def _events(place: Place) -> int:

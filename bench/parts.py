@@ -69,6 +69,13 @@ class Bench:
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             yield Place(kind, Path(name), url)
 
+    @property
+    def elsewhere(self) -> tuple[StoreKind, ...]:
+        """Stores that are measured beside SQLite: all workloads take place there too, where there is time for it."""
+        if self.effort.name != "full":
+            return ()
+        return ("memory", "postgres") if self.server else ("memory",)
+
     def each_round(self, what: str, rounds: int | None = None) -> Iterator[int]:
         rounds = rounds or self.effort.rounds
         for number in range(rounds):
@@ -88,6 +95,8 @@ class Rate(NamedTuple):
     target: Target | None = None
     """Beside raw commits, on SQLite."""
     floor: Target | None = None
+    long: bool = False
+    """Measured only where there is time for it."""
 
 
 RATES = (
@@ -100,13 +109,18 @@ RATES = (
         at_least(0.3),
     ),
     Rate("loop", CHAIN_NODES, workloads.loop),
+    Rate("loop, def nodes", CHAIN_NODES, partial(workloads.loop, fn=count_in_thread), long=True),
     Rate("fleet, 200 runs", 200 * FLEET_NODES, partial(workloads.fleet, runs=200)),
     Rate("fleet, 200 runs, def nodes", 200 * FLEET_NODES, partial(workloads.fleet, runs=200, fn=count_in_thread)),
     Rate(
         "fleet, 1,000 runs", 1000 * FLEET_NODES, partial(workloads.fleet, runs=1000), at_least(2.2), at_least(1.5)
     ),
+    Rate("fleet, 1,000 runs, def nodes", 1000 * FLEET_NODES,
+         partial(workloads.fleet, runs=1000, fn=count_in_thread), long=True),
     Rate("fan, 1,000 items", ITEMS, workloads.fan),
+    Rate("fan, 1,000 items, def nodes", ITEMS, partial(workloads.fan, threads=True), long=True),
     Rate("steps, 1,000 in one node", ITEMS, workloads.steps),
+    Rate("steps, 1,000 in one node, def nodes", ITEMS, partial(workloads.steps, threads=True), long=True),
 )  # fmt: skip
 
 
@@ -131,7 +145,11 @@ class Round(NamedTuple):
 
 def steps(bench: Bench) -> list[Figure]:
     """Durable steps per second beside raw commits per second."""
-    return [_beside_raw(bench, rate, "sqlite", bench.commits) for rate in RATES]
+    return [_beside_raw(bench, rate, "sqlite", bench.commits) for rate in _rates(bench)]
+
+
+def _rates(bench: Bench) -> list[Rate]:
+    return [rate for rate in RATES if not rate.long or bench.effort.name == "full"]
 
 
 def postgres(bench: Bench) -> list[Figure]:
@@ -140,7 +158,7 @@ def postgres(bench: Bench) -> list[Figure]:
         return []
     commits = raw.PostgresCommits(bench.server)
     try:
-        chain, *others = (rate._replace(target=None, floor=None) for rate in RATES)
+        chain, *others = (rate._replace(target=None, floor=None) for rate in _rates(bench))
         figures = [
             _beside_raw(bench, rate, "postgres", commits)
             for rate in (chain._replace(target=at_least(0.55)), *others)
@@ -182,7 +200,7 @@ def _beside_raw(bench: Bench, rate: Rate, kind: StoreKind, commits: raw.Commits)
 def costs(bench: Bench) -> list[Figure]:
     """CPU time a step without a disk: the steadiest figure there is, and the one a change of the code moves."""
     figures = []
-    for rate in RATES:
+    for rate in _rates(bench):
         found = []
         for _ in bench.each_round(f"{rate.name}, memory", bench.effort.few):
             with bench.fresh("memory") as place:
@@ -217,6 +235,11 @@ def growth(bench: Bench) -> list[Figure]:
         ratios.append(late[-1] / grown.step_us(0, window))
     name = f"grow, step {last:,} to step {window}"
     figures.append(Figure(name, "of early", ratios, at_most(1.5), beside={"µs a step": late}))
+    for kind in bench.elsewhere:
+        with bench.fresh(kind) as place:
+            bench.progress.say(f"grow, {kind}")
+            grown = lasting.grow(place, 1000, loop=True)
+        figures.append(Figure(f"grow, loop of 1,000, {kind}", "µs a step", [grown.step_us(0, 1000)]))
     return figures
 
 
@@ -236,6 +259,10 @@ def width(bench: Bench) -> list[Figure]:
                 f"wide state, 1 MB, {kind}", "bytes a step", stored, at_most(wide_bytes // 100), beside=rates
             )
         )
+        for store in bench.elsewhere:
+            with bench.fresh(store) as place:
+                took = lasting.wide(place, 1000, typed=typed).took
+            figures.append(Figure(f"wide state, 1 MB, {kind}, {store}", "steps/s", [1000 / took.wall_s]))
     return figures
 
 
@@ -246,10 +273,17 @@ def resuming(bench: Bench) -> list[Figure]:
         with bench.fresh() as place:
             stops_at = CHAIN_NODES - 1 - number * CHAIN_NODES // (2 * bench.effort.rounds)
             found.append(lasting.resume(place, stops_at))
-    return [_resumed("resume, 1,000 nodes", found, at_most(10.0), at_most(20.0))]
+    figures = [_resumed("resume, 1,000 nodes", found, at_most(10.0), at_most(20.0))]
+    if "postgres" in bench.elsewhere:  # what is in memory is gone with the engine that put it there
+        with bench.fresh("postgres") as place:
+            there = [lasting.resume(place, CHAIN_NODES - 1)]
+        figures.append(_resumed("resume, 1,000 nodes, postgres", there))
+    return figures
 
 
-def _resumed(name: str, found: list[lasting.Resumed], target: Target, floor: Target | None = None) -> Figure:
+def _resumed(
+    name: str, found: list[lasting.Resumed], target: Target | None = None, floor: Target | None = None
+) -> Figure:
     to_node_ms = [resumed.to_node.wall_s * 1e3 for resumed in found]
     beside = {
         "ms CPU": [resumed.to_node.cpu_s * 1e3 for resumed in found],
@@ -274,7 +308,15 @@ def history(bench: Bench) -> list[Figure]:
         beside={"µs CPU early": [found.early_us], "µs CPU late": [found.late_us]},
         note="SQLite that is not synced",
     )
-    return [_resumed(f"resume, {found.events:,} events", found.resumed, at_most(20.0)), ratio]
+    figures = [_resumed(f"resume, {found.events:,} events", found.resumed, at_most(20.0)), ratio]
+    for kind in bench.elsewhere:
+        with bench.fresh(kind) as place:
+            bench.progress.say(f"history, {kind}")
+            early, late = lasting.history_of(place, effort.history // 10, window=effort.window)
+        name = f"history, step {effort.history // 10:,} to step 100, {kind}"
+        beside = {"µs CPU early": [early], "µs CPU late": [late]}
+        figures.append(Figure(name, "of early", [late / early], beside=beside))
+    return figures
 
 
 def graphs(bench: Bench) -> list[Figure]:
@@ -312,7 +354,7 @@ def overhead(bench: Bench) -> list[Figure]:
         with bench.fresh() as place:
             found.append(delays.around(place, bench.commits, rounds, node_s, nodes))
     slow, quick = found
-    return [
+    figures = [
         Figure(
             "overhead, nodes of 100 ms",
             "%",
@@ -331,6 +373,12 @@ def overhead(bench: Bench) -> list[Figure]:
             },
         ),
     ]
+    for kind in bench.elsewhere:
+        rounds = bench.each_round(f"nodes of 10 ms, {kind}")
+        with bench.fresh(kind) as place:
+            extra_us = [seen.extra_s * 1e6 for seen in delays.around(place, bench.commits, rounds, 0.01, 20)]
+        figures.append(Figure(f"overhead, nodes of 10 ms, {kind}", "µs a node", extra_us))
+    return figures
 
 
 def saving(bench: Bench) -> list[Figure]:
@@ -351,7 +399,13 @@ def saving(bench: Bench) -> list[Figure]:
     others: tuple[StoreKind, ...] = ("memory", "postgres") if bench.server else ("memory",)
     for kind in others:
         with bench.fresh(kind) as place:
-            figures.append(_between(kind, [delays.save(place)]))
+            seen = delays.save(place)
+        figures.append(_between(kind, [seen]))
+        if kind in bench.elsewhere:
+            p50, p95, p99 = ([seen.p(share)[0] * 1e6] for share in (0.5, 0.95, 0.99))
+            figures.append(
+                Figure(f"save, p95, 1,000 nodes, {kind}", "µs", p95, beside={"µs p50": p50, "µs p99": p99})
+            )
     return figures
 
 

@@ -112,6 +112,14 @@ def _postgres_chain(seen: Seen) -> str:
     )
 
 
+def _resume(seen: Seen) -> str:
+    cpu, opened = (seen[f"resume, 1,000 nodes: {what}"] for what in ("ms CPU", "ms to open the engine"))
+    return (
+        f"{number(cpu)} ms of it are CPU: the events behind the last snapshot, up to 250 of them here, are read, held against "
+        f"the hash chain and folded. The rest is one durable claim. To open the engine took {number(opened)} ms before that."
+    )
+
+
 WHY = {
     "chain, async nodes, sqlite": _chain,
     "chain, def nodes, sqlite": _chain_in_threads,
@@ -121,6 +129,7 @@ WHY = {
     "fleet, beside the best peer": _fleet_beside,
     "overhead, nodes of 10 ms": _quick_nodes,
     "overhead, nodes of 100 ms": _slow_nodes,
+    "resume, 1,000 nodes": _resume,
     "import holdfast": lambda seen: (
         f"Python itself takes {seen['import holdfast: ms bare Python']:.0f} ms to start here."
     ),

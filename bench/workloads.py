@@ -89,31 +89,43 @@ def step_of(state: Any) -> int:
     return int(state["step"] if isinstance(state, dict) else state.step)
 
 
-def fan_flow(items: int) -> Flow[Tally]:
+def fan_flow(items: int, *, threads: bool = False) -> Flow[Tally]:
     """One node over many items."""
     graph = Graph("fan", Tally)
 
-    @graph.node(each=lambda _: range(items))
     async def tally(item: int) -> dict[str, Any]:
         return {"done": 1}
 
+    def tally_in_thread(item: int) -> dict[str, Any]:
+        return {"done": 1}
+
+    graph.node(name="tally", each=lambda _: range(items))(tally_in_thread if threads else tally)
     return graph.chain(START, "tally", END).compile()
 
 
-def steps_flow(steps: int) -> Flow[Counter]:
+def steps_flow(steps: int, *, threads: bool = False) -> Flow[Counter]:
     """One node whose work is many kept steps."""
     graph = Graph("steps", Counter)
 
-    async def one(number: int) -> int:
+    def one(number: int) -> int:
         return number + 1
 
-    @graph.node
+    async def one_async(number: int) -> int:
+        return number + 1
+
     async def work(state: Counter, ctx: hf.Context) -> dict[str, Any]:
         number = 0
         for key in range(steps):
-            number = await ctx.step("one", one, number, key=key)
+            number = await ctx.step("one", one_async, number, key=key)
         return {"step": number}
 
+    def work_in_thread(state: Counter, ctx: hf.Context) -> dict[str, Any]:
+        number = 0
+        for key in range(steps):
+            number = ctx.step("one", one, number, key=key)
+        return {"step": number}
+
+    graph.node(name="work")(work_in_thread if threads else work)
     return graph.chain(START, "work", END).compile()
 
 
@@ -153,14 +165,14 @@ def loop(place: Place, fn: Callable[..., Any] = count_async, steps: int = CHAIN_
     return _one_run(place, loop_flow("loop", steps, fn), lambda state: state.step == steps)
 
 
-def fan(place: Place, items: int = ITEMS) -> Took:
+def fan(place: Place, items: int = ITEMS, *, threads: bool = False) -> Took:
     """One node over many items, sixteen at once: each result is durable by itself."""
-    return _one_run(place, fan_flow(items), lambda state: state.done == items)
+    return _one_run(place, fan_flow(items, threads=threads), lambda state: state.done == items)
 
 
-def steps(place: Place, count: int = ITEMS) -> Took:
+def steps(place: Place, count: int = ITEMS, *, threads: bool = False) -> Took:
     """One node that keeps many steps, one after the other."""
-    return _one_run(place, steps_flow(count), lambda state: state.step == count)
+    return _one_run(place, steps_flow(count, threads=threads), lambda state: state.step == count)
 
 
 def _one_run(place: Place, flow: Flow[Any], right: Callable[[Any], bool]) -> Took:
