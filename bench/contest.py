@@ -6,6 +6,7 @@ that file changes. A peer that cannot be installed, or that fails, is shown as s
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,7 @@ PEERS = (
     Peer("DBOS", "dbos_peer"),
     Peer("LangGraph", "langgraph_peer"),
     Peer("Burr", "burr_peer"),
+    Peer("Restate", "restate_peer"),
     Peer("DBOS with WAL", "dbos_peer", "wal"),
     Peer("Burr with WAL", "burr_peer", "wal"),
 )
@@ -136,7 +138,15 @@ class Environment:
             raise Absent(f"the peers cannot be installed: {_last_line(fault.stderr)}") from fault
         except OSError as fault:
             raise Absent(f"the peers cannot be installed: {fault}") from fault
+        self._install_servers()
         stamp.write_text(wanted, encoding="utf-8")
+
+    def _install_servers(self) -> None:
+        """What a peer needs that is not Python. Where it cannot be had, that peer says so when it is asked."""
+        npm = shutil.which("npm")
+        if npm is not None:
+            command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(self.folder / "npm")]
+            subprocess.run([*command, "@restatedev/restate-server"], check=False, capture_output=True)
 
     def ask(
         self, peer: Peer, folder: Path, workload: str, *, steps: int, runs: int = 1, url: str = ""

@@ -51,7 +51,7 @@ _EXPLAINED = {
         "In turn with Holdfast, each in a process of its own, at the same durability: `synchronous=FULL` was checked on the "
         "connection that the library itself uses. As they ship, DBOS and Burr use SQLite's rollback journal; "
         '"with WAL" is the same on a file whose journal mode was set by hand. Burr and LangGraph write the whole state '
-        "at every step, DBOS the result of the step, Holdfast what changed. *Times* is our rate over that of the fastest peer in "
+        "at every step, DBOS and Restate (a server of its own) the result of the step, Holdfast what changed. *Times* is our rate over that of the fastest peer in "
         "the same round."
     ),
 }
