@@ -51,8 +51,8 @@ _EXPLAINED = {
         "In turn with Holdfast, each in a process of its own, at the same durability: `synchronous=FULL` was checked on the "
         "connection that the library itself uses. As they ship, DBOS and Burr use SQLite's rollback journal; "
         '"with WAL" is the same on a file whose journal mode was set by hand. Burr and LangGraph write the whole state '
-        "at every step, DBOS and Restate (a server of its own) the result of the step, Holdfast what changed. *Times* is our rate over that of the fastest peer in "
-        "the same round."
+        "at every step, DBOS and Restate (a server of its own) the result of the step, Holdfast what changed. *Times* is our "
+        "rate over that of the fastest peer in the same round."
     ),
 }
 _RULES = (
