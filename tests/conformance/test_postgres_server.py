@@ -253,7 +253,7 @@ def until_accepted(store, log):
 
 def test_fsync_off_a_replica_and_an_old_server_are_refused(server):
     address = Address(server.url())
-    fit = (160_000, False, "on", "on", "UTF8", 0.0)
+    fit = (160_000, False, "on", "on", "UTF8")
     postgres_setup.require_fit(address, fit)
     for place, fact, said in (
         (0, 130_012, "PostgreSQL 13"), (1, True, "replica"), (2, "off", "fsync is off"), (4, "LATIN1", "encoding is LATIN1"),

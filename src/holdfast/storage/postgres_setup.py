@@ -7,6 +7,7 @@ a store is never between two versions, however many processes open it at once.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from holdfast.errors import SchemaTooNew, StoreReadOnly, StoreUnusable
@@ -25,9 +26,9 @@ class Statements(Protocol):
     def rows(self, query: str, *values: Any) -> list[Cells]: ...
 
 
-def require_fit(address: Address, facts: Cells) -> None:
-    """Refuse a server that would lose data. `facts` is what the query `server` found."""
-    version, in_recovery, fsync, synchronous_commit, encoding, _ = facts
+def require_fit(address: Address, facts: Sequence[Any]) -> None:
+    """Refuse a server that would lose data. `facts` is what the query `server` found of it."""
+    version, in_recovery, fsync, synchronous_commit, encoding = facts
     if version // 10_000 < SERVER_MIN:
         raise StoreUnusable(
             f"{address.url} is PostgreSQL {version // 10_000}; Holdfast needs {SERVER_MIN} or newer. "

@@ -186,8 +186,7 @@ class Wire:
         while True:
             if line.is_stale():
                 line.drop()
-                connection = self.connect()
-                line.take(connection, connection.execute(self.sql["session"]).fetchall()[0][0])
+                line.take(*self._connected())
             try:
                 return steps(Session(self, line))
             except (pg.DeadlockDetected, pg.SerializationFailure):
@@ -202,6 +201,10 @@ class Wire:
 
     def connect(self) -> Connection:
         """A new connection, fit for use. It is the caller's to close."""
+        return self._connected()[0]
+
+    def _connected(self) -> tuple[Connection, int]:
+        """The same, and the process of the server that answered on it."""
         try:
             connection = psycopg.Connection.connect(
                 self.address.conninfo,
@@ -220,8 +223,8 @@ class Wire:
         else:
             try:
                 cursor = connection.cursor(binary=True).execute(self.sql["server"])
-                facts = cursor.fetchall()[0]
-                self.time.hear(facts[-1])
+                *facts, process, now = cursor.fetchall()[0]
+                self.time.hear(now)
                 require_fit(self.address, facts)
                 self._require_same_store(connection)
             except psycopg.Error as fault:
@@ -230,7 +233,7 @@ class Wire:
             except BaseException:
                 connection.close()
                 raise
-            return connection
+            return connection, process
         raise refusal  # out here: no fault of the driver, which may quote the URL, hangs on it
 
     def close(self) -> None:

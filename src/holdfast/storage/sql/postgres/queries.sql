@@ -10,13 +10,10 @@ commit
 -- rollback: nothing since the begin
 rollback
 
--- server: what must be true of a server before anything is written to it
+-- server: what must be true of a server before anything is written to it; which of its processes does this, and its time
 select current_setting('server_version_num')::bigint, pg_is_in_recovery(), current_setting('fsync'),
-       current_setting('synchronous_commit'), current_setting('server_encoding'),
+       current_setting('synchronous_commit'), current_setting('server_encoding'), pg_backend_pid(),
        extract(epoch from clock_timestamp())::float8
-
--- session: the process that does this statement
-select pg_backend_pid()
 
 -- guard: bounds of this transaction, and whether what it commits will be durable
 select set_config('lock_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $2, true),
