@@ -32,7 +32,7 @@ case {when} in
     after) {real} "$@"; kill -9 $PPID ;;
 esac
 """
-CALLS = (("pg_restore", 1), ("psql", 1), ("pg_restore", 2), ("psql", 2))
+CALLS = (("pg_restore", 1), ("psql", 1), ("pg_restore", 2), ("psql", 2), ("pg_restore", 3))
 """All that a restore calls."""
 
 

@@ -637,7 +637,7 @@ def test_only_old_blobs_go_that_nothing_refers_to(on_disk: Place) -> None:
     age(on_disk, unwanted[0], 600.0)
     swept = retention.sweep(on_disk.store)
     assert swept.blobs == 2
-    assert swept.kept == ("1 blobs that nothing refers to: younger than 1h",)
+    assert swept.kept == ("1 blob that nothing refers to: younger than 1h",)
     assert set(on_disk.store.blobs.digests()) == {*kept, unwanted[0]}
     assert on_disk.well("kept")
 

@@ -168,7 +168,7 @@ def _prune_many(
     async def use(engine: Engine) -> tuple[list[Choice], Swept | None]:
         chosen = retention.choose(engine.store, wanted)
         if dry_run:
-            return chosen, None
+            return retention.foretold(engine.store, chosen), None
         done: list[Choice] = []
         with _told_at_least(done, as_json=as_json), gauge(quiet=as_json) as tell:
             for choice in retention.delete_all(engine.store, chosen, place):
@@ -427,14 +427,18 @@ async def _ways(engine: Engine, finding: doctors.Finding, file: str | None, stor
 def _of_changed(finding: doctors.Finding, store: str | None, ways: list[Way]) -> list[Way]:
     """What carries a run on whose flow has another shape now, each with what has to be true for it."""
     renamed = [pair.replace("=", " is called ") + " now" for pair in finding.takes or () if "=" in pair]
+    made_with = "with the code that it was made with"
     provided = f"if {' and '.join(renamed)}" if renamed else "with the flow as it is now"
     if finding.takes is None:
-        provided = "with the code that it was made with"
+        provided = made_with
         places = line("checkpoints", finding.run_id or "", store=store)
         ways = [*ways, Way(places, "or fork it from a place before the change")]
-    resumes = f"{program.name()} resume "
+    needs = {f"{program.name()} resume ": provided, f"{program.name()} skip ": made_with}
     return [
-        Way(way.command, f"{way.does} ({provided})") if way.command.startswith(resumes) else way
+        Way(
+            way.command,
+            way.does + "".join(f" ({need})" for verb, need in needs.items() if way.command.startswith(verb)),
+        )
         for way in ways
     ]
 

@@ -324,7 +324,8 @@ def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> i
 
     with screen.shielded(json_only=errand.as_json):
         try:
-            stores.execute(errand.store, use, engine_options, create=errand.create)
+            # Whoever may not make the store has asked it for the run's flow.
+            stores.execute(errand.store, use, engine_options, create=errand.create, known=not errand.create)
         except FlowNotFound as missing:
             raise SettingError(name_the_file(missing, errand.verb)) from missing
         except KeyboardInterrupt:

@@ -80,7 +80,7 @@ def answer(
         )
         return run, await standing(engine, run, file=file, store=store)
 
-    run, stands = stores.execute(store, use, {"flows": flows})
+    run, stands = stores.execute(store, use, {"flows": flows}, known=True)
     if as_json:
         _say_json(run, stands, {"question": key, "answer": chosen})
         return

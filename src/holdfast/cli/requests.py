@@ -150,10 +150,9 @@ def _recorded(
     *,
     needs_flow: bool = True,
 ) -> Any:
-    stores.require(store)
     wanted = needs_flow or file is not None
     flows = flow_files.flows_for(file, stores.flow_of(store, run_id)) if wanted else []
     try:
-        return stores.execute(store, use, {"flows": flows})
+        return stores.execute(store, use, {"flows": flows}, known=wanted)
     except FlowNotFound as missing:
         raise SettingError(name_the_file(missing, verb)) from missing

@@ -323,7 +323,8 @@ def _ways(
         return [Way(line("fork", f"{run.id}@SEQ", store=store), f"go on from a checkpoint (see: {places})")]
     if run.status == "failed":
         does, *rest = _once_more(run, seen)
-        return [resume(does, *rest), *_skip(run, seen, file=file, store=store, run_base=run_base)]
+        made_with = "FILE.py" if takes else file  # skip takes no flow of another shape
+        return [resume(does, *rest), *_skip(run, seen, file=made_with, store=store, run_base=run_base)]
     speak = [*_answers(run.id, seen.questions, file, store), *_signals(run.id, seen.waits, store)]
     if run.held_by is not None:
         return [*speak, Way(line("events", run.id, "--follow", store=store), "watch it")]

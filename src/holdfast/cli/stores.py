@@ -46,9 +46,13 @@ def flow_of(store: str | None, run_id: str) -> str:
     return read(store, use)
 
 
-def execute(store: str | None, use: Use[T], options: blocking.Options, *, create: bool = False) -> T:
-    """Use a store for what executes or records; only `create` makes one that is not there."""
-    if not create:
+def execute(
+    store: str | None, use: Use[T], options: blocking.Options, *, create: bool = False, known: bool = False
+) -> T:
+    """Use a store for what executes or records; only `create` makes one that is not there. `known`: this command has found
+    something in it already, and need not ask again, which costs a connection.
+    """
+    if not create and not known:
         require(store)
     return blocking.with_engine(lambda engine: _guided(engine, use), {**options, "store": store})
 

@@ -223,8 +223,10 @@ def _already(target: str, row: RunRow, base: int) -> Archived | None:
             there = _whole(file)
             if (there.run.seq, there.run.digest) != (row.seq, row.digest) or there.base > base:
                 return None
+            if not _URL.match(target):
+                copies.keep(Path(file))
             return msgspec.structs.replace(_archived(row.run_id, file, there), place=remote.shown(target))
-    except (StoreError, SettingError):
+    except (StoreError, SettingError, OSError):
         return None
 
 
@@ -290,8 +292,10 @@ def rows_of(store: Store, row: RunRow) -> Iterator[Row]:
 def references(store: Store, row: RunRow) -> set[str]:
     """The blobs that the events and snapshots of a run refer to."""
     found: set[str] = set()
-    for event in rows_of(store, row):
-        found |= _referred(event.body)
+    after = 0
+    while page := store.upkeep.referring(row.run_id, after, _PAGE):
+        found |= {digest for seq, body in page if seq <= row.seq for digest in _referred(body)}
+        after = page[-1][0]
     for kept in store.upkeep.snapshots(row.run_id):
         snapshot = _snapshot(store, row.run_id, kept.seq)
         if snapshot is not None:

@@ -37,6 +37,7 @@ PATIENCE_S = 60.0
 """How long a run may be on offer, or past its time, before that is worth a word."""
 SKEW_S = 5.0
 LOG_BYTES = 256 * 1024 * 1024
+SLOT_BYTES = 8 * 1024 * 1024 * 1024
 FREE_BYTES = 512 * 1024 * 1024
 BLOBS_SAMPLED = 200
 RUNS_MAX = 10_000
@@ -185,17 +186,26 @@ def look_over(facts: Facts, now: float, damage: list[str]) -> Iterator[Finding]:
             f"its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's: leases and timers go by it. "
             "Have both kept by NTP"
         )
-    if facts.log_bytes is not None and facts.log_bytes > LOG_BYTES:
-        yield _of_store(
-            f"its write-ahead log has {facts.log_bytes // 1_000_000} MB: somebody reads for very long, or was stopped "
-            "while reading"
-        )
+    yield from _of_log(facts)
     if facts.free_bytes is not None and facts.free_bytes < FREE_BYTES:
         yield _of_store(f"only {facts.free_bytes // 1_000_000} MB of disk are left for it")
     for name, wanted in _SETTINGS.get(facts.kind, {}).items():
         if facts.settings.get(name) not in wanted:
             found = facts.settings.get(name)
             yield _of_store(f"{name} is {found!r}: what it acknowledges may be lost. Set it to {wanted[0]!r}")
+
+
+def _of_log(facts: Facts) -> Iterator[Finding]:
+    log_bytes = facts.log_bytes or 0
+    if facts.kind == "postgresql" and log_bytes > SLOT_BYTES:
+        yield _of_store(
+            f"a replication slot keeps {log_bytes // 1_000_000} MB of its write-ahead log: who reads it has fallen behind or is "
+            "gone, and the disk fills up. See pg_replication_slots; drop the one that nobody reads"
+        )
+    if facts.kind == "sqlite" and log_bytes > LOG_BYTES:
+        yield _of_store(
+            f"its write-ahead log has {log_bytes // 1_000_000} MB: somebody reads for very long, or was stopped while reading"
+        )
 
 
 _SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {

@@ -25,13 +25,15 @@ from holdfast.errors import (
     ResumeRefused,
     RunHeld,
     RunNotFound,
+    SchemaTooNew,
     SeqConflict,
     SettingError,
     StoreBusy,
+    StoreCorrupt,
     StoreError,
     did_you_mean,
 )
-from holdfast.runtime import archive, history
+from holdfast.runtime import archive, history, verification
 from holdfast.runtime.services import Aside
 from holdfast.storage.contract import FINAL, STATUSES, Holder, Query, RunRow, RunStatus, Store
 from holdfast.storage.oversize import BLOB_OVER, take_out
@@ -385,11 +387,12 @@ def delete(store: Store, choice: Choice, archive_to: str | None = None) -> Choic
     try:
         row = store.run(choice.run_id)
         why = _CARRIED_ON if row.seq != choice.seq else needed(store, row) or _forked(store, row)
+        if why is None and archive_to:
+            place, why = _archived(store, choice.run_id, archive_to)
         if why is None:
-            if archive_to:
-                place = archive.archive(store, choice.run_id, archive_to).place
             store.upkeep.delete(choice.run_id, choice.seq)
-            store.blobs.unspill(choice.run_id, list(store.blobs.spilled(choice.run_id)))
+            if spilled := store.blobs.spilled(choice.run_id):
+                store.blobs.unspill(choice.run_id, list(spilled))
     except RunNotFound:
         why = "somebody else has deleted it"
     except SeqConflict:
@@ -397,6 +400,28 @@ def delete(store: Store, choice: Choice, archive_to: str | None = None) -> Choic
     except (ResumeRefused, RunHeld) as refused:
         why = str(refused)
     return msgspec.structs.replace(choice, goes=why is None, why=why or choice.why, place=place)
+
+
+def _archived(store: Store, run_id: str, place: str) -> tuple[str, str | None]:
+    """Where a run was archived, or why it cannot be: it is itself damaged, which must not keep the others from going. What is
+    wrong with the place is raised: it would keep all of them.
+    """
+    try:
+        return archive.archive(store, run_id, place).place, None
+    except (StoreCorrupt, SchemaTooNew):
+        problem = _problem(store, run_id)
+        if not problem:
+            raise
+    return "", f"it cannot be archived, because it is not whole: {problem}"
+
+
+def _problem(store: Store, run_id: str) -> str:
+    """What is wrong with a run; empty: nothing is."""
+    try:
+        problems = verification.verify(store, run_id).problems
+    except (StoreCorrupt, SchemaTooNew) as fault:
+        return str(fault)
+    return problems[0] if problems else ""
 
 
 def delete_all(store: Store, choices: Sequence[Choice], archive_to: str | None = None) -> Iterator[Choice]:
@@ -415,6 +440,31 @@ def delete_all(store: Store, choices: Sequence[Choice], archive_to: str | None =
             return
 
 
+def foretold(store: Store, choices: Sequence[Choice]) -> list[Choice]:
+    """What `delete_all` would make of them, as far as that can be known without doing it: a run from which one was forked that
+    stays, stays as well.
+    """
+    going = {choice.run_id for choice in choices if choice.goes}
+    forks = {
+        run_id: [row.run_id for row in rows_of(store, Query(parent=run_id, limit=_PAGE))] for run_id in going
+    }
+    kept: dict[str, str] = {}
+    while True:
+        needed_by = {
+            run_id: fork for run_id in going for fork in reversed(forks[run_id]) if fork not in going
+        }
+        if not needed_by:
+            break
+        kept |= needed_by
+        going -= set(needed_by)
+    return [
+        msgspec.structs.replace(choice, goes=False, why=_forked_told(kept[choice.run_id]))
+        if choice.run_id in kept
+        else choice
+        for choice in choices
+    ]
+
+
 def _forked_id(store: Store, choice: Choice) -> str | None:
     found = store.runs(Query(parent=choice.run_id, limit=1))
     return found[0].run_id if found else None
@@ -422,7 +472,11 @@ def _forked_id(store: Store, choice: Choice) -> str | None:
 
 def _forked(store: Store, row: RunRow) -> str | None:
     found = store.runs(Query(parent=row.run_id, limit=1))
-    return f"run {found[0].run_id!r} was forked from it" if found else None
+    return _forked_told(found[0].run_id) if found else None
+
+
+def _forked_told(run_id: str) -> str:
+    return f"run {run_id!r} was forked from it"
 
 
 def rows_of(store: Store, query: Query) -> Iterator[RunRow]:
@@ -476,10 +530,9 @@ def sweep(store: Store, *, blobs_too: bool = True) -> Swept:
     pieces = store.blobs.tidy(before) if blobs_too else 0
     definitions = store.upkeep.drop_definitions(sorted(unnamed))
     kept_told = []
-    if len(unwanted) > gone:
-        kept_told.append(
-            f"{len(unwanted) - gone} blobs that nothing refers to: younger than {duration(YOUNG_S)}"
-        )
+    if left := len(unwanted) - gone:
+        nouns = "blob that nothing refers" if left == 1 else "blobs that nothing refers"
+        kept_told.append(f"{left} {nouns} to: younger than {duration(YOUNG_S)}")
     if not blobs_too:
         kept_told.append(f"blobs at {store.blobs.where}: other stores may keep theirs there")
     return Swept(

@@ -44,6 +44,7 @@ NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FRAME = struct.Struct(">QI")  # bytes of the record, crc32 of that length and the record
 _LENGTH = struct.Struct(">Q")
+_EXPIRED = "-expired"
 
 
 class Blob(msgspec.Struct, frozen=True, gc=False):
@@ -203,6 +204,15 @@ class FileBlobs:
         if not _DIGEST.fullmatch(digest):
             raise BlobMissing(digest, self.where)
         try:
+            return self._got(digest)
+        except BlobMissing:
+            # One that stands aside may be wanted: whoever was about to find that out may have been killed over it.
+            with suppress(OSError):
+                return unpacked(digest, _aside(self._path(digest)).read_bytes(), self.where)
+            return self._got(digest)  # it may have its name back
+
+    def _got(self, digest: str) -> bytes:
+        try:
             return unpacked(digest, self._path(digest).read_bytes(), self.where)
         except (FileNotFoundError, NotADirectoryError):
             raise BlobMissing(digest, self.where) from None
@@ -232,7 +242,7 @@ class FileBlobs:
         if not _DIGEST.fullmatch(digest):
             return False
         path = self._path(digest)
-        aside = path.with_name(f".{digest}-expired")
+        aside = _aside(path)
         with self._writing(), suppress(FileNotFoundError, NotADirectoryError):
             if path.stat().st_mtime >= before:
                 return False
@@ -252,8 +262,8 @@ class FileBlobs:
                 with self._writing(), suppress(FileNotFoundError):
                     for name in os.listdir(folder):
                         if name.startswith(".") and (folder / name).stat().st_mtime < before:
+                            removed += not _give_name_back(folder / name)
                             (folder / name).unlink()
-                            removed += 1
         return removed
 
     def spilling(self) -> list[str]:
@@ -326,7 +336,7 @@ class FileBlobs:
 
     def _is_intact(self, digest: str) -> bool:
         try:
-            self.get(digest)
+            self._got(digest)  # one that stands aside may go
         except (BlobMissing, BlobCorrupt):
             return False
         return True
@@ -441,6 +451,21 @@ def require_digest(digest: str) -> str:
     if not _DIGEST.fullmatch(digest):
         raise SettingError(f"{digest!r} names no blob: give the sha256 of its content, in hex")
     return digest
+
+
+def _aside(path: Path) -> Path:
+    """Where a blob stands that is about to go."""
+    return path.with_name(f".{path.name}{_EXPIRED}")
+
+
+def _give_name_back(aside: Path) -> bool:
+    """Whether it is a blob that stands aside: it has its name again, unless somebody has put it anew."""
+    name = aside.name.removeprefix(".").removesuffix(_EXPIRED)
+    if aside.name != f".{name}{_EXPIRED}":
+        return False
+    with suppress(FileExistsError):
+        os.link(aside, aside.with_name(name))
+    return True
 
 
 def _is_hex(name: str) -> bool:

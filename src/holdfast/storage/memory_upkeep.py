@@ -16,6 +16,8 @@ from holdfast.storage import failpoints
 from holdfast.storage import holder as holders
 from holdfast.storage.contract import Snapshot
 from holdfast.storage.memory_data import Data, Run
+from holdfast.storage.oversize import references
+from holdfast.storage.rows import unpack
 from holdfast.storage.upkeep import PIECE, WHOLE, Facts, Kept, Trimmed, refuse_compaction, refuse_deletion
 
 
@@ -43,6 +45,12 @@ class MemoryUpkeep:
         with self._use() as data:
             kept = self._run(data, run_id).snapshots
             return [Kept(seq, kept[seq].base, len(kept[seq].body)) for seq in sorted(kept)]
+
+    def referring(self, run_id: str, after: int = 0, limit: int = PIECE) -> list[tuple[int, bytes]]:
+        with self._use() as data:
+            rows = data.runs[run_id].rows if run_id in data.runs else []
+            found = [(row.seq, row.body) for row in rows if row.seq > after and references(unpack(row.body))]
+            return found[:limit]
 
     def retire(self, run_id: str, before: int, drop: Collection[int] = ()) -> None:
         with self._use() as data:

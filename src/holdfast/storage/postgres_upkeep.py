@@ -26,7 +26,7 @@ from msgspec.structs import astuple
 from holdfast.errors import RunHeld, RunNotFound, SettingError, StoreError
 from holdfast.storage import disk, failpoints, schema
 from holdfast.storage import holder as holders
-from holdfast.storage.copies import name_file, refuse_taken
+from holdfast.storage.copies import NOT_COPIED, name_file, refuse_taken, told
 from holdfast.storage.leases import Holder
 from holdfast.storage.postgres_address import Address
 from holdfast.storage.postgres_arrays import Ints, Texts
@@ -35,6 +35,7 @@ from holdfast.storage.upkeep import PIECE, WHOLE, Facts, Kept, Trimmed, refuse_c
 
 _LAST_SEQ = 2**62
 _PASSWORD = re.compile(r"(?<=//)([^:@/]*):([^@/]*)@")
+_NO_ROLE = re.compile(r'ERROR: role ("[^"]+") does not exist')
 _OF_RUN = ("delete_labels", "delete_inbox", "delete_snapshots", "delete_trimmed", "delete_run")
 
 
@@ -59,6 +60,9 @@ class PostgresUpkeep:
         if not found and not self._wire.read("run_key", run_id):
             raise RunNotFound(run_id, self._wire.address.url)
         return [Kept(seq, base, size) for seq, base, size in found]
+
+    def referring(self, run_id: str, after: int = 0, limit: int = PIECE) -> list[tuple[int, bytes]]:
+        return [(seq, body) for seq, body in self._wire.read("referring", run_id, after, limit)]
 
     def retire(self, run_id: str, before: int, drop: Collection[int] = ()) -> None:
         def write(session: Session) -> None:
@@ -120,14 +124,16 @@ class PostgresUpkeep:
 
         def write(session: Session) -> int:
             with session.transaction() as transaction:
-                found = transaction.rows("remains")  # what another process sweeps is left to it
-                if not found:
-                    return 0
-                run, upto = found[0]
-                count: int = transaction.rows("sweep_events", run, upto, limit)[0][0]
-                if count < limit:
-                    transaction.do("swept", run)
-                return max(count, 1)
+                left = limit
+                while left and (
+                    found := transaction.rows("remains")
+                ):  # what another process sweeps is left to it
+                    run, upto = found[0]
+                    count: int = transaction.rows("sweep_events", run, upto, left)[0][0]
+                    if count < left:
+                        transaction.do("swept", run)
+                    left -= count
+                return limit - left
 
         return self._wire.write("sweep", write)
 
@@ -158,7 +164,7 @@ class PostgresUpkeep:
         self._wire.write("prune", write)
 
     def facts(self) -> Facts:
-        now, version, size, unswept, *settings = self._wire.read("facts")[0]
+        now, version, size, unswept, log, *settings = self._wire.read("facts")[0]
         names = ("server_version", "fsync", "synchronous_commit", "full_page_writes")
         given = self._now()
         return Facts(
@@ -167,6 +173,7 @@ class PostgresUpkeep:
             schema_version=version,
             schema_known=len(schema.migrations("postgres")),
             size_bytes=size,
+            log_bytes=log,
             settings=dict(zip(names, settings, strict=True)),
             unswept=unswept,
         )
@@ -174,6 +181,11 @@ class PostgresUpkeep:
     def backup(self, file: str, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         target = Path(file).expanduser().absolute()
         refuse_taken(target)
+        with told(f"{self._wire.address.url} was not copied to {target}", NOT_COPIED):
+            self._write_copy(target)
+        failpoints.reach("backup.named")
+
+    def _write_copy(self, target: Path) -> None:
         disk.make_folder(target.parent)
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)  # 0600
         os.close(handle)
@@ -185,7 +197,6 @@ class PostgresUpkeep:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
-        failpoints.reach("backup.named")
 
     def _find(self, transaction: Transaction, query: str, run_id: str, *values: object) -> Cells:
         found = transaction.rows(query, run_id, *values) if _is_text(run_id) else []
@@ -266,6 +277,8 @@ def _failure(program: str, address: Address | None, stderr: str, code: int) -> S
 
 
 def _way_out(program: str, said: str) -> str:
+    if match := _NO_ROLE.search(said):
+        return f". The backup grants something to that role: make it first (create role {match[1]}), and restore again."
     if "version mismatch" not in said and "unsupported version" not in said:
         return ""
     return (

@@ -21,11 +21,10 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec.structs import astuple
 
-from holdfast.errors import RunHeld, RunNotFound, StoreFull, StoreUnusable
+from holdfast.errors import RunHeld, RunNotFound
 from holdfast.storage import disk, failpoints, schema
 from holdfast.storage import holder as holders
-from holdfast.storage.blobs import NO_SPACE
-from holdfast.storage.copies import name_file, refuse_taken
+from holdfast.storage.copies import NOT_COPIED, name_file, refuse_taken, told
 from holdfast.storage.leases import Holder
 from holdfast.storage.upkeep import PIECE, WHOLE, Facts, Kept, Trimmed, refuse_compaction, refuse_deletion
 
@@ -75,6 +74,9 @@ class SqliteUpkeep:
         if not found and not self._means.read("run_key", (run_id,)):
             raise RunNotFound(run_id, self._path)
         return [Kept(seq, bool(base), size) for seq, base, size in found]
+
+    def referring(self, run_id: str, after: int = 0, limit: int = PIECE) -> list[tuple[int, bytes]]:
+        return [(seq, body) for seq, body in self._means.read("referring", (run_id, after, limit))]
 
     def retire(self, run_id: str, before: int, drop: Collection[int] = ()) -> None:
         def write() -> None:
@@ -141,14 +143,14 @@ class SqliteUpkeep:
             return 0
 
         def write() -> int:
-            found = self._means.do("remains").get
-            if found is None:
-                return 0
-            run, upto = found
-            count = len(self._means.do("sweep_events", run, upto, limit).fetchall())
-            if count < limit:
-                self._means.do("swept", run)
-            return max(count, 1)  # a log of which nothing was left has been dealt with, too
+            left = limit
+            while left and (found := self._means.do("remains").get) is not None:
+                run, upto = found
+                count = len(self._means.do("sweep_events", run, upto, left).fetchall())
+                if count < left:
+                    self._means.do("swept", run)
+                left -= count
+            return limit - left
 
         swept: int = self._means.commit("sweep", write)
         return swept
@@ -209,14 +211,8 @@ class SqliteUpkeep:
     def backup(self, file: str, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         target = Path(file).expanduser().absolute()
         refuse_taken(target)
-        try:
+        with told(f"{self._path} was not copied to {target}", NOT_COPIED):
             self._write_copy(target, progress)
-        except OSError as fault:
-            kind = StoreFull if fault.errno in NO_SPACE else StoreUnusable
-            raise kind(
-                f"{self._path} was not copied to {target}: {fault.strerror or fault}. The store itself is well; "
-                "choose another place for the backup, or make room there."
-            ) from fault
         failpoints.reach("backup.named")
 
     def _write_copy(self, target: Path, progress: Callable[[int, int], None]) -> None:

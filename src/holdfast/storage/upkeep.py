@@ -59,7 +59,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     schema_known: int | None = None
     size_bytes: int | None = None
     log_bytes: int | None = None
-    """The write-ahead log beside it."""
+    """The write-ahead log beside it; of a server, what the replication slot that is furthest behind keeps of it."""
     free_bytes: int | None = None
     settings: dict[str, str] = {}
     unswept: int = 0
@@ -74,6 +74,11 @@ class Upkeep(Protocol):
 
     def snapshots(self, run_id: str) -> list[Kept]:
         """The snapshots of a run, oldest first. Raises `RunNotFound`."""
+
+    def referring(self, run_id: str, after: int = 0, limit: int = PIECE) -> list[tuple[int, bytes]]:
+        """Events behind a place whose bodies may refer to blobs, in order: seq, and the body as stored. Those that do are among
+        them, and those that are compressed, which nobody can tell before they are opened; none of a run that is not there.
+        """
 
     def retire(self, run_id: str, before: int, drop: Collection[int] = ()) -> None:
         """Retire the checkpoints before a place, and drop these snapshots; a base stays. A place before the one that is known

@@ -24,9 +24,9 @@ SCHEMES = ("memory", "sqlite", "postgresql")
 _POSTGRES = ("postgresql", "postgres")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _NAME = re.compile(r"[A-Za-z0-9._-]{0,128}")
-_PATH = re.compile(r"(?:~|\.{1,2}/|/)")
+_PATH = re.compile(r"(?:~|\.{1,2}/|/(?!/))")
 _KEYWORD = re.compile(r"\s*([A-Za-z_]+)\s*=")
-_LOGIN = re.compile(r"postgres(?:ql)?:|[^/]*:.*@", re.IGNORECASE | re.DOTALL)
+_LOGIN = re.compile(r"postgres(?:ql)?:|(?:postgres(?:ql)?)?/*[^/]*:.*@", re.IGNORECASE | re.DOTALL)
 _memory_blobs: dict[str, MemoryBlobs] = {}
 
 
@@ -135,7 +135,7 @@ def _open(
     if scheme in _POSTGRES:
         return _postgres(text, clock)
     raise SettingError(
-        f"no store has the scheme {scheme!r}{did_you_mean(scheme, SCHEMES)}. "
+        f"no store has the scheme {scheme!r}{did_you_mean(scheme, SCHEMES) or '.'} "
         "A store URL is memory://[name], sqlite:///path or a bare path, which means SQLite, or postgresql://…"
     )
 

@@ -24,6 +24,7 @@ from typing import Any
 from holdfast.errors import FenceLost, ResumeRefused, RunHeld, RunNotFound, SeqConflict, SettingError
 from holdfast.storage import failpoints
 from holdfast.storage.contract import Append, Holder, Query, Request, Snapshot, Store
+from holdfast.storage.rows import pack
 from holdfast.storage.upkeep import WHOLE, Kept, Trimmed
 from holdfast.testing.appends import Killed, Log, Time, hooked, kill_at, raises
 
@@ -125,6 +126,22 @@ class UpkeepConformance:
         assert self.store.upkeep.trimmed("r1").retired_at == self.time.at - 10
         with raises(RunNotFound, "nobody"):
             self.store.upkeep.retire("nobody", 1)
+
+    # --- references ----------------------------------------------------------------------------------
+
+    def test_what_refers_to_blobs_is_found_without_reading_the_rest(self) -> None:
+        log = self.run(events=3)
+        plain, packed = b'{"$blobs":{"/a":"d"},"a":null}', pack(b'{"$blobs":{"/a":"%s"}}' % (b"d" * 2000))
+        self.write(log, plain, packed)
+        self.write(log, b'{"a":"$blobs"}', plain)
+        self.run("neighbour")
+        found = self.another().upkeep.referring
+        assert found("r1") == [(4, plain), (5, packed), (7, plain)]
+        assert found("r1", 4) == [(5, packed), (7, plain)]
+        assert found("r1", limit=1) == [(4, plain)]
+        assert found("r1", 7) == found("neighbour") == found("nobody") == []
+        self.compact("r1", 4)
+        assert found("r1") == [(5, packed), (7, plain)]
 
     # --- compaction ----------------------------------------------------------------------------------
 
@@ -297,6 +314,18 @@ class UpkeepConformance:
         self.sweep_all()
         assert self.seqs() == [6, 7, 8, 9]
         assert self.store.upkeep.facts().unswept == 0
+
+    def test_one_sweep_takes_what_several_runs_have_left(self) -> None:
+        for run_id in ("r1", "r2", "r3", "last"):
+            self.ended(run_id, events=3)
+        for run_id in ("r1", "r2", "r3"):
+            self.store.upkeep.delete(run_id, 3)
+        left = self.store.upkeep.facts().unswept  # nothing where a deletion leaves nothing
+        assert self.store.upkeep.sweep(6) == (6 if left else 0)
+        assert self.store.upkeep.sweep(6) == (3 if left else 0)
+        assert self.another().upkeep.sweep(6) == 0
+        assert self.store.upkeep.facts().unswept == 0
+        assert self.seqs("last") == [1, 2, 3]
 
     # --- definitions, facts, backups -----------------------------------------------------------------
 

@@ -208,6 +208,14 @@ from trimmed where run = (select key from runs where run_id = ?1)
 -- snapshot_heads: the snapshots of a run without their bodies
 select seq, base, length(body) from snapshots where run = (select key from runs where run_id = ?1) order by seq
 
+-- referring: events whose bodies may refer to blobs: those that begin with {"$blobs":, and those that are compressed
+select seq, body
+from events where key > (select key from runs where run_id = ?1) << 32
+                        | max(?2, coalesce((select base from trimmed where run = (select key from runs where run_id = ?1)), 0))
+and key <= (select key from runs where run_id = ?1) << 32 | 4294967295
+and (substr(body, 1, 10) = x'7b2224626c6f6273223a' or substr(body, 1, 4) = x'28b52ffd')
+order by key limit ?3
+
 -- drop_snapshot: a stored fold that is only there for speed
 delete from snapshots where run = ?1 and seq = ?2 and base = 0
 

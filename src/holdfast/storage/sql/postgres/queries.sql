@@ -359,7 +359,9 @@ returning fingerprint
 
 -- facts: how the store is
 select extract(epoch from clock_timestamp())::float8, (select value::bigint from holdfast.meta where name = 'schema_version'),
-       pg_database_size(current_database()), (select count(*) from holdfast.remains), current_setting('server_version'),
+       pg_database_size(current_database()), (select count(*) from holdfast.remains),
+       (select max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn))::bigint from pg_replication_slots),
+       current_setting('server_version'),
        current_setting('fsync'), current_setting('synchronous_commit'), current_setting('full_page_writes')
 
 -- tell: have those who listen look again, if one of these runs may be taken

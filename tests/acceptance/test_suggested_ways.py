@@ -1,0 +1,110 @@
+"""Commands suggested for a run whose flow has changed are taken as they stand, and a command looks for its store once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from holdfast.cli import flow_files
+from holdfast.cli.commands import app
+from holdfast.cli.exits import Exit
+from holdfast.storage import urls
+
+FLOW = """
+from holdfast import END, START, Graph
+
+graph = Graph("work", dict)
+
+@graph.node
+def first(state):
+    raise ValueError("no luck")
+
+flow = graph.chain(START, first, END).compile()
+"""
+LONGER = FLOW.replace("first, END", "first, 'more', END").replace(
+    "flow =", "graph.node(name='more')(lambda s: {})\nflow ="
+)
+RENAMED = FLOW.replace("def first(", "def begin(").replace("START, first", "START, begin")
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Ended]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "work.py").write_text(FLOW, "utf-8")
+    (tmp_path / "pyproject.toml").write_text("", "utf-8")
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
+    yield tmp_path
+    flow_files._loaded.clear()
+
+
+@pytest.fixture
+def cli(place: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    def call(*words: str) -> Ended:
+        capsys.readouterr()
+        flow_files._loaded.clear()  # each command is a process of its own
+        with pytest.raises(SystemExit) as left:
+            app(list(words), prog_name="holdfast")
+        seen = capsys.readouterr()
+        assert "Traceback" not in seen.err
+        return Ended(int(left.value.code or 0), seen.out, seen.err)
+
+    return call
+
+
+@pytest.mark.parametrize("changed", [LONGER, RENAMED], ids=["longer", "renamed"])
+def test_skipping_a_node_of_a_flow_that_changed_names_the_code_that_the_run_was_made_with(
+    cli: Cli, place: Path, changed: str
+) -> None:
+    cli("run", "work.py", "--run-id", "r")
+    (place / "work.py").write_text(changed, "utf-8")
+    (place / "before.py").write_text(FLOW, "utf-8")
+    (finding,) = json.loads(cli("doctor", "work.py", "--json").out)["findings"]
+    (way,) = [way for way in finding["ways"] if " skip " in way["command"]]
+    assert way["does"] == "go on without first (with the code that it was made with)"
+    words = shlex.split(way["command"])[1:]
+    assert words == ["skip", "r", "first", "FILE.py"]
+    assert cli("skip", "r", "first", "work.py").code == Exit.REFUSED
+    assert cli(*[word.replace("FILE.py", "before.py") for word in words]).code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("resume", "r", "work.py"),
+        ("cancel", "r", "work.py"),
+        ("pause", "r", "work.py"),
+        ("fork", "r"),
+        ("answer", "r", "first", "yes"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_asks_once_whether_its_store_is_there(
+    cli: Cli, place: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks = FLOW.replace("(state)", "(state, ctx)").replace('raise ValueError("no luck")', 'ctx.ask("go on?")')
+    (place / "work.py").write_text(asks, "utf-8")
+    cli("run", "work.py", "--run-id", "r")
+    asked: list[object] = []
+    there = urls.is_there
+    monkeypatch.setattr(urls, "is_there", lambda url: asked.append(url) or there(url))
+    assert cli(*words).code in {Exit.OK, Exit.WAITS}
+    assert len(asked) == 1
