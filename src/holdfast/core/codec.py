@@ -392,10 +392,10 @@ def _pydantic_form(annotation: Any, config: Any) -> _Form:
     pydantic = sys.modules["pydantic"]
     try:
         adapter = pydantic.TypeAdapter(annotation, config=config)
-    except pydantic.errors.PydanticUserError:  # a model, dataclass or TypedDict brings its own
-        adapter = pydantic.TypeAdapter(annotation)
     except pydantic.errors.PydanticSchemaGenerationError as fault:
         raise CodecError(f"the type cannot be kept as JSON: {fault}", path=type_name(annotation)) from fault
+    except pydantic.errors.PydanticUserError:  # a model, dataclass or TypedDict brings its own
+        adapter = pydantic.TypeAdapter(annotation)
     return _Form(
         to_json=functools.partial(adapter.dump_json, by_alias=True, round_trip=True, warnings="error"),
         from_json=adapter.validate_json,

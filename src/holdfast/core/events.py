@@ -557,8 +557,6 @@ def encode(event: Event) -> Encoded:
 
 def _current(cls: type[Event], body: bytes) -> bytes:
     """A body as this version writes it. One that says no version is of version 1."""
-    if cls.VERSION == 1 and b'"v":' not in body:
-        return body
     fields: dict[str, Any] = msgspec.json.decode(body)
     version = fields.pop("v", 1)
     if version > cls.VERSION:
@@ -587,7 +585,9 @@ def decode(encoded: Encoded) -> Event:
             attempt=encoded.attempt,
         )
     try:
-        body = _current(cls, encoded.body or b"{}")
+        body = encoded.body or b"{}"
+        if cls.VERSION != 1 or b'"v":' in body:
+            body = _current(cls, body)
         if issubclass(cls, NodeEvent):
             header = _json_encode(
                 _Header(encoded.node, encoded.iteration, encoded.execution, encoded.attempt)

@@ -88,9 +88,6 @@ class Readiness:
         elif isinstance(event, _WHOLE):
             self.rebuild(state)
         elif isinstance(event, events.LayerCompleted):
-            if self.joins:
-                for routes in event.routes.values():
-                    self._arrive(routes)
             for source, routes in event.routes.items():
                 self._move(state, source, routes)
             for name in event.nodes:
@@ -104,8 +101,6 @@ class Readiness:
             self._arrive(routes)
         for name in routes:
             if name in self.index:  # not END
-                if name in state.open or name in self.open:
-                    self._attend(state, name)
                 self._consider(state, name)
             # A new round: it may reach a join that was due and still waits for a slot.
             if self._back_edges and (source, name) in self._back_edges:

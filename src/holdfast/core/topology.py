@@ -192,4 +192,4 @@ def _reach(join: int, loops: tuple[Loop, ...], ancestors: tuple[int, ...]) -> in
     while entered := [loop for loop in around if reach >> loop.head & 1]:
         reach |= _or(ancestors[tail] | 1 << tail for loop in entered for tail in loop.tails)
         around = [loop for loop in around if loop not in entered]
-    return reach & ~(1 << join)
+    return reach  # never the join itself: every loop through it was left out
