@@ -720,3 +720,21 @@ def a_compaction_forgets_the_lease_that_it_could_not_give_back():
 
     with patched((retention, "compact", compact)):
         yield
+
+
+@bug
+def a_base_is_put_in_the_middle_of_a_visit_whose_events_are_read():
+    with patched((retention, "_is_read", lambda state, name: False)):
+        yield
+
+
+@bug
+def what_must_not_run_twice_goes_on_behind_a_step_that_is_not_durable():
+    real = work.Work.__init__
+
+    def init(self, driver, body, start, **named):
+        real(self, driver, body, start, **named)
+        self._sync = driver.journal.state.options.get("durability", "sync") == "sync"
+
+    with patched((work.Work, "__init__", init)):
+        yield

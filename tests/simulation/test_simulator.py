@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import inspect
 import os
 import random
 import subprocess
@@ -14,10 +15,14 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Graph
+from holdfast.storage.contract import Store
+from holdfast.storage.queues import Queues
 from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.upkeep import Upkeep
 from holdfast.testing import simulate
 from holdfast.testing.simulator import report_of, schedule, simulate_random
-from holdfast.testing.simulator_loop import Killed, Loop, Stuck, World
+from holdfast.testing.simulator_faults import FaultyStore
+from holdfast.testing.simulator_loop import Killed, Loop, Luck, Stuck, World
 
 HERE = Path(__file__).parent
 SEEDS = range(200)
@@ -98,6 +103,35 @@ def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
             check=True,
         )
         assert told.stdout.split() == here
+
+
+def test_what_the_environment_sets_does_not_reach_a_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = schedule(3).run().trace
+    monkeypatch.setenv("HOLDFAST_BLOB_OVER", "60")
+    assert schedule(3).run().trace == before
+
+
+def test_luck_draws_what_random_draws() -> None:
+    ours, theirs = Luck(7), random.Random(7)
+    places = [range(count) for count in (1, 2, 3, 5, 8, 160)] * 20
+    assert [ours.choice(seq) for seq in places] == [theirs.choice(seq) for seq in places]
+
+
+@pytest.mark.parametrize(("part", "contract"), [("", Store), ("queues", Queues), ("upkeep", Upkeep)])
+def test_no_verb_of_a_store_is_done_for_a_dead_process(part: str, contract: type) -> None:
+    scene = schedule(3)
+    store = FaultyStore(
+        scene.disk, scene.world, scene.outside, scene.faults, scene.ledger, scene.outside.kill
+    )
+    scene.outside.kill()
+    verbs = {
+        name: verb for name, verb in vars(contract).items() if callable(verb) and not name.startswith("_")
+    }
+    assert verbs
+    for name, verb in verbs.items() - {("close", Store.close)}:
+        needed = [one for one in inspect.signature(verb).parameters.values() if one.default is one.empty]
+        with pytest.raises(Killed):
+            getattr(getattr(store, part) if part else store, name)(*needed[1:])
 
 
 def test_another_seed_gives_another_trace(outcomes) -> None:

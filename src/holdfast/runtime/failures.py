@@ -357,11 +357,13 @@ def retry_after(error: BaseException, *, now: float) -> float | None:
 def _asked(error: BaseException) -> Iterator[tuple[object, float]]:
     """Whatever may say how long to wait, with its unit in seconds, the most exact first."""
     yield _attribute(error, "retry_after"), 1.0
+    holders = [_attribute(error, "headers")]
     response = _attribute(error, "response")
-    cloud = _item(_item(response, "ResponseMetadata"), "HTTPHeaders")
-    holders = (_attribute(response, "headers"), _attribute(error, "headers"), cloud)
+    if response is not None:
+        cloud = _item(_item(response, "ResponseMetadata"), "HTTPHeaders")
+        holders = [_attribute(response, "headers"), *holders, cloud]
     for headers in holders:
-        found = _headers(headers)
+        found = _headers(headers) if headers is not None else {}
         yield found.get("retry-after-ms"), 0.001
         yield found.get("retry-after"), 1.0
 

@@ -13,12 +13,25 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 
-class Family(weakref.WeakSet[asyncio.Task[Any]]):
-    """The tasks of one attempt, as long as they live."""
+class Family:
+    """The tasks of one attempt, as long as they live. Most attempts start none."""
+
+    __slots__ = ("_tasks",)
+
+    def __init__(self) -> None:
+        self._tasks: weakref.WeakSet[asyncio.Task[Any]] | None = None
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        if self._tasks is None:
+            self._tasks = weakref.WeakSet()
+        self._tasks.add(task)
+
+    def __iter__(self) -> Iterator[asyncio.Task[Any]]:
+        return iter(()) if self._tasks is None else iter(self._tasks)
 
 
 _family: contextvars.ContextVar[Family | None] = contextvars.ContextVar("holdfast_family", default=None)

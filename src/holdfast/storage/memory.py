@@ -281,7 +281,8 @@ class MemoryStore:
     # --- the store as a whole ------------------------------------------------------------------------
 
     def now(self) -> float:
-        self._require_usable()
+        if self._closed or self._forks != forks.count:  # asked at every step, and nearly never so
+            self._require_usable()
         return float(self._clock())
 
     def check(self) -> list[str]:
@@ -293,7 +294,8 @@ class MemoryStore:
         self._closed = True
 
     def _use(self) -> Data:
-        self._require_usable()  # before the lock: one that was held at a fork stays held in the child for ever
+        if self._closed or self._forks != forks.count:
+            self._require_usable()  # before the lock: one that was held at a fork stays held in the child for ever
         return self._data
 
     def _require_usable(self) -> None:

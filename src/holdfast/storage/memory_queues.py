@@ -160,7 +160,9 @@ class MemoryQueues:
 
     def _room(self, data: Data, asking: str = "") -> dict[str, int]:
         """How many more runs of each queue that has a limit may be held, as far as it goes by who asks."""
-        held = self._held(data, asking) if data.limits else Counter()
+        if not data.limits:
+            return {}
+        held = self._held(data, asking)
         return {queue: limit - held[queue] for queue, limit in data.limits.items()}
 
     def _held(self, data: Data, asking: str = "") -> Counter[str]:

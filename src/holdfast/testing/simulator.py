@@ -20,6 +20,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from hashlib import sha256
 from typing import Any, TypeAlias
 
@@ -58,7 +59,7 @@ from holdfast.testing.simulator_flows import (
     witnessed,
 )
 from holdfast.testing.simulator_hands import Answers, Hand, Subject, answers_of
-from holdfast.testing.simulator_loop import Killed, Loop, Stuck, World
+from holdfast.testing.simulator_loop import Killed, Loop, Luck, Stuck, World
 
 PATIENCE_S = 60.0
 """Of virtual time: no run takes that long once the faults are over."""
@@ -386,7 +387,8 @@ class Schedule:
         signals: dict[str, Any] | None = None,
         resources: dict[str, Any] | None = None,
     ) -> None:
-        luck = self.luck = random.Random(seed)
+        luck: random.Random = Luck(seed)
+        self.luck = luck
         self.seed = seed
         self.subjects = list(subjects)
         self.resources = resources or {}
@@ -414,6 +416,8 @@ class Schedule:
         self.processes = [Process(self, f"w{number}") for number in range(luck.choice((2, 2, 3)))]
         self.attending: list[asyncio.Task[None]] = []
         self._unattended = 0
+        self._over = self.outside.create_future()
+        """Done when every run is over, or somebody who attends to one has given up."""
         self.hands = [Hand(self, subject, calm=calm) for subject in subjects]
 
     def _draw_ways(self, luck: random.Random, *, calm: bool) -> None:
@@ -445,7 +449,7 @@ class Schedule:
         for hand in self.hands:
             self._spawn(hand)
         self.outside.spawn(self._torment())
-        self.world.go_on(lambda: not self._unattended, STARTS_AT + PATIENCE_S)
+        self.world.go_on(self._over.done, STARTS_AT + PATIENCE_S)
         for attended in self.attending:
             if not attended.done():
                 raise Stuck(f"not over after {PATIENCE_S:.0f} s of virtual time")
@@ -466,6 +470,8 @@ class Schedule:
 
     def _attended(self, _: object) -> None:
         self._unattended -= 1
+        if not self._unattended:
+            self._over.set_result(None)
 
     def _standing(self) -> str:
         found = []
@@ -480,13 +486,13 @@ class Schedule:
         """What can be known on one host: a process that ended is dead."""
         if not self.sees_the_dead:
             return None
-        return None if any(loop.name == holder.id for loop in self.world.living) else False
+        return None if holder.id in self.world.names else False
 
     async def _torment(self) -> None:
         """What happens to whole processes, and to clocks."""
         luck = self.luck
         while True:
-            await asyncio.sleep(luck.choice((0.03, 0.2, 0.9) if self.faults.left else (0.2, 0.9)))
+            await self.outside.rest(luck.choice((0.03, 0.2, 0.9) if self.faults.left else (0.2, 0.9)))
             process = luck.choice(self.processes)
             if process.engine is not None and luck.random() < 0.3:
                 self._wake(process)
@@ -535,6 +541,7 @@ class Schedule:
         wrong += oracle.kept(logs, bases, self.ledger)
         for run_id, base in bases.items():
             logs[run_id][:0] = [row for row in self.ledger.rows[run_id] if row.seq <= base]
+            wrong += oracle.based(run_id, logs[run_id], base)
         if wrong or self.seed % _VERIFIED == 0:
             wrong += oracle.verified(self.disk, run_ids)
         elif self.seed % _VERIFIED == 1:
@@ -600,6 +607,7 @@ def still(snapshot_every: int) -> Iterator[None]:
     """
     calm: list[tuple[Any, str, Any]] = [
         (settings, "project_table", lambda folder=None: {}),
+        (settings, "resolve", partial(settings.resolve, environment={})),
         (engines, "this_process", _simulated_process),
         (asking, "checkout", lambda folder=".": None),
         (journal, "SNAPSHOT_EVENTS_MAX", snapshot_every),

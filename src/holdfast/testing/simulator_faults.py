@@ -11,14 +11,17 @@ more, so that whatever is not over by itself then is stuck.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import FenceLost, StoreBusy
 from holdfast.storage.contract import Append, Holder, Lease, Request, Row, RunRow, Store, Verdict
-from holdfast.storage.queues import Taken, Wanted
+from holdfast.storage.queues import Queues, Taken, Wanted
+from holdfast.storage.upkeep import Upkeep
 from holdfast.storage.writer import Done
 from holdfast.testing.simulator_loop import Killed, Loop, World
 
@@ -49,9 +52,9 @@ class Faults:
 
     def at(self, verb: str) -> str:
         """The fault of this call, or nothing."""
-        self.calls += 1
         if not self.left:
             return ""
+        self.calls += 1
         if self.happened:
             if self.luck.random() >= (self.rate * _SELDOM if verb in _RARE else self.rate):
                 return ""
@@ -88,7 +91,7 @@ class Ledger:
         self.acknowledged: dict[tuple[str, int], bytes] = {}
         """The same, for what an engine was told to be durable."""
         self.wrong: list[str] = []
-        self.turn = 0
+        self.tick = itertools.count(1).__next__
         """Counts everything that happens, so that it can be said what came first."""
         self.when: dict[tuple[str, int], int] = {}
         """(run, seq) -> the turn at which it became durable."""
@@ -100,10 +103,6 @@ class Ledger:
         """Queue -> how many of its runs may be held."""
         self.places: dict[str, tuple[str, int]] = {}
         """Run -> its queue and its priority."""
-
-    def tick(self) -> int:
-        self.turn += 1
-        return self.turn
 
     def lives(self, holder: Holder) -> None:
         """It has said so: its leases stand for as long as it asks."""
@@ -135,7 +134,7 @@ class Ledger:
 
     def offered(self, wanted: Wanted, row: Callable[[str], RunRow]) -> list[str]:
         """Runs that nobody holds and that want somebody: whoever takes, takes those of the highest priority first."""
-        if len({priority for _, priority in self.places.values()}) < 2:
+        if len(self.places) < 2 or len({priority for _, priority in self.places.values()}) < 2:
             return []
         free = [
             run_id
@@ -146,7 +145,11 @@ class Ledger:
         return [one.run_id for one in rows if one.flow in wanted.flows and one.status in _WANTING]
 
     def standing(self, asking: str) -> set[str]:
-        """The runs whose leases stand, those of whoever asks included: what it takes revives one that has run out."""
+        """The runs whose leases stand, those of whoever asks included: what it takes revives one that has run out. Nobody counts
+        them where no queue has a limit.
+        """
+        if not self.limits:
+            return set()
         return {
             run_id
             for run_id, (holder, _) in self.leases.items()
@@ -177,12 +180,14 @@ class Ledger:
                 f"{run_id}@{append.rows[0].seq}: {append.holder} wrote with fence {append.fence}, and "
                 f"{self.leases.get(run_id)} holds it"
             )
+        accepted, when, writers, holder = self.accepted, self.when, self.writers, append.holder
         for row in append.rows:
-            if (run_id, row.seq) in self.accepted:
+            place = (run_id, row.seq)
+            if place in accepted:
                 self.wrong.append(f"{run_id}@{row.seq}: written twice")
-            self.accepted[run_id, row.seq] = row.salt
-            self.when[run_id, row.seq] = at
-            self.writers[run_id, row.seq] = append.holder
+            accepted[place] = row.salt
+            when[place] = at
+            writers[place] = holder
         self.rows.setdefault(run_id, []).extend(append.rows)
         if append.release:
             self.released(run_id, append.holder, append.fence)
@@ -203,46 +208,51 @@ class Ledger:
                 self.leases[run_id] = (None, fence)
 
     def told(self, append: Append) -> None:
+        run_id, acknowledged = append.run_id, self.acknowledged
         for row in append.rows:
-            self.acknowledged[append.run_id, row.seq] = row.salt
+            acknowledged[run_id, row.seq] = row.salt
+
+
+@cache
+def _verbs(contract: type, faulty: type) -> tuple[str, ...]:
+    """Every verb of a contract that has nothing of its own in what stands before it."""
+    verbs = (name for name, verb in vars(contract).items() if callable(verb) and not name.startswith("_"))
+    return tuple(name for name in verbs if not hasattr(faulty, name))
 
 
 class FaultyStore:
     """The way of one process to the disk."""
+
+    if TYPE_CHECKING:  # only there: with it, every look at an attribute is slow
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(
         self, disk: Store, world: World, loop: Loop, faults: Faults, ledger: Ledger, crash: Callable[[], None]
     ) -> None:
         self.url = disk.url
         self.blobs = disk.blobs
+        self.generation = disk.generation
         self.disk = disk
         self._world = world
         self._loop = loop
         self._faults = faults
         self.ledger = ledger
         self._crash = crash
-        self.queues = _FaultyQueues(self, disk.queues)
-        self.upkeep = _FaultyPart(self, disk.upkeep)
+        self.queues: Any = _FaultyQueues(self, disk.queues, Queues)
+        self.upkeep: Any = _FaultyPart(self, disk.upkeep, Upkeep)
+        for name in _verbs(Store, FaultyStore):
+            setattr(self, name, partial(self.call, name, getattr(disk, name)))
 
-    def __getattr__(self, name: str) -> Any:
-        """Every verb that has nothing of its own below."""
-        verb = getattr(self.disk, name)
-        if not callable(verb):
-            return verb
-        return self.__dict__.setdefault(name, self.faulty(name, verb))
-
-    def faulty(self, name: str, verb: Callable[..., Any]) -> Callable[..., Any]:
-        """A verb with the faults of a call."""
-        call = self.call
-        return lambda *args, **named: call(name, lambda: verb(*args, **named))
-
-    def call(self, verb: str, do: Callable[[], Any]) -> Any:
+    def call(self, verb: str, do: Callable[..., Any], *args: Any, **named: Any) -> Any:
         """Do what a verb does, with the fault that belongs to this call."""
         if self._loop.dead:
             raise Killed
-        fault = self._faults.at(verb)
-        if not fault:
-            return do()
+        faults = self._faults
+        fault = faults.at(verb) if faults.left else ""
+        return do(*args, **named) if not fault else self._go_wrong(fault, partial(do, *args, **named))
+
+    def _go_wrong(self, fault: str, do: Callable[[], Any]) -> Any:
         self._world.luck.random()
         if fault == "busy":
             raise StoreBusy("simulated: the store did not answer, and nothing was done")
@@ -269,52 +279,52 @@ class FaultyStore:
     # --- verbs that are spied on ----------------------------------------------------------------------
 
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
-        def write() -> list[Verdict]:
-            verdicts = self.disk.append(batch)
-            for append, verdict in zip(batch, verdicts, strict=True):
-                if verdict is None:
-                    self.ledger.took(append)
-                else:
-                    self.ledger.refused(append, verdict)
-            return verdicts
-
-        verdicts: list[Verdict] = self.call("append", write)
+        verdicts: list[Verdict] = self.call("append", self._append, batch)
         for append, verdict in zip(batch, verdicts, strict=True):
             if verdict is None:
                 self.ledger.told(append)
         return verdicts
 
+    def _append(self, batch: Sequence[Append]) -> list[Verdict]:
+        verdicts = self.disk.append(batch)
+        for append, verdict in zip(batch, verdicts, strict=True):
+            if verdict is None:
+                self.ledger.took(append)
+            else:
+                self.ledger.refused(append, verdict)
+        return verdicts
+
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
-        return bool(self.call("appended", lambda: self.disk.appended(run_id, seq, append_id)))
+        return bool(self.call("appended", self.disk.appended, run_id, seq, append_id))
 
     def claim(self, run_id: str, holder: Holder) -> Lease:
-        def claim() -> Lease:
-            lease = self.disk.claim(run_id, holder)
-            self.ledger.granted(run_id, holder, lease.fence)
-            return lease
+        lease: Lease = self.call("claim", self._claim, run_id, holder)
+        return lease
 
-        lease: Lease = self.call("claim", claim)
+    def _claim(self, run_id: str, holder: Holder) -> Lease:
+        lease = self.disk.claim(run_id, holder)
+        self.ledger.granted(run_id, holder, lease.fence)
         return lease
 
     def release(self, run_id: str, holder: str, fence: int) -> None:
-        def release() -> None:
-            self.disk.release(run_id, holder, fence)
-            self.ledger.released(run_id, holder, fence)
+        self.call("release", self._release, run_id, holder, fence)
 
-        self.call("release", release)
+    def _release(self, run_id: str, holder: str, fence: int) -> None:
+        self.disk.release(run_id, holder, fence)
+        self.ledger.released(run_id, holder, fence)
 
     def renew(self, holder: Holder) -> None:
-        def renew() -> None:
-            self.disk.renew(holder)
-            if holder.ttl_s <= 0:
-                self.ledger.gone(holder.id)
-            else:
-                self.ledger.lives(holder)
+        self.call("renew", self._renew, holder)
 
-        self.call("renew", renew)
+    def _renew(self, holder: Holder) -> None:
+        self.disk.renew(holder)
+        if holder.ttl_s <= 0:
+            self.ledger.gone(holder.id)
+        else:
+            self.ledger.lives(holder)
 
     def post(self, run_id: str, request: Request) -> bool:
-        return bool(self.call("post", lambda: self.disk.post(run_id, request)))
+        return bool(self.call("post", self.disk.post, run_id, request))
 
     def now(self) -> float:
         if self._loop.dead:
@@ -328,39 +338,39 @@ class FaultyStore:
 class _FaultyPart:
     """A part of a store, through the same faults."""
 
-    def __init__(self, store: FaultyStore, part: Any) -> None:
+    def __init__(self, store: FaultyStore, part: Any, contract: type) -> None:
         self._store = store
         self._part = part
-
-    def __getattr__(self, name: str) -> Any:
-        return self.__dict__.setdefault(name, self._store.faulty(name, getattr(self._part, name)))
+        for name in _verbs(contract, type(self)):  # type: ignore[arg-type]
+            setattr(self, name, partial(store.call, name, getattr(part, name)))
 
 
 class _FaultyQueues(_FaultyPart):
     """The queues of a store, and what is taken from them."""
 
     def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
-        def take() -> list[Taken]:
-            ledger = self._store.ledger
-            offered, standing = ledger.offered(wanted, self._store.disk.run), ledger.standing(holder.id)
-            taken: list[Taken] = self._part.take(holder, wanted)
+        found: list[Taken] = self._store.call("take", self._take, holder, wanted)
+        return found
+
+    def _take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
+        ledger = self._store.ledger
+        offered, standing = ledger.offered(wanted, self._store.disk.run), ledger.standing(holder.id)
+        taken: list[Taken] = self._part.take(holder, wanted)
+        if taken:
             for got in taken:
                 ledger.granted(got.lease.run_id, holder, got.lease.fence)
             ledger.chosen([got.lease.run_id for got in taken], offered, standing)
-            return taken
-
-        found: list[Taken] = self._store.call("take", take)
-        return found
+        return taken
 
     def give_back(self, holders: Collection[str]) -> list[str]:
-        def give_back() -> list[str]:
-            gone: list[str] = self._part.give_back(holders)
-            for engine in gone:
-                self._store.ledger.given_back(engine)
-            return gone
-
-        found: list[str] = self._store.call("give_back", give_back)
+        found: list[str] = self._store.call("give_back", self._give_back, holders)
         return found
+
+    def _give_back(self, holders: Collection[str]) -> list[str]:
+        gone: list[str] = self._part.give_back(holders)
+        for engine in gone:
+            self._store.ledger.given_back(engine)
+        return gone
 
 
 class LateWriter:
@@ -435,5 +445,6 @@ class SteppedClock:
         return self._world.now + self.offset
 
     def call_at(self, at: float, call: Callable[[], None]) -> asyncio.TimerHandle:
-        handle: asyncio.TimerHandle = self._loop.call_later(max(0.0, at - self.now()), call)
+        now = self._world.now
+        handle: asyncio.TimerHandle = self._loop.call_at(now + max(0.0, at - (now + self.offset)), call)
         return handle

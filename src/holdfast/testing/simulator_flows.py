@@ -15,7 +15,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache, partial, wraps
+from functools import cache, lru_cache, partial, wraps
 from hashlib import sha256
 from typing import Annotated, Any, Literal
 
@@ -54,6 +54,9 @@ _HABITS: tuple[Habit, ...] = (
     "plain", "plain", "plain", "plain", "slow", "slow", "slow", "steps", "steps", "steps", "steps", "nap", "signal", "ask",
     "streams", "streams", "flaky", "flaky", "flaky", "doomed", "careful", "careful", "careful", "gated", "question",
 )  # fmt: skip
+_TOLD: dict[Habit, str] = {"signal": "!", "ask": "?", "steps": "+", "nap": "z"}
+STEPS: dict[Habit, tuple[str, ...]] = {"steps": ("one", "two"), "careful": ("one",)}
+"""What the nodes of these habits keep."""
 
 
 @dataclass
@@ -79,7 +82,7 @@ class Entry(msgspec.Struct, frozen=True):
     attempt: int
     item: int | None
     what: str
-    """`enter`, `exit`, or `step …`."""
+    """`enter`, `exit`, `step …` as it is done, or `kept …` as the body hears of it."""
     seen: str = ""
     """The stage and the total of the state that it was given."""
     fence: tuple[str | None, int] = (None, 0)
@@ -148,6 +151,7 @@ class Reached:
         self.die("node.exit")
 
 
+@lru_cache(maxsize=4096)
 def chained(stage: str, mark: str) -> str:
     """The stage behind a visit that never runs beside another."""
     return sha256(f"{stage}>{mark}".encode()).hexdigest()[:8]
@@ -160,6 +164,7 @@ class Tale:
         self.sketch = sketch
         self.habits = habits
         self.flow = flow
+        self._told = {name: _TOLD[habit] for name, habit in habits.items() if habit in _TOLD}
         assert sketch.visits is not None
         self.visits = {name: count for name, count in sketch.visits.items() if count}
         self.expected = self._expected()
@@ -183,9 +188,8 @@ class Tale:
 
     def mark(self, node: str, iteration: int, item: int | None = None) -> str:
         """What a visit appends to the trail: also what it was told, where it was told something."""
-        place = "" if item is None else f"[{item}]"
-        told = {"signal": "!", "ask": "?", "steps": "+", "nap": "z"}.get(self.habits.get(node, ""), "")
-        return f"{node}.{iteration}{place}{told}"
+        told = self._told.get(node, "")
+        return f"{node}.{iteration}{told}" if item is None else f"{node}.{iteration}[{item}]{told}"
 
     def update(self, node: str, iteration: int, item: int | None, stage: str) -> dict[str, Any]:
         """What a visit returns, where it was given this stage."""
@@ -312,11 +316,13 @@ def _coroutine(made: list[Tale], inside: Callable[[Context], Any]) -> Callable[.
     return body
 
 
-async def _keep_steps(ctx: Context) -> None:
-    for name in ("one", "two"):
+async def _keep_steps(ctx: Context, names: tuple[str, ...]) -> None:
+    world: Reached = ctx.resources[WORLD]
+    for name in names:
         kept = await ctx.step(name, _do_step, ctx, name)
         if kept != f"{ctx.node}.{ctx.iteration}.{ctx.execution}.{ctx.item}.{name}":
-            ctx.resources[WORLD].witness.wrong.append(f"{ctx!r}: the step {name!r} gave {kept!r}")
+            world.witness.wrong.append(f"{ctx!r}: the step {name!r} gave {kept!r}")
+        world.witness.note(world.process, ctx, f"kept {name}")
 
 
 def _do_step(ctx: Context, name: str) -> str:
@@ -380,7 +386,7 @@ async def _fail_always(ctx: Context) -> None:
 
 
 _INSIDE: dict[Habit, Callable[[Context], Any]] = {
-    "steps": _keep_steps,
+    **{habit: partial(_keep_steps, names=names) for habit, names in STEPS.items()},
     "nap": _nap,
     "signal": _await_signal,
     "ask": _ask,

@@ -67,6 +67,7 @@ class Scene(Protocol):
     answers: Callable[[QuestionAsked], Any]
     signals: dict[str, Any]
     tidies: bool
+    outside: Loop
 
     @property
     def processes(self) -> Sequence[Place]: ...
@@ -106,7 +107,7 @@ class Hand:
             if row.status in _OVER:
                 return self._fork() if self._forks and row.status == "completed" else None
             await self._see_to(row.status)
-            await asyncio.sleep(self._luck.choice((0.05, 0.2, 0.6)))
+            await self._scene.outside.rest(self._luck.choice((0.05, 0.2, 0.6)))
 
     def _exists(self) -> bool:
         with suppress(HoldfastError):
@@ -216,7 +217,7 @@ class Hand:
         """Have a process do something. False: it said no, or nothing; perhaps it was done all the same."""
         open_ones = [process for process in self._scene.processes if process.engine is not None]
         if not open_ones:
-            await asyncio.sleep(0.1)
+            await self._scene.outside.rest(0.1)
             return False
         process = self._luck.choice(open_ones)
         said: list[bool] = []
@@ -234,7 +235,7 @@ class Hand:
         assert process.engine is not None
         process.loop.spawn(go(process.engine))
         for wait in (0.01, 0.05, 0.2, 0.5, 1.0, 2.0) if waits else ():
-            await asyncio.sleep(wait)
+            await self._scene.outside.rest(wait)
             if said or process.loop.dead:
                 break
         return said == [True]

@@ -11,13 +11,16 @@ Invariants: time never goes back; nothing of a killed loop runs on, not even to 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import itertools
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
+from functools import partial
+from heapq import heappop, heappush
 from typing import Any
+
+import msgspec
 
 from holdfast.testing.clock import STARTS_AT
 
@@ -54,6 +57,18 @@ def _step_type() -> type:
 _STEP = _step_type()
 
 
+class Luck(random.Random):
+    """The same luck, drawn with half the calls."""
+
+    def choice(self, seq: Any) -> Any:
+        getrandbits, count = self.getrandbits, len(seq)
+        bits = count.bit_length()
+        drawn = getrandbits(bits)
+        while drawn >= count:
+            drawn = getrandbits(bits)
+        return seq[drawn]
+
+
 class Killed(BaseException):
     """Raised inside a process that has just died, so that nothing of it goes on. No code catches this and carries on."""
 
@@ -62,19 +77,14 @@ class Stuck(Exception):
     """The world goes round and round, or nothing in it will ever happen again."""
 
 
-class Handle:
-    """A call that is waiting for its turn, or for its time."""
+class Handle(msgspec.Struct, eq=False):
+    """A call that is waiting for its turn, or for its time. A world makes hundreds: a struct is made without a frame."""
 
-    __slots__ = ("args", "at", "call", "context", "dropped")
-
-    def __init__(
-        self, call: Callable[..., Any], args: tuple[Any, ...], context: Context | None, at: float
-    ) -> None:
-        self.call = call
-        self.args = args
-        self.context = copy_context() if context is None else context
-        self.at = at
-        self.dropped = False
+    call: Callable[..., Any]
+    args: tuple[Any, ...]
+    context: Context
+    at: float = 0.0
+    dropped: bool = False
 
     def cancel(self) -> None:
         self.dropped = True
@@ -101,39 +111,38 @@ class Loop(_EventLoop):  # type: ignore[misc]
         self._begun: list[asyncio.Task[Any]] = []
         """Everything that ever began here: whatever is left of it is kept to the end, so that no finaliser runs before."""
         self._factory: Any = None
+        self.create_future: Callable[[], asyncio.Future[Any]] = partial(asyncio.Future, loop=self)
         world.loops.append(self)
         world.living.append(self)
+        world.names.add(name)
 
     # --- what asyncio asks of a loop ------------------------------------------------------------------
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        handle = Handle(callback, args, context, 0.0)
+        handle = Handle(callback, args, copy_context() if context is None else context)
         if type(callback) is _STEP:
             self._begun.append(callback.__self__)  # type: ignore[attr-defined]
         if not self.dead:
             self.ready.append(handle)
         return handle
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        return self.call_soon(callback, *args, context=context)
+    call_soon_threadsafe = call_soon
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        return self._at(self.world.now + delay, callback, args, context)
+        when = self.world.now + delay
+        handle = Handle(callback, args, copy_context() if context is None else context, when)
+        if not self.dead:
+            heappush(self.timers, (when, next(self.world.order), handle))
+        return handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        return self._at(when, callback, args, context)
-
-    def _at(self, when: float, callback: Any, args: tuple[Any, ...], context: Context | None) -> Handle:
-        handle = Handle(callback, args, context, when)
+        handle = Handle(callback, args, copy_context() if context is None else context, when)
         if not self.dead:
-            heapq.heappush(self.timers, (when, next(self.world.order), handle))
+            heappush(self.timers, (when, next(self.world.order), handle))
         return handle
 
     def time(self) -> float:
         return self.world.now
-
-    def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
 
     def create_task(
         self, coro: Any, *, name: str | None = None, context: Context | None = None
@@ -154,8 +163,7 @@ class Loop(_EventLoop):  # type: ignore[misc]
         made_by: Callable[..., asyncio.Task[Any]] | None = self._factory
         return made_by
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = staticmethod(bool)  # False, without a frame: asked for every task and future
 
     def is_running(self) -> bool:
         return not self.dead
@@ -168,31 +176,22 @@ class Loop(_EventLoop):  # type: ignore[misc]
 
     # --- its life -------------------------------------------------------------------------------------
 
+    def rest(self, seconds: float) -> asyncio.Future[None]:
+        """`asyncio.sleep` for those that nobody cancels: they rest half of the time that a world takes."""
+        rested = self.create_future()
+        self.call_later(seconds, rested.set_result, None)
+        return rested
+
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Begin a coroutine in this process, from outside of it."""
         return asyncio.Task(work, loop=self)
-
-    def turn(self) -> None:
-        """One pass: everything that was ready when it began."""
-        ready = self.ready
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            if handle.dropped:
-                continue
-            try:
-                handle.context.run(handle.call, *handle.args)
-            except Killed:
-                pass
-            except Exception as fault:  # noqa: BLE001 - a defect, and told as one
-                self.world.escaped.append(f"{self.name}: {type(fault).__name__}: {fault}")
-            if self.dead or self.asleep_until > self.world.now:
-                return
 
     def kill(self) -> None:
         """Nothing of this loop runs any more."""
         if not self.dead:
             self.dead = True
             self.world.living.remove(self)
+            self.world.names.discard(self.name)
         self.ready.clear()
         self.timers.clear()
 
@@ -224,27 +223,35 @@ class World:
         self.now = STARTS_AT
         self.loops: list[Loop] = []
         self.living: list[Loop] = []
+        self.names: set[str] = set()
+        """Of those that live."""
         self.order = itertools.count()
         self.turns = 0
         self.escaped: list[str] = []
         """Exceptions that came out of a callback: asyncio would have logged them."""
         self._turns_max = turns_max
 
-    def go_on(self, over: Callable[[], bool], until: float = _NEVER) -> None:
-        """Give turns until it is over, or until a time. Raises `Stuck`."""
+    def go_on(self, over: Callable[[], bool], until: float = _NEVER, *, standing: Loop | None = None) -> None:
+        """Give turns until it is over, or until a time at which nobody has anything to do. `standing`: a loop whose call is over
+        at that time, whatever others have to do, and when it dies. Raises `Stuck`.
+        """
         outer = asyncio._get_running_loop()  # noqa: SLF001
         try:
-            self._go_on(over, until, self.luck)
+            self._give_turns(over, until, standing)
         finally:
             asyncio._set_running_loop(outer)  # noqa: SLF001
 
-    def _go_on(self, over: Callable[[], bool], until: float, luck: random.Random) -> None:
+    def _give_turns(self, over: Callable[[], bool], until: float, standing: Loop | None) -> None:
         running = None
+        living, luck = self.living, self.luck
         while not over():
             now = self.now
-            awake = [
-                loop for loop in self.living if loop.ready and not loop.standing and loop.asleep_until <= now
-            ]
+            if standing is not None and (standing.dead or now >= until):
+                return
+            awake = []
+            for loop in living:
+                if loop.ready and not loop.standing and loop.asleep_until <= now:
+                    awake.append(loop)  # noqa: PERF401 - a comprehension is a call, here at every turn
             if awake:
                 self.turns += 1
                 if self.turns > self._turns_max:
@@ -253,18 +260,33 @@ class World:
                 if loop is not running:
                     asyncio._set_running_loop(loop)  # noqa: SLF001
                     running = loop
-                loop.turn()
+                self._give_turn(loop, loop.ready)
             elif now >= until:
                 return
             else:
                 self._pass_time(until)
+
+    def _give_turn(self, loop: Loop, ready: deque[Handle]) -> None:
+        """One pass: everything that was ready when it began."""
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle.dropped:
+                continue
+            try:
+                handle.context.run(handle.call, *handle.args)
+            except Killed:
+                pass
+            except Exception as fault:  # noqa: BLE001 - a defect, and told as one
+                self.escaped.append(f"{loop.name}: {type(fault).__name__}: {fault}")
+            if loop.dead or loop.asleep_until > self.now:
+                return
 
     def elsewhere(self, loop: Loop, seconds: float) -> None:
         """Let a loop stand still inside a call for so long, while the others go on. Raises `Killed` if it died meanwhile."""
         until = self.now + seconds
         loop.standing = True
         try:
-            self.go_on(lambda: loop.dead or self.now >= until, until)
+            self.go_on(bool, until, standing=loop)
         finally:
             loop.standing = False
         if loop.dead:
@@ -284,7 +306,7 @@ class World:
                 continue
             timers = loop.timers
             while timers and timers[0][2].dropped:
-                heapq.heappop(timers)
+                heappop(timers)
             if loop.ready:
                 wakes_at = loop.asleep_until
             elif timers:
@@ -295,10 +317,10 @@ class World:
             soonest = min(soonest, wakes_at)
         if soonest == _NEVER:
             raise Stuck("nothing will ever happen again")
-        self.now = max(self.now, soonest)
+        now = self.now = max(self.now, soonest)
         for loop in self.living:
             timers = loop.timers
-            while timers and timers[0][0] <= self.now:
-                handle = heapq.heappop(timers)[2]
+            while timers and timers[0][0] <= now:
+                handle = heappop(timers)[2]
                 if not handle.dropped:
                     loop.ready.append(handle)

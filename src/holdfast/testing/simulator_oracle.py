@@ -2,9 +2,10 @@
 
 Reads the stores' rows, the spy's ledger and the witness, and keeps a plain dictionary of its own while it walks a log: it neither
 folds nor decides. Invariants, each named in what it says: acknowledged rows are there; one writer at a time; what is
-recorded never runs again; a body is called behind its durable start, once; attempts and tries count on; timers, signals
-and answers come once; a node sees the state of its first start; the final state is what the tale says; the run row and the
-snapshots are what the log folds to (`runtime.verification`).
+recorded never runs again; a body is called behind its durable start, once, and goes on behind durable steps; attempts and tries
+count on; timers, signals and answers come once; a node sees the state of its first start; the final state is what the tale says;
+a base stands in the middle of no visit that is still read; the run row and the snapshots are what the log folds to
+(`runtime.verification`).
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from holdfast.runtime.verification import verify
 from holdfast.storage.contract import Row, RunRow, Store
 from holdfast.storage.rows import open_row
 from holdfast.testing.simulator_faults import Ledger
-from holdfast.testing.simulator_flows import Entry, Tale, Witness
+from holdfast.testing.simulator_flows import STEPS, Entry, Tale, Witness
 
 Visit = tuple[str, int, int]
 _OVER = frozenset({"RunCompleted", "RunCancelled"})
+_READ = frozenset({"StepCompleted", "NodeCheckpointed", "NodeStreamed", "ItemsListed", "NodeWaiting"})
+"""What a visit did that somebody may look for in the log as long as it is open."""
 
 
 def kept(logs: Mapping[str, list[Row]], bases: Mapping[str, int], ledger: Ledger) -> list[str]:
@@ -36,6 +39,27 @@ def kept(logs: Mapping[str, list[Row]], bases: Mapping[str, int], ledger: Ledger
         if ledger.accepted.get(place) != salt:
             wrong.append(f"{place[0]}@{place[1]}: there, and nobody wrote it")
     return wrong
+
+
+def based(run_id: str, rows: list[Row], base: int) -> list[str]:
+    """A base stands in the middle of no visit whose events are still read: the signals it took, what it streamed, its items."""
+    visits: dict[str | None, tuple[int, int]] = {}
+    read: set[str | None] = set()
+    for row in rows:
+        if row.seq > base:
+            break
+        if row.kind == "RunRewound":  # what was open is done over
+            visits.clear()
+            read.clear()
+        elif row.kind == "NodeStarted" and visits.get(row.node) != (row.iteration, row.execution):
+            visits[row.node] = (row.iteration, row.execution)
+            read.discard(row.node)
+        elif row.kind in _READ and row.node in visits:
+            read.add(row.node)
+        elif row.kind in ("NodeCompleted", "NodeSkipped"):
+            visits.pop(row.node, None)
+            read.discard(row.node)
+    return [f"{run_id}@{base}: a base stands in the middle of {node}" for node in read]
 
 
 def verified(disk: Store, run_ids: Iterable[str]) -> list[str]:
@@ -303,7 +327,7 @@ def attested(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
     """What the bodies say they did, beside what the log says."""
     wrong: list[str] = []
     entered: Counter[tuple[str, int, int, int, int | None]] = Counter()
-    left: set[tuple[str, int, int, int, int | None]] = set()
+    left: set[tuple[str, int, int, int | None]] = set()
     for entry in witness.entries:
         if entry.run_id != walk.run_id:
             continue
@@ -311,12 +335,13 @@ def attested(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
         if entry.what == "enter":
             wrong += _entered(walk, ledger, entry, attempt, entered)
         elif entry.what == "exit":
-            left.add(attempt)
+            left.add((entry.node, entry.iteration, entry.execution, entry.item))
+        elif entry.what.startswith("kept "):
+            wrong += _heard_of(walk, ledger, entry)
         else:
             wrong += _stepped(walk, ledger, entry)
-    ended = {(*visit[:3], visit[3]) for visit in walk.ends}
-    for node, iteration, execution, item in ended:
-        wrong += _ended(walk, (node, iteration, execution, item), left)
+    for visit in walk.ends:
+        wrong += _ended(walk, visit, left)
     return wrong
 
 
@@ -371,10 +396,21 @@ def _stepped(walk: Walk, ledger: Ledger, entry: Entry) -> list[str]:
     return []
 
 
+def _heard_of(walk: Walk, ledger: Ledger, entry: Entry) -> list[str]:
+    """A body goes on behind a step when that is durable."""
+    if walk.loose and not walk.is_careful(entry.node):
+        return []
+    step = (entry.node, entry.iteration, entry.execution, entry.item, entry.what.removeprefix("kept "))
+    seq = walk.steps.get(step)
+    if seq is None or ledger.when[walk.run_id, seq] > entry.turn:
+        return [f"{walk.run_id}: {entry.visit} went on behind the step {step[-1]!r} before it was durable"]
+    return []
+
+
 def _ended(
     walk: Walk,
     visit: tuple[str, int, int, int | None],
-    left: set[tuple[str, int, int, int, int | None]],
+    left: set[tuple[str, int, int, int | None]],
 ) -> list[str]:
     """An end that no body has come to is no end."""
     tale = walk.tale
@@ -387,9 +423,9 @@ def _ended(
             [] if count == tale.sketch.items[node] else [f"{walk.run_id}: {visit} ended with {count} items"]
         )
     wrong = []
-    if not any(attempt[:3] == visit[:3] and attempt[4] == item for attempt in left):
+    if visit not in left:
         wrong.append(f"{walk.run_id}: {visit} ended, and no body of it has come to its end")
-    steps = ("one", "two") if tale.habits.get(node) == "steps" else ()
+    steps = STEPS.get(tale.habits.get(node, "plain"), ())
     wrong += [
         f"{walk.run_id}: {visit} ended, and its step {step!r} is not kept"
         for step in steps
