@@ -1,8 +1,9 @@
 """Branch coverage of the parts on which every promise rests: fold, decide, both SQL stores, leases and recovery.
 
-    python tests/proof/covered.py [pytest arguments]      # exit code 1: a branch is not taken; they are listed
+    python tests/proof/covered.py [pytest arguments]      # exit code 1: a branch is not taken, or a test failed; they are listed
 
-Measured over the tests that belong to these parts, without a mark that excludes anything. It needs the extra `night`.
+Measured over the tests that belong to these parts, in two processes side by side, without a mark that excludes anything. It needs
+the extra `night`.
 """
 
 from __future__ import annotations
@@ -12,57 +13,82 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COVERED = (
     "core/decide.py", "core/fold.py", "core/inside.py", "core/standing.py",
     "storage/sqlite.py", "storage/sqlite_*.py", "storage/postgres.py", "storage/postgres_*.py",
+    "storage/batches.py", "storage/rows.py", "storage/verdicts.py", "storage/writer.py", "storage/queues.py",
+    "storage/offers.py", "storage/upkeep.py",
     "storage/leases.py", "storage/holder.py", "runtime/leases.py", "runtime/recovery.py",
 )  # fmt: skip
 TESTED_BY = (
-    "tests/core", "tests/conformance", "tests/storage", "tests/acceptance/test_restore_killed.py",
-    *(f"tests/runtime/test_{name}.py" for name in (
-        "recovery", "recovery_branches", "recovery_meanwhile", "leases_kept", "lease_races", "worker", "many_runs")),
+    ("tests/core", *(f"tests/acceptance/test_restore_{name}.py" for name in ("killed", "refused"))),
+    ("tests/conformance", "tests/storage", *(f"tests/runtime/test_{name}.py" for name in (
+        "recovery", "recovery_branches", "recovery_meanwhile", "leases_kept", "lease_races", "worker", "many_runs"))),
 )  # fmt: skip
+"""About equally long."""
+_COVERAGE = (sys.executable, "-m", "coverage")
 
 
-def measure(arguments: list[str]) -> dict[str, dict[str, object]]:
-    """File -> what coverage tells of it."""
+class Covered(NamedTuple):
+    share: float
+    """Of lines and branches, in percent."""
+    missing: str
+    """Which were not taken."""
+    failed: int
+    """How many of the processes had a test that failed: then the share says little."""
+
+
+def execute(tests: Sequence[str], data: Path) -> int:
+    """Run tests and keep which branches they took: pytest's exit code."""
+    pytest = ("pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *tests)
+    return subprocess.run(
+        [*_COVERAGE, "run", "--branch", "--source=holdfast", "-m", *pytest],
+        cwd=ROOT, env={**os.environ, "COVERAGE_FILE": str(data)}, check=False,
+    ).returncode  # fmt: skip
+
+
+def measure(groups: Sequence[Sequence[str]]) -> tuple[dict[str, dict[str, Any]], int]:
+    """File -> what coverage tells of it; and how many groups of tests failed."""
     include = ",".join(f"*/holdfast/{file}" for file in COVERED)
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "COVERAGE_FILE": str(Path(folder) / "data")}
-        coverage = [sys.executable, "-m", "coverage"]
-        pytest = ["pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *(arguments or TESTED_BY)]
-        subprocess.run(
-            [*coverage, "run", "--branch", "--source=holdfast", "-m", *pytest],
-            cwd=ROOT, env=environment, check=True,
-        )  # fmt: skip
-        told = Path(folder) / "told.json"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        parts = [folder / f"part-{number}" for number in range(len(groups))]
+        with ThreadPoolExecutor(len(groups)) as hands:
+            failed = sum(map(bool, hands.map(execute, groups, parts)))
+        environment = {**os.environ, "COVERAGE_FILE": str(folder / "data")}
         # What stands in an `if TYPE_CHECKING` or a Protocol counts as well: no line is left out.
-        subprocess.run(
-            [*coverage, "json", "-q", f"--include={include}", f"-o{told}", "--rcfile=" + os.devnull],
-            cwd=ROOT, env=environment, check=True,
-        )  # fmt: skip
-        files: dict[str, dict[str, object]] = json.loads(told.read_text())["files"]
-    return files
+        for verb, *words in (
+            ("combine", *map(str, parts)),
+            ("json", f"--include={include}", f"-o{folder}/told"),
+        ):
+            command = [*_COVERAGE, verb, "-q", f"--rcfile={os.devnull}", *words]
+            subprocess.run(command, cwd=ROOT, env=environment, check=True)
+        files: dict[str, dict[str, Any]] = json.loads((folder / "told").read_text())["files"]
+    return files, failed
 
 
-def main(arguments: list[str] | None = None) -> tuple[float, str]:
+def main(arguments: Sequence[str] = ()) -> Covered:
     """The share of lines and branches that were taken, and which were not."""
     taken = of = 0
     missing = []
-    for name, told in measure(arguments or []).items():
+    files, failed = measure([arguments] if arguments else TESTED_BY)
+    for name, told in files.items():
         summary = told["summary"]
-        assert isinstance(summary, dict)
         taken += summary["covered_lines"] + summary["covered_branches"]
         of += summary["num_statements"] + summary["num_branches"]
         if told["missing_lines"] or told["missing_branches"]:
             missing.append(f"{name}: lines {told['missing_lines']}, branches {told['missing_branches']}")
-    share = 100.0 * taken / max(of, 1)
-    print(f"{share:.2f} % of lines and branches", *missing, sep="\n  ", flush=True)
-    return share, "; ".join(missing)
+    found = Covered(100.0 * taken / max(of, 1), "; ".join(missing), failed)
+    print(f"{found.share:.2f} % of lines and branches", *missing, sep="\n  ", flush=True)
+    return found
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:])[0] < 100.0)
+    found = main(sys.argv[1:])
+    sys.exit(found.share < 100.0 or found.failed > 0)

@@ -5,6 +5,7 @@
 - The facts of one verb are all there or none of them is.
 - What was refused as "not written" is not there. Only `StorePoisoned` leaves the outcome open.
 - A refusal is one of ours, with a message that names the store.
+- A file that has its name is whole, whether anybody was told of it or not.
 
 `inspect` returns what is wrong, in sentences; nothing means that all is well.
 """
@@ -20,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-from operations import COPY, DAY_S, RUNS, STORE, Fact, values_of
+from operations import ARCHIVES, COPY, DAY_S, RUNS, STORE, Fact, values_of
 from processes import contents, digest
 
 import holdfast.errors
 from holdfast.errors import HoldfastError, RunNotFound, StoreCorrupt, StoreError
-from holdfast.runtime import history, scribe, verification
+from holdfast.runtime import archive, history, scribe, verification
 from holdfast.storage.contract import Query
 from holdfast.storage.rows import open_row
 from holdfast.storage.sqlite import SqliteStore
@@ -85,6 +86,7 @@ def inspect(disk: Path, accounts: list[Account]) -> list[str]:
     """What is wrong with a disk, by what those who wrote to it had told."""
     problems = [defect for account in accounts for defect in account.defects]
     problems += [line for account in accounts for verb in account.verbs for line in _of_refusal(verb)]
+    problems += _of_files(disk, [verb for account in accounts for verb in account.verbs])
     if not (disk / STORE).exists() and not any(
         verb.ended == "done" and verb.name == "open" for account in accounts for verb in account.verbs
     ):
@@ -132,12 +134,26 @@ def _of_refusal(verb: Verb) -> list[str]:
         return [f"{verb.name} was refused with {verb.ended}, which is no StoreError: {verb.message}"]
     if issubclass(kind, StoreCorrupt) or "defect in Holdfast" in verb.message:
         return [f"{verb.name} on a failing disk says {verb.ended}: {verb.message}"]
-    if kind in _OF_THE_DISK and STORE.name not in verb.message:
+    if kind in _OF_THE_DISK and not any(place in verb.message for place in (STORE.name, ARCHIVES.name)):
         return [f"{verb.name}: {verb.ended} does not name the store: {verb.message}"]
     return []
 
 
 _OF_THE_DISK = (holdfast.errors.StoreFull, holdfast.errors.StorePoisoned, holdfast.errors.StoreUnusable)
+
+
+def _of_files(disk: Path, verbs: list[Verb]) -> list[str]:
+    """A file that has its name is whole: it holds what anybody was about to put there."""
+    told: dict[str, set[str]] = {}
+    for kind, *words in (fact for verb in verbs for fact in verb.also):
+        if kind == "file":
+            told.setdefault(words[0], set()).add(words[1])
+    found = {name: disk / name for name in told if (disk / name).exists()}
+    return [
+        f"{name} is not whole: it holds nothing that was to be put there"
+        for name, file in found.items()
+        if hashlib.sha256(file.read_bytes()).hexdigest() not in told[name]
+    ]
 
 
 _sound: set[tuple[bytes, str]] = set()
@@ -149,7 +165,8 @@ def _of_store(store: SqliteStore) -> list[str]:
     if held in _sound:
         return []
     problems = [f"check: {line}" for line in store.check()]
-    for run in store.runs(Query()):
+    # A log that is being put back is not whole, and its run says so; when everything was carried on, it must be.
+    for run in (run for run in store.runs(Query()) if run.error != archive._UNFINISHED):
         verdict = verification.verify(store, run.run_id)
         problems += [f"verify {run.run_id}: {line}" for line in verdict.problems]
     if held is not None and not problems:
@@ -309,7 +326,7 @@ class Truth:
     def until(self, later: list[Verb], holder: str, expires_at: float) -> bool:
         """One that has run out for a day, or whose lease was taken over, may be dropped by whoever comes next."""
         found = self.one("select expires_at from holders where id = ?1", holder)
-        replaced = any(verb.name in ("renew", "claim") for verb in later)
+        replaced = any(verb.name in ("renew", "claim", "give back") for verb in later)
         return replaced if found is None else found >= expires_at
 
     def gone(self, later: list[Verb], holder: str) -> bool:
@@ -330,6 +347,17 @@ class Truth:
         try:
             return bool(self._store.blobs.get(digest))
         except StoreCorrupt:
+            return any(["unwanted", digest] in verb.also for verb in later)
+
+    def unwanted(self, later: list[Verb], digest: str) -> bool:
+        """Nobody promises anything of a blob that no run refers to: it may be gone, and come back when the power goes."""
+        return True
+
+    def archive(self, later: list[Verb], name: str) -> bool:
+        """It is there and whole."""
+        try:
+            return any(isinstance(part, archive.End) for part in archive.read(self._disk / ARCHIVES / name))
+        except StoreError:
             return False
 
     def spill(self, later: list[Verb], run_id: str, key: str, length: int) -> bool:
@@ -346,5 +374,8 @@ class Truth:
             return False
 
 
-_FACTS = "row retired base deleted limit copy snapshot definition fence free until gone request taken version blob spill file"
+_FACTS = (
+    "row retired base deleted limit copy snapshot definition fence free until gone request taken version blob unwanted "
+    "archive spill file"
+)
 _HOLDS: dict[str, Callable[..., bool]] = {name: getattr(Truth, name) for name in _FACTS.split()}

@@ -14,7 +14,9 @@ import hashlib
 import itertools
 import json
 import logging
+import os
 import random
+import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,9 +30,9 @@ import msgspec
 import holdfast as hf
 from holdfast import END, START, Graph, append
 from holdfast.core import run_state
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, RunNotFound
+from holdfast.runtime import archive, files, history, retention, scribe
 from holdfast.runtime import engine as engines
-from holdfast.runtime import files, history, scribe
 from holdfast.storage import batches, disk, schema
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Append, Holder, Request, Snapshot
@@ -45,15 +47,21 @@ AUTHOR = "author"
 """Who wrote what is on the disk before an operation; dead when it begins."""
 STORE, RUNS = Path("store") / "runs.db", Path("runs")
 COPY = Path("copy.db")
+ARCHIVES = Path("archives")
 SNAPSHOT_AT = 4
 LARGE = 2_000
 """Bytes over which a value becomes a blob here."""
+BULKY = ("large", "early", "kept")
+"""Runs whose values are blobs."""
 
 Fact = list[Any]
+_archive = archive.archive
 
 logging.getLogger("holdfast").addHandler(logging.NullHandler())
 logging.getLogger("holdfast").propagate = False
 batches.MANY = 4  # so that a small batch goes the way of a large one
+archive._PIECE_ROWS = 3  # and a short log is put back piece by piece
+retention.YOUNG_S = -DAY_S  # and a blob of this very moment is old enough to go
 
 
 # --- a flow and its logs -----------------------------------------------------------------------------
@@ -128,10 +136,11 @@ def _recorded(run_id: str, blob_over: int | None = None) -> _Recorded:
 
 def remember() -> None:
     """Make all stories now: a store in memory is of no use to a forked child."""
-    for run_id in ("r1", "e1", "large", *(f"{kind}{number}" for kind in "bn" for number in range(5))):
+    for run_id in ("r1", "e1", *BULKY, *(f"{kind}{number}" for kind in "bn" for number in range(5))):
         story(run_id)
         values_of(run_id)
-    story("large", LARGE)
+    for run_id in BULKY:
+        archive_of(run_id)
 
 
 def story(run_id: str, blob_over: int | None = None) -> list[Append]:
@@ -140,6 +149,19 @@ def story(run_id: str, blob_over: int | None = None) -> list[Append]:
         msgspec.structs.replace(part, holder=AUTHOR, fence=0 if part.create else 1, release=False)
         for part in _recorded(run_id, blob_over).appends
     ]
+
+
+@cache
+def archive_of(run_id: str) -> tuple[str, bytes]:
+    """The archive of a completed run whose values are blobs: its name and its content."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(_archive(_recorded(run_id, LARGE)._store, run_id, f"{folder}/").place)
+        return made.name, made.read_bytes()
+
+
+def digests_of(run_id: str) -> list[str]:
+    """The blobs of that run."""
+    return [blob.digest for part in story(run_id, LARGE) for blob in part.blobs]
 
 
 def digest_at(run_id: str, seq: int) -> bytes:
@@ -333,6 +355,11 @@ class Hands:
         with self.tell.verb("files", also=facts):
             files.put_all(folder, contents)
 
+    def archived(self, store: Any, run_id: str, place: str) -> archive.Archived:
+        """Who deletes a run counts on its archive from here on."""
+        with self.tell.verb("archive", [["archive", archive_of(run_id)[0]]]):
+            return _archive(store, run_id, place)
+
 
 # --- what the disk holds before -----------------------------------------------------------------------
 
@@ -381,6 +408,24 @@ def old(hands: Hands) -> None:
 
 def completed(hands: Hands) -> None:
     begun(hands, length=len(story("r1")), close=True)
+
+
+def bulky(hands: Hands) -> None:
+    """Two runs that have ended and one that has not, all with blobs."""
+    store = hands.open()
+    store.renew(Holder(id=AUTHOR, ttl_s=30.0))
+    for run_id in BULKY:
+        for part in story(run_id, LARGE)[: 2 if run_id == "kept" else None]:
+            assert store.append([part]) == [None]
+    store.close()
+
+
+def away(hands: Hands) -> None:
+    """The archive of a run, and a store that does not have it."""
+    hands.open().close()
+    name, content = archive_of("large")
+    disk.make_folder(hands.disk / ARCHIVES)
+    (hands.disk / ARCHIVES / name).write_bytes(content)
 
 
 def first_version(hands: Hands) -> None:
@@ -568,6 +613,74 @@ def back_up(hands: Hands) -> None:
     store.close()
 
 
+def give_back(hands: Hands) -> None:
+    """What a recovery does with all the leases of one that died."""
+    store = hands.open()
+    facts = [["free", run_id, AUTHOR, 1] for run_id in ("r1", *(f"b{number}" for number in range(5)))]
+    with suppress(HoldfastError), hands.tell.verb("give back", [*facts, ["gone", AUTHOR]]):
+        store.queues.give_back([AUTHOR])
+    store.close()
+
+
+def send_away(hands: Hands) -> None:
+    """Archive what has ended, delete it, and remove the blobs that only it had. The archive of one of the two was named by
+    somebody who was killed before that name was kept for good.
+    """
+    archive.archive = hands.archived
+    store = hands.open()
+    for run_id in ("large", "early"):
+        with suppress(HoldfastError, OSError):
+            if run_id == "early":
+                _name_and_die(hands.disk / ARCHIVES, *archive_of(run_id))
+            row = store.run(run_id)
+            choice = retention.Choice(
+                run_id=run_id, flow=row.flow, status=row.status, updated_at=row.updated_at, seq=row.seq, goes=True, why=""
+            )  # fmt: skip
+            with hands.tell.verb("delete", [["deleted", run_id]]):
+                done = retention.delete(store, choice, f"{hands.disk / ARCHIVES}/")
+                if not done.goes:
+                    hands.tell.defect(f"run {run_id} was not deleted: {done.why}")
+    with suppress(HoldfastError):
+        gone = [
+            ["unwanted", digest]
+            for run_id in BULKY
+            if _is_gone(store, run_id)
+            for digest in digests_of(run_id)
+        ]
+        with hands.tell.verb("sweep", also=gone):
+            retention.sweep(store)
+    store.close()
+
+
+def _name_and_die(folder: Path, name: str, content: bytes) -> None:
+    disk.make_folder(folder)
+    beside = folder / f".{name}"
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, folder / name)
+
+
+def _is_gone(store: ToldStore, run_id: str) -> bool:
+    try:
+        store.run(run_id)
+    except RunNotFound:
+        return True
+    return False
+
+
+def put_back(hands: Hands) -> None:
+    """Put a run back from its archive, piece by piece."""
+    archive.this_process = hands.me
+    store = hands.open()
+    rows = [["row", "large", row.seq, row.salt.hex()] for part in story("large", LARGE) for row in part.rows]
+    blobs = [["blob", digest] for digest in digests_of("large")]
+    with suppress(HoldfastError), hands.tell.verb("put back", also=[*rows, *blobs]):
+        archive.put_back(store, hands.disk / ARCHIVES / archive_of("large")[0])
+    store.close()
+
+
 def run_flow(hands: Hands) -> None:
     hands.use(lambda engine: engine.run(FLOW, Paper("about e1"), run_id="e1"), receipts=True)
 
@@ -586,6 +699,8 @@ class Operation:
     perform: Callable[[Hands], Any]
     files: bool = False
     """Whether engines that carry its runs on write receipts, which must then be whole."""
+    again: bool = False
+    """Whether it has to be asked for once more where it was cut: nobody else carries it on."""
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -603,14 +718,19 @@ OPERATIONS: dict[str, Operation] = {
     "prune": Operation(old, prune),
     "compact": Operation(old, compact),
     "backup": Operation(old, back_up),
+    "give back": Operation(several, give_back),
+    "archive": Operation(bulky, send_away, again=True),
+    "put back": Operation(away, put_back, again=True),
     "run": Operation(nothing, run_flow, files=True),
     "resume": Operation(begun, resume_flow),
     "fork": Operation(closed, fork_run),
 }
 
 
-def finish(hands: Hands, *, files: bool = False) -> None:
+def finish(hands: Hands, operation: Operation) -> None:
     """Carry on whatever has not ended, as a program does that is started after a crash: a few runs of many."""
+    if operation.again:
+        operation.perform(hands)
 
     async def go_on(engine: hf.Engine) -> None:
         open_runs = [
@@ -619,4 +739,4 @@ def finish(hands: Hands, *, files: bool = False) -> None:
         for run in open_runs[:2]:
             await engine.resume(run.run_id)
 
-    hands.use(go_on, receipts=files)
+    hands.use(go_on, receipts=operation.files)

@@ -69,7 +69,15 @@ def test_a_store_that_does_not_sync_its_log_is_found_out(harness, synchronous) -
     assert any("append was acknowledged, but not ['row'" in problem for problem in result.problems)
 
 
-@pytest.mark.parametrize(("operation", "lost"), [("blob", "put"), ("receipt", "files"), ("run", "append")])
+def test_a_run_goes_only_when_its_archive_is_there_for_good_whoever_named_that(harness, recordings) -> None:
+    """One that was found had been named by somebody who was killed right then: the run went, and the name with the power."""
+    assert looked(harness, [recordings["archive"]], 250).problems == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "lost"),
+    [("blob", "put"), ("receipt", "files"), ("run", "append"), ("archive", "archive")],
+)
 def test_a_store_that_does_not_sync_its_folders_is_found_out(harness, operation, lost) -> None:
     careless = power_loss.record(harness.pairs[0], operation, no_folder_sync=True)
     result = looked(harness, [careless], 120)

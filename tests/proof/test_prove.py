@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import covered
+import mutation
 import parts
 import prove
 import pytest
@@ -76,6 +81,55 @@ def test_the_shares_of_all_parts_fit_into_ten_minutes_on_two_cores() -> None:
         hands[hands.index(min(hands))] += share_s
     assert all(part.share_s for part in by_day)
     assert alone + max(hands) <= prove.MINUTES * 60
+
+
+def test_an_hour_of_a_night_has_room_for_its_share_of_all_parts() -> None:
+    alone = sum(part.night_s for part in PARTS.values() if part.alone)
+    beside = sum(part.night_s for part in PARTS.values() if not part.alone)
+    assert alone + beside / 2 <= 3600
+    assert all(bool(part.night_s) == bool(part.nightly) for part in PARTS.values())
+
+
+def test_branches_count_that_any_of_the_groups_of_tests_has_taken_and_failures_are_told() -> None:
+    pytest.importorskip("coverage", reason="the extra night is not installed")
+    tests = "tests/core/test_inside.py"
+    files, failed = covered.measure([[tests], [tests, "-k", "no such test"]])
+    inside = next(told for name, told in files.items() if name.endswith("core/inside.py"))
+    assert inside["summary"]["covered_branches"] > 0
+    assert failed == 1
+
+
+def test_coverage_over_tests_that_failed_is_not_called_whole(monkeypatch) -> None:
+    for failed, well in ((0, True), (1, False)):
+        monkeypatch.setattr(covered, "main", lambda failed=failed: covered.Covered(100.0, "", failed))
+        (line,) = PARTS["branch coverage"].prove(0.0, 0)
+        assert (line.met, "tests failed" in line.many) == (well, not well)
+
+
+@pytest.mark.parametrize(("seconds", "least", "tried"), [(0.0, 0, 0), (0.0, 3, 3), (60.0, 0, 7)])
+def test_mutants_are_tried_while_there_is_time_and_so_many_in_any_case(
+    seconds, least, tried, monkeypatch
+) -> None:
+    monkeypatch.setattr(mutation, "attempt", lambda mutant: (mutant, "killed", ""))
+    with ThreadPoolExecutor(1) as pool:
+        done = list(mutation.try_all(pool, range(7), time.monotonic() + seconds, least))
+    assert sorted(mutant for mutant, *_ in done) == list(range(tried))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "met"),
+    [
+        ({"killed": 90, "survived": 10}, True),
+        ({"killed": 84, "survived": 16}, False),
+        ({"killed": 9, "survived": 1}, False),
+        ({"killed": 84, "survived": 16, "incompetent": 100}, False),
+    ],
+    ids=["enough", "too many live", "too few tried", "what nobody could load is not found"],
+)
+def test_mutants_count_when_enough_were_tried_and_found(outcomes, met, monkeypatch) -> None:
+    told = mutation.figures(2_000, Counter(outcomes))
+    monkeypatch.setattr(mutation, "main", lambda seconds, least: told)
+    assert PARTS["mutants of the core"].prove(1.0, 0)[0].met is met
 
 
 @pytest.mark.parametrize("name", ["crash points", "power loss"])

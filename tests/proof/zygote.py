@@ -102,7 +102,7 @@ def work(request: dict[str, Any], teller: Teller) -> None:
 
 
 def carry_on(operation: Operation) -> Callable[[Hands], None]:
-    return partial(finish, files=operation.files)
+    return partial(finish, operation=operation)
 
 
 _well: set[tuple[bool, str]] = set()
