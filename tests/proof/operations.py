@@ -57,11 +57,14 @@ BULKY = ("large", "early", "kept")
 Fact = list[Any]
 _archive = archive.archive
 
-logging.getLogger("holdfast").addHandler(logging.NullHandler())
-logging.getLogger("holdfast").propagate = False
-batches.MANY = 4  # so that a small batch goes the way of a large one
-archive._PIECE_ROWS = 3  # and a short log is put back piece by piece
-retention.YOUNG_S = -DAY_S  # and a blob of this very moment is old enough to go
+
+def shrink() -> None:
+    """Let small things go the way of large ones, and say nothing, in a process that does nothing but operations."""
+    logging.getLogger("holdfast").addHandler(logging.NullHandler())
+    logging.getLogger("holdfast").propagate = False
+    batches.MANY = 4
+    archive._PIECE_ROWS = 3
+    retention.YOUNG_S = -DAY_S  # a blob of this very moment is old enough to go
 
 
 # --- a flow and its logs -----------------------------------------------------------------------------

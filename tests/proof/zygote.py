@@ -29,7 +29,7 @@ from typing import Any
 import apsw
 import shim
 from inspection import Account, inspect, inspect_end
-from operations import OPERATIONS, Hands, Operation, Teller, finish, remember
+from operations import OPERATIONS, Hands, Operation, Teller, finish, remember, shrink
 from processes import contents, digest
 
 from holdfast.errors import HoldfastError
@@ -207,4 +207,5 @@ def cpu_s() -> float:
 
 
 if __name__ == "__main__":
+    shrink()
     main()
