@@ -1,6 +1,6 @@
 """Holdfast and its peers in turn: the same workloads, in the same rounds, on the same disk, every step synced.
 
-"The best peer" is the fastest of a round, of the peers as they ship. Some ship with a slower journal mode of SQLite than our own
+"The best peer" is the fastest of a round, of the libraries as they ship. Some ship with a slower journal mode of SQLite than our own
 store uses; a second ratio is to the fastest of all once that mode is set by hand.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bench import lasting, workloads
-from bench.contest import PEERS, Absent, Environment, Incapable, Peer
+from bench.contest import PEERS, SERVERS, Absent, Environment, Incapable, Peer
 from bench.parts import Bench
 from bench.report import Figure, Target, at_least
 from bench.stores import Place
@@ -106,17 +106,21 @@ def peers(bench: Bench) -> list[Figure]:
 
 def _hold(bench: Bench, environment: Environment, contest: Contest) -> list[Figure]:
     ours: list[float] = []
-    theirs: dict[str, Seen] = {peer.name: Seen() for peer in PEERS}
+    peers = (*PEERS, *SERVERS) if bench.effort.name == "full" else PEERS
+    theirs: dict[str, Seen] = {peer.name: Seen() for peer in peers}
     for _ in bench.each_round(f"{contest.name} beside the peers", contest.rounds):
         with bench.fresh() as place:
             ours.append(contest.ours(place))
-        for peer in PEERS:
+        for peer in peers:
             _ask(bench, environment, contest, peer, theirs[peer.name])
     shipped = [peer.name for peer in SHIPPED if not contest.only or peer.name in contest.only]
     figures = [_ratio(contest, "the best peer", shipped, ours, theirs, contest.target)]
     if not contest.only:
         everyone = [peer.name for peer in PEERS]
         figures.append(_ratio(contest, "the best peer, WAL set by hand", everyone, ours, theirs, None))
+    for server in SERVERS:
+        if theirs.get(server.name, Seen()).rates:
+            figures.append(_ratio(contest, server.name, [server.name], ours, theirs, None))
     figures.append(Figure(f"{contest.name}, Holdfast", "steps/s", ours, note="wal journal, synchronous=FULL"))
     figures += [_shown(contest, name, seen) for name, seen in theirs.items() if seen.rates or seen.absent]
     return figures

@@ -45,11 +45,13 @@ PEERS = (
     Peer("DBOS", "dbos_peer"),
     Peer("LangGraph", "langgraph_peer"),
     Peer("Burr", "burr_peer"),
-    Peer("Restate", "restate_peer"),
     Peer("DBOS with WAL", "dbos_peer", "wal"),
     Peer("Burr with WAL", "burr_peer", "wal"),
 )
 """As they ship; and, where that is not the journal mode of our own store, with that mode set by hand."""
+
+SERVERS = (Peer("Restate", "restate_peer"),)
+"""Peers that are a server of their own. They take seconds to start, and are measured where there is time for it."""
 
 ON_POSTGRES = (Peer("DBOS", "dbos_peer", "postgres"), Peer("LangGraph", "langgraph_peer", "postgres"))
 

@@ -101,7 +101,7 @@ def save(place: Place, commits: Commits | None = None, nodes: int = CHAIN_NODES)
         return [commits.one() for _ in range(nodes // 2)] if commits is not None else []
 
     async def work(engine: Engine) -> list[float]:
-        await engine.run(flow, run_id="warm-up")
+        await warm_up(engine, place)
         times.clear()
         with steady():
             found = raw()

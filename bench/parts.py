@@ -48,7 +48,7 @@ class Effort:
 
 
 QUICK = Effort("quick", 2, 1, 2_000, 1_000, 4_000, 200, 1_000, 1, 100, 20, 20)
-NORMAL = Effort("normal", 5, 1, 10_000, 5_000, 100_000, 1_000, 10_000, 3, 150, 100, 50)
+NORMAL = Effort("normal", 5, 1, 10_000, 5_000, 100_000, 1_000, 10_000, 3, 150, 60, 50)
 FULL = Effort("full", 9, 5, 10_000, 5_000, 100_000, 1_000, 10_000, 5, 1_000, 200, 200)
 
 
@@ -145,11 +145,14 @@ class Round(NamedTuple):
 
 def steps(bench: Bench) -> list[Figure]:
     """Durable steps per second beside raw commits per second."""
-    return [_beside_raw(bench, rate, "sqlite", bench.commits) for rate in _rates(bench)]
+    return [_beside_raw(bench, rate, "sqlite", bench.commits) for rate in _rates(bench, "sqlite")]
 
 
-def _rates(bench: Bench) -> list[Rate]:
-    return [rate for rate in RATES if not rate.long or bench.effort.name == "full"]
+def _rates(bench: Bench, kind: StoreKind) -> list[Rate]:
+    """All of them where there is time for it. Otherwise those that have a target are measured on every store."""
+    if bench.effort.name == "full":
+        return list(RATES)
+    return [rate for rate in RATES if rate.target or (kind == "sqlite" and not rate.long)]
 
 
 def postgres(bench: Bench) -> list[Figure]:
@@ -158,7 +161,7 @@ def postgres(bench: Bench) -> list[Figure]:
         return []
     commits = raw.PostgresCommits(bench.server)
     try:
-        chain, *others = (rate._replace(target=None, floor=None) for rate in _rates(bench))
+        chain, *others = (rate._replace(target=None, floor=None) for rate in _rates(bench, "postgres"))
         figures = [
             _beside_raw(bench, rate, "postgres", commits)
             for rate in (chain._replace(target=at_least(0.55)), *others)
@@ -200,7 +203,7 @@ def _beside_raw(bench: Bench, rate: Rate, kind: StoreKind, commits: raw.Commits)
 def costs(bench: Bench) -> list[Figure]:
     """CPU time a step without a disk: the steadiest figure there is, and the one a change of the code moves."""
     figures = []
-    for rate in _rates(bench):
+    for rate in _rates(bench, "memory"):
         found = []
         for _ in bench.each_round(f"{rate.name}, memory", bench.effort.few):
             with bench.fresh("memory") as place:

@@ -7,9 +7,11 @@ which part would tell.
 from collections.abc import Iterator
 from typing import Any
 
+from bench.contest import PEERS
 from bench.report import number
 
 RAW = "raw, one row a commit, SQLite, FULL"
+_LIBRARIES = {peer.name for peer in PEERS if peer.mode == "shipped"}
 
 
 class Seen:
@@ -76,8 +78,8 @@ def _fleet(seen: Seen) -> str:
 def _beside_best(seen: Seen, workload: str, times: float) -> str:
     (peer, rate), raw = seen.best(workload), seen[RAW]
     return (
-        f"the best peer is {peer}, which writes one row a step and keeps no log: {number(rate / raw)} of raw. "
-        f"{times:g} times that is {number(times * rate / raw)} of raw"
+        f"the best peer, {peer}, keeps no log and is at {number(rate / raw)} of raw. {times:g} times that is "
+        f"{number(times * rate / raw)} of raw"
     )
 
 
@@ -131,7 +133,8 @@ WHY = {
     "overhead, nodes of 100 ms": _slow_nodes,
     "resume, 1,000 nodes": _resume,
     "import holdfast": lambda seen: (
-        f"Python itself takes {seen['import holdfast: ms bare Python']:.0f} ms to start here."
+        "most of it is the standard library and msgspec (`python -X importtime -c 'import holdfast'`); Python itself takes "
+        f"{seen['import holdfast: ms bare Python']:.0f} ms to start here."
     ),
 }
 
