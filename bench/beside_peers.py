@@ -1,7 +1,7 @@
 """Holdfast and its peers in turn: the same workloads, in the same rounds, on the same disk, every step synced.
 
-"The best peer" is the fastest of a round, of the libraries as they ship. Some ship with a slower journal mode of SQLite than our own
-store uses; a second ratio is to the fastest of all once that mode is set by hand.
+"The best peer" is the fastest of a round, of the libraries as they ship. Some ship with a slower journal mode of SQLite than our
+own store uses; a second ratio is to the fastest of all once that mode is set by hand.
 """
 
 from collections.abc import Callable
@@ -118,9 +118,11 @@ def _hold(bench: Bench, environment: Environment, contest: Contest) -> list[Figu
     if not contest.only:
         everyone = [peer.name for peer in PEERS]
         figures.append(_ratio(contest, "the best peer, WAL set by hand", everyone, ours, theirs, None))
-    for server in SERVERS:
-        if theirs.get(server.name, Seen()).rates:
-            figures.append(_ratio(contest, server.name, [server.name], ours, theirs, None))
+    figures += [
+        _ratio(contest, server.name, [server.name], ours, theirs, None)
+        for server in SERVERS
+        if theirs.get(server.name, Seen()).rates
+    ]
     figures.append(Figure(f"{contest.name}, Holdfast", "steps/s", ours, note="wal journal, synchronous=FULL"))
     figures += [_shown(contest, name, seen) for name, seen in theirs.items() if seen.rates or seen.absent]
     return figures
