@@ -35,7 +35,7 @@ check: $(VENV)/.installed-dev ## format, lint, types, architecture and core test
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q -n 2 --hypothesis-profile quick tests/test_architecture.py tests/test_repository.py tests/test_bench.py tests/core
 
-bench: $(VENV)/.installed-dev ## measure speed and size on this disk, beside the peers: about 2 and a half minutes
+bench: $(VENV)/.installed-dev ## measure speed and size on this disk, beside the peers: about 3 minutes
 	@$(BIN)/python -m bench $(ARGS)
 
 bench-full: $(VENV)/.installed-dev ## the same with more rounds, and the peers at full size

@@ -143,8 +143,8 @@ def _again() -> str:
     return (
         "## Measure it yourself\n\n"
         "```sh\n"
-        "make bench        # about two minutes and a half; the peers are installed into bench/peers/.venv\n"
-        "make bench-full   # more rounds, peers at full size, and a fleet of workers\n"
+        "make bench        # about three minutes; the peers are installed into bench/peers/.venv\n"
+        "make bench-full   # everything on every store, more rounds, peers at full size, Restate, and a fleet of workers\n"
         "```\n\n"
         "Every figure of every round is kept as JSON in `bench/results/`; "
         "`.venv/bin/python -m bench --write-docs RESULTS.json` makes this page of it. A folder on a file system that lives in "
