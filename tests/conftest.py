@@ -16,5 +16,5 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 # `make check` is to be over soon; `make test` takes its time.
-settings.register_profile("quick", settings.get_profile("holdfast"), max_examples=40)
+settings.register_profile("quick", settings.get_profile("holdfast"), max_examples=20)
 settings.load_profile("holdfast")
