@@ -91,7 +91,6 @@ class PostgresStore:
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
         if not batch:
             return []
-        self._wire.require_usable()
         refused = keep_blobs(self.blobs, batch)
         return self._wire.write(
             "append", lambda session: postgres_append.append(self._wire, session, batch, refused)

@@ -76,7 +76,7 @@ def _together(
         failpoints.reach(
             "append.written"
         )  # the statement writes and commits: a crash leaves no more before than within
-        (told,) = session.at_once("append_one", _one(wire, batch[0]), _ONE_TYPES)
+        told = session.at_once("append_one", _one(wire, batch[0]), _ONE_TYPES)
         if told is not None:
             (at,) = Floats.number.unpack(told)
             if at < 0:
@@ -108,30 +108,24 @@ def _is_plain(append: Append) -> bool:
 def _one(wire: Wire, append: Append) -> list[bytes | None]:
     """The values of `append_one`. Written out: every step of a lone run comes by here."""
     text, whole, real, flag = Texts.encode, Ints.encode, Floats.encode, Flags.encode
-    view, rows = append.view, append.rows
-    last = rows[-1]
+    view, last = append.view, append.rows[-1]
+    columns = zip(*map(astuple, append.rows), strict=True)
+    _, ats, kinds, nodes, iterations, executions, attempts, salts, bodies, digests = columns
     return [
         flag(wire.address.unsafe), text(wire.bounds[0]), text(append.run_id), whole(append.expected_seq), whole(append.fence),
         None if append.holder is None else text(append.holder), flag(append.release), last.digest, real(last.at),
         text(view.status), text(view.fingerprint), whole(view.state_version), _encode(view.active) if view.active else None,
         None if view.error is None else text(view.error), _encode(view.rewinds) if view.rewinds else None,
         None if view.due_at is None else real(view.due_at),
-        Floats([row.at for row in rows]).binary(),
-        _seen(Texts, tuple([row.kind for row in rows])),
-        Texts([row.node for row in rows]).binary(),
-        _seen(Ints, tuple([row.iteration for row in rows])),
-        _seen(Ints, tuple([row.execution for row in rows])),
-        _seen(Ints, tuple([row.attempt for row in rows])),
-        Bytes([row.salt for row in rows]).binary(),
-        Bytes([row.body for row in rows]).binary(),
-        Bytes([row.digest for row in rows]).binary(),
+        Floats.pack(ats), _seen(Texts, kinds), _seen(Texts, nodes), Ints.pack(iterations), Ints.pack(executions),
+        _seen(Ints, attempts), Bytes.pack(salts), Bytes.pack(bodies), Bytes.pack(digests),
     ]  # fmt: skip
 
 
 @lru_cache(maxsize=256)
 def _seen(array: type[Array], cells: tuple[Any, ...]) -> bytes:
     """A column that is nearly always the same as one before."""
-    return array(cells).binary()
+    return array.pack(cells)
 
 
 def _write(

@@ -321,7 +321,7 @@ class _Line:
         self.connection: Connection | None = None
         self._poll = select.poll()
         self._is_direct = False
-        self._prepared: set[bytes] = set()
+        self._prepared: set[str] = set()
 
     def take(self, connection: Connection, process: int) -> None:
         """Use this one from now on; its statements are done by that process of the server."""
@@ -337,9 +337,7 @@ class _Line:
         connection = self.connection
         return connection is None or connection.closed or bool(self._poll.poll(0))
 
-    def ask(
-        self, name: str, command: bytes, values: Sequence[bytes | None], types: Sequence[int]
-    ) -> PGresult:
+    def ask(self, name: str, sql: str, values: Sequence[bytes | None], types: Sequence[int]) -> PGresult:
         """The result of one statement, by way of libpq itself: for a lone append the driver's own way costs as much as the
         statement. Where it can be, it is prepared under its name: to parse it costs a fifth of it.
         """
@@ -348,15 +346,15 @@ class _Line:
         if self._is_direct:
             known = b"holdfast_" + name.encode()
             try:
-                if known not in self._prepared:
-                    pgconn.send_prepare(known, command, types)
+                if name not in self._prepared:
+                    pgconn.send_prepare(known, sql.encode(), types)
                     self._answer(pgconn, ExecStatus.COMMAND_OK)
-                    self._prepared.add(known)
+                    self._prepared.add(name)
                 pgconn.send_query_prepared(known, values, formats, Format.BINARY)
                 return self._answer(pgconn, ExecStatus.TUPLES_OK)
             except (pg.InvalidSqlStatementName, pg.DuplicatePreparedStatement):
                 self._is_direct = False  # something in between changes sessions; nothing was done
-        pgconn.send_query_params(command, values, types, formats, Format.BINARY)
+        pgconn.send_query_params(sql.encode(), values, types, formats, Format.BINARY)
         return self._answer(pgconn, ExecStatus.TUPLES_OK)
 
     def _answer(self, pgconn: PGconn, wanted: ExecStatus) -> PGresult:
@@ -392,10 +390,9 @@ class Session:
         self._line = line
         self._connection = line.connection
 
-    def at_once(self, query: str, values: Sequence[bytes | None], types: Sequence[int]) -> list[bytes | None]:
-        """The first row, as sent, of a statement that is a transaction of its own. Its values are of these types, and binary."""
-        result = self._line.ask(query, self._wire.sql[query].encode(), values, types)
-        return [result.get_value(0, column) for column in range(result.nfields)]
+    def at_once(self, query: str, values: Sequence[bytes | None], types: Sequence[int]) -> bytes | None:
+        """The one cell, as sent, of a statement that is a transaction of its own. Its values are of these types, and binary."""
+        return self._line.ask(query, self._wire.sql[query], values, types).get_value(0, 0)
 
     def alone(self, query: str, *values: Any) -> Cells:
         """The row of a statement that is a transaction of its own."""

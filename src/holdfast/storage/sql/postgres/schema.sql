@@ -179,7 +179,8 @@ $$;
 
 -- A lone append: checked, written and acknowledged in one round trip. A function, because its statements stay planned in the
 -- server without being prepared by a session; but one that reads arrays as a table is planned anew each time, so a few rows
--- are written one by one. Null: refused; -1: the commit would not be durable; else the database's time.
+-- are written one by one, and the two of nearly every step (a node has ended, the next begins) at once. Null: refused; -1: the
+-- commit would not be durable; else the database's time.
 create function holdfast.append_one(
     unsafe boolean, lock_wait text, of_run text, expected bigint, of_fence bigint, of_holder text, gives_back boolean,
     new_digest bytea, new_at double precision, new_status text, new_fingerprint text, new_state_version bigint,
@@ -206,7 +207,13 @@ begin
     if gives_back then
         perform holdfast.tell(array[of_key]);
     end if;
-    if cardinality(kinds) <= 8 then
+    if cardinality(kinds) = 2 then
+        insert into holdfast.events (run, seq, at, iteration, execution, attempt, kind, node, salt, digest, body)
+        values (of_key, expected + 1, at_s[1], iterations[1], executions[1], attempts[1], kinds[1], nodes[1], salts[1],
+                digests[1], bodies[1]),
+               (of_key, expected + 2, at_s[2], iterations[2], executions[2], attempts[2], kinds[2], nodes[2], salts[2],
+                digests[2], bodies[2]);
+    elsif cardinality(kinds) <= 8 then
         for n in 1 .. cardinality(kinds) loop
             insert into holdfast.events (run, seq, at, iteration, execution, attempt, kind, node, salt, digest, body)
             values (of_key, expected + n, at_s[n], iterations[n], executions[n], attempts[n], kinds[n], nodes[n], salts[n],
@@ -219,7 +226,7 @@ begin
         from unnest(at_s, kinds, nodes, iterations, executions, attempts, salts, bodies, digests)
              with ordinality as new(at, kind, node, iteration, execution, attempt, salt, body, digest, n);
     end if;
-    return extract(epoch from clock_timestamp());
+    return date_part('epoch', clock_timestamp());
 end
 $$;
 
