@@ -6,6 +6,7 @@ import threading
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from holdfast.errors import RunHeld, StoreBusy, StoreUnusable
 from holdfast.storage.contract import Holder
@@ -56,11 +57,25 @@ def wait_for_lock(name, thread):
     assert thread.is_alive()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 8, 9, 300])
+def told_apart(number, row):
+    """A row no cell of which is also in another row or column."""
+    return replace(
+        row,
+        at=row.at + number / 8,
+        kind=f"kind{number}",
+        node=f"node{number}" if number % 3 else None,
+        iteration=1000 + number,
+        execution=2000 + number,
+        attempt=3000 + number,
+    )
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 8, 9, 300])
 def test_a_lone_append_of_any_length_is_read_back_as_it_was_written(postgres, rows):
     store = postgres()
     log = begun(store)
     append = log.next(*(b'{"n":%d}' % number for number in range(rows)))
+    append = replace(append, rows=tuple(map(told_apart, range(rows), append.rows)))
     assert store.append([append]) == [None]
     assert store.events("r1", after=1) == list(append.rows)
     assert store.run("r1").digest == append.rows[-1].digest
