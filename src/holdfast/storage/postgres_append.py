@@ -11,7 +11,6 @@ It owns neither connection nor lock. Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -19,17 +18,18 @@ from msgspec.structs import astuple
 
 from holdfast.errors import CodecError, RunNotFound, StoreCorrupt
 from holdfast.storage import failpoints, verdicts
-from holdfast.storage.contract import Append, Verdict
+from holdfast.storage.contract import Append, Row, Verdict
 from holdfast.storage.postgres_arrays import Array, Bytes, Flags, Floats, Ints, Texts
 from holdfast.storage.postgres_setup import not_durable
 from holdfast.storage.postgres_wire import Disagree, Session, Transaction, Unfit, Wire, said
 
 _encode = msgspec.json.Encoder().encode
 _EVENT = (Ints, Ints, Floats, Texts, Texts, Ints, Ints, Ints, Bytes, Bytes, Bytes)
-_ONE = (Flags, Texts, Texts, Ints, Ints, Texts, Flags, Bytes, Floats, Texts, Texts, Ints, Texts, Texts, Texts,
-        Floats)  # fmt: skip
-_ONE_ROWS = _EVENT[2:]
-_ONE_TYPES = [*(kind.element for kind in _ONE), *(kind.oid for kind in _ONE_ROWS)]
+_ROW = _EVENT[2:]
+_ONE = (Flags, Texts, Texts, Ints, Ints, Texts, Flags, Texts, Texts, Ints, Texts, Texts, Texts, Floats, Ints, Floats, Bytes,
+        *_ROW, *_ROW)  # fmt: skip
+_ONE_TYPES = [*(kind.element for kind in _ONE), *(kind.oid for kind in _ROW)]
+_NO_ROW = [None] * len(_ROW)
 _NEW_RUN = (Texts, Texts, Texts, Bytes, Texts, Floats, Texts, Ints, Bytes, Floats, Texts, Ints, Texts, Texts, Texts, Floats,
             Ints, Texts, Texts, Ints)  # fmt: skip
 _VIEW = (Ints, Ints, Bytes, Floats, Texts, Texts, Ints, Texts, Texts, Texts, Floats, Texts)
@@ -108,24 +108,29 @@ def _is_plain(append: Append) -> bool:
 def _one(wire: Wire, append: Append) -> list[bytes | None]:
     """The values of `append_one`. Written out: every step of a lone run comes by here."""
     text, whole, real, flag = Texts.encode, Ints.encode, Floats.encode, Flags.encode
-    view, last = append.view, append.rows[-1]
-    columns = zip(*map(astuple, append.rows), strict=True)
-    _, ats, kinds, nodes, iterations, executions, attempts, salts, bodies, digests = columns
+    view, rows = append.view, append.rows
+    last = rows[-1]
     return [
         flag(wire.address.unsafe), text(wire.bounds[0]), text(append.run_id), whole(append.expected_seq), whole(append.fence),
-        None if append.holder is None else text(append.holder), flag(append.release), last.digest, real(last.at),
+        None if append.holder is None else text(append.holder), flag(append.release),
         text(view.status), text(view.fingerprint), whole(view.state_version), _encode(view.active) if view.active else None,
         None if view.error is None else text(view.error), _encode(view.rewinds) if view.rewinds else None,
-        None if view.due_at is None else real(view.due_at),
-        Floats.pack(ats), _seen(Texts, kinds), _seen(Texts, nodes), Ints.pack(iterations), Ints.pack(executions),
-        _seen(Ints, attempts), Bytes.pack(salts), Bytes.pack(bodies), Bytes.pack(digests),
+        None if view.due_at is None else real(view.due_at), whole(last.seq), real(last.at), last.digest,
+        *_plain(rows[0]), *(_plain(rows[1]) if len(rows) > 1 else _NO_ROW), *(_arrays(rows[2:]) if len(rows) > 2 else _NO_ROW),
     ]  # fmt: skip
 
 
-@lru_cache(maxsize=256)
-def _seen(array: type[Array], cells: tuple[Any, ...]) -> bytes:
-    """A column that is nearly always the same as one before."""
-    return array.pack(cells)
+def _plain(row: Row) -> list[bytes | None]:
+    whole, node = Ints.encode, row.node
+    return [
+        Floats.encode(row.at), row.kind.encode(), None if node is None else node.encode(), whole(row.iteration),
+        whole(row.execution), whole(row.attempt), row.salt, row.body, row.digest,
+    ]  # fmt: skip
+
+
+def _arrays(rows: Sequence[Row]) -> list[bytes | None]:
+    _, *columns = zip(*map(astuple, rows), strict=True)
+    return [array(cells).binary() for array, cells in zip(_ROW, columns, strict=True)]
 
 
 def _write(

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, ClassVar
 
 _HEAD = struct.Struct(
     ">5i"
 )  # dimensions, whether nulls may be in it, type of an element, length, first index
 _EMPTY = struct.Struct(">3i")
-_length = struct.Struct(">i").pack
-_NULL = _length(-1)
+_LENGTH = struct.Struct(">i")
+_NULL = _LENGTH.pack(-1)
 
 
 class Array:
@@ -34,24 +33,18 @@ class Array:
 
     def binary(self) -> bytes:
         """The array as it goes over the wire."""
-        return self.pack(self.cells)
-
-    @classmethod
-    def pack(cls, cells: Sequence[Any]) -> bytes:
-        """The same for cells that need no array around them."""
-        encode, parts = cls.encode, [_head(cls.element, len(cells))]
-        for cell in cells:
+        if not self.cells:
+            return _EMPTY.pack(0, 0, self.element)
+        parts = [_HEAD.pack(1, 1, self.element, len(self.cells), 1)]
+        encode = type(self).encode
+        for cell in self.cells:
             if cell is None:
                 parts.append(_NULL)
             else:
                 value = encode(cell)
-                parts += (_length(len(value)), value)
+                parts.append(_LENGTH.pack(len(value)))
+                parts.append(value)
         return b"".join(parts)
-
-
-@lru_cache(maxsize=256)
-def _head(element: int, count: int) -> bytes:
-    return _HEAD.pack(1, 1, element, count, 1) if count else _EMPTY.pack(0, 0, element)
 
 
 class Texts(Array):

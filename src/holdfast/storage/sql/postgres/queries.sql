@@ -58,8 +58,9 @@ select run_id, key, seq, fence, holder from holdfast.runs where run_id = any($1:
 select id from holdfast.holders where id = any($1::text[]) order by id for key share
 
 -- append_one: a whole append in one statement, its own transaction; null: refused. Types are sent along: casts would cost time
-select holdfast.append_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21,
-                           $22, $23, $24, $25)
+select holdfast.append_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
+                           $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42,
+                           $43, $44)
 
 -- create_runs: new run rows; those whose id is taken are left out
 insert into holdfast.runs (run_id, flow, parent, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint,

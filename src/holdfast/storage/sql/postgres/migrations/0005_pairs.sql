@@ -1,10 +1,20 @@
--- 0005: the two rows of nearly every step are written at once, and the time is told as the number it is kept as.
+-- 0005: the two rows that nearly every step writes are plain values instead of arrays.
 
-create or replace function holdfast.append_one(
+drop function holdfast.append_one(
+    boolean, text, text, bigint, bigint, text, boolean, bytea, double precision, text, text, bigint, text, text,
+    text, double precision, double precision[], text[], text[], bigint[], bigint[], bigint[], bytea[], bytea[],
+    bytea[]
+);
+
+create function holdfast.append_one(
     unsafe boolean, lock_wait text, of_run text, expected bigint, of_fence bigint, of_holder text, gives_back boolean,
-    new_digest bytea, new_at double precision, new_status text, new_fingerprint text, new_state_version bigint,
-    new_active text, new_error text, new_rewinds text, new_due_at double precision,
-    at_s double precision[], kinds text[], nodes text[], iterations bigint[], executions bigint[], attempts bigint[],
+    new_status text, new_fingerprint text, new_state_version bigint, new_active text, new_error text, new_rewinds text,
+    new_due_at double precision, new_seq bigint, new_at double precision, new_digest bytea,
+    at_1 double precision, kind_1 text, node_1 text, iteration_1 bigint, execution_1 bigint, attempt_1 bigint,
+    salt_1 bytea, body_1 bytea, digest_1 bytea,
+    at_2 double precision, kind_2 text, node_2 text, iteration_2 bigint, execution_2 bigint, attempt_2 bigint,
+    salt_2 bytea, body_2 bytea, digest_2 bytea,
+    ats double precision[], kinds text[], nodes text[], iterations bigint[], executions bigint[], attempts bigint[],
     salts bytea[], bodies bytea[], digests bytea[]
 ) returns double precision language plpgsql as $$
 declare
@@ -15,9 +25,9 @@ begin
     end if;
     perform set_config('lock_timeout', lock_wait, true);
     update holdfast.runs set
-        seq = expected + cardinality(kinds), digest = new_digest, updated_at = new_at, status = new_status,
-        fingerprint = new_fingerprint, state_version = new_state_version, active = new_active, error = new_error,
-        rewinds = new_rewinds, due_at = new_due_at, holder = case when gives_back then null else holder end
+        seq = new_seq, digest = new_digest, updated_at = new_at, status = new_status, fingerprint = new_fingerprint,
+        state_version = new_state_version, active = new_active, error = new_error, rewinds = new_rewinds, due_at = new_due_at,
+        holder = case when gives_back then null else holder end
     where run_id = of_run and seq = expected and fence = of_fence and holder = of_holder
     returning key into of_key;
     if not found then
@@ -26,23 +36,25 @@ begin
     if gives_back then
         perform holdfast.tell(array[of_key]);
     end if;
-    if cardinality(kinds) = 2 then
-        insert into holdfast.events (run, seq, at, iteration, execution, attempt, kind, node, salt, digest, body)
-        values (of_key, expected + 1, at_s[1], iterations[1], executions[1], attempts[1], kinds[1], nodes[1], salts[1],
-                digests[1], bodies[1]),
-               (of_key, expected + 2, at_s[2], iterations[2], executions[2], attempts[2], kinds[2], nodes[2], salts[2],
-                digests[2], bodies[2]);
-    elsif cardinality(kinds) <= 8 then
-        for n in 1 .. cardinality(kinds) loop
-            insert into holdfast.events (run, seq, at, iteration, execution, attempt, kind, node, salt, digest, body)
-            values (of_key, expected + n, at_s[n], iterations[n], executions[n], attempts[n], kinds[n], nodes[n], salts[n],
-                    digests[n], bodies[n]);
-        end loop;
+    if kind_2 is null then
+        insert into holdfast.events (run, seq, at, kind, node, iteration, execution, attempt, salt, body, digest)
+        values (of_key, expected + 1, at_1, kind_1, node_1, iteration_1, execution_1, attempt_1, salt_1, body_1, digest_1);
     else
-        insert into holdfast.events (run, seq, at, iteration, execution, attempt, kind, node, salt, digest, body)
-        select of_key, expected + new.n, new.at, new.iteration, new.execution, new.attempt, new.kind, new.node, new.salt,
-               new.digest, new.body
-        from unnest(at_s, kinds, nodes, iterations, executions, attempts, salts, bodies, digests)
+        insert into holdfast.events (run, seq, at, kind, node, iteration, execution, attempt, salt, body, digest)
+        values (of_key, expected + 1, at_1, kind_1, node_1, iteration_1, execution_1, attempt_1, salt_1, body_1, digest_1),
+               (of_key, expected + 2, at_2, kind_2, node_2, iteration_2, execution_2, attempt_2, salt_2, body_2, digest_2);
+    end if;
+    if cardinality(kinds) <= 8 then
+        for n in 1 .. cardinality(kinds) loop
+            insert into holdfast.events (run, seq, at, kind, node, iteration, execution, attempt, salt, body, digest)
+            values (of_key, expected + 2 + n, ats[n], kinds[n], nodes[n], iterations[n], executions[n], attempts[n], salts[n],
+                    bodies[n], digests[n]);
+        end loop;
+    elsif kinds is not null then
+        insert into holdfast.events (run, seq, at, kind, node, iteration, execution, attempt, salt, body, digest)
+        select of_key, expected + 2 + new.n, new.at, new.kind, new.node, new.iteration, new.execution, new.attempt, new.salt,
+               new.body, new.digest
+        from unnest(ats, kinds, nodes, iterations, executions, attempts, salts, bodies, digests)
              with ordinality as new(at, kind, node, iteration, execution, attempt, salt, body, digest, n);
     end if;
     return date_part('epoch', clock_timestamp());
