@@ -554,7 +554,7 @@ _FAULTS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str], ..
     ((pg.InsufficientPrivilege,), StoreUnusable,
      "this user lacks a permission ({fault}). The owner of the store's schema has to grant it, or to open the store once first."),
     ((pg.UndefinedTable, pg.UndefinedFunction, pg.UndefinedColumn, pg.InvalidSchemaName), StoreUnusable,
-     "the store's tables are not as this Holdfast left them ({fault}): dropped, restored, or lifted by a newer one. Start again."),
+     "the store's tables are not as this Holdfast left them ({fault}): dropped, restored or lifted by a newer one. Start again."),
     ((pg.ReadOnlySqlTransaction,), StoreReadOnly,
      "the server takes no writes ({fault}): it is a replica, or was made read-only. Use the URL of the primary."),
     ((pg.DiskFull,), StoreFull,
