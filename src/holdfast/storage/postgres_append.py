@@ -129,8 +129,7 @@ def _plain(row: Row) -> list[bytes | None]:
 
 
 def _arrays(rows: Sequence[Row]) -> list[bytes | None]:
-    _, *columns = zip(*map(astuple, rows), strict=True)
-    return [array(cells).binary() for array, cells in zip(_ROW, columns, strict=True)]
+    return [column.binary() for column in _columns(_ROW, [astuple(row)[1:] for row in rows])]
 
 
 def _write(
