@@ -214,6 +214,29 @@ def test_doctor_tells_what_stands_still_with_the_command_that_carries_it_on(cli:
     assert "resume failed FILE.py" in json.dumps(told.json)  # work.py would be refused
 
 
+def test_of_many_runs_that_stand_still_for_one_reason_doctor_tells_the_first_three(cli: Cli) -> None:
+    for number in range(5):
+        started(cli, f"asks{number}", mode="ask")
+    started(cli, "failed", mode="fail")
+    told = cli("doctor")
+    assert told.code == Exit.STUCK
+    assert [
+        word for word in ("asks0", "asks1", "asks2", "asks3", "asks4") if f"answer {word} " in told.out
+    ] == [
+        "asks0",
+        "asks1",
+        "asks2",
+    ]
+    assert "question  2 more runs of flow 'work': the same (--json names each)\n" in told.out
+    assert "failed  failed: " in told.out
+    assert told.out.endswith("1 problem, 5 runs waiting for somebody\n")
+    named = cli("doctor", "--json").json["findings"]
+    assert {one["run_id"]: bool(one["ways"]) for one in named} == {
+        "failed": True,
+        **{f"asks{number}": True for number in range(5)},
+    }
+
+
 def test_doctor_finds_a_run_whose_process_died(cli: Cli, place: Path) -> None:
     dies = 'if state.mode == "die":\n        import os; os._exit(9)\n    '
     dying = FLOW.replace('if state.mode == "ask"', dies + 'if state.mode == "ask"')

@@ -367,30 +367,31 @@ def doctor(
 ) -> int:
     """Say which runs cannot go on and why, and whether the store is well.
 
-    Every run comes with the command that carries it on. With flows (FILE, or those of the project) it also tells which changed.
+    Every run comes with the command that carries it on; of many that stand still for the same reason the first three are told,
+    and all of them with --json. With flows (FILE, or those of the project) it also tells which changed.
     What waits for a worker, or is past its time, is told after 60 seconds; everything else at once.
     """
     flows = _flows(file)
 
-    async def use(engine: Engine) -> list[tuple[doctors.Finding, list[Way]]]:
+    async def use(engine: Engine) -> tuple[list[doctors.Finding], dict[doctors.Finding, list[Way]]]:
         known = {flow.name: flow for flow in flows} if flows is not None else None
         found = doctors.examine(engine.store, known, SystemClock().now())
-        return [
-            (finding, await _ways(engine, finding, _file_for(finding, file, known), store))
-            for finding in found
-        ]
+        told = found if as_json else [one for alike in _by_reason(found) for one in alike[:_ALIKE_MAX]]
+        return found, {
+            finding: await _ways(engine, finding, _file_for(finding, file, known), store) for finding in told
+        }
 
-    found = stores.read(store, use)
-    problems = [finding for finding, _ in found if not finding.waits]
+    found, ways = stores.read(store, use)
+    problems = [finding for finding in found if not finding.waits]
     with screen.unread():
         if as_json:
             listed = [
-                msgspec.to_builtins(finding) | {"waits": finding.waits, "ways": ways}
-                for finding, ways in found
+                msgspec.to_builtins(finding) | {"waits": finding.waits, "ways": ways[finding]}
+                for finding in found
             ]
             screen.say_json({"ok": not found, "findings": listed})
         else:
-            _say_findings(found)
+            _say_findings(found, ways)
     return Exit.STUCK if problems else Exit.WAITS if found else Exit.OK
 
 
@@ -443,13 +444,30 @@ def _of_changed(finding: doctors.Finding, store: str | None, ways: list[Way]) ->
     ]
 
 
-def _say_findings(found: list[tuple[doctors.Finding, list[Way]]]) -> None:
-    for finding, ways in found:
-        style = "yellow" if finding.waits else "red"
-        since = f" (since {screen.when(finding.since)})" if finding.since is not None else ""
-        screen.say((f"{finding.kind}  ", style), f"{finding.run_id or 'store'}: {finding.told}{since}")
-        say_ways(ways)
-    waiting = sum(finding.waits for finding, _ in found)
+_ALIKE_MAX = 3
+"""Runs that stand still for the same reason and are told one by one."""
+
+
+def _by_reason(found: list[doctors.Finding]) -> list[list[doctors.Finding]]:
+    alike: dict[tuple[str, str | None, str], list[doctors.Finding]] = {}
+    for finding in found:
+        alike.setdefault((finding.kind, finding.flow, finding.told), []).append(finding)
+    return list(alike.values())
+
+
+def _say_findings(found: list[doctors.Finding], ways: dict[doctors.Finding, list[Way]]) -> None:
+    for alike in _by_reason(found):
+        kind = f"{alike[0].kind}  ", "yellow" if alike[0].waits else "red"
+        for finding in alike[:_ALIKE_MAX]:
+            since = f" (since {screen.when(finding.since)})" if finding.since is not None else ""
+            screen.say(kind, f"{finding.run_id or 'store'}: {finding.told}{since}")
+            say_ways(ways[finding])
+        if more := len(alike) - len(alike[:_ALIKE_MAX]):
+            screen.say(
+                kind,
+                f"{screen.count(more, 'more run')} of flow {alike[0].flow!r}: the same (--json names each)",
+            )
+    waiting = sum(finding.waits for finding in found)
     if not found:
         screen.say(("✓ ", "green"), "the store is well, and no run stands still")
         return
