@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -16,15 +17,16 @@ from holdfast.cli.gauge import gauge
 from holdfast.cli.standing import Way, definition_of, line, say_ways, standing
 from holdfast.cli.story import visit
 from holdfast.core.events import KINDS
-from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, did_you_mean, named
+from holdfast.errors import RunNotFound, SchemaTooNew, SettingError, StoreCorrupt, did_you_mean, named
 from holdfast.runtime import history, resume
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.history import Checkpoint
+from holdfast.runtime.retention import rows_of
 from holdfast.runtime.streams import Chunk
 from holdfast.runtime.verification import Verdict
 from holdfast.runtime.verification import verify as verify_run
 from holdfast.runtime.views import EventView
-from holdfast.storage.contract import FINAL, Query
+from holdfast.storage.contract import FINAL, Query, RunRow
 
 _PAGE = 500
 _SAID_ELSEWHERE = frozenset({"fingerprint", "node", "took"})
@@ -340,9 +342,10 @@ def verify(
         with gauge(quiet=as_json) as tell:
             tell("the database", 0, 0)
             damage = engine.store.check()
-            for found in _all_runs(engine):
-                verdicts.append(_verdict(engine, found))
-                tell(found, len(verdicts), 0)
+            for row in rows_of(engine.store, Query(limit=_PAGE)):
+                with suppress(RunNotFound):  # deleted meanwhile
+                    verdicts.append(_verdict(engine, row.run_id, row))
+                tell(row.run_id, len(verdicts), 0)
         return verdicts, damage
 
     verdicts, damage = stores.read(store, use)
@@ -377,17 +380,9 @@ def _say_verdicts(verdicts: list[Verdict], damage: list[str], *, as_json: bool) 
         )
 
 
-def _verdict(engine: Engine, run_id: str) -> Verdict:
+def _verdict(engine: Engine, run_id: str, row: RunRow | None = None) -> Verdict:
     """The verdict on one run; one that cannot even be read does not keep the others from being checked."""
     try:
-        return verify_run(engine.store, run_id)
+        return verify_run(engine.store, run_id, row=row)
     except (StoreCorrupt, SchemaTooNew) as fault:
         return Verdict(run_id=run_id, events=0, problems=[str(fault)])
-
-
-def _all_runs(engine: Engine) -> Iterator[str]:
-    before: str | None = None
-    while page := engine.store.runs(Query(before=before, limit=_PAGE)):
-        for row in page:
-            yield row.run_id
-        before = page[-1].run_id

@@ -39,31 +39,37 @@ def load(
     upto: int | None = None,
     *,
     row: RunRow | None = None,
+    rows: list[Row] | None = None,
     cold: bool = False,
     check: bool = False,
 ) -> RunState:
-    """The state of a run at a place of its log (default: its end). `cold` ignores snapshots that are only
-    there for speed; `check` holds every event that is read against the hash chain, as whoever wants to carry
-    the run on does.
+    """The state of a run at a place of its log (default: its end). `rows` is its whole log, where that was read already. `cold`
+    ignores snapshots that are only there for speed; `check` holds every event that is read against the hash chain, as whoever
+    wants to carry the run on does.
     """
     row = row or store.run(run_id)
     upto = row.seq if upto is None else upto
-    # Most logs begin at their beginning; of those that do not, only a fork says so without a look.
-    base = began_after(store, row) if cold or row.parent is not None else 0
+    base = 0  # as of most logs; of the others only a fork says so without a look
+    if rows:
+        base = rows[0].seq - 1
+    elif cold or row.parent is not None:
+        base = began_after(store, row)
     if not max(base, 1) <= upto <= row.seq:
         raise _outside(store, row, upto)
     parts = stretches(row.rewinds, upto)
-    snapshot = store.snapshot(run_id, [(base, base)] if cold else parts)
+    within = ([(base, base)] if base else []) if cold else parts
+    snapshot = store.snapshot(run_id, within) if within else None
     state = (
         run_state.load(open_body(snapshot.body, store.blobs)) if snapshot is not None else RunState(run_id)
     )
     state.run_id = run_id
     for first_seq, last_seq in parts:
         if last_seq > state.seq:
-            rows = store.events(run_id, max(first_seq - 1, state.seq), last_seq)
+            after = max(first_seq - 1, state.seq)
+            found = store.events(run_id, after, last_seq) if rows is None else _between(rows, after, last_seq)
             if check:
-                _refuse_damage(store, row, rows)
-            _fold(state, rows, store)
+                _refuse_damage(store, row, found)
+            _fold(state, found, store)
     if state.seq != upto:
         if upto < began_after(store, row):
             raise _outside(store, row, upto)
@@ -72,6 +78,12 @@ def load(
             f"`holdfast verify {run_id}` says more."
         )
     return state
+
+
+def _between(rows: list[Row], after: int, upto: int) -> list[Row]:
+    """A piece of a whole log; nothing is missing in it."""
+    begins = rows[0].seq if rows else 1
+    return rows[max(after + 1 - begins, 0) : upto + 1 - begins]
 
 
 def _refuse_damage(store: Store, row: RunRow, rows: list[Row]) -> None:

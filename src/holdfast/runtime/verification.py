@@ -25,15 +25,27 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Where the events are that the log does not hold any more."""
 
 
-def verify(store: Store, run_id: str) -> Verdict:
-    """Check one run from its first event to its row."""
-    row = store.run(run_id)
-    rows = store.events(run_id)
+def verify(store: Store, run_id: str, *, row: RunRow | None = None) -> Verdict:
+    """Check one run from its first event to its row (`row`: as it was lately seen). A run that goes on while it is looked at, or
+    is compacted, seems damaged as long as that takes: only what is found twice in a row is told.
+    """
+    before: list[str] | None = None
+    while True:
+        found = _look(store, row or store.run(run_id))
+        if not found.problems or found.problems == before:
+            return found
+        before, row = found.problems, None
+
+
+def _look(store: Store, row: RunRow) -> Verdict:
+    rows = store.events(row.run_id)
     problems = _chain_problems(store, row, rows) or _blob_problems(store, rows)
     if not problems:
         problems = _fold_problems(store, row, rows)
-    rest = history.beginning(store, row) if store.upkeep.trimmed(run_id).base else ""
-    return Verdict(run_id=run_id, events=len(rows), problems=problems, rest=rest)
+    begins_late = bool(rows) and rows[0].seq > 1
+    compacted = begins_late and bool(store.upkeep.trimmed(row.run_id).base)
+    rest = history.beginning(store, row) if compacted else ""
+    return Verdict(run_id=row.run_id, events=len(rows), problems=problems, rest=rest)
 
 
 def _chain_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
@@ -84,9 +96,10 @@ def _fold_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
         *((found.seq, open_row(found, store.blobs).event.to) for found in rows if found.kind == "RunRewound"),
     )
     problems: list[str] = []
+    told = msgspec.structs.replace(row, rewinds=rewinds)
     try:
-        cold = history.load(store, row.run_id, row=msgspec.structs.replace(row, rewinds=rewinds), cold=True)
-        warm = history.load(store, row.run_id, row=msgspec.structs.replace(row, rewinds=rewinds))
+        cold = history.load(store, row.run_id, row=told, rows=rows, cold=True)
+        warm = history.load(store, row.run_id, row=told, rows=rows)
     except HoldfastError as fault:
         return [str(fault)]
     if cold != warm:
