@@ -7,6 +7,9 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
+# Tests start Python a thousand times. Where nothing may write bytecode, each of these would compile Holdfast again.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 # The first Python that really runs (a version manager's shim may exist and fail), is new enough and can make a .venv.
 PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python; do \
 	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
@@ -27,13 +30,13 @@ demo: $(VENV)/.installed ## kill a workflow in the middle and see it carry on
 	@$(BIN)/holdfast demo
 
 test: $(VENV)/.installed-dev ## run all tests (ARGS="-k fence" chooses)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 check: $(VENV)/.installed-dev ## format, lint, types, architecture and core tests: under 30 s
 	@$(BIN)/ruff format --check --quiet --output-format concise . || { echo "Some files are not formatted. Run: make format"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -q -n 2 --hypothesis-profile quick tests/test_architecture.py tests/test_repository.py tests/test_bench.py tests/core
+	@$(PYTEST) -q --hypothesis-profile quick tests/test_architecture.py tests/test_repository.py tests/test_bench.py tests/core
 
 bench: $(VENV)/.installed-dev ## measure speed and size on this disk, beside the peers: about 3 minutes
 	@$(BIN)/python -m bench $(ARGS)

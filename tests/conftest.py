@@ -1,12 +1,42 @@
 """Settings that all tests share.
 
 Hypothesis may take its time (two cores, other processes) and prints the seed of what it found; in CI it draws the
-same examples every time.
+same examples every time. What is started in the background by a shell ignores Ctrl-C, and so does whatever it starts: a test
+that sends SIGINT would wait for ever. Files that take long come first, so that no worker is left alone with one at the end.
 """
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
+
+LONG = (
+    "runtime/test_random_flows.py",
+    "acceptance/test_kill_everywhere.py",
+    "proof/test_crash_points.py",
+    "proof/test_power_loss.py",
+    "chaos/test_chaos.py",
+    "conformance/test_postgres_cuts.py",
+    "conformance/test_pgbouncer.py",
+    "conformance/test_queues.py",
+    "conformance/test_postgres_server.py",
+    "acceptance/test_inside_a_node.py",
+    "acceptance/test_cli_questions.py",
+    "acceptance/test_crash_and_resume.py",
+    "acceptance/test_worker_process.py",
+    "acceptance/test_examples.py",
+    "proof/test_zombies.py",
+    "runtime/test_retention.py",
+    "runtime/test_process_executor.py",
+    "simulation/test_planted_bugs.py",
+    "simulation/test_simulator.py",
+    "core/test_state.py",
+    "test_docs.py",
+)
+"""`make test` hands these files out first, in this order."""
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "holdfast",
@@ -18,3 +48,8 @@ settings.register_profile(
 # `make check` is to be over soon; `make test` takes its time.
 settings.register_profile("quick", settings.get_profile("holdfast"), max_examples=20)
 settings.load_profile("holdfast")
+
+
+def pytest_collection_modifyitems(items):
+    first = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: first.get("/".join(item.path.parts[-2:]), len(LONG)))

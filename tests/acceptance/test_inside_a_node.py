@@ -38,7 +38,7 @@ ITEMS, LIMIT, KILLS = 1000, 8, 10
 WORDS = [f"word {number}" for number in range(12)]
 HALF = WORDS[: len(WORDS) // 2]
 HOUR_S = 3600.0
-PATIENCE_S = 20
+PATIENCE_S = 60
 SEED = int(os.environ.get("HOLDFAST_SEED", "0")) or random.randrange(1, 2**32)
 
 ENVIRONMENT = {
@@ -325,7 +325,9 @@ def test_what_was_streamed_is_recorded_when_the_process_is_asked_to_stop(stages)
         began = time.monotonic()
         speaker.send_signal(signal.SIGTERM)
         assert end(speaker)[0] == 143
-        assert time.monotonic() - began < 5, "it does not wait for the gate"
+        assert time.monotonic() - began < 20, (
+            "it takes the grace that it was given, not the 30 s of the default"
+        )
     assert stage.kinds()[-3:] == ["NodeStreamed", "NodeInterrupted", "RunInterrupted"]
     assert (stage.status(), stage.of_kind("NodeStreamed")[0].chunks) == ("interrupted", HALF)
     assert stage.call("resume") == completed("spoken in attempt 2")

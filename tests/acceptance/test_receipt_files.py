@@ -21,7 +21,7 @@ from holdfast.storage.rows import open_row
 from holdfast.storage.sqlite import SqliteStore
 
 PROGRAM = Path(__file__).parent / "programs" / "filed.py"
-PATIENCE_S = 30
+PATIENCE_S = 60
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")},
     "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),

@@ -69,7 +69,7 @@ class Program:
     def ended(self) -> int:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        code = self._process.wait(20)
+        code = self._process.wait(60)
         self._process.stdin.close()
         self._process.stdout.close()
         return code

@@ -288,7 +288,7 @@ def test_who_hears_is_woken_again_after_the_connection_was_lost(postgres, monkey
     store, other = postgres(), postgres()
     quiet(store)
     lost = store._queues._ear._connection
-    execute(shared_url(), f"select pg_terminate_backend({lost.info.backend_pid})")
+    execute(shared_url(), f"select pg_terminate_backend({lost.info.backend_pid}, 60000)")
     assert store.queues.hear(20.0)  # a new connection may have missed something
     assert store._queues._ear._connection is not lost
     quiet(store)
@@ -450,7 +450,7 @@ def test_a_store_that_was_restored_under_a_process_is_refused_when_it_connects_a
     assert store.run("r1").status == "pending"
     execute(
         shared_url(),
-        f"select pg_terminate_backend({store._wire._writer.connection.info.backend_pid})",
+        f"select pg_terminate_backend({store._wire._writer.connection.info.backend_pid}, 60000)",  # and wait until it is gone
     )
     with raises(StoreUnusable, "restored from a backup", "Start again"):
         recorded(store, "r2")

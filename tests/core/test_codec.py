@@ -215,7 +215,11 @@ def test_what_json_holds_comes_back_exactly_and_is_not_shared(value):
     assert exactly(msgspec.json.decode(msgspec.json.encode(plain)), value)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=settings.default.max_examples * 3 // 2,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(everything)
 def test_declared_fields_of_every_kind_come_back_exactly(value):
     codec = Codec.of(Everything)
@@ -229,7 +233,7 @@ def test_declared_fields_of_every_kind_come_back_exactly(value):
     assert codec.matches(value, plain)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 @given(models)
 def test_a_pydantic_model_comes_back_exactly(value):
     codec = Codec.of(Model)

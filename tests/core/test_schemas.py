@@ -213,7 +213,11 @@ def converts(value: Any, declared: Any) -> bool:
     return True
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=settings.default.max_examples * 6,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 @given(st.data())
 def test_an_answer_fits_exactly_when_its_type_can_be_made_of_it(data) -> None:
     declared = data.draw(types)

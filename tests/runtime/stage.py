@@ -34,7 +34,7 @@ from holdfast.testing.appends import Killed
 from holdfast.testing.builders import crashed_copy
 from holdfast.testing.clock import ManualClock
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 @dataclass

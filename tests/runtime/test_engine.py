@@ -30,7 +30,7 @@ from holdfast.testing.appends import dead_process, hooked
 from holdfast.testing.builders import History
 from holdfast.testing.clock import STARTS_AT, ManualClock
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 @dataclass

@@ -31,7 +31,7 @@ from holdfast.storage.memory import MemoryStore
 from holdfast.storage.rows import open_row
 from holdfast.testing.clock import STARTS_AT, ManualClock
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 @dataclass

@@ -209,6 +209,24 @@ def test_nothing_of_a_killed_process_runs_on() -> None:
     assert seen == ["begins"]
 
 
+def test_what_unwinds_at_the_end_of_a_world_is_given_its_own_loop_and_no_real_one() -> None:
+    world = World(random.Random(1))
+    loop = Loop(world, "w")
+    asked = []
+
+    async def work() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            asked.append(asyncio.gather(*()).get_loop())
+
+    loop.spawn(work())
+    with pytest.raises(Stuck, match="ever happen"):
+        world.go_on(lambda: False)
+    world.end()
+    assert asked == [loop]
+
+
 def test_a_paused_process_goes_on_later_as_if_nothing_had_been() -> None:
     world = World(random.Random(1))
     loop = Loop(world, "w")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -71,9 +72,7 @@ def project_table(folder: Path | None = None) -> dict[str, Any]:
         file = place / "pyproject.toml"
         if file.is_file():
             try:
-                table: dict[str, Any] = (
-                    tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("holdfast", {})
-                )
+                table = dict(_table_of(file.read_text("utf-8")))
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
                 raise SettingError(f"{file} cannot be read: {fault}") from fault
             known = (*Settings.__annotations__, "flows", "retention")
@@ -84,6 +83,13 @@ def project_table(folder: Path | None = None) -> dict[str, Any]:
                     )
             return table
     return {}
+
+
+@lru_cache(maxsize=1)
+def _table_of(text: str) -> dict[str, Any]:
+    """Kept for the next engine: to parse what is mostly not ours takes longer than to open a store in memory."""
+    table: dict[str, Any] = tomllib.loads(text).get("tool", {}).get("holdfast", {})
+    return table
 
 
 def _fit(value: Any, name: str, kind: Any, where: str) -> Any:

@@ -196,12 +196,19 @@ class Loop(_EventLoop):  # type: ignore[misc]
         self.timers.clear()
 
     def bury(self) -> None:
-        """The world is over: unwind what was left, whatever it says to that."""
+        """The world is over: unwind what was left, whatever it says to that. What asks for its loop meanwhile is given this one:
+        with none, asyncio would make a real one, which nobody closes.
+        """
         self.kill()
-        for left in self._begun:
-            if not left.done():
-                left._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
-                _close(left.get_coro())
+        outer = asyncio._get_running_loop()  # noqa: SLF001
+        asyncio._set_running_loop(self)  # noqa: SLF001
+        try:
+            for left in self._begun:
+                if not left.done():
+                    left._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+                    _close(left.get_coro())
+        finally:
+            asyncio._set_running_loop(outer)  # noqa: SLF001
         self._begun.clear()
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import itertools
 import json
 import os
@@ -161,6 +162,8 @@ def main(arguments: list[str]) -> int:
 
 
 def serve() -> None:
+    _ = hf.Engine  # the engine is loaded when it is named: here once, and not in every child
+    gc.freeze()  # what is loaded is not collected in a child either: its pages stay shared
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
