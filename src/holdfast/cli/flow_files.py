@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from holdfast.core.graph import Flow, Graph
 from holdfast.errors import GraphError, SettingError, did_you_mean
 from holdfast.runtime.settings import project_table
+from holdfast.runtime.sources import spec_of
 
 Found: TypeAlias = "dict[str, Flow[Any] | Graph[Any]]"
 """The name of a variable -> the flow, or graph, that it holds."""
@@ -172,7 +173,7 @@ def _module(file: str) -> ModuleType:
         if path.stem.isidentifier() and path.stem not in sys.modules
         else f"flow_file_{len(_loaded)}"
     )
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = spec_of(name, str(path))
     if spec is None or spec.loader is None:
         raise SettingError(f"the flow file {file} is no Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)

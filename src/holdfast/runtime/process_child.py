@@ -38,6 +38,7 @@ from holdfast.runtime.context import BlockingContext, Context
 from holdfast.runtime.executors import loading
 from holdfast.runtime.process_wire import Answer, Asked, Order, Place, Raised, Returned, Wire
 from holdfast.runtime.process_work import DistantWork, NoResources
+from holdfast.runtime.sources import spec_of
 
 _MAIN = "__holdfast_main__"
 """What a program's own file is called here, so that what stands under `if __name__ == "__main__"` is left out."""
@@ -244,11 +245,18 @@ def _module(place: Place) -> ModuleType:
         return sys.modules[name]
     loading.set()
     try:
-        if name != _MAIN and _is_importable(name, place.file):
+        if name != _MAIN and not _stands_alone(name, place.file) and _is_importable(name, place.file):
             return importlib.import_module(name)
         return _from_file(name, str(place.file))
     finally:
         loading.clear()
+
+
+def _stands_alone(name: str, file: str | None) -> bool:
+    """Whether it is a file like one of flows: no part of a package, and to be read as it stands."""
+    if file is None or "." in name or os.path.basename(file) == "__init__.py":
+        return False
+    return file.endswith(".py") and os.path.isfile(file)
 
 
 def _is_importable(name: str, file: str | None) -> bool:
@@ -263,7 +271,7 @@ def _is_importable(name: str, file: str | None) -> bool:
 
 
 def _from_file(name: str, file: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, file)
+    spec = spec_of(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is no Python file that another process could import")
     module = importlib.util.module_from_spec(spec)
