@@ -88,6 +88,13 @@ def test_a_look_among_many_pending_runs_reads_few_pages_whatever_is_known_of_the
     assert offers(name) < PAGES_MAX
 
 
+def test_a_look_among_as_many_priorities_as_runs_reads_pages_for_those_that_are_wanted(name):
+    record(name, "pending", MANY)
+    execute(shared_url(), f'update "{name}".runs set priority = key')
+    wanted = 33
+    assert offers(name) < PAGES_MAX + 10 * wanted
+
+
 @pytest.mark.parametrize("analyzed", [False, True])
 def test_the_next_of_many_waiting_runs_is_found_in_few_pages(name, analyzed):
     record(name, "waiting", MANY, due_at="2e9 + n")

@@ -14,7 +14,7 @@ from holdfast.core.graph import START, Flow
 from holdfast.core.run_state import RunState
 from holdfast.core.state import StateType
 from holdfast.core.validate import RUN_ID
-from holdfast.errors import ResumeRefused, RunExists, SettingError
+from holdfast.errors import ResumeRefused, RunExists, SettingError, StoreCorrupt
 from holdfast.runtime import history
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
@@ -89,7 +89,13 @@ def fork_place(services: Services, run_id: str, seq: int | None) -> int:
     """The checkpoint to fork at; by default the latest that the run came through."""
     listed = history.checkpoints(services.store, run_id)
     if seq is None:
-        return max(point.seq for point in listed if point.current)
+        latest = max((point.seq for point in listed if point.current), default=None)
+        if latest is None:
+            raise StoreCorrupt(
+                f"run {run_id!r} has no checkpoint, which every run has: its log is damaged. "
+                f"`holdfast verify {run_id}` says more."
+            )
+        return latest
     if all(point.seq != seq for point in listed):
         trimmed = services.store.upkeep.trimmed(run_id)
         gone = history.retirement(trimmed) if seq < trimmed.retired else ""
@@ -122,6 +128,8 @@ def forked(
     journal.digest = digest
     journal.bases = (Snapshot(seq, base, base=True, digest=digest),)
     journal.base_blobs = blobs
+    # Again: its parent may be deleted just now, and what no run names is swept.
+    journal.definition = services.store.definition(state.fingerprint)
     checked = checked_labels(labels) if labels is not None else None
     journal.create = NewRun(
         flow=row.flow,

@@ -631,6 +631,8 @@ class Engine(Working):
         lease = lease or self._claim(run_id)
         try:
             row = row if was_taken else services.store.run(run_id)
+            if row.fence != lease.fence:
+                raise FenceLost(f"run {run_id!r} was taken over while this process stood still")
             if self._given_up.pop(run_id, -1) == lease.fence - 1:  # nobody has had it since
                 wish = msgspec.structs.replace(wish, outlived=True)
             return recover(prepare(services, flow, row, lease.fence, wish))

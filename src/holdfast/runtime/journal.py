@@ -26,7 +26,11 @@ from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState
 from holdfast.core.writers import Writers
 from holdfast.errors import (
+    FenceLost,
+    HoldfastError,
     LogBudget,
+    RunExists,
+    SeqConflict,
     SettingError,
     StoreBusy,
     StoreCorrupt,
@@ -253,11 +257,24 @@ class Journal:
 
     def _told(self, error: BaseException | None) -> None:
         """What has become of the append that is under way."""
-        if error is not None and isinstance(error, (StoreBusy, StoreFull, StoreReadOnly)):
+        if error is not None and (
+            isinstance(error, (StoreBusy, StoreFull, StoreReadOnly)) or self._refuses_itself(error)
+        ):
+            assert isinstance(error, HoldfastError)
             error = self._again(error)
             if error is _LATER:
                 return
         self._over(error)
+
+    def _refuses_itself(self, error: BaseException) -> bool:
+        """Whether an append that was sent again may be refused only because it is there: a database may commit what it was asked
+        after whoever asked has lost it, and looked in vain. A fence that is lost otherwise is lost, whatever is there.
+        """
+        if not self._waited or self._sent is None:
+            return False
+        return isinstance(error, (SeqConflict, RunExists)) or (
+            self._sent.release and isinstance(error, FenceLost)
+        )
 
     def _over(self, error: BaseException | None) -> None:
         append, done = self._sent, self._done
@@ -268,7 +285,7 @@ class Journal:
             self._moved(append)
         done(error)
 
-    def _again(self, fault: StoreError) -> BaseException | None:
+    def _again(self, fault: HoldfastError) -> BaseException | None:
         """An append whose outcome is unknown or that may pass later: None if it is there, `_LATER` if it is
         tried again, or an error.
         """
@@ -282,8 +299,16 @@ class Journal:
             known = False  # sent again before it was looked up, it might be refused for being there
         except StoreError as lost:
             return lost
+        if known and self._refuses_itself(fault):
+            return fault
         if self._waited >= services.holder.ttl_s:
-            return type(fault)(
+            kind = type(fault) if isinstance(fault, (StoreFull, StoreReadOnly)) else StoreBusy
+            if append.create is not None:
+                return kind(
+                    f"run {append.run_id!r} could not be recorded for {self._waited:.0f} s ({fault}). Start it again when the "
+                    "store works: with this id it is the same run."
+                )
+            return kind(
                 f"run {append.run_id!r}: what happened could not be recorded for {self._waited:.0f} s, so nothing more is "
                 f"started ({fault}). What was acknowledged is safe; resume when the store works again."
             )

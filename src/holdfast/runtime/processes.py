@@ -239,9 +239,9 @@ class _Child:
     """A process that takes calls."""
 
     def __init__(self) -> None:
+        self._crash = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`; first: of all three it closes by itself
         ours, theirs = socket.socketpair()
         watched, self._life = os.pipe()
-        self._crash = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
         handles = (theirs.fileno(), watched, self._crash.fileno())
         given = {"path": [path or os.getcwd() for path in sys.path], "argv": sys.argv, "handles": handles}
         self._lock = threading.Lock()

@@ -520,12 +520,13 @@ def sweep(store: Store, *, blobs_too: bool = True) -> Swept:
     while count := store.upkeep.sweep():
         events += count
     spills = _sweep_spills(store)
-    # First what is there, then what is in use: a thing that comes in between is not taken for one of nobody.
+    # First the time, then what is there, then what is in use: a thing that comes in between is not taken for one of nobody, nor
+    # is a blob that is put again meanwhile, however long all of this takes or this process is stopped in it.
+    before = store.blobs.now() - YOUNG_S if blobs_too else 0.0
     unwanted, unnamed = set(store.blobs.digests()) if blobs_too else set(), set(store.upkeep.fingerprints())
     unreadable = _strike_used(store, unwanted, unnamed)
     if unreadable is not None:
         return Swept(events=events, spills=spills, kept=(f"blobs and definitions: {unreadable}",))
-    before = store.blobs.now() - YOUNG_S if blobs_too else 0.0
     gone = sum(store.blobs.expire(digest, before) for digest in sorted(unwanted))
     pieces = store.blobs.tidy(before) if blobs_too else 0
     definitions = store.upkeep.drop_definitions(sorted(unnamed))

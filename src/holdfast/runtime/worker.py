@@ -57,7 +57,9 @@ _BREATH_S, _BREATH_MAX_S = 0.02, 0.2
 _LIMITED_S = 1.0
 """Something is due and was not to be had: its queue is full. What makes room is heard of."""
 _REMEMBERED_MAX = 1000
-"""Runs that are passed over, and troubles that were told: a worker that lives for months remembers no more."""
+"""Troubles that were told: a worker that lives for months remembers no more. Of the runs that are passed over those are forgotten
+first that it has not met again: to forget one that it would take at once starves whoever stands behind it."""
+_PASSED_OVER_MAX = 50_000
 _HOPELESS = (StorePoisoned, StoreUnusable, SchemaTooNew)
 
 _log = logging.getLogger("holdfast")
@@ -119,10 +121,13 @@ class Worker:
         self._takes = 0
         """Takes under way, until what they got is in `_going`."""
         self._passed_over: dict[str, _PassedOver] = {}
+        self._forgets_at = _REMEMBERED_MAX
         self._reported: dict[str, None] = {}
         self._fault: StoreError | None = None
         self._empty = 0
-        """How many looks in a row have found nothing."""
+        """How many looks in a row have found nothing, of those that began behind the last end of a run here: an end may make
+        room in a queue, or leave its run on offer."""
+        self._ends = 0
         self._troubled = 0
         """How many times in a row the store has not answered."""
         self._recovery = Recovery(services.store, flows=flows, inside=False)
@@ -186,6 +191,7 @@ class Worker:
         if not self._flows:
             self._empty += 1
             return []
+        ends = self._ends
         try:
             self._hold()
             taken = await self._taken(self._wanted(free))
@@ -197,7 +203,7 @@ class Worker:
         if self._troubled:
             self._troubled = 0
             self._reported = {told: None for told in self._reported if not told.startswith("the store")}
-        self._empty = 0 if taken else self._empty + 1
+        self._empty = 0 if taken or ends != self._ends else self._empty + 1
         return taken
 
     async def _taken(self, wanted: Wanted) -> list[Taken]:
@@ -247,7 +253,7 @@ class Worker:
         except FenceLost as lost:
             self._report(Trouble(run_id=run_id, flow=taken.flow, told=str(lost)))
         except Exception as refused:  # noqa: BLE001 - whatever it is, the others go on
-            if _is_hopeless(refused):
+            if _is_hopeless(refused) and await self._is_lost(refused):
                 self._fault = refused
                 return
             self._release(run_id, taken.lease.fence)  # once more does no harm
@@ -260,7 +266,22 @@ class Worker:
             self._on_end(run)
         finally:
             del self._going[run_id]
+            self._ends += 1
+            self._empty = 0
             self._news.set()
+
+    async def _is_lost(self, fault: StoreError) -> bool:
+        """Whether the store is of no use any more. As long as it lets this worker say that it lives, it is well, and what cannot
+        be used is only of one run: a blob, or a place of the disk.
+        """
+        if not isinstance(fault, StoreUnusable):
+            return True
+        store, holder = self._services.store, self._services.holder
+        try:
+            await self._call(lambda: store.renew(holder))
+        except StoreError:
+            return True
+        return False
 
     def _pass_over(self, taken: Taken, refused: Exception) -> None:
         """It cannot be taken up here now: not again at once, and each time later."""
@@ -277,7 +298,21 @@ class Worker:
         until = self._services.clock.now() + seconds
         self._passed_over.pop(run_id, None)  # those that were passed over longest ago come first
         self._passed_over[run_id] = _PassedOver(until, seconds, told)
-        _forget_oldest(self._passed_over)
+        if len(self._passed_over) > self._forgets_at:
+            self._forget_passed_over()
+
+    def _forget_passed_over(self) -> None:
+        """Forget those that were not met again in as long as they were passed over: others have taken them up, or deleted
+        them.
+        """
+        now = self._services.clock.now()
+        self._passed_over = {
+            run_id: passed
+            for run_id, passed in self._passed_over.items()
+            if passed.until + passed.seconds > now
+        }
+        _forget_oldest(self._passed_over, _PASSED_OVER_MAX)
+        self._forgets_at = max(_REMEMBERED_MAX, 2 * len(self._passed_over))
 
     def _tell_trouble(self, fault: StoreError) -> None:
         """The store cannot be used now, and is asked again, ever later. Perhaps something was got that nobody here knows of."""
@@ -372,8 +407,8 @@ def _is_hopeless(fault: BaseException) -> TypeGuard[StoreError]:
     return isinstance(fault, _HOPELESS) and not isinstance(fault, StoreReadOnly)
 
 
-def _forget_oldest(remembered: dict[str, Any]) -> None:
-    while len(remembered) > _REMEMBERED_MAX:
+def _forget_oldest(remembered: dict[str, Any], most: int | None = None) -> None:
+    while len(remembered) > (_REMEMBERED_MAX if most is None else most):
         del remembered[next(iter(remembered))]
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import secrets
 import struct
 import tempfile
 import threading
@@ -207,9 +208,16 @@ class FileBlobs:
             return self._got(digest)
         except BlobMissing:
             # One that stands aside may be wanted: whoever was about to find that out may have been killed over it.
-            with suppress(OSError):
-                return unpacked(digest, _aside(self._path(digest)).read_bytes(), self.where)
+            for aside in self._put_aside(digest):
+                with suppress(OSError):
+                    return unpacked(digest, aside.read_bytes(), self.where)
             return self._got(digest)  # it may have its name back
+
+    def _put_aside(self, digest: str) -> list[Path]:
+        folder, mark = self._path(digest).parent, f".{digest}{_EXPIRED}"
+        with suppress(OSError):
+            return [folder / name for name in os.listdir(folder) if name.startswith(mark)]
+        return []
 
     def _got(self, digest: str) -> bytes:
         try:
@@ -454,14 +462,14 @@ def require_digest(digest: str) -> str:
 
 
 def _aside(path: Path) -> Path:
-    """Where a blob stands that is about to go."""
-    return path.with_name(f".{path.name}{_EXPIRED}")
+    """Where a blob stands that is about to go. Nobody else puts one there: it may have been put anew, and be wanted."""
+    return path.with_name(f".{path.name}{_EXPIRED}-{secrets.token_hex(8)}")
 
 
 def _give_name_back(aside: Path) -> bool:
     """Whether it is a blob that stands aside: it has its name again, unless somebody has put it anew."""
-    name = aside.name.removeprefix(".").removesuffix(_EXPIRED)
-    if aside.name != f".{name}{_EXPIRED}":
+    name, stands_aside, _ = aside.name.removeprefix(".").partition(_EXPIRED)
+    if not stands_aside:
         return False
     with suppress(FileExistsError):
         os.link(aside, aside.with_name(name))

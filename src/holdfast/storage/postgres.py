@@ -29,6 +29,7 @@ from holdfast.storage.postgres_time import DatabaseTime
 from holdfast.storage.postgres_upkeep import PostgresUpkeep
 from holdfast.storage.postgres_wire import Cells, Session, Transaction, Wire
 from holdfast.storage.queues import Queues
+from holdfast.storage.rows import damaged_row, generation_of
 from holdfast.storage.upkeep import Upkeep
 
 _LAST_SEQ = 2**62
@@ -71,7 +72,7 @@ class PostgresStore:
         self.queues: Queues = self._queues
         try:
             self._migrate()
-            self.generation: str = self._wire.read("generation")[0][0]
+            self.generation: str = generation_of(self.url, self._wire.read("generation"))
         except BaseException:
             self.close()
             raise
@@ -336,9 +337,12 @@ def _holder(cells: Cells) -> Holder | None:
 def _run_row(cells: Cells, holder: Holder | None, held: bool) -> RunRow:
     (run_id, flow, status, seq, digest, fingerprint, state_version, created_at, updated_at, input_digest, labels, parent,
      active, error, rewinds, due_at, fence, queue, priority) = cells[:19]  # fmt: skip
-    return RunRow(
-        run_id=run_id, flow=flow, status=status, seq=seq, digest=digest, fingerprint=fingerprint, state_version=state_version,
-        created_at=created_at, updated_at=updated_at, input_digest=input_digest, labels=_strings(labels), parent=parent,
-        active=_names(active) if active else (), error=error, rewinds=_pairs(rewinds) if rewinds else (), due_at=due_at,
-        fence=fence, holder=holder, held=held, queue=queue, priority=priority,
-    )  # fmt: skip
+    try:
+        return RunRow(
+            run_id=run_id, flow=flow, status=status, seq=seq, digest=digest, fingerprint=fingerprint, state_version=state_version,
+            created_at=created_at, updated_at=updated_at, input_digest=input_digest, labels=_strings(labels), parent=parent,
+            active=_names(active) if active else (), error=error, rewinds=_pairs(rewinds) if rewinds else (), due_at=due_at,
+            fence=fence, holder=holder, held=held, queue=queue, priority=priority,
+        )  # fmt: skip
+    except msgspec.MsgspecError as fault:
+        raise damaged_row(run_id, fault) from fault

@@ -177,7 +177,7 @@ class PostgresQueues:
         generation = uuid.uuid4().hex
 
         def write(session: Session) -> None:
-            with session.transaction() as transaction:
+            with session.patience(), session.transaction() as transaction:
                 transaction.do("new_generation", generation)
                 transaction.do("renew_fences", FENCE_STEP)
                 transaction.do("drop_holders")

@@ -102,7 +102,14 @@ class PostgresUpkeep:
                 run, end, _, now, held_by = self._find(transaction, "lease", run_id, self._now())
                 self._refuse_held(transaction, run_id, held_by, now)
                 child = transaction.rows("child_of", run_id)
-                refuse_deletion(run_id, seq=seq, end=end, child=child[0][0] if child else None)
+                asked = transaction.rows("asked_of", run)
+                refuse_deletion(
+                    run_id,
+                    seq=seq,
+                    end=end,
+                    child=child[0][0] if child else None,
+                    asked=asked[0][0] if asked else None,
+                )
                 for query in _OF_RUN:
                     transaction.do(query, run)
                 transaction.do("leave", run, _LAST_SEQ)
@@ -165,7 +172,13 @@ class PostgresUpkeep:
 
     def facts(self) -> Facts:
         now, version, size, unswept, log, *settings = self._wire.read("facts")[0]
-        names = ("server_version", "fsync", "synchronous_commit", "full_page_writes")
+        names = (
+            "server_version",
+            "fsync",
+            "synchronous_commit",
+            "full_page_writes",
+            "default_transaction_read_only",
+        )
         given = self._now()
         return Facts(
             kind="postgresql",

@@ -10,7 +10,7 @@ that read. It knows no verb of a store. Invariants:
   durable.
 - A store that was found lifted by a newer version is written to no more.
 - A connection that is lost while something is written leaves the outcome unknown: `StoreBusy`. One that
-  was lost before is found out before anything is sent, and replaced.
+  was lost before is found out before anything is sent, and replaced. One on which the server falls silent is lost, too.
 - Errors of PostgreSQL leave this file as our own; no password is in any of them.
 """
 
@@ -53,12 +53,15 @@ from holdfast.storage.postgres_time import DatabaseTime
 T = TypeVar("T")
 Cells = tuple[Any, ...]
 Verb = Literal["append", "claim", "post", "release", "renew", "prune", "compact", "delete", "sweep"]
-Connection = psycopg.Connection[Cells]
 
 _READERS_MAX = 8
 """Connections that read at a time; further threads wait. A server has few connections to give."""
 _IDLE_IN_TRANSACTION_S = 10
 """How long a transaction may stand still: a stopped process must not keep others from a run for ever."""
+SILENT_S = 15.0
+"""How long a server may say nothing to what it was asked: something in between may keep a connection to a server that is gone,
+and then no timeout of TCP ends the wait. Longer than any lock is waited for, and well within a lease."""
+_TICK_S = 0.1
 _TRIES = 3
 Unfit = (UnicodeEncodeError, OverflowError, struct.error, psycopg.DataError, pg.ProgramLimitExceeded)
 """What is raised for values that PostgreSQL cannot keep."""
@@ -71,6 +74,31 @@ Disagree = psycopg.IntegrityError
 _open: weakref.WeakSet[Wire] = weakref.WeakSet()
 _inherited: list[Wire] = []
 os.register_at_fork(after_in_child=lambda: _inherited.extend(_open))
+
+
+class Connection(psycopg.Connection[Cells]):
+    """A connection that gives up a server which has fallen silent."""
+
+    patient = False
+    """Whether to wait as long as it takes: a schema is being lifted."""
+
+    def wait(self, gen: Any, interval: float = _TICK_S, *args: Any, **options: Any) -> Any:
+        return super().wait(self._heard(gen, SILENT_S / interval), interval, *args, **options)
+
+    def _heard(self, gen: Any, ticks_max: float) -> Any:
+        """The same steps; every interval in which nothing is heard comes by here, too."""
+        ticks = 0
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                ticks = 0 if ready else ticks + 1
+                if ticks > ticks_max and not self.patient:
+                    self.close()
+                    raise _fell_silent()
+                wanted = gen.send(ready)
+        except StopIteration as done:
+            return done.value
 
 
 class Wire:
@@ -173,12 +201,21 @@ class Wire:
                 result = self._tried(line, steps)
             except UnicodeEncodeError as fault:
                 raise CodecError(f"cannot be stored: {fault}", path=verb) from fault
-            except psycopg.DataError as fault:
+            except (psycopg.DataError, pg.ProgramLimitExceeded) as fault:
                 raise CodecError(f"cannot be stored: {said(fault)}", path=verb) from fault
             except psycopg.Error as fault:
+                if isinstance(fault, pg.LockNotAvailable):
+                    self._end_stuck()
                 raise self.fault(fault) from fault
             failpoints.reach(verb + ".committed")
             return result
+
+    def _end_stuck(self) -> None:
+        """A process that was stopped, or cut off, in the midst of what it sent keeps its locks: the server takes it for busy, and
+        ends no transaction that only waits for more. So whoever waited for it in vain does.
+        """
+        with suppress(psycopg.Error, StoreError):
+            self._ask_once("end_stuck", (self._bounds[1],))
 
     def _tried(self, line: _Line, steps: Callable[[Session], T]) -> T:
         """Again where the server chose this transaction to give way to another: nothing of it was kept."""
@@ -206,7 +243,7 @@ class Wire:
     def _connected(self) -> tuple[Connection, int]:
         """The same, and the process of the server that answered on it."""
         try:
-            connection = psycopg.Connection.connect(
+            connection = Connection.connect(
                 self.address.conninfo,
                 autocommit=True,
                 prepare_threshold=None,
@@ -365,7 +402,8 @@ class _Line:
         result = None
         while True:
             while pgconn.is_busy():
-                self._poll.poll()
+                if not self._poll.poll(SILENT_S * 1000):
+                    raise _fell_silent()
                 pgconn.consume_input()
             found = pgconn.get_result()
             if found is None:
@@ -399,6 +437,15 @@ class Session:
         cursor = self._connection.cursor(binary=True)
         cursor.execute(self._wire.sql[query], values)
         return cursor.fetchall()[0]
+
+    @contextmanager
+    def patience(self) -> Iterator[None]:
+        """What is done in here may take as long as it takes."""
+        self._connection.patient = True
+        try:
+            yield
+        finally:
+            self._connection.patient = False
 
     @contextmanager
     def transaction(self, *, pipelined: bool = True) -> Iterator[Transaction]:
@@ -468,7 +515,7 @@ class Transaction:
 
 
 def _within(session: Session, steps: Callable[[Transaction], None]) -> None:
-    with session.transaction(pipelined=False) as transaction:
+    with session.patience(), session.transaction(pipelined=False) as transaction:
         steps(transaction)
 
 
@@ -490,6 +537,14 @@ logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 
 # --- faults ------------------------------------------------------------------------------------------
+
+
+def _fell_silent() -> StoreBusy:
+    """Not one of the driver's, after which a query is asked again on another connection: nobody has time for that."""
+    return StoreBusy(
+        f"nothing was heard of the PostgreSQL server for {SILENT_S:.0f} s, on a connection that is open. Whether it kept what it "
+        "was asked has to be looked up. Check what stands between here and the server (a pool, a proxy), or try again."
+    )
 
 
 def _is_idle(connection: Connection) -> bool:

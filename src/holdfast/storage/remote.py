@@ -211,9 +211,7 @@ def _opened(url: str, where: str) -> tuple[Any, str]:
     try:
         import fsspec  # type: ignore[import-untyped]  # it comes without types
     except ImportError:
-        raise SettingError(
-            f"blobs at {where} need the package fsspec: pip install 'holdfast[blobs]'"
-        ) from None
+        raise SettingError(f"{where} needs the package fsspec: pip install 'holdfast[blobs]'") from None
     try:
         files, root = fsspec.core.url_to_fs(url)
     except ImportError as fault:

@@ -46,6 +46,7 @@ from holdfast.storage.blobs import Blobs, FileBlobs
 from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
 from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.queues import Queues
+from holdfast.storage.rows import damaged_row, generation_of
 from holdfast.storage.sqlite_append import Appends
 from holdfast.storage.sqlite_append import Lent as LentToAppends
 from holdfast.storage.sqlite_queues import Lent, SqliteQueues
@@ -128,7 +129,7 @@ class SqliteStore:
         self.queues: Queues = self._queues
         _open.add(self)
         try:
-            self.generation: str = self._read("generation", ())[0][0]
+            self.generation: str = generation_of(self.url, self._read("generation", ()))
         except BaseException:
             self.close()
             raise
@@ -161,11 +162,12 @@ class SqliteStore:
         node: str | None = None,
         limit: int | None = None,
     ) -> list[Row]:
+        # A seq that no log has would be a place in the log of another run.
         piece = (
             run_id,
-            after,
-            _LAST_SEQ if upto is None else upto,
-            _LAST_SEQ if limit is None else max(limit, 0),
+            min(after, _LAST_SEQ),
+            _LAST_SEQ if upto is None else min(upto, _LAST_SEQ),
+            _LAST_SEQ if limit is None else min(max(limit, 0), _LAST_SEQ),
         )
         if kinds or node is not None:
             cells = self._read("events_of", (*piece, _encode(list(kinds)).decode() if kinds else None, node))
@@ -606,9 +608,12 @@ def _holder(cells: Cells) -> Holder | None:
 def _run_row(cells: Cells, holder: Holder | None, held: bool) -> RunRow:
     (run_id, flow, status, seq, digest, fingerprint, state_version, created_at, updated_at, input_digest, labels, parent,
      active, error, rewinds, due_at, fence, queue, priority) = cells[:19]  # fmt: skip
-    return RunRow(
-        run_id=run_id, flow=flow, status=status, seq=seq, digest=digest, fingerprint=fingerprint, state_version=state_version,
-        created_at=created_at, updated_at=updated_at, input_digest=input_digest, labels=_strings(labels), parent=parent,
-        active=_names(active) if active else (), error=error, rewinds=_pairs(rewinds) if rewinds else (), due_at=due_at,
-        fence=fence, holder=holder, held=held, queue=queue, priority=priority,
-    )  # fmt: skip
+    try:
+        return RunRow(
+            run_id=run_id, flow=flow, status=status, seq=seq, digest=digest, fingerprint=fingerprint, state_version=state_version,
+            created_at=created_at, updated_at=updated_at, input_digest=input_digest, labels=_strings(labels), parent=parent,
+            active=_names(active) if active else (), error=error, rewinds=_pairs(rewinds) if rewinds else (), due_at=due_at,
+            fence=fence, holder=holder, held=held, queue=queue, priority=priority,
+        )  # fmt: skip
+    except msgspec.MsgspecError as fault:
+        raise damaged_row(run_id, fault) from fault

@@ -117,7 +117,8 @@ class SqliteUpkeep:
                 if holders.is_held(holder, expires_at, self._now(), self._alive):
                     raise RunHeld(run_id, holder.describe())
             child = self._means.do("child_of", run_id).get
-            refuse_deletion(run_id, seq=seq, end=end, child=child)
+            asked = self._means.do("asked_of", run).get
+            refuse_deletion(run_id, seq=seq, end=end, child=child, asked=asked)
             for query in (
                 "delete_labels",
                 "delete_inbox",

@@ -103,7 +103,7 @@ class Upkeep(Protocol):
     def delete(self, run_id: str, seq: int) -> None:
         """Remove a run whose log still ends at `seq`, with everything that is its own; its blobs are left to whoever knows what
         else refers to them. Raises `RunNotFound`, `RunHeld`, `SeqConflict`, and `ResumeRefused` where another run names it as
-        its parent.
+        its parent, or where it can still be carried on and a request waits in its inbox: whoever left that was told it is kept.
         """
 
     def sweep(self, limit: int = PIECE) -> int:
@@ -152,8 +152,8 @@ def refuse_compaction(
         )
 
 
-def refuse_deletion(run_id: str, *, seq: int, end: int, child: str | None) -> None:
-    """Whether a run that nobody holds may go; `child`: a run that names it as its parent."""
+def refuse_deletion(run_id: str, *, seq: int, end: int, child: str | None, asked: str | None) -> None:
+    """Whether a run that nobody holds may go; `child`: a run that names it as its parent, `asked`: what somebody wants of it."""
     if seq != end:
         raise SeqConflict(
             f"run {run_id!r} was not deleted: its log ends at {end}, not at {seq}. Somebody has carried it on; look again."
@@ -162,5 +162,12 @@ def refuse_deletion(run_id: str, *, seq: int, end: int, child: str | None) -> No
         raise ResumeRefused(
             run_id,
             f"run {child!r} was made from it, and what came before that is here. Delete {child!r} first.",
+            asked="deleted",
+        )
+    if asked is not None:
+        raise ResumeRefused(
+            run_id,
+            f"somebody asked something of it ({asked}), and it has not been done yet. A worker that knows its flow takes it up, "
+            f"or `holdfast resume {run_id}`; cancel it if it is not wanted any more.",
             asked="deleted",
         )

@@ -209,9 +209,10 @@ class UpkeepConformance:
 
     def test_a_deleted_run_is_gone_and_its_neighbours_are_not(self) -> None:
         kept = self.ended("before", labels={"team": "a"})
-        self.ended("gone", labels={"team": "a", "b": "c"})
+        gone = self.run("gone", events=7, labels={"team": "a", "b": "c"})
+        self.write(gone, status="completed", release=True)
         self.ended("after")
-        self.store.post("gone", Request(id="1", verb="cancel"))
+        self.store.post("gone", Request(id="1", verb="cancel"))  # too late: it keeps nothing
         self.store.upkeep.delete("gone", 9)
         for _ in range(2):
             assert {row.run_id for row in self.another().runs(Query())} == {"before", "after"}

@@ -270,6 +270,10 @@ select count(*) from remains
 -- child_of: a run that names this one as its parent
 select run_id from runs where parent = ?1 order by run_id limit 1
 
+-- asked_of: what waits in the inbox of a run that can still be carried on
+select inbox.verb from inbox join runs on runs.key = inbox.run
+where inbox.run = ?1 and inbox.taken = 0 and runs.status not in ('completed', 'cancelled') order by inbox.key limit 1
+
 -- highest_run: the highest number in use
 select coalesce(max(key), 0) from runs
 
@@ -297,7 +301,7 @@ delete from definitions
 where fingerprint in (select value from json_each(?1)) and fingerprint not in (select fingerprint from runs)
 returning key
 
--- offers: what may be taken; lanes (a flow, a queue, a priority) are found by jumps, whatever number of runs is in them
+-- offers: what may be taken; lanes (flow, queue, priority) are found by jumps, and no more than runs are wanted: in each is one
 with recursive
 ready_queues (flow, queue) as (
     select value, (select min(runs.queue) from runs
@@ -310,18 +314,18 @@ ready_queues (flow, queue) as (
                   and runs.flow = ready_queues.flow and runs.queue > ready_queues.queue)
     from ready_queues where queue is not null
 ),
-ready_lanes (flow, queue, priority) as (
+ready_lanes (flow, queue, priority, n) as (
     select flow, queue, (select max(runs.priority) from runs
                          where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
-                         and runs.flow = ready_queues.flow and runs.queue = ready_queues.queue)
+                         and runs.flow = ready_queues.flow and runs.queue = ready_queues.queue), 1
     from ready_queues
     where queue is not null and (?2 is null or queue in (select value from json_each(?2)))
     union all
     select flow, queue, (select max(runs.priority) from runs
                          where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
                          and runs.flow = ready_lanes.flow and runs.queue = ready_lanes.queue
-                         and runs.priority < ready_lanes.priority)
-    from ready_lanes where priority is not null
+                         and runs.priority < ready_lanes.priority), n + 1
+    from ready_lanes where priority is not null and n < ?5
 ),
 due_queues (flow, queue) as (
     select value, (select min(runs.queue) from runs

@@ -19,6 +19,13 @@ select current_setting('server_version_num')::bigint, pg_is_in_recovery(), curre
 select set_config('lock_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $2, true),
        current_setting('fsync'), current_setting('synchronous_commit'), extract(epoch from clock_timestamp())::float8
 
+-- end_stuck: end transactions that keep runs locked and for long have waited for more to come, in the midst of a pipeline
+select pg_terminate_backend(pid)
+from pg_stat_activity
+where datname = current_database() and usename = current_user and state = 'active' and wait_event = 'ClientRead'
+and pid <> pg_backend_pid() and greatest(xact_start, state_change) < clock_timestamp() - $1::text::interval
+and exists (select from pg_locks where pg_locks.pid = pg_stat_activity.pid and relation = 'holdfast.runs'::regclass)
+
 -- time: the database's clock
 select extract(epoch from clock_timestamp())::float8
 
@@ -332,6 +339,10 @@ delete from holdfast.remains where run = $1
 -- child_of: a run that names this one as its parent
 select run_id from holdfast.runs where parent = $1 order by run_id limit 1
 
+-- asked_of: what waits in the inbox of a run that can still be carried on
+select inbox.verb from holdfast.inbox join holdfast.runs on runs.key = inbox.run
+where inbox.run = $1 and inbox.taken = 0 and runs.status not in ('completed', 'cancelled') order by inbox.key limit 1
+
 -- delete_labels: what a run was found by
 delete from holdfast.labels using holdfast.runs, json_each_text(runs.labels::json) as label
 where runs.key = $1 and labels.run = $1
@@ -363,7 +374,8 @@ select extract(epoch from clock_timestamp())::float8, (select value::bigint from
        pg_database_size(current_database()), (select count(*) from holdfast.remains),
        (select max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn))::bigint from pg_replication_slots),
        current_setting('server_version'),
-       current_setting('fsync'), current_setting('synchronous_commit'), current_setting('full_page_writes')
+       current_setting('fsync'), current_setting('synchronous_commit'), current_setting('full_page_writes'),
+       current_setting('default_transaction_read_only')
 
 -- tell: have those who listen look again, if one of these runs may be taken
 select holdfast.tell($1::bigint[])

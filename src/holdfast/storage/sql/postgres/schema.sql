@@ -239,10 +239,11 @@ $$;
 
 -- What may be taken: the first few runs of each flow, queue and priority (a lane), and all that lost holders left or somebody
 -- asked for. The lanes are found by jumping from one to the next, so it does not matter how many runs are in them, nor in those
--- that are not wanted. A function: its plan is kept, though perhaps from a time when the table was small; so it must go by the
--- indexes, whatever the planner thinks of their use, and compiling it would take longer than running it. Nothing may be sorted,
--- and every order is one that a single index has: a priority said as a range is a part of the order, said as a value it is
--- not, and then an index over all runs ever made would have it too.
+-- that are not wanted; and of those that are ready no more than runs are wanted, since in each is one. A function: its plan is
+-- kept, though perhaps from a time when the table was small; so it must go by the indexes, whatever the planner thinks of their
+-- use, and compiling it would take longer than running it. Nothing may be sorted, and every order is one that a single index
+-- has: a priority said as a range is a part of the order, said as a value it is not, and then an index over all runs ever made
+-- would have it too.
 create function holdfast.offers(of_flows text[], of_queues text[], lost text[], given_now double precision, width bigint)
 returns table (key bigint, run_id text, flow text, queue text, priority bigint, seq bigint, fence bigint, why text,
                since double precision)
@@ -267,11 +268,11 @@ begin
                                    order by runs.queue limit 1)
         from ready_queues where queue is not null
     ),
-    ready_lanes (flow, queue, priority) as (
+    ready_lanes (flow, queue, priority, n) as (
         select flow, queue, (select runs.priority from holdfast.runs
                              where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
                              and runs.flow = ready_queues.flow and runs.queue = ready_queues.queue
-                             order by runs.priority desc limit 1)
+                             order by runs.priority desc limit 1), 1
         from ready_queues
         where queue is not null and (of_queues is null or queue = any(of_queues))
         union all
@@ -279,8 +280,8 @@ begin
                              where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
                              and runs.flow = ready_lanes.flow and runs.queue = ready_lanes.queue
                              and runs.priority < ready_lanes.priority
-                             order by runs.priority desc limit 1)
-        from ready_lanes where priority is not null
+                             order by runs.priority desc limit 1), n + 1
+        from ready_lanes where priority is not null and n < width
     ),
     due_queues (flow, queue) as (
         select wanted.flow, (select runs.queue from holdfast.runs
