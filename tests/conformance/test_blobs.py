@@ -331,7 +331,7 @@ def test_a_url_that_makes_no_sense_is_refused_without_telling_its_password(url, 
 def test_without_fsspec_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(
-        SettingError, match=r"s3://bucket/x need the package fsspec: pip install 'holdfast\[blobs\]'"
+        SettingError, match=r"s3://bucket/x needs the package fsspec: pip install 'holdfast\[blobs\]'"
     ):
         open_blobs("s3://key:geheim@bucket/x", spills=MemoryBlobs())
 

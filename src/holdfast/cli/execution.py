@@ -368,7 +368,7 @@ def _as_plain(engine: Engine, run: Run[Any]) -> Run[Any]:
 
 def name_the_file(missing: FlowNotFound, verb: str) -> str:
     """What to do about a flow that was not named."""
-    known = f" The file given defines {', '.join(map(repr, missing.known))}." if missing.known else ""
+    known = f" Known here: {', '.join(map(repr, missing.known))}." if missing.known else ""
     return (
         f"run {missing.run_id!r} belongs to flow {missing.flow!r}.{known} Name the file that defines it behind the run id: "
         f"{program.name()} {verb} {missing.run_id} FILE.py; or list it in pyproject.toml: "

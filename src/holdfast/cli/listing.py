@@ -127,7 +127,7 @@ def _cells(one: _Listed, now: float) -> list[Part]:
     return [
         row.run_id,
         row.flow,
-        (status, "bold yellow" if cut else screen.STYLES[row.status]),
+        (status, "bold yellow" if cut else screen.STYLES.get(row.status, "")),
         screen.ago(now - row.updated_at),
         str(row.seq),
         ("; ".join(about), "dim"),

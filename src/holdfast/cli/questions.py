@@ -126,7 +126,7 @@ def _needs_flow(asked: AskedQuestion | None, value: Any) -> bool:
 def _require_flow(asked: AskedQuestion, known_flows: list[str]) -> None:
     if asked.flow in known_flows:
         return
-    given = f" The file given defines {', '.join(map(repr, known_flows))}." if known_flows else ""
+    given = f" Known here: {', '.join(map(repr, known_flows))}." if known_flows else ""
     raise SettingError(
         f"to skip {asked.question.node!r} its flow {asked.flow!r} is needed, which says what comes behind it.{given} Name the "
         f"file behind the answer: {program.name()} answer {asked.run_id} {asked.question.node} skip FILE.py; or list it in "

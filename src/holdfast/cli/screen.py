@@ -164,9 +164,13 @@ def ascii_only(*, err: bool = False) -> bool:
 # --- quantities --------------------------------------------------------------------------------------
 
 
+_SECONDS_MAX = 1e12
+"""More than there has ever been: only a damaged store says so."""
+
+
 def duration(seconds: float) -> str:
     """`0.31 s`, `12.4 s`, `3 min 20 s`, `5 h 02 min`, `3 d 4 h`."""
-    seconds = max(0.0, seconds)
+    seconds = min(max(0.0, seconds), _SECONDS_MAX)
     if seconds < 100:
         return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
     minutes = int(seconds) // 60
@@ -186,12 +190,23 @@ def ago(seconds: float) -> str:
 
 def when(at: float) -> str:
     """An instant in local time."""
-    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return _local(at, "%Y-%m-%d %H:%M:%S")
 
 
 def time_of_day(at: float) -> str:
     """An instant in local time, for lines that follow each other closely."""
-    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    return _local(at, "%H:%M:%S.%f")[:-3]
+
+
+def _local(at: float, form: str) -> str:
+    try:
+        return datetime.fromtimestamp(at).astimezone().strftime(form)
+    except (
+        ValueError,
+        OverflowError,
+        OSError,
+    ):  # no instant that there is: the store is damaged, and `verify` says where
+        return f"{at:g} s   "
 
 
 def size(count: int) -> str:

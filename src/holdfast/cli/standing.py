@@ -101,7 +101,7 @@ def definition_of(engine: Engine, row: RunRow) -> Definition:
         raise StoreCorrupt(
             f"run {row.run_id!r}: the definition of its flow is not in the store. `holdfast verify` says more."
         )
-    return msgspec.json.decode(stored, type=Definition)
+    return history.defined(stored, row.run_id)
 
 
 def _asked_about(engine: Engine, row: RunRow, state: RunState) -> dict[str, bool]:

@@ -594,5 +594,5 @@ def decode(encoded: Encoded) -> Event:
             )
             body = header[:-1] + (b"}" if body == b"{}" else b"," + body[1:])
         return _DECODERS[cls](body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as fault:
+    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError, TypeError, KeyError) as fault:
         raise StoreCorrupt(f"an event of kind {encoded.kind!r} cannot be read: {fault}") from fault

@@ -181,11 +181,15 @@ def _write(store: Store, row: RunRow, base: int, file: str) -> _Content | None:
     try:
         archives.write_lines(file, _sealed(_parts(store, row)))
         content = _whole(file)
-    except StoreError:
+    except StoreError as fault:
         store.run(row.run_id)
-        if store.upkeep.trimmed(row.run_id).base == base:
-            raise
-        return None
+        if store.upkeep.trimmed(row.run_id).base != base:
+            return None
+        if isinstance(fault, _NotALog):  # the file is as the store is, and nobody knows it
+            raise StoreCorrupt(
+                f"run {row.run_id!r} was not archived: its log is damaged: {fault.why}. `holdfast verify {row.run_id}` says more."
+            ) from None
+        raise
     store.run(row.run_id)
     return content if store.upkeep.trimmed(row.run_id).base == base else None
 
@@ -416,7 +420,7 @@ def _whole(file: str) -> _Content:
                 # The digests of an archive could be made by anybody, those of its events not.
                 broken = broken_at(found.run_id, [part.row()], after=seq, digest=digest)
                 if broken is not None:
-                    raise _not_a_log(file, found.run_id, broken[1])
+                    raise _NotALog(file, found.run_id, broken[1])
                 found.first = found.first or part.seq
                 found.events += 1
                 found.take_ups += part.kind in _TAKE_UPS
@@ -424,12 +428,16 @@ def _whole(file: str) -> _Content:
             case _:
                 pass
     if not found.events or (seq, digest) != (run.seq, run.digest):
-        raise _not_a_log(file, found.run_id, "its log does not end where its run row says")
+        raise _NotALog(file, found.run_id, "its log does not end where its run row says")
     return found
 
 
-def _not_a_log(file: str, run_id: str, told: str) -> StoreCorrupt:
-    return StoreCorrupt(f"{file}: run {run_id!r} is not what was written: {told}.")
+class _NotALog(StoreCorrupt):
+    """What is in an archive is whole, and is no log."""
+
+    def __init__(self, file: str, run_id: str, why: str) -> None:
+        super().__init__(f"{file}: run {run_id!r} is not what was written: {why}.")
+        self.why = why
 
 
 def _known(store: Store, run_id: str) -> RunRow | None:

@@ -40,6 +40,7 @@ LOG_BYTES = 256 * 1024 * 1024
 SLOT_BYTES = 8 * 1024 * 1024 * 1024
 FREE_BYTES = 512 * 1024 * 1024
 BLOBS_SAMPLED = 200
+LINE_MAX = 400
 RUNS_MAX = 10_000
 """Runs whose logs are read: those that have stood still longest."""
 _PAGE = 500
@@ -120,14 +121,16 @@ def _why(patient: Patient, state: RunState, now: float) -> _Why:
 
 def _failed(state: RunState, since: float) -> _Why:
     failure, node = state.failure, state.failure_node
-    told = (
-        f"{failure.type}: {failure.message.splitlines()[0][:200]}"
-        if failure and failure.message
-        else "it failed"
-    )
+    told = f"{failure.type}: {_first_line(failure.message)}" if failure and failure.message else "it failed"
     where = f"node {node!r}: " if node else ""
     kind: Kind = "quarantined" if failure is not None and failure.type == "Quarantined" else "failed"
     return kind, where + told, since
+
+
+def _first_line(text: str) -> str:
+    """The first line of a text that says something, cut where it is long."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= LINE_MAX else line[: LINE_MAX - 1] + "…"
 
 
 def _asks(state: RunState, since: float) -> _Why:
@@ -137,7 +140,7 @@ def _asks(state: RunState, since: float) -> _Why:
     for question in state.questions.values():
         return (
             "question",
-            f"node {question.node!r} asks: {question.text.splitlines()[0][:200]}",
+            f"node {question.node!r} asks: {_first_line(question.text)}",
             question.asked_at,
         )
     timed = any(wait.signal is None for wait in state.waits.values())
@@ -185,6 +188,11 @@ def look_over(facts: Facts, now: float, damage: list[str]) -> Iterator[Finding]:
         yield _of_store(
             f"its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's: leases and timers go by it. "
             "Have both kept by NTP"
+        )
+    if facts.settings.get("default_transaction_read_only") == "on":
+        yield _of_store(
+            "it takes no writes, because default_transaction_read_only is on: nothing is started, carried on or answered. Some "
+            "providers set it when a disk is nearly full; make room, and switch it off for this user, database or server"
         )
     yield from _of_log(facts)
     if facts.free_bytes is not None and facts.free_bytes < FREE_BYTES:

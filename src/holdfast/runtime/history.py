@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 import msgspec
@@ -10,7 +11,7 @@ from holdfast.core import events, run_state
 from holdfast.core.definition import Definition
 from holdfast.core.fold import fold
 from holdfast.core.run_state import RunState, stretches
-from holdfast.errors import IllegalEvent, RunNotFound, StoreCorrupt
+from holdfast.errors import BlobCorrupt, BlobMissing, IllegalEvent, RunNotFound, StoreCorrupt, ended
 from holdfast.storage.contract import Row, RunRow, Store
 from holdfast.storage.rows import broken_at, open_body, open_row
 from holdfast.storage.upkeep import Trimmed
@@ -141,14 +142,39 @@ def day(at: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _fold(state: RunState, rows: list[Row], store: Store) -> None:
+def opened(store: Store, run_id: str, rows: Iterable[Row]) -> Iterator[events.Stored]:
+    """The events that rows of a run hold. One that cannot be read is named, and what says more of it."""
     blobs = store.blobs
+    for row in rows:
+        try:
+            yield open_row(row, blobs)
+        except (BlobMissing, BlobCorrupt):  # they say themselves what is to be done
+            raise
+        except StoreCorrupt as fault:
+            raise StoreCorrupt(
+                f"run {run_id!r}, event {row.seq}: {ended(str(fault))} `holdfast verify {run_id}` says more; put a copy of "
+                "the store back, or go on with the runs that are whole."
+            ) from fault
+
+
+def _fold(state: RunState, rows: list[Row], store: Store) -> None:
     try:
-        for row in rows:
-            fold(state, open_row(row, blobs))
+        for event in opened(store, state.run_id, rows):
+            fold(state, event)
     except IllegalEvent as fault:
         raise StoreCorrupt(
             f"the stored log cannot be folded: {fault}. `holdfast verify {state.run_id}` says more."
+        ) from fault
+
+
+def defined(stored: bytes, run_id: str) -> Definition:
+    """The definition of a run's flow, from what is stored of it."""
+    try:
+        return msgspec.json.decode(stored, type=Definition)
+    except msgspec.MsgspecError as fault:
+        raise StoreCorrupt(
+            f"run {run_id!r}: the definition of its flow cannot be read ({fault}). `holdfast verify {run_id}` says more; put a "
+            "copy of the store back."
         ) from fault
 
 
@@ -171,7 +197,7 @@ def checkpoints(store: Store, run_id: str) -> list[Checkpoint]:
     retired = store.upkeep.trimmed(run_id).retired
     parts = stretches(row.rewinds, row.seq)
     stored = store.definition(row.fingerprint)
-    layered = stored is not None and msgspec.json.decode(stored, type=Definition).schedule == "layered"
+    layered = stored is not None and defined(stored, run_id).schedule == "layered"
     layer = 0
     listed = []
     for found in store.events(run_id, kinds=events.CHECKPOINTS):

@@ -19,7 +19,6 @@ from holdfast.runtime.services import Services
 from holdfast.runtime.streams import Chunk
 from holdfast.runtime.views import AskedQuestion, EventView, Run, event_view, run_view
 from holdfast.storage.contract import FINAL, Query, RunRow, RunStatus, Store
-from holdfast.storage.rows import open_row
 
 S = TypeVar("S")
 _log = logging.getLogger("holdfast")
@@ -80,10 +79,8 @@ class Reading:
         self, run_id: str, after: int = 0, node: str | None = None, kind: str | None = None
     ) -> list[EventView]:
         """Stored events, oldest first."""
-        return [
-            event_view(open_row(row, self.store.blobs))
-            for row in self.store.events(run_id, after, kinds=(kind,) if kind else (), node=node)
-        ]
+        rows = self.store.events(run_id, after, kinds=(kind,) if kind else (), node=node)
+        return [event_view(stored) for stored in history.opened(self.store, run_id, rows)]
 
     async def checkpoints(self, run_id: str) -> list[history.Checkpoint]:
         """Every place the run can be resumed or forked from, oldest first."""

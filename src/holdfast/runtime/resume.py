@@ -15,7 +15,6 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core import events
-from holdfast.core.definition import Definition
 from holdfast.core.difference import compatible, difference
 from holdfast.core.events import CHECKPOINTS, Values
 from holdfast.core.graph import Flow
@@ -341,7 +340,7 @@ def flow_events(services: Services, flow: Flow[Any], state: RunState, wish: Wish
         raise ResumeRefused(
             state.run_id, f"the definition of its flow ({state.fingerprint[:12]}) is not in the store"
         )
-    old = msgspec.json.decode(stored, type=Definition)
+    old = history.defined(stored, state.run_id)
     found = difference(old, flow.definition, rename=wish.rename)
     renamed_only = bool(wish.rename) and msgspec.structs.replace(found, renamed=[]).only_options
     if not found.only_options and not renamed_only:

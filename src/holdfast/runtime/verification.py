@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.definition import Definition
+from holdfast.core.difference import fingerprint
 from holdfast.core.run_state import RunState
 from holdfast.errors import HoldfastError, StoreCorrupt
 from holdfast.runtime import history
@@ -41,7 +43,7 @@ def _look(store: Store, row: RunRow) -> Verdict:
     rows = store.events(row.run_id)
     problems = _chain_problems(store, row, rows) or _blob_problems(store, rows)
     if not problems:
-        problems = _fold_problems(store, row, rows)
+        problems = _fold_problems(store, row, rows) or _definition_problems(store, row)
     begins_late = bool(rows) and rows[0].seq > 1
     compacted = begins_late and bool(store.upkeep.trimmed(row.run_id).base)
     rest = history.beginning(store, row) if compacted else ""
@@ -108,6 +110,22 @@ def _fold_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
         if getattr(row, name) != folded:
             problems.append(f"the run row says {name} {getattr(row, name)!r}, the log {folded!r}")
     return problems
+
+
+def _definition_problems(store: Store, row: RunRow) -> list[str]:
+    """What the run's flow was is kept once for all its runs, under its fingerprint."""
+    stored = store.definition(row.fingerprint)
+    if stored is None:
+        return [f"the definition of its flow ({row.fingerprint[:12]}) is not in the store"]
+    try:
+        found = fingerprint(msgspec.json.decode(stored, type=Definition))
+    except (msgspec.MsgspecError, ValueError):
+        found = ""
+    return (
+        []
+        if found == row.fingerprint
+        else [f"the definition of its flow ({row.fingerprint[:12]}) is not what was written"]
+    )
 
 
 def _row_of(state: RunState, rewinds: tuple[tuple[int, int], ...], row: RunRow) -> dict[str, Any]:
