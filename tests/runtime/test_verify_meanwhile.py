@@ -103,6 +103,20 @@ def test_a_log_is_read_once_to_be_checked(path: Path) -> None:
     store.close()
 
 
+def test_a_definition_is_read_once_for_all_its_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    definition = SqliteStore.definition
+
+    def counted(self: SqliteStore, fingerprint: str) -> bytes | None:
+        read.append(fingerprint)
+        return definition(self, fingerprint)
+
+    monkeypatch.setattr(SqliteStore, "definition", counted)
+    with pytest.raises(SystemExit):
+        app(["verify", "--store", str(path)], prog_name="holdfast")
+    assert len(read) == 1
+
+
 def test_a_run_that_is_deleted_meanwhile_does_not_keep_the_others_from_being_checked(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

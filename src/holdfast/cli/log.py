@@ -26,7 +26,7 @@ from holdfast.runtime.streams import Chunk
 from holdfast.runtime.verification import Verdict
 from holdfast.runtime.verification import verify as verify_run
 from holdfast.runtime.views import EventView
-from holdfast.storage.contract import FINAL, Query, RunRow
+from holdfast.storage.contract import FINAL, Query
 
 _PAGE = 500
 _SAID_ELSEWHERE = frozenset({"fingerprint", "node", "took"})
@@ -338,13 +338,14 @@ def verify(
     async def use(engine: Engine) -> tuple[list[Verdict], list[str]]:
         if run_id is not None:
             return [_verdict(engine, run_id)], []
-        verdicts = []
+        verdicts: list[Verdict] = []
+        definitions: dict[str, list[str]] = {}
         with gauge(quiet=as_json) as tell:
             tell("the database", 0, 0)
             damage = engine.store.check()
             for row in rows_of(engine.store, Query(limit=_PAGE)):
                 with suppress(RunNotFound):  # deleted meanwhile
-                    verdicts.append(_verdict(engine, row.run_id, row))
+                    verdicts.append(_verdict(engine, row.run_id, row=row, definitions=definitions))
                 tell(row.run_id, len(verdicts), 0)
         return verdicts, damage
 
@@ -380,9 +381,9 @@ def _say_verdicts(verdicts: list[Verdict], damage: list[str], *, as_json: bool) 
         )
 
 
-def _verdict(engine: Engine, run_id: str, row: RunRow | None = None) -> Verdict:
+def _verdict(engine: Engine, run_id: str, **known: Any) -> Verdict:
     """The verdict on one run; one that cannot even be read does not keep the others from being checked."""
     try:
-        return verify_run(engine.store, run_id, row=row)
+        return verify_run(engine.store, run_id, **known)
     except (StoreCorrupt, SchemaTooNew) as fault:
         return Verdict(run_id=run_id, events=0, problems=[str(fault)])

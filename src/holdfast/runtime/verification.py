@@ -27,23 +27,30 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Where the events are that the log does not hold any more."""
 
 
-def verify(store: Store, run_id: str, *, row: RunRow | None = None) -> Verdict:
+def verify(
+    store: Store, run_id: str, *, row: RunRow | None = None, definitions: dict[str, list[str]] | None = None
+) -> Verdict:
     """Check one run from its first event to its row (`row`: as it was lately seen). A run that goes on while it is looked at, or
-    is compacted, seems damaged as long as that takes: only what is found twice in a row is told.
+    is compacted, seems damaged as long as that takes: only what is found twice in a row is told. `definitions` keeps what is
+    wrong with each, by fingerprint, for the next run that is checked.
     """
     before: list[str] | None = None
     while True:
-        found = _look(store, row or store.run(run_id))
+        found = _look(store, row or store.run(run_id), definitions if definitions is not None else {})
         if not found.problems or found.problems == before:
             return found
         before, row = found.problems, None
 
 
-def _look(store: Store, row: RunRow) -> Verdict:
+def _look(store: Store, row: RunRow, definitions: dict[str, list[str]]) -> Verdict:
     rows = store.events(row.run_id)
     problems = _chain_problems(store, row, rows) or _blob_problems(store, rows)
     if not problems:
-        problems = _fold_problems(store, row, rows) or _definition_problems(store, row)
+        problems = _fold_problems(store, row, rows)
+    if not problems:
+        if row.fingerprint not in definitions:
+            definitions[row.fingerprint] = _definition_problems(store, row.fingerprint)
+        problems = definitions[row.fingerprint]
     begins_late = bool(rows) and rows[0].seq > 1
     compacted = begins_late and bool(store.upkeep.trimmed(row.run_id).base)
     rest = history.beginning(store, row) if compacted else ""
@@ -112,20 +119,16 @@ def _fold_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
     return problems
 
 
-def _definition_problems(store: Store, row: RunRow) -> list[str]:
-    """What the run's flow was is kept once for all its runs, under its fingerprint."""
-    stored = store.definition(row.fingerprint)
+def _definition_problems(store: Store, named: str) -> list[str]:
+    """What a flow was is kept once for all its runs, under its fingerprint."""
+    stored = store.definition(named)
     if stored is None:
-        return [f"the definition of its flow ({row.fingerprint[:12]}) is not in the store"]
+        return [f"the definition of its flow ({named[:12]}) is not in the store"]
     try:
         found = fingerprint(msgspec.json.decode(stored, type=Definition))
     except (msgspec.MsgspecError, ValueError):
         found = ""
-    return (
-        []
-        if found == row.fingerprint
-        else [f"the definition of its flow ({row.fingerprint[:12]}) is not what was written"]
-    )
+    return [] if found == named else [f"the definition of its flow ({named[:12]}) is not what was written"]
 
 
 def _row_of(state: RunState, rewinds: tuple[tuple[int, int], ...], row: RunRow) -> dict[str, Any]:
