@@ -19,6 +19,7 @@ from holdfast.errors import RunHeld, RunNotFound, StoreError
 from holdfast.storage import holder as holders
 from holdfast.storage import postgres_append, postgres_setup, schema
 from holdfast.storage.blobs import Blobs
+from holdfast.storage.columns import generation_of, holder_of, run_row
 from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
 from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.postgres_address import Address
@@ -29,15 +30,11 @@ from holdfast.storage.postgres_time import DatabaseTime
 from holdfast.storage.postgres_upkeep import PostgresUpkeep
 from holdfast.storage.postgres_wire import Cells, Session, Transaction, Wire
 from holdfast.storage.queues import Queues
-from holdfast.storage.rows import damaged_row, generation_of
 from holdfast.storage.upkeep import Upkeep
 
 _LAST_SEQ = 2**62
 
 _encode = msgspec.json.Encoder().encode
-_names = msgspec.json.Decoder(tuple[str, ...]).decode
-_pairs = msgspec.json.Decoder(tuple[tuple[int, int], ...]).decode
-_strings = msgspec.json.Decoder(dict[str, str]).decode
 _object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -164,12 +161,12 @@ class PostgresStore:
         known: dict[str, bool] = {}  # one look at each process, however many runs it holds
         listed = []
         for cells in self._wire.read("runs", *conditions):
-            holder, now = _holder(cells[21:]), cells[19]
+            holder, now = holder_of(cells[21:]), cells[19]
             if holder is not None and holder.id not in known:
                 known[holder.id] = holders.is_held(
                     holder, cells[20], now if given is None else given, self._alive
                 )
-            listed.append(_run_row(cells, holder, holder is not None and known[holder.id]))
+            listed.append(run_row(cells, holder, holder is not None and known[holder.id]))
         if listed:
             self._time.hear(now)
         return listed
@@ -190,7 +187,7 @@ class PostgresStore:
         if old_id is not None and old_id != holder.id:
             both = transaction.rows("claim_holders", Texts([old_id, holder.id]))
             expires_at, old = next(
-                ((cells[0], _holder(cells[1:])) for cells in both if cells[1] == old_id), (0.0, None)
+                ((cells[0], holder_of(cells[1:])) for cells in both if cells[1] == old_id), (0.0, None)
             )
             if old is not None and holders.is_held(old, expires_at, now, self._alive):
                 raise RunHeld(run_id, old.describe())
@@ -324,25 +321,3 @@ def _is_text(value: str) -> bool:
         return b"\0" not in value.encode()
     except UnicodeEncodeError:
         return False
-
-
-def _holder(cells: Cells) -> Holder | None:
-    engine, host, boot, pid_namespace, pid, process_started, ttl_s = cells
-    if engine is None:
-        return None
-    return Holder(id=engine, host=host, boot=boot, pid_namespace=pid_namespace, pid=pid, process_started=process_started,
-                  ttl_s=ttl_s)  # fmt: skip
-
-
-def _run_row(cells: Cells, holder: Holder | None, held: bool) -> RunRow:
-    (run_id, flow, status, seq, digest, fingerprint, state_version, created_at, updated_at, input_digest, labels, parent,
-     active, error, rewinds, due_at, fence, queue, priority) = cells[:19]  # fmt: skip
-    try:
-        return RunRow(
-            run_id=run_id, flow=flow, status=status, seq=seq, digest=digest, fingerprint=fingerprint, state_version=state_version,
-            created_at=created_at, updated_at=updated_at, input_digest=input_digest, labels=_strings(labels), parent=parent,
-            active=_names(active) if active else (), error=error, rewinds=_pairs(rewinds) if rewinds else (), due_at=due_at,
-            fence=fence, holder=holder, held=held, queue=queue, priority=priority,
-        )  # fmt: skip
-    except msgspec.MsgspecError as fault:
-        raise damaged_row(run_id, fault) from fault

@@ -97,23 +97,6 @@ def open_row(row: Row, blobs: Blobs) -> Stored:
     return Stored(row.seq, row.at, decode(encoded))
 
 
-def damaged_row(run_id: str, fault: Exception) -> StoreCorrupt:
-    """A run row that cannot be read."""
-    return StoreCorrupt(
-        f"run {run_id!r}: its row is not what was written ({fault}). Put a copy of the store back. The other runs are not "
-        "touched by that: name one to look at it or to archive it."
-    )
-
-
-def generation_of(where: str, found: Sequence[tuple[str, ...]]) -> str:
-    """The generation of a store, by what the query `generation` found."""
-    if not found:
-        raise StoreCorrupt(
-            f"{where} does not say of which generation it is: it is damaged. Put a copy of it back."
-        )
-    return found[0][0]
-
-
 def broken_at(run_id: str, rows: Sequence[Row], *, after: int, digest: bytes) -> tuple[int, str] | None:
     """The first seq where rows that should follow `after` are missing or altered, and what is wrong there."""
     for row in rows:

@@ -43,10 +43,10 @@ from holdfast.errors import (
 from holdfast.storage import disk, failpoints, forks, schema
 from holdfast.storage import holder as holders
 from holdfast.storage.blobs import Blobs, FileBlobs
+from holdfast.storage.columns import generation_of, holder_of, run_row
 from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
 from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.queues import Queues
-from holdfast.storage.rows import damaged_row, generation_of
 from holdfast.storage.sqlite_append import Appends
 from holdfast.storage.sqlite_append import Lent as LentToAppends
 from holdfast.storage.sqlite_queues import Lent, SqliteQueues
@@ -68,9 +68,6 @@ _LOOKING = ("renew", "claim")
 _ROOM_FOR_LOG_BYTES = 64 * 1024 * 1024
 
 _encode = msgspec.json.Encoder().encode
-_names = msgspec.json.Decoder(tuple[str, ...]).decode
-_pairs = msgspec.json.Decoder(tuple[tuple[int, int], ...]).decode
-_strings = msgspec.json.Decoder(dict[str, str]).decode
 _object = msgspec.json.Decoder(dict[str, Any]).decode
 
 # What a forked child inherits must never be finalised there: closing a connection would touch the parent's files.
@@ -226,10 +223,10 @@ class SqliteStore:
         known: dict[str, bool] = {}  # one look at each process, however many runs it holds
         listed = []
         for cells in self._select("\n".join(_SQL[part] for part in ("runs", *parts)), tuple(values)):
-            holder = _holder(cells[20:])
+            holder = holder_of(cells[20:])
             if holder is not None and holder.id not in known:
                 known[holder.id] = holders.is_held(holder, cells[19], now, self._alive)
-            listed.append(_run_row(cells, holder, holder is not None and known[holder.id]))
+            listed.append(run_row(cells, holder, holder is not None and known[holder.id]))
         return listed
 
     # --- leases --------------------------------------------------------------------------------------
@@ -240,7 +237,7 @@ class SqliteStore:
     def _take_lease(self, run_id: str, holder: Holder) -> Lease:
         found: Cells = self._find("lease", run_id)
         run, seq, fence, old_key, expires_at = found[:5]
-        old, now = _holder(found[5:]), self.now()
+        old, now = holder_of(found[5:]), self.now()
         if old is not None and old.id != holder.id and holders.is_held(old, expires_at, now, self._alive):
             raise RunHeld(run_id, old.describe())
         self._cursor.execute(_SQL["take_lease"], (run, self._renew(holder, now), fence + 1))
@@ -595,25 +592,3 @@ _FAULTS: tuple[tuple[tuple[type[apsw.Error], ...], type[StoreError], str], ...] 
 def _cells(holder: Holder, now: float) -> Cells:
     return (holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid, holder.process_started, holder.ttl_s,
             now + holder.ttl_s)  # fmt: skip
-
-
-def _holder(cells: Cells) -> Holder | None:
-    engine, host, boot, pid_namespace, pid, process_started, ttl_s = cells
-    if engine is None:
-        return None
-    return Holder(id=engine, host=host, boot=boot, pid_namespace=pid_namespace, pid=pid, process_started=process_started,
-                  ttl_s=ttl_s)  # fmt: skip
-
-
-def _run_row(cells: Cells, holder: Holder | None, held: bool) -> RunRow:
-    (run_id, flow, status, seq, digest, fingerprint, state_version, created_at, updated_at, input_digest, labels, parent,
-     active, error, rewinds, due_at, fence, queue, priority) = cells[:19]  # fmt: skip
-    try:
-        return RunRow(
-            run_id=run_id, flow=flow, status=status, seq=seq, digest=digest, fingerprint=fingerprint, state_version=state_version,
-            created_at=created_at, updated_at=updated_at, input_digest=input_digest, labels=_strings(labels), parent=parent,
-            active=_names(active) if active else (), error=error, rewinds=_pairs(rewinds) if rewinds else (), due_at=due_at,
-            fence=fence, holder=holder, held=held, queue=queue, priority=priority,
-        )  # fmt: skip
-    except msgspec.MsgspecError as fault:
-        raise damaged_row(run_id, fault) from fault

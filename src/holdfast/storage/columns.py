@@ -1,0 +1,53 @@
+"""What both SQL databases have columns for, read back: the row of a run, its holder, the generation of a store. They keep these
+in the same columns, whatever else tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import StoreCorrupt
+from holdfast.storage.contract import Holder, RunRow
+
+_names = msgspec.json.Decoder(tuple[str, ...]).decode
+_pairs = msgspec.json.Decoder(tuple[tuple[int, int], ...]).decode
+_strings = msgspec.json.Decoder(dict[str, str]).decode
+
+
+def holder_of(cells: tuple[Any, ...]) -> Holder | None:
+    """Who is named in a row; None: nobody."""
+    engine, host, boot, pid_namespace, pid, process_started, ttl_s = cells
+    if engine is None:
+        return None
+    return Holder(id=engine, host=host, boot=boot, pid_namespace=pid_namespace, pid=pid, process_started=process_started,
+                  ttl_s=ttl_s)  # fmt: skip
+
+
+def run_row(cells: tuple[Any, ...], holder: Holder | None, held: bool) -> RunRow:
+    """The row of a run, by the columns that every database has for it."""
+    (run_id, flow, status, seq, digest, fingerprint, state_version, created_at, updated_at, input_digest, labels, parent,
+     active, error, rewinds, due_at, fence, queue, priority) = cells[:19]  # fmt: skip
+    try:
+        return RunRow(
+            run_id=run_id, flow=flow, status=status, seq=seq, digest=digest, fingerprint=fingerprint, state_version=state_version,
+            created_at=created_at, updated_at=updated_at, input_digest=input_digest, labels=_strings(labels), parent=parent,
+            active=_names(active) if active else (), error=error, rewinds=_pairs(rewinds) if rewinds else (), due_at=due_at,
+            fence=fence, holder=holder, held=held, queue=queue, priority=priority,
+        )  # fmt: skip
+    except msgspec.MsgspecError as fault:
+        raise StoreCorrupt(
+            f"run {run_id!r}: its row is not what was written ({fault}). Put a copy of the store back. The other runs are not "
+            "touched by that: name one to look at it or to archive it."
+        ) from fault
+
+
+def generation_of(where: str, found: Sequence[tuple[str, ...]]) -> str:
+    """The generation of a store, by what the query `generation` found."""
+    if not found:
+        raise StoreCorrupt(
+            f"{where} does not say of which generation it is: it is damaged. Put a copy of it back."
+        )
+    return found[0][0]
