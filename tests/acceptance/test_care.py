@@ -10,14 +10,13 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
+from command_line import Cli, caller, furnish
 from holdfast.cli import flow_files
-from holdfast.cli.commands import app
 from holdfast.cli.exits import Exit
 from holdfast.errors import FenceLost
 from holdfast.runtime import verification
@@ -59,43 +58,16 @@ flow = graph.compile()
 """
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Cli = Callable[..., Ended]
-
-
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "work.py").write_text(FLOW, "utf-8")
-    (tmp_path / "pyproject.toml").write_text("", "utf-8")
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
-        monkeypatch.delenv(name)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    furnish(tmp_path, monkeypatch, work=FLOW)
     monkeypatch.setenv("HOLDFAST_PARK_AFTER", "0")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path
-    flow_files._loaded.clear()
+    return tmp_path
 
 
 @pytest.fixture
 def cli(place: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    def call(*words: str) -> Ended:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            app(list(words), prog_name="holdfast")
-        seen = capsys.readouterr()
-        assert "Traceback" not in seen.err
-        return Ended(left.value.code if isinstance(left.value.code, int) else 0, seen.out, seen.err)
-
-    return call
+    return caller(capsys)
 
 
 def started(cli: Cli, run_id: str, **given: Any) -> None:

@@ -7,15 +7,12 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.cli import flow_files
-from holdfast.cli.commands import app
+from command_line import Cli, Ended, caller, furnish
 from holdfast.cli.exits import Exit
 from holdfast.errors import StoreError
 from holdfast.storage import postgres_upkeep
@@ -46,41 +43,14 @@ flow = graph.compile()
 UNWRITABLE = Path("/proc/self")  # not even for root
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Cli = Callable[..., Ended]
-
-
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "work.py").write_text(FLOW, "utf-8")
-    (tmp_path / "pyproject.toml").write_text("", "utf-8")
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path
-    flow_files._loaded.clear()
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return furnish(tmp_path, monkeypatch, work=FLOW)
 
 
 @pytest.fixture
 def cli(place: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    def call(*words: str) -> Ended:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            app(list(words), prog_name="holdfast")
-        seen = capsys.readouterr()
-        return Ended(int(left.value.code or 0), seen.out, seen.err)
-
-    return call
+    return caller(capsys)
 
 
 @pytest.fixture

@@ -8,16 +8,15 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import apsw
 import pytest
 import typer.main
 
+from command_line import Cli, caller, furnish
 from holdfast import errors
-from holdfast.cli import flow_files, log, program, screen
+from holdfast.cli import log, program, screen
 from holdfast.cli.app import FAMILIES
 from holdfast.cli.commands import app
 from holdfast.cli.exits import OF_STATUSES, Exit, code_of
@@ -82,52 +81,14 @@ def refuse(state):
 """
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> object:
-        return json.loads(self.out)
-
-
-Cli = Callable[..., Ended]
-
-
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder with a flow file in it, and no settings of whoever runs the tests."""
-    (tmp_path / "work.py").write_text(FLOW, "utf-8")
-    (tmp_path / "pyproject.toml").write_text("", "utf-8")
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
-        monkeypatch.delenv(name)
-    beside_python = os.path.dirname(sys.executable)  # so that the shell finds this very `holdfast`
-    monkeypatch.setenv("PATH", beside_python + os.pathsep + os.environ["PATH"])
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    modules = dict(sys.modules)
-    yield tmp_path
-    flow_files._loaded.clear()
-    for name in set(sys.modules) - set(modules):
-        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return furnish(tmp_path, monkeypatch, work=FLOW)
 
 
 @pytest.fixture
 def cli(place: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Calls a command in this process."""
-
-    def call(*words: str) -> Ended:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            app(list(words), prog_name="holdfast")
-        seen = capsys.readouterr()
-        code = left.value.code
-        assert "Traceback" not in seen.err
-        return Ended(code if isinstance(code, int) else 0, seen.out, seen.err)
-
-    return call
+    return caller(capsys)
 
 
 def process(*words: str, **options: object) -> subprocess.Popen[str]:

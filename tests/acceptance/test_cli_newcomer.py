@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 import holdfast as hf
+from command_line import Cli, caller, furnish
 from holdfast import END, START, Graph
-from holdfast.cli import flow_files, screen, told
-from holdfast.cli.commands import app
+from holdfast.cli import screen, told
 from holdfast.cli.exits import Exit
 from holdfast.runtime.streams import Chunk
 
@@ -72,46 +70,14 @@ talking = talk.compile()
 """
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Cli = Callable[..., Ended]
-
-
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with three flows in one file, and no settings of whoever runs the tests."""
-    (tmp_path / "flows.py").write_text(FLOWS, "utf-8")
-    (tmp_path / "pyproject.toml").write_text("", "utf-8")
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
-    return tmp_path
+    return furnish(tmp_path, monkeypatch, flows=FLOWS)
 
 
 @pytest.fixture
-def cli(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
-    """Calls a command in this process."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
-    def call(*words: str) -> Ended:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            app(list(words), prog_name="holdfast")
-        seen = capsys.readouterr()
-        assert "Traceback" not in seen.err
-        return Ended(left.value.code if isinstance(left.value.code, int) else 0, seen.out, seen.err)
-
-    yield call
-    flow_files._loaded.clear()
+def cli(place: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return caller(capsys)
 
 
 def dies(*words: str) -> None:

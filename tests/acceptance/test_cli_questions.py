@@ -8,12 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from holdfast.cli import flow_files, told
-from holdfast.cli.commands import app
+from command_line import Cli, Ended, caller, furnish
+from holdfast.cli import told
 from holdfast.cli.exits import Exit
 from holdfast.cli.progress import Display, _status
 from holdfast.cli.standing import choices, form
@@ -122,30 +122,10 @@ talks = stream.compile()
 """
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Cli = Callable[..., Ended]
-
-
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder with a flow file in it, and no settings of whoever runs the tests."""
-    (tmp_path / "post.py").write_text(FLOW, "utf-8")
-    (tmp_path / "pyproject.toml").write_text("", "utf-8")
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
     monkeypatch.setenv("COLUMNS", "120")
-    return tmp_path
+    return furnish(tmp_path, monkeypatch, post=FLOW)
 
 
 def started(*words: str) -> subprocess.Popen[str]:
@@ -173,20 +153,9 @@ def cli(place: Path) -> Cli:
 
 
 @pytest.fixture
-def quick(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+def quick(place: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     """Calls a command in this process, where no process is the point."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
-    def call(*words: str) -> Ended:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            app(list(words), prog_name="holdfast")
-        seen = capsys.readouterr()
-        assert "Traceback" not in seen.err
-        return Ended(left.value.code if isinstance(left.value.code, int) else 0, seen.out, seen.err)
-
-    yield call
-    flow_files._loaded.clear()
+    return caller(capsys)
 
 
 @pytest.fixture

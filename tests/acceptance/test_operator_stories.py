@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sqlite3
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 import holdfast as hf
+from command_line import Cli, caller, furnish
 from holdfast import END, START, Graph
-from holdfast.cli import flow_files
-from holdfast.cli.commands import app
 from holdfast.cli.exits import Exit
 from holdfast.runtime.worker import Trouble
 from holdfast.storage.queues import Taken, Wanted
@@ -47,36 +44,10 @@ def use(store: Path, does: Callable[[hf.Engine], Awaitable[Any]], **options: Any
     return asyncio.run(main())
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Ended]
-
-
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Cli]:
-    (tmp_path / "one.py").write_text(FLOW, "utf-8")
-    (tmp_path / "pyproject.toml").write_text("", "utf-8")
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
-
-    def call(*words: str) -> Ended:
-        capsys.readouterr()
-        flow_files._loaded.clear()  # each command is a process of its own
-        with pytest.raises(SystemExit) as left:
-            app(list(words), prog_name="holdfast")
-        seen = capsys.readouterr()
-        assert "Traceback" not in seen.err
-        return Ended(int(left.value.code or 0), seen.out, seen.err)
-
-    yield call
-    flow_files._loaded.clear()
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    furnish(tmp_path, monkeypatch, one=FLOW)
+    return caller(capsys)
 
 
 FLOW = """

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from holdfast.cli import flow_files
-from holdfast.cli.commands import app
+from command_line import Cli, caller, furnish
 from holdfast.cli.exits import Exit
 from holdfast.storage import urls
 
@@ -34,40 +29,14 @@ LONGER = FLOW.replace("first, END", "first, 'more', END").replace(
 RENAMED = FLOW.replace("def first(", "def begin(").replace("START, first", "START, begin")
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Ended]
-
-
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    (tmp_path / "work.py").write_text(FLOW, "utf-8")
-    (tmp_path / "pyproject.toml").write_text("", "utf-8")
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
-    yield tmp_path
-    flow_files._loaded.clear()
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return furnish(tmp_path, monkeypatch, work=FLOW)
 
 
 @pytest.fixture
 def cli(place: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    def call(*words: str) -> Ended:
-        capsys.readouterr()
-        flow_files._loaded.clear()  # each command is a process of its own
-        with pytest.raises(SystemExit) as left:
-            app(list(words), prog_name="holdfast")
-        seen = capsys.readouterr()
-        assert "Traceback" not in seen.err
-        return Ended(int(left.value.code or 0), seen.out, seen.err)
-
-    return call
+    return caller(capsys)
 
 
 @pytest.mark.parametrize("changed", [LONGER, RENAMED], ids=["longer", "renamed"])
