@@ -35,6 +35,7 @@ listen_addr =
 unix_socket_dir = {folder}
 auth_type = any
 pool_mode = transaction
+server_login_retry = 1
 max_client_conn = 500
 default_pool_size = {pool}
 logfile = {folder}/log

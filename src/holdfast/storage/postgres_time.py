@@ -36,17 +36,12 @@ class DatabaseTime:
 
     def is_stale(self) -> bool:
         """Whether to look again. Says so once per `LOOK_S`, so that an unreachable server is not asked for every reading."""
-        if self._is_fresh():  # nearly always: no lock for that
-            return False
         with self._lock:
-            if self._is_fresh():
+            local = self._local()
+            if self._looked_at is not None and local - self._looked_at < LOOK_S:
                 return False
-            self._looked_at = self._local()
+            self._looked_at = local
             return True
-
-    def _is_fresh(self) -> bool:
-        looked_at = self._looked_at
-        return looked_at is not None and self._local() - looked_at < LOOK_S
 
     def now(self) -> float:
         with self._lock:
