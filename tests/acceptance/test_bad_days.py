@@ -323,6 +323,14 @@ SHOWN_IN_LISTINGS = [
 ]
 
 
+def test_a_promise_of_a_base_that_is_no_digest_is_found(store: Path) -> None:
+    promised = 'cast(replace(cast(body as text), \'"base_digest":"\', \'"base_digest":"no hex\') as blob)'
+    tamper(
+        store, f"update events set body = {promised} where run = {KEY.format(run='f')} and kind = 'RunForked'"
+    )
+    assert problems(store, "f")
+
+
 @pytest.mark.parametrize(
     "change",
     [

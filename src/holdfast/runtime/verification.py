@@ -82,7 +82,10 @@ def _promised(store: Store, row: RunRow, first: Row) -> bytes:
     trimmed = store.upkeep.trimmed(row.run_id)
     if trimmed.base:
         return trimmed.base_digest
-    return bytes.fromhex(getattr(open_row(first, store.blobs).event, "base_digest", ""))
+    try:
+        return bytes.fromhex(getattr(open_row(first, store.blobs).event, "base_digest", ""))
+    except ValueError:  # it was altered: no base has that
+        return b""
 
 
 def _blob_problems(store: Store, rows: list[Row]) -> list[str]:
