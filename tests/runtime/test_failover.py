@@ -49,6 +49,13 @@ def take_writes(server: PostgresServer) -> None:
     server.execute("alter system reset default_transaction_read_only", "select pg_reload_conf()")
 
 
+def until_heard(store: Any) -> None:
+    """A session takes up a changed setting when it comes to it: wait until the one that writes has."""
+    writer = store._wire._writer.connection
+    while writer.execute("show default_transaction_read_only").fetchone() == ("off",):
+        pass
+
+
 FAILOVERS = [
     pytest.param(become_a_replica, be_promoted, id="replica"),
     pytest.param(become_read_only, take_writes, id="read only"),
@@ -125,6 +132,8 @@ def test_what_a_node_did_while_its_server_took_no_writes_is_recorded_and_not_don
             append = engine.store.append
 
             def refused_first(batch: Any) -> Any:
+                if done and not refused and away is become_read_only:
+                    until_heard(engine.store)
                 try:
                     return append(batch)
                 except StoreReadOnly as fault:
