@@ -6,6 +6,7 @@ speaks. What waits costs its caller's coroutine and a timer; so ten thousand wai
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from holdfast.errors import FenceLost, StoreError
@@ -31,6 +32,8 @@ class Driving(Keeping):
     _runners: dict[str, Runner | Asleep]
     _asleep: int
     """How many of them are asleep."""
+    _idle: asyncio.Event
+    """Set exactly while there are none."""
     _given_up: dict[str, int]
     """Runs that had to be given up because the store did not answer -> the fence they were held with."""
     _renewal: Renewal | None
@@ -44,6 +47,7 @@ class Driving(Keeping):
         run_id, fence = journal.state.run_id, journal.fence
         runner = runner or self._runner(journal)
         self._runners[run_id] = runner
+        self._idle.clear()
         self._poll()
         try:
             while True:
@@ -67,6 +71,8 @@ class Driving(Keeping):
             raise
         finally:
             last = self._runners.pop(run_id)
+            if not self._runners:
+                self._idle.set()
             self._saved(run_id)  # followers look again: nothing more comes from here
             if not last.done.done():
                 last.done.set_result(None)

@@ -149,6 +149,9 @@ class Engine(Working):
         self._given_up: dict[str, int] = {}
         self._asleep = 0
         """How many of them are asleep."""
+        self._idle = asyncio.Event()
+        """Set exactly while no run is in this engine's hands."""
+        self._idle.set()
         self._followers = Followers()
         self._scribe: Scribe | None = None
         self._poller: asyncio.Task[None] | None = None
@@ -231,10 +234,8 @@ class Engine(Working):
         services = self._services
         if self._runners or self._worker is not None:
             self.stop("engine closed")
-            while self._runners:  # one that is asleep wakes, and is stopped then
-                await asyncio.gather(
-                    *(runner.done for runner in self._runners.values()), return_exceptions=True
-                )
+            while self._runners:  # a run may have begun since the event was set
+                await self._idle.wait()
             if self._worker is not None:
                 await self._worker.left.wait()
         if self._poller is not None:

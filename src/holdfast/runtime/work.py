@@ -217,7 +217,7 @@ class Work:
     async def call(self, fn: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Call a piece of work: a coroutine function here, a plain function in a thread."""
         threads = self._callers
-        if asyncio.iscoroutinefunction(fn) or threads is None:
+        if inspect.iscoroutinefunction(fn) or threads is None:
             value = fn(*args, **named)
         else:
             self._threads += 1

@@ -292,10 +292,15 @@ class World:
         """Let a loop stand still inside a call for so long, while the others go on. Raises `Killed` if it died meanwhile."""
         until = self.now + seconds
         loop.standing = True
+        inside = asyncio.current_task(loop)
+        if inside is not None:  # from Python 3.14 on, a thread is inside one task at a time
+            asyncio._leave_task(loop, inside)  # noqa: SLF001
         try:
             self.go_on(bool, until, standing=loop)
         finally:
             loop.standing = False
+            if inside is not None:
+                asyncio._enter_task(loop, inside)  # noqa: SLF001
         if loop.dead:
             raise Killed
 
