@@ -11,7 +11,7 @@ PIP  := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # The first Python that really runs (a version manager's shim may exist and fail), is new enough and can make a .venv.
-PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3 python; do \
+PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 python3 python; do \
 	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo $$python; break; }; done)
 
@@ -21,7 +21,7 @@ $(shell rm -f $(VENV)/.installed $(VENV)/.installed-dev $(VENV)/.installed-night
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-full prove prove-night format clean
+.PHONY: help demo test test-all check bench bench-full prove prove-night format clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,6 +31,20 @@ demo: $(VENV)/.installed ## kill a workflow in the middle and see it carry on
 
 test: $(VENV)/.installed-dev ## run all tests (ARGS="-k fence" chooses)
 	@$(PYTEST) $(ARGS)
+
+# Each Python has a .venv of its own, so that the one of every day stays as it is.
+VERSIONS := 3.11 3.12 3.13 3.14
+test-all: ## run all tests with every Python from 3.11 to 3.14 that is installed
+	@passed=; failed=; missing=; \
+	for version in $(VERSIONS); do \
+		if python$$version -c 'import venv, ensurepip' >/dev/null 2>&1; then \
+			echo "--- Python $$version"; \
+			if $(MAKE) --no-print-directory test VENV=.venv-$$version PYTHON=python$$version; \
+			then passed="$$passed $$version"; else failed="$$failed $$version"; fi; \
+		else missing="$$missing $$version"; fi; \
+	done; \
+	echo "passed:$${passed:- none}; failed:$${failed:- none}; not installed:$${missing:- none}"; \
+	test -z "$$failed" -a -n "$$passed"
 
 check: $(VENV)/.installed-dev ## format, lint, types, architecture and core tests: under 30 s
 	@$(BIN)/ruff format --check --quiet --output-format concise . || { echo "Some files are not formatted. Run: make format"; exit 1; }
@@ -55,7 +69,7 @@ format: $(VENV)/.installed-dev ## format the code and mend what ruff can mend
 	@$(BIN)/ruff check --fix .
 
 clean: ## remove .venv, caches and build results
-	rm -rf $(VENV) bench/peers/.venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VERSIONS:%=.venv-%) bench/peers/.venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A venv that could not be finished is removed: its python would look like a good one to the next make.

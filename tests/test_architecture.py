@@ -84,6 +84,19 @@ STATEMENT = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
+GIVES_WAY = frozenset({"sleep", "asyncio.sleep", "asyncio.wait", "rest", "_sleep_on", "_wait_here"})
+"""What always suspends the coroutine that awaits it, by the last part of its name: asyncio's own, a timer, a future just made.
+`gather`, `wait_for`, `shield`, a future, an event or a queue return at once where there is nothing to wait for.
+"""
+ALWAYS_GOES_ON: dict[str, str] = {
+    "runtime/engine.py:close": "the event is set exactly while the loop's condition is false",
+    "runtime/stage.py:_take_up": "each pass takes one coroutine from a queue, and passes end after HOLD_S",
+    "runtime/worker.py:work": "a pass that took fewer runs than it has room for rests; one that took some has asked the store",
+    "testing/simulator_hands.py:attend": "asking ends in an answer of the store, or the process is killed",
+    "testing/watching.py:_in_step": "each pass takes one call of a function that runs in a thread of its own",
+}
+"""Loops that await and may not suspend, and why none of them holds the event loop for ever."""
+
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 STORE_VERBS_MAX = 15
@@ -375,6 +388,101 @@ def every_module_opens_with_what_it_owns(root: Path) -> Iterator[str]:
 
 
 @rule
+def a_loop_that_awaits_lets_others_run(root: Path) -> Iterator[str]:
+    """An `await` need not suspend. A `while` whose awaits all return at once blocks the event loop for ever."""
+    for module in modules(root).values():
+        for function in nodes_of(module):
+            if not isinstance(function, ast.AsyncFunctionDef):
+                continue
+            place = f"{module.path}:{function.name}"
+            for loop in own_nodes(function):
+                if (
+                    isinstance(loop, ast.While)
+                    and any(isinstance(node, ast.Await) for node in own_nodes(loop))
+                    and place not in ALWAYS_GOES_ON
+                    and not Passes(loop).all_suspend()
+                ):
+                    yield f"{module.path}:{loop.lineno}: a pass of this loop may await nothing that suspends ({function.name})"
+
+
+def own_nodes(outer: ast.AST) -> Iterator[ast.AST]:
+    """Everything inside, without functions that are defined there."""
+    for node in ast.iter_child_nodes(outer):
+        if not isinstance(node, Function | ast.Lambda):
+            yield node
+            yield from own_nodes(node)
+
+
+class Passes:
+    """The ways through the body of one `while`: does each of them await something that suspends?"""
+
+    def __init__(self, loop: ast.While) -> None:
+        self._loop = loop
+        called = [node.func for node in own_nodes(loop) if isinstance(node, ast.Call)]
+        self._cleared = {
+            dotted(func.value) for func in called if isinstance(func, ast.Attribute) and func.attr == "clear"
+        }
+        self._continues_unsuspended = False
+
+    def all_suspend(self) -> bool:
+        ends = self._walk(self._loop.body, suspended=False)
+        return ends is not False and not self._continues_unsuspended
+
+    def _walk(self, body: Sequence[ast.stmt], *, suspended: bool) -> bool | None:
+        """Whether it has suspended when it comes to the end of this; None where it never comes there."""
+        for statement in body:
+            if isinstance(statement, ast.Return | ast.Raise | ast.Break):
+                return None
+            if isinstance(statement, ast.Continue):
+                self._continues_unsuspended |= not suspended
+                return None
+            after = self._through(statement, suspended=suspended)
+            if after is None:
+                return None
+            suspended = after
+        return suspended
+
+    def _through(self, statement: ast.stmt, *, suspended: bool) -> bool | None:
+        match statement:
+            case ast.If():
+                ways = [
+                    self._walk(branch, suspended=suspended) for branch in (statement.body, statement.orelse)
+                ]
+            case ast.Match():
+                ways = [self._walk(case.body, suspended=suspended) for case in statement.cases] + [suspended]
+            case ast.Try():
+                tried = self._walk([*statement.body, *statement.orelse], suspended=suspended)
+                ways = [
+                    tried,
+                    *(self._walk(handler.body, suspended=suspended) for handler in statement.handlers),
+                ]
+                ways = [
+                    way or self._walk(statement.finalbody, suspended=way) for way in ways if way is not None
+                ]
+            case ast.With() | ast.AsyncWith():
+                inside = self._walk(statement.body, suspended=suspended)
+                ways = [suspended if self._may_leave_early(statement) else inside]
+            case ast.For() | ast.AsyncFor() | ast.While():
+                ways = [suspended]  # perhaps it has no pass
+            case _:
+                ways = [suspended or any(map(self._suspends, (statement, *own_nodes(statement))))]
+        left = [way for way in ways if way is not None]
+        return all(left) if left else None
+
+    def _may_leave_early(self, statement: ast.With | ast.AsyncWith) -> bool:
+        return any("suppress" in ast.unparse(item.context_expr) for item in statement.items)
+
+    def _suspends(self, node: ast.AST) -> bool:
+        if not isinstance(node, ast.Await) or not isinstance(node.value, ast.Call):
+            return False
+        func = node.value.func
+        name = dotted(func)
+        if isinstance(func, ast.Attribute) and func.attr == "wait" and dotted(func.value) in self._cleared:
+            return True  # an event that was cleared at the top of the pass
+        return name in GIVES_WAY or (not name.startswith("asyncio.") and name.rpartition(".")[2] in GIVES_WAY)
+
+
+@rule
 def the_contract_of_a_store_is_short(root: Path) -> Iterator[str]:
     for module in modules(root).values():
         for node in nodes_of(module):
@@ -395,6 +503,16 @@ def the_contract_of_a_store_is_short(root: Path) -> Iterator[str]:
 def test_our_source_keeps_the_rule(check: Rule) -> None:
     breaches = list(check(SOURCE))
     assert not breaches, "\n" + "\n".join(breaches)
+
+
+def test_a_loop_that_is_excused_is_still_there() -> None:
+    there = {
+        f"{module.path}:{node.name}"
+        for module in modules(SOURCE).values()
+        for node in nodes_of(module)
+        if isinstance(node, ast.AsyncFunctionDef)
+    }
+    assert ALWAYS_GOES_ON.keys() - there == set()
 
 
 def test_our_source_is_what_is_read() -> None:
@@ -470,6 +588,35 @@ BREACHES: dict[Rule, list[tuple[str, str, str]]] = {
         ("core/fold.py", "x = 1\n" * 801, "801 lines, more than 800"),
         ("core/fold.py", "def f():\n" + "    x = 1\n" * 70, "f has 71 lines"),
     ],
+    a_loop_that_awaits_lets_others_run: [
+        (
+            "runtime/engine.py",
+            "async def stop(self):\n    while self.runners:\n        await asyncio.gather(*self.runners)",
+            "a pass of this loop may await nothing that suspends (stop)",
+        ),
+        (
+            "cli/a.py",
+            "async def f():\n    while True:\n        if x:\n            await sleep(1)",
+            "suspends (f)",
+        ),
+        (
+            "cli/a.py",
+            "async def f():\n    while True:\n        if x:\n            continue\n        await sleep(1)",
+            "(f)",
+        ),
+        (
+            "cli/a.py",
+            "async def f():\n    while x:\n        with suppress(E):\n            await sleep(1)",
+            "(f)",
+        ),
+        ("cli/a.py", "async def f():\n    while x:\n        for y in x:\n            await sleep(1)", "(f)"),
+        ("cli/a.py", "async def f():\n    while x:\n        await news.wait()", "(f)"),
+        (
+            "cli/a.py",
+            "async def f():\n    while x:\n        try:\n            await sleep(1)\n        except E:\n            pass",
+            "(f)",
+        ),
+    ],
     every_module_opens_with_what_it_owns: [
         ("core/fold.py", "x = 1", "core/fold.py: has no docstring"),
     ],
@@ -517,6 +664,21 @@ ALLOWED: dict[Rule, list[tuple[str, str]]] = {
     ],
     files_and_functions_are_small_enough_to_hold: [
         ("core/fold.py", "def f():\n" + "    x = 1\n" * 69),
+    ],
+    a_loop_that_awaits_lets_others_run: [
+        (
+            "cli/a.py",
+            "async def f():\n    while True:\n        if x:\n            return await g()\n        await self.rest(1)",
+        ),
+        (
+            "cli/a.py",
+            "async def f():\n    while x:\n        news.clear()\n        await g()\n        await news.wait()",
+        ),
+        ("cli/a.py", "async def f():\n    while x:\n        async def g():\n            await y"),
+        (
+            "cli/a.py",
+            "async def f():\n    while x:\n        if y:\n            await sleep(1)\n        else:\n            await rest()",
+        ),
     ],
     every_module_opens_with_what_it_owns: [
         ("core/fold.py", '"""What a log means."""'),

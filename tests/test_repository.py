@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from holdfast.storage.contract import RunStatus
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGETS = ("demo", "test", "check", "bench", "format", "clean")
+TARGETS = ("demo", "test", "test-all", "check", "bench", "format", "clean")
 
 # Written so that these lines do not match themselves.
 TRACES = {
@@ -141,3 +142,49 @@ def test_what_only_looks_like_a_trace_is_left_alone(text: str, tmp_path: Path) -
     subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
     (tmp_path / "notes.md").write_text(text, encoding="utf-8")
     assert list(traces(tmp_path)) == []
+
+
+# --- Python ------------------------------------------------------------------------------------------
+
+HANGS = {
+    "at 100 % of a core": "def test_it():\n    while True: pass\n",
+    "in a lock": "import threading\ndef test_it():\n    threading.Event().wait()\n",
+    "on an event loop": "import asyncio\nasync def hang():\n    while True: await asyncio.sleep(0)\n"
+    "def test_it():\n    asyncio.run(hang())\n",
+    "where no signal gets through": "from signal import *\ndef test_it():\n    pthread_sigmask(SIG_BLOCK, {SIGALRM})\n"
+    "    while True: pass\n",
+}
+
+
+@pytest.mark.parametrize("text", HANGS.values(), ids=HANGS)
+def test_a_test_that_hangs_fails_with_the_stacks_of_all_threads(text: str, tmp_path: Path) -> None:
+    """Failed by a signal; where that is swallowed (asyncio may) or does not get through, its process is ended later."""
+    beside = "import threading\ndef wait_beside(): threading.Event().wait()\n"
+    beside += "threading.Thread(target=wait_beside, daemon=True).start()\n"
+    (tmp_path / "test_hangs.py").write_text(beside + text, encoding="utf-8")
+    limits = ["-o", "timeout=0.5", "-o", "faulthandler_timeout=2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), *limits, str(tmp_path)],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    told = done.stdout + done.stderr
+    assert done.returncode == 1, told
+    assert "Timeout" in told
+    assert "wait_beside" in told
+    assert "test_it" in told
+
+
+def test_every_python_that_is_promised_is_listed_and_tried() -> None:
+    project = tomllib.loads(read("pyproject.toml"))["project"]
+    listed = [name.rpartition(" ")[2] for name in project["classifiers"] if re.search(r":: 3\.\d+$", name)]
+    assert listed == ["3.11", "3.12", "3.13", "3.14"]
+    assert project["requires-python"] == f">={listed[0]}"
+    assert f"VERSIONS := {' '.join(listed)}" in read("Makefile")
+
+
+def test_a_platform_that_is_not_supported_says_what_holdfast_needs() -> None:
+    ask = "import sys; sys.modules['fcntl'] = None\nimport holdfast"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: Holdfast needs a POSIX system")
+    assert "WSL" in done.stderr

@@ -3,6 +3,15 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+try:
+    import fcntl
+except ImportError:
+    raise ImportError(
+        "Holdfast needs a POSIX system: Linux, macOS or a BSD. On Windows, use it inside WSL (Windows Subsystem for Linux)."
+    ) from None
+else:
+    del fcntl
+
 from holdfast.core.graph import END, START, Flow, Graph, Retry
 from holdfast.core.state import add, append, merge
 from holdfast.errors import (

@@ -29,10 +29,15 @@ async def second(state):
 
 flow = graph.chain(START, "first", "second", END).compile()
 
+class Engine(hf.Engine):
+    def stop(self, reason="stopped"):
+        super().stop(reason)
+        print("stopping", flush=True)
+
 async def main():
     if sys.argv[2] == "own":
         signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
-    async with hf.Engine(sys.argv[1], grace=float(sys.argv[3])) as engine:
+    async with Engine(sys.argv[1], grace=float(sys.argv[3])) as engine:
         run = await engine.run(flow, {}, run_id="r1")
         print(run.status, flush=True)
 
@@ -56,7 +61,13 @@ class Program:
 
     def line(self) -> str:
         assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
+        told = self._process.stdout.readline().strip()
+        return told if told != "stopping" else self.line()
+
+    def until_it_stops(self) -> None:
+        """Until the signal has reached the engine: it comes to the main thread, and the next line of input to another one."""
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "stopping\n"
 
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
@@ -91,6 +102,7 @@ def test_nodes_get_grace_and_the_signal_is_passed_on(tmp_path, number, code):
 def test_a_node_that_ends_within_grace_is_recorded_and_nothing_new_starts(tmp_path):
     program = Program(tmp_path)
     program.signal(signal.SIGTERM)
+    program.until_it_stops()
     program.let_first_end()
     assert program.line() == "interrupted"
     assert program.ended() == 143

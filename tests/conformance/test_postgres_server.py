@@ -185,9 +185,10 @@ def test_a_missing_driver_says_which_extra_to_install():
     ask = (
         "import sys; sys.modules['psycopg'] = None\n"
         "from holdfast.storage.urls import open_store\n"
-        "open_store('postgresql://me:geheim@host/db')"
+        "open_store(sys.argv[1])"  # a traceback shows the lines of the program
     )
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False)
+    url = "postgresql://me:geheim@host/db"
+    done = subprocess.run([sys.executable, "-c", ask, url], capture_output=True, text=True, check=False)
     assert "holdfast[postgres]" in done.stderr.splitlines()[-1]
     assert "geheim" not in done.stderr
 

@@ -406,7 +406,7 @@ def returned(sketch: Sketch, calls: Counter) -> int:
 
 def for_random_flows(check, *, draw=nested, examples: int) -> None:
     """Hypothesis draws the seeds, and prints the one that fails. Of the flows at least 30 % must have a loop and 30 % a
-    join; 10 % something that is asked, and 2 % a node that is safe to fail.
+    join, and 10 % something that is asked. (Nodes that are safe to fail are rarer: they are counted over fixed seeds.)
     """
     seen = Counter()
 
@@ -414,17 +414,21 @@ def for_random_flows(check, *, draw=nested, examples: int) -> None:
     @given(st.integers(0, 2**32 - 1))
     def holds(seed: int) -> None:
         luck = random.Random(seed)
-        sketch = draw(luck) if luck.random() < 0.5 else attended(draw(luck), luck)
+        sketch = one_of(draw, luck)
         topology = Topology.of(sketch.definition())
         seen.update(all=1, loop=bool(topology.loops), join=bool(topology.joins))
-        seen.update(asked=bool(sketch.gated or sketch.questions), safe=bool(sketch.safe))
+        seen.update(asked=bool(sketch.gated or sketch.questions))
         check(sketch, luck)
 
     holds()
     assert seen["loop"] >= 0.3 * seen["all"], seen
     assert seen["join"] >= 0.3 * seen["all"], seen
     assert seen["asked"] >= 0.1 * seen["all"], seen
-    assert seen["safe"] >= 0.02 * seen["all"], seen
+
+
+def one_of(draw, luck: random.Random) -> Sketch:
+    """Half of the flows have something in them that is asked or safe to fail."""
+    return draw(luck) if luck.random() < 0.5 else attended(draw(luck), luck)
 
 
 def small(luck: random.Random) -> Sketch:
@@ -433,6 +437,12 @@ def small(luck: random.Random) -> Sketch:
         sketch = nested(luck, depth=2)
         if sum(sketch.visits.values()) <= 40:
             return sketch
+
+
+@pytest.mark.parametrize("draw", [nested, arbitrary, small])
+def test_flows_that_are_drawn_have_nodes_that_are_safe_to_fail(draw) -> None:
+    drawn = [one_of(draw, random.Random(seed)) for seed in range(300)]
+    assert sum(bool(sketch.safe) for sketch in drawn) >= 0.02 * len(drawn)
 
 
 @pytest.mark.parametrize("schedule", ["eager", "layered"])

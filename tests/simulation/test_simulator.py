@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ from holdfast.storage.contract import Store
 from holdfast.storage.queues import Queues
 from holdfast.storage.sqlite import SqliteStore
 from holdfast.storage.upkeep import Upkeep
-from holdfast.testing import simulate
+from holdfast.testing import simulate, simulator
+from holdfast.testing.event_loops import TRIED
 from holdfast.testing.simulator import report_of, schedule, simulate_random
 from holdfast.testing.simulator_faults import FaultyStore
 from holdfast.testing.simulator_loop import Killed, Loop, Luck, Stuck, World
@@ -103,6 +105,16 @@ def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
             check=True,
         )
         assert told.stdout.split() == here
+
+
+def test_the_same_seed_gives_the_same_trace_on_every_python() -> None:
+    """A change of the engine may change schedules. Then: python tests/simulation/traces.py > tests/simulation/traces.txt"""
+    kept = dict(line.split() for line in (HERE / "traces.txt").read_text().splitlines())
+    assert {seed: schedule(int(seed)).run().trace for seed in kept} == kept
+
+
+def test_this_python_is_among_those_that_were_tried() -> None:
+    assert TRIED[0] <= sys.version_info[:2] <= TRIED[-1], "try it, and add it to testing/event_loops.py"
 
 
 def test_what_the_environment_sets_does_not_reach_a_world(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,6 +299,28 @@ def test_a_world_in_which_nothing_will_ever_happen_is_stuck() -> None:
     with pytest.raises(Stuck, match="ever happen"):
         world.go_on(done.done)
     world.end()
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+def test_a_schedule_that_hangs_is_reported_with_its_seed_and_its_stack(swallows: bool, monkeypatch) -> None:
+    monkeypatch.setattr(simulator, "SCHEDULE_CPU_S", 0.2)
+    graph = Graph("hangs")
+
+    @graph.node
+    async def hang(state: dict) -> None:
+        while True:
+            try:
+                await asyncio.gather()
+            except Stuck:
+                if not swallows:
+                    raise
+                return
+
+    started = time.process_time()
+    report = simulate(graph.chain(START, hang, END).compile(), {}, seeds=[1])
+    assert time.process_time() - started < 10
+    assert "hung: it took 0.2 s of processor time" in str(report.violations[0])
+    assert "in hang" in str(report.violations[0])
 
 
 def test_a_world_that_goes_round_without_end_is_stuck() -> None:

@@ -37,6 +37,7 @@ from holdfast.storage.memory import MemoryStore
 from holdfast.storage.sqlite import SqliteStore
 from holdfast.testing.checker import check
 from holdfast.testing.clock import STARTS_AT, ManualClock
+from holdfast.testing.event_loops import forget
 from holdfast.testing.fakes import (
     Answer,
     Audience,
@@ -262,7 +263,7 @@ class _Life:
                 loop.call_soon(loop.stop)
                 loop.run_forever()
             for rest in left:
-                rest._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - nobody waits for it
+                forget(rest)
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             failpoints.install(None)

@@ -63,6 +63,8 @@ from holdfast.testing.simulator_loop import Killed, Loop, Luck, Stuck, World
 
 PATIENCE_S = 60.0
 """Of virtual time: no run takes that long once the faults are over."""
+SCHEDULE_CPU_S = 60.0
+"""Of processor time: a schedule takes some milliseconds, one that takes this long hangs."""
 _COLLECT_EVERY = 64
 _VERIFIED = 4
 """Of so many schedules one is folded from its first event and from its snapshots, and one is read by the checker. What was
@@ -432,7 +434,7 @@ class Schedule:
     def run(self) -> Outcome:
         """Play it, and look at what is left."""
         stuck: list[str] = []
-        with still(self.snapshot_every):
+        with still(self.snapshot_every), self.world.limited(SCHEDULE_CPU_S):
             watching.append(self.witness)
             try:
                 self._play()

@@ -13,48 +13,29 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import signal
+import threading
+import traceback
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from functools import partial
 from heapq import heappop, heappush
+from types import FrameType
 from typing import Any
 
 import msgspec
 
 from holdfast.testing.clock import STARTS_AT
+from holdfast.testing.event_loops import STEP, forget, running_loop, set_running_loop, stepping_outside
 
 TURNS_MAX = 4_000
 _CLOSINGS = 5
+_STACK_FRAMES = 12
 _NEVER = float("inf")
 _EventLoop: Any = asyncio.AbstractEventLoop
 """Untyped: most of what a loop could do has no place in a world without sockets, and is not written out."""
-
-
-def _step_type() -> type:
-    """What a task hands to `call_soon` when it begins: asyncio keeps its tasks in a weak set, and looking there is slow."""
-    steps: list[Any] = []
-
-    class Probe(_EventLoop):  # type: ignore[misc]
-        def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
-            steps.append(callback)
-
-        def get_debug(self) -> bool:
-            return False
-
-        def call_exception_handler(self, context: Any) -> None:
-            """Nobody has asked for it."""
-
-    async def nothing() -> None: ...
-
-    coroutine = nothing()
-    probe = asyncio.Task(coroutine, loop=Probe())
-    probe._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
-    coroutine.close()
-    return type(steps[0])
-
-
-_STEP = _step_type()
 
 
 class Luck(random.Random):
@@ -120,7 +101,7 @@ class Loop(_EventLoop):  # type: ignore[misc]
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
         handle = Handle(callback, args, copy_context() if context is None else context)
-        if type(callback) is _STEP:
+        if type(callback) is STEP:
             self._begun.append(callback.__self__)  # type: ignore[attr-defined]
         if not self.dead:
             self.ready.append(handle)
@@ -200,15 +181,15 @@ class Loop(_EventLoop):  # type: ignore[misc]
         with none, asyncio would make a real one, which nobody closes.
         """
         self.kill()
-        outer = asyncio._get_running_loop()  # noqa: SLF001
-        asyncio._set_running_loop(self)  # noqa: SLF001
+        outer = running_loop()
+        set_running_loop(self)
         try:
             for left in self._begun:
                 if not left.done():
-                    left._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+                    forget(left)
                     _close(left.get_coro())
         finally:
-            asyncio._set_running_loop(outer)  # noqa: SLF001
+            set_running_loop(outer)
         self._begun.clear()
 
 
@@ -237,16 +218,41 @@ class World:
         self.escaped: list[str] = []
         """Exceptions that came out of a callback: asyncio would have logged them."""
         self._turns_max = turns_max
+        self._hung: str | None = None
+        """Where it was when its time was over."""
+
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """End a world that hangs inside one callback: one that takes this much processor time raises `Stuck`, with the stack it
+        was found at. Nothing in a world waits for the machine, so processor time is the measure: a busy machine costs none.
+        Only the main thread can be interrupted; in another one there is no limit.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGVTALRM, partial(self._hang, seconds))
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 1.0)  # again each second: code in a loop may swallow the first
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+            signal.signal(signal.SIGVTALRM, before)
+
+    def _hang(self, seconds: float, _: int, frame: FrameType | None) -> None:
+        stack = "".join(traceback.format_stack(frame, _STACK_FRAMES)).rstrip()
+        self._hung = self._hung or f"hung: it took {seconds:g} s of processor time, and was here:\n{stack}"
+        self._turns_max = -1  # a task that swallows what is raised here gets no other turn
+        raise Stuck(self._hung)
 
     def go_on(self, over: Callable[[], bool], until: float = _NEVER, *, standing: Loop | None = None) -> None:
         """Give turns until it is over, or until a time at which nobody has anything to do. `standing`: a loop whose call is over
         at that time, whatever others have to do, and when it dies. Raises `Stuck`.
         """
-        outer = asyncio._get_running_loop()  # noqa: SLF001
+        outer = running_loop()
         try:
             self._give_turns(over, until, standing)
         finally:
-            asyncio._set_running_loop(outer)  # noqa: SLF001
+            set_running_loop(outer)
 
     def _give_turns(self, over: Callable[[], bool], until: float, standing: Loop | None) -> None:
         running = None
@@ -262,10 +268,10 @@ class World:
             if awake:
                 self.turns += 1
                 if self.turns > self._turns_max:
-                    raise Stuck(f"not over after {self._turns_max} turns")
+                    raise Stuck(self._hung or f"not over after {self._turns_max} turns")
                 loop = awake[0] if len(awake) == 1 else awake[int(luck.random() * len(awake))]
                 if loop is not running:
-                    asyncio._set_running_loop(loop)  # noqa: SLF001
+                    set_running_loop(loop)
                     running = loop
                 self._give_turn(loop, loop.ready)
             elif now >= until:
@@ -292,15 +298,11 @@ class World:
         """Let a loop stand still inside a call for so long, while the others go on. Raises `Killed` if it died meanwhile."""
         until = self.now + seconds
         loop.standing = True
-        inside = asyncio.current_task(loop)
-        if inside is not None:  # from Python 3.14 on, a thread is inside one task at a time
-            asyncio._leave_task(loop, inside)  # noqa: SLF001
         try:
-            self.go_on(bool, until, standing=loop)
+            with stepping_outside(loop):
+                self.go_on(bool, until, standing=loop)
         finally:
             loop.standing = False
-            if inside is not None:
-                asyncio._enter_task(loop, inside)  # noqa: SLF001
         if loop.dead:
             raise Killed
 
