@@ -43,7 +43,7 @@ test-all: ## run all tests with every Python from 3.11 to 3.14 that is installed
 			then passed="$$passed $$version"; else failed="$$failed $$version"; fi; \
 		else missing="$$missing $$version"; fi; \
 	done; \
-	echo "passed:$${passed:- none}; failed:$${failed:- none}; not installed:$${missing:- none}"; \
+	echo "passed:$${passed:- none}; failed:$${failed:- none}; not installed, or without venv:$${missing:- none}"; \
 	test -z "$$failed" -a -n "$$passed"
 
 check: $(VENV)/.installed-dev ## format, lint, types, architecture and core tests: under 30 s

@@ -91,8 +91,8 @@ GIVES_WAY = frozenset({"sleep", "asyncio.sleep", "asyncio.wait", "rest", "_sleep
 ALWAYS_GOES_ON: dict[str, str] = {
     "runtime/engine.py:close": "the event is set exactly while the loop's condition is false",
     "runtime/stage.py:_take_up": "each pass takes one coroutine from a queue, and passes end after HOLD_S",
-    "runtime/worker.py:work": "a pass that took fewer runs than it has room for rests; one that took some has asked the store",
-    "testing/simulator_hands.py:attend": "asking ends in an answer of the store, or the process is killed",
+    "runtime/worker.py:work": "a pass that took fewer runs than it has room for rests; another has waited for the store",
+    "testing/simulator_hands.py:attend": "asking rests until the store has answered, or the process is killed",
     "testing/watching.py:_in_step": "each pass takes one call of a function that runs in a thread of its own",
 }
 """Loops that await and may not suspend, and why none of them holds the event loop for ever."""
@@ -398,7 +398,9 @@ def a_loop_that_awaits_lets_others_run(root: Path) -> Iterator[str]:
             for loop in own_nodes(function):
                 if (
                     isinstance(loop, ast.While)
-                    and any(isinstance(node, ast.Await) for node in own_nodes(loop))
+                    and any(
+                        isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith) for node in own_nodes(loop)
+                    )
                     and place not in ALWAYS_GOES_ON
                     and not Passes(loop).all_suspend()
                 ):
@@ -450,7 +452,7 @@ class Passes:
                 ]
             case ast.Match():
                 ways = [self._walk(case.body, suspended=suspended) for case in statement.cases] + [suspended]
-            case ast.Try():
+            case ast.Try() | ast.TryStar():
                 tried = self._walk([*statement.body, *statement.orelse], suspended=suspended)
                 ways = [
                     tried,
@@ -465,20 +467,21 @@ class Passes:
             case ast.For() | ast.AsyncFor() | ast.While():
                 ways = [suspended]  # perhaps it has no pass
             case _:
-                ways = [suspended or any(map(self._suspends, (statement, *own_nodes(statement))))]
+                # Only an await that is the whole of a statement's value surely takes place: `y and await sleep(1)` need not.
+                ways = [suspended or self._suspends(getattr(statement, "value", None))]
         left = [way for way in ways if way is not None]
         return all(left) if left else None
 
     def _may_leave_early(self, statement: ast.With | ast.AsyncWith) -> bool:
         return any("suppress" in ast.unparse(item.context_expr) for item in statement.items)
 
-    def _suspends(self, node: ast.AST) -> bool:
+    def _suspends(self, node: ast.AST | None) -> bool:
         if not isinstance(node, ast.Await) or not isinstance(node.value, ast.Call):
             return False
         func = node.value.func
         name = dotted(func)
         if isinstance(func, ast.Attribute) and func.attr == "wait" and dotted(func.value) in self._cleared:
-            return True  # an event that was cleared at the top of the pass
+            return True  # an event that each pass clears
         return name in GIVES_WAY or (not name.startswith("asyncio.") and name.rpartition(".")[2] in GIVES_WAY)
 
 
@@ -611,6 +614,8 @@ BREACHES: dict[Rule, list[tuple[str, str, str]]] = {
         ),
         ("cli/a.py", "async def f():\n    while x:\n        for y in x:\n            await sleep(1)", "(f)"),
         ("cli/a.py", "async def f():\n    while x:\n        await news.wait()", "(f)"),
+        ("cli/a.py", "async def f():\n    while x:\n        y and await sleep(1)", "(f)"),
+        ("cli/a.py", "async def f():\n    while x:\n        async for y in z: pass", "(f)"),
         (
             "cli/a.py",
             "async def f():\n    while x:\n        try:\n            await sleep(1)\n        except E:\n            pass",

@@ -65,7 +65,7 @@ class Program:
         return told if told != "stopping" else self.line()
 
     def until_it_stops(self) -> None:
-        """Until the signal has reached the engine: it comes to the main thread, and the next line of input to another one."""
+        """Until the signal has reached the engine: it arrives in the main thread, the next line of input in another one."""
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "stopping\n"
 

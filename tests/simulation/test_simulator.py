@@ -113,7 +113,7 @@ def test_the_same_seed_gives_the_same_trace_on_every_python() -> None:
     assert {seed: schedule(int(seed)).run().trace for seed in kept} == kept
 
 
-def test_this_python_is_among_those_that_were_tried() -> None:
+def test_this_python_is_not_beyond_those_that_were_tried() -> None:
     assert TRIED[0] <= sys.version_info[:2] <= TRIED[-1], "try it, and add it to testing/event_loops.py"
 
 
@@ -311,7 +311,9 @@ def test_a_schedule_that_hangs_is_reported_with_its_seed_and_its_stack(swallows:
         while True:
             try:
                 await asyncio.gather()
-            except Stuck:
+            except Exception:
+                continue
+            except BaseException:
                 if not swallows:
                     raise
                 return

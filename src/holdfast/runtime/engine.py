@@ -234,10 +234,10 @@ class Engine(Working):
         services = self._services
         if self._runners or self._worker is not None:
             self.stop("engine closed")
-            while self._runners:  # a run may have begun since the event was set
-                await self._idle.wait()
             if self._worker is not None:
                 await self._worker.left.wait()
+            while self._runners:  # a run may have begun since the event was set
+                await self._idle.wait()
         if self._poller is not None:
             self._poller.cancel()
         if self._ear is not None:

@@ -162,8 +162,10 @@ class Worker:
         finally:
             if self._ear is not None:
                 self._ear.leave(self._news)
-            await asyncio.gather(*self._going.values(), return_exceptions=True)
-            self.left.set()
+            try:
+                await asyncio.gather(*self._going.values(), return_exceptions=True)
+            finally:  # also when it is cancelled once more: closing the engine waits for this
+                self.left.set()
         if self._fault is not None:
             raise self._fault
 
@@ -244,7 +246,8 @@ class Worker:
         if self._stopping() or run_id in self._going:
             self._release(run_id, taken.lease.fence)
             return
-        self._going[run_id] = asyncio.ensure_future(self._carried(taken))
+        # Not by the loop's factory: one that starts tasks at once (Python 3.12) would end this one before it is noted.
+        self._going[run_id] = asyncio.Task(self._carried(taken), loop=asyncio.get_running_loop())
 
     async def _carried(self, taken: Taken) -> None:
         run_id = taken.lease.run_id

@@ -15,7 +15,8 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
-from typing import Any
+
+from holdfast.testing.event_loops import is_idle
 
 STARTS_AT = 1_700_000_000.0
 
@@ -111,7 +112,7 @@ class ManualClock:
 
     def _jump_when_idle(self, loop: asyncio.AbstractEventLoop) -> None:
         """Goes round with the loop as long as timers wait, and moves the clock when it finds itself alone."""
-        if _is_idle(loop):
+        if is_idle(loop):
             self.advance_to_next()
         if self.next_at is None:
             self._watched = None  # the next `call_at` watches again
@@ -122,8 +123,3 @@ class ManualClock:
 def _ring(timer: ManualTimer) -> None:
     if timer.waits:
         timer.call()
-
-
-def _is_idle(loop: Any) -> bool:
-    """Whether nothing but the caller is ready to run. asyncio has no public word for it; every version of it has this queue."""
-    return not loop._ready  # noqa: SLF001

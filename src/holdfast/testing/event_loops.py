@@ -1,9 +1,9 @@
-"""What Holdfast has to know of the inside of asyncio, in one place: which task a thread is in, and how a task is forgotten.
+"""What the simulator and the manual clock need to know of the inside of asyncio, in one place.
 
-A simulated world plays several processes in one thread, and drops some of them in the middle. asyncio's documented functions
-for those who write event loops go nearly all the way (`_set_running_loop`, `_enter_task`, `_leave_task`); two things they do
-not give are taken from its inside: what a task hands to `call_soon`, and the flag that keeps a dropped task from complaining.
-Both have been the same in every Python in `TRIED`; a Python that is not listed there has to be tried first.
+A simulated world plays several processes in one thread, and drops some of them in the middle. asyncio documents how a task
+is entered and left (`_enter_task`, `_leave_task`), for those who write event loops. It does not document the loop that a thread
+runs, what a task hands to `call_soon`, the flag that keeps a dropped task from complaining, and the queue of what is ready.
+These have been the same in every Python in `TRIED`; a Python that is not listed there has to be tried first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 TRIED = ((3, 11), (3, 13), (3, 14))
-"""The versions of Python under which the simulator was seen to play the same schedules. 3.12 is like 3.13 in all of this."""
+"""The versions of Python under which the simulator was seen to play the same schedules; 3.12 lies between two of them."""
 
 running_loop = asyncio._get_running_loop  # noqa: SLF001
 set_running_loop = asyncio._set_running_loop  # noqa: SLF001
@@ -46,6 +46,11 @@ def _find_step_type() -> type:
 def forget(task: asyncio.Task[Any]) -> None:
     """Let a pending task be dropped without a complaint in the log."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def is_idle(loop: Any) -> bool:
+    """Whether nothing but the caller is ready to run on an event loop of asyncio's."""
+    return not loop._ready  # noqa: SLF001
 
 
 STEP: type = _find_step_type()

@@ -59,7 +59,7 @@ from holdfast.testing.simulator_flows import (
     witnessed,
 )
 from holdfast.testing.simulator_hands import Answers, Hand, Subject, answers_of
-from holdfast.testing.simulator_loop import Killed, Loop, Luck, Stuck, World
+from holdfast.testing.simulator_loop import Hung, Killed, Loop, Luck, Stuck, World
 
 PATIENCE_S = 60.0
 """Of virtual time: no run takes that long once the faults are over."""
@@ -145,8 +145,9 @@ def simulate(
     not complete without faults is the only thing reported then.
 
     Nodes must do nothing but compute and wait by asyncio or their context: in a simulated world there are no threads and no
-    sockets. `answers` are found by the name of the node that asks: a value, a list (one for each iteration of the node) or a
-    function of the question; or all are given by a function, `answers(node, iteration, options)`. By default the first option is
+    sockets. A schedule that takes a minute of processor time (`SCHEDULE_CPU_S`) is reported as hung, with its stack.
+    `answers` are found by the name of the node that asks: a value, a list (one for each iteration of the node) or a function
+    of the question; or all are given by a function, `answers(node, iteration, options)`. By default the first option is
     taken, `approve` and `retry` before others. `signals` are what the run is told. Raises `StateError` for a wrong input,
     `AnswerRefused` and `SettingError` for what nobody could be told.
     """
@@ -164,7 +165,10 @@ def simulate(
     calm, expected = _played(Schedule(0, [subject], calm=True, **told))
     if calm.violations:
         need = "What it needs is given with answers=, signals= and resources="
-        wrong = [f"without any fault: {text}. {need}" for text in calm.violations]
+        wrong = [
+            f"without any fault: {text}" + ("" if text.startswith("hung:") else f". {need}")
+            for text in calm.violations
+        ]
         return report_of([msgspec.structs.replace(calm, violations=wrong)])
     outcomes: list[Outcome] = []
     for seed in seeds:
@@ -438,7 +442,7 @@ class Schedule:
             watching.append(self.witness)
             try:
                 self._play()
-            except Stuck as fault:
+            except (Stuck, Hung) as fault:
                 stuck.append(f"{fault}; {self._standing()}")
             finally:
                 watching.pop()

@@ -58,6 +58,14 @@ class Stuck(Exception):
     """The world goes round and round, or nothing in it will ever happen again."""
 
 
+class Hung(BaseException):
+    """Raised inside a callback that has used up its processor time. A node that catches every `Exception` must not catch this."""
+
+
+def _make_plain(loop: Any, coro: Any, **options: Any) -> asyncio.Task[Any]:
+    return asyncio.Task(coro, loop=loop, **options)
+
+
 class Handle(msgspec.Struct, eq=False):
     """A call that is waiting for its turn, or for its time. A world makes hundreds: a struct is made without a frame."""
 
@@ -125,15 +133,10 @@ class Loop(_EventLoop):  # type: ignore[misc]
     def time(self) -> float:
         return self.world.now
 
-    def create_task(
-        self, coro: Any, *, name: str | None = None, context: Context | None = None
-    ) -> asyncio.Task[Any]:
-        if self._factory is not None:
-            made: asyncio.Task[Any] = (
-                self._factory(self, coro) if context is None else self._factory(self, coro, context=context)
-            )
-            return made
-        return asyncio.Task(coro, loop=self, name=name, context=context)
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        """`options`: name and context; from Python 3.14 on also eager_start."""
+        made: asyncio.Task[Any] = (self._factory or _make_plain)(self, coro, **options)
+        return made
 
     def _make_with(self, factory: Any) -> None:
         self._factory = factory
@@ -224,25 +227,28 @@ class World:
     @contextmanager
     def limited(self, seconds: float) -> Iterator[None]:
         """End a world that hangs inside one callback: one that takes this much processor time raises `Stuck`, with the stack it
-        was found at. Nothing in a world waits for the machine, so processor time is the measure: a busy machine costs none.
-        Only the main thread can be interrupted; in another one there is no limit.
+        was found at. Nothing in a world should wait for the machine, so processor time is the measure: a busy machine costs
+        none. There is no limit for code that blocks without computing, that catches every `BaseException` in a loop, or that
+        runs in another thread than the main one.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = signal.signal(signal.SIGVTALRM, partial(self._hang, seconds))
-        signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 1.0)  # again each second: code in a loop may swallow the first
+        # Again each second: code in a loop may swallow the first.
+        outer = signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 1.0)
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-            signal.signal(signal.SIGVTALRM, before)
+            signal.signal(signal.SIGVTALRM, signal.SIG_DFL if before is None else before)
+            signal.setitimer(signal.ITIMER_VIRTUAL, *outer)
 
     def _hang(self, seconds: float, _: int, frame: FrameType | None) -> None:
         stack = "".join(traceback.format_stack(frame, _STACK_FRAMES)).rstrip()
         self._hung = self._hung or f"hung: it took {seconds:g} s of processor time, and was here:\n{stack}"
         self._turns_max = -1  # a task that swallows what is raised here gets no other turn
-        raise Stuck(self._hung)
+        raise Hung(self._hung)
 
     def go_on(self, over: Callable[[], bool], until: float = _NEVER, *, standing: Loop | None = None) -> None:
         """Give turns until it is over, or until a time at which nobody has anything to do. `standing`: a loop whose call is over
@@ -251,6 +257,8 @@ class World:
         outer = running_loop()
         try:
             self._give_turns(over, until, standing)
+        except Hung as hung:
+            raise Stuck(self._hung) from hung
         finally:
             set_running_loop(outer)
 
@@ -287,7 +295,7 @@ class World:
                 continue
             try:
                 handle.context.run(handle.call, *handle.args)
-            except Killed:
+            except (Killed, Hung):
                 pass
             except Exception as fault:  # noqa: BLE001 - a defect, and told as one
                 self.escaped.append(f"{loop.name}: {type(fault).__name__}: {fault}")
