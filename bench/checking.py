@@ -24,7 +24,7 @@ from holdfast.core import events
 from holdfast.core.events import Changes, Event
 from holdfast.storage.contract import Append, Holder, NewRun, View
 from holdfast.storage.rows import SALT_BYTES, seal
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.checker import check
 
 NODES = ("plan", "write", "read", "judge")

@@ -17,8 +17,8 @@ import holdfast
 from bench.workloads import chain_flow, count_async
 from holdfast import Engine, Flow
 from holdfast.storage.contract import Store
-from holdfast.storage.memory import MemoryStore
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.sqlite.store import SqliteStore
 
 SOURCE = str(Path(holdfast.__file__).parent)
 

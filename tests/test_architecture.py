@@ -20,25 +20,28 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "holdfast"
 
 # --- what is allowed ---------------------------------------------------------------------------------
 
-ENGINE = frozenset({"errors", "core", "storage", "runtime"})
+BELOW_PLAN = frozenset({"errors", "core", "storage", "reading", "upkeep", "documents", "runtime"})
 ROOMS: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "core": frozenset({"errors"}),
     "storage": frozenset({"errors", "core"}),
-    "runtime": frozenset({"errors", "core", "storage"}),
-    "testing": ENGINE,
-    "plan": ENGINE | {"holdfast"},
-    "adapters": ENGINE | {"holdfast"},
-    "server": ENGINE | {"holdfast"},
-    "cli": ENGINE | {"holdfast"},
+    "reading": frozenset({"errors", "core", "storage"}),
+    "upkeep": frozenset({"errors", "core", "storage", "reading"}),
+    "documents": frozenset({"errors", "core", "storage", "reading"}),
+    "runtime": BELOW_PLAN - {"runtime"},
+    "testing": BELOW_PLAN,
+    "plan": BELOW_PLAN | {"holdfast"},
+    "adapters": BELOW_PLAN | {"holdfast"},
+    "server": BELOW_PLAN | {"holdfast", "plan", "adapters"},
+    "cli": BELOW_PLAN | {"holdfast", "plan", "adapters"},
     "__main__": frozenset({"cli"}),
 }
 """Room -> the rooms it may import beside itself; `holdfast` is the public face, which may import them all."""
 
 PACKAGES: dict[str, tuple[str, ...]] = {
     "msgspec": ("",),
-    "apsw": ("storage/sqlite.py", "testing/checked.py"),
-    "zstandard": ("storage/rows.py", "storage/blobs.py", "storage/archives.py", "testing/checked.py"),
+    "apsw": ("storage/sqlite/store.py", "testing/checked.py"),
+    "zstandard": ("storage/rows.py", "storage/blobs.py", "storage/files/archives.py", "testing/checked.py"),
     "typer": ("cli/",),
     "rich": ("cli/",),
     "pytest": ("testing/",),
@@ -90,7 +93,7 @@ GIVES_WAY = frozenset({"sleep", "asyncio.sleep", "asyncio.wait", "rest", "_sleep
 """
 ALWAYS_GOES_ON: dict[str, str] = {
     "runtime/engine.py:close": "the event is set exactly while the loop's condition is false",
-    "runtime/stage.py:_take_up": "each pass takes one coroutine from a queue, and passes end after HOLD_S",
+    "runtime/calls/shared_task.py:_take_up": "each pass takes one coroutine from a queue, and passes end after HOLD_S",
     "runtime/worker.py:work": "a pass that took fewer runs than it has room for rests; another has waited for the store",
     "testing/simulator_hands.py:attend": "asking rests until the store has answered, or the process is killed",
     "testing/watching.py:_in_step": "each pass takes one call of a function that runs in a thread of its own",
@@ -530,9 +533,9 @@ BREACHES: dict[Rule, list[tuple[str, str, str]]] = {
         ("core/fold.py", "from ..runtime.engine import Engine", "holdfast.runtime.engine"),
         ("core/fold.py", "from .. import Engine", "core may not import holdfast"),
         ("errors.py", "import holdfast.core.events", "errors may not import holdfast.core.events"),
-        ("storage/sqlite.py", "def f():\n    from holdfast.cli import main", "holdfast.cli"),
+        ("storage/sqlite/store.py", "def f():\n    from holdfast.cli import main", "holdfast.cli"),
         (
-            "storage/sqlite.py",
+            "storage/sqlite/store.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from holdfast.runtime import engine",
             "storage may not import holdfast.runtime",
         ),
@@ -553,12 +556,12 @@ BREACHES: dict[Rule, list[tuple[str, str, str]]] = {
         ("core/fold.py", "import datetime\ndatetime.datetime.now()", "core reads a clock"),
         ("core/fold.py", "from datetime import date as d\nd.today()", "datetime.date.today"),
         ("core/fold.py", "import time\ndef f(c=time.time): ...", "core reads a clock"),
-        ("storage/sqlite.py", "import time as t\ndef f():\n    t.time()", "time.time"),
-        ("storage/sqlite.py", "import time\ndef f(at=time.time()): ...", "time.time"),
+        ("storage/sqlite/store.py", "import time as t\ndef f():\n    t.time()", "time.time"),
+        ("storage/sqlite/store.py", "import time\ndef f(at=time.time()): ...", "time.time"),
         ("cli/show.py", "from time import monotonic\nmonotonic()", "time.monotonic"),
     ],
     each_package_has_its_place: [
-        ("runtime/run.py", "import apsw", "apsw is imported only in storage/sqlite.py"),
+        ("runtime/run.py", "import apsw", "apsw is imported only in storage/sqlite/store.py"),
         ("core/codec.py", "import zstandard", "zstandard is imported only in storage/rows.py"),
         ("runtime/run.py", "from rich.table import Table", "rich is imported only in cli/"),
         ("runtime/run.py", "import typer", "typer is imported only in cli/"),
@@ -566,7 +569,7 @@ BREACHES: dict[Rule, list[tuple[str, str, str]]] = {
     ],
     data_never_becomes_code: [
         ("storage/blobs.py", "import pickle", "pickle is not used"),
-        ("storage/sqlite.py", "import sqlite3", "sqlite3 is not used"),
+        ("storage/sqlite/store.py", "import sqlite3", "sqlite3 is not used"),
         ("plan/guards.py", "eval('1 + 1')", "eval() is not used"),
     ],
     sql_stays_in_storage: [
@@ -649,15 +652,15 @@ ALLOWED: dict[Rule, list[tuple[str, str]]] = {
     ],
     only_the_runtime_reads_a_clock: [
         ("runtime/run.py", "import time\ntime.monotonic()"),
-        ("storage/sqlite.py", "import time\ndef f(*, clock=time.time): clock()"),
+        ("storage/sqlite/store.py", "import time\ndef f(*, clock=time.time): clock()"),
         ("cli/show.py", "from datetime import datetime\ndatetime.fromtimestamp(0)"),
     ],
     each_package_has_its_place: [
         ("cli/show.py", "import rich.table, typer, msgspec, json\nfrom holdfast import errors"),
-        ("storage/postgres.py", "import psycopg"),
+        ("storage/postgres/store.py", "import psycopg"),
     ],
     sql_stays_in_storage: [
-        ("storage/sqlite.py", "q = 'select 1 from runs'"),
+        ("storage/sqlite/store.py", "q = 'select 1 from runs'"),
         ("cli/show.py", '"""Select a run from the list."""\nq = "update the run and set a label"'),
     ],
     tasks_and_jobs_are_called_nodes_and_runs: [
@@ -740,9 +743,12 @@ def test_two_ways_to_the_same_module_are_no_circle(tmp_path: Path) -> None:
 
 
 def test_an_optional_package_belongs_to_one_file(tmp_path: Path) -> None:
-    files = {"storage/postgres.py": "import psycopg", "storage/pool.py": "from psycopg.rows import dict_row"}
+    files = {
+        "storage/postgres/store.py": "import psycopg",
+        "storage/pool.py": "from psycopg.rows import dict_row",
+    }
     (breach,) = each_package_has_its_place(plant(tmp_path, files))
-    assert breach == "psycopg is optional and imported in 2 files: storage/pool.py, storage/postgres.py"
+    assert breach == "psycopg is optional and imported in 2 files: storage/pool.py, storage/postgres/store.py"
 
 
 def test_every_rule_has_a_tree_that_breaches_it() -> None:

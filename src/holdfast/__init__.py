@@ -37,7 +37,9 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.runtime.assets import Asset, NotDurable
+    from holdfast.documents.assets import Asset, NotDurable
+    from holdfast.reading.chunks import Chunk
+    from holdfast.reading.views import Run
     from holdfast.runtime.blocking import (
         answer,
         cancel,
@@ -58,10 +60,8 @@ if TYPE_CHECKING:
         state,
         wait,
     )
-    from holdfast.runtime.context import BlockingContext, Context
+    from holdfast.runtime.calls.context import BlockingContext, Context
     from holdfast.runtime.engine import Engine
-    from holdfast.runtime.streams import Chunk
-    from holdfast.runtime.views import Run
 
 __version__ = "0.1.0"
 
@@ -121,8 +121,8 @@ __all__ = [
 ]
 
 _LATER = {
-    "Asset": "runtime.assets",
-    "NotDurable": "runtime.assets",
+    "Asset": "documents.assets",
+    "NotDurable": "documents.assets",
     "answer": "runtime.blocking",
     "cancel": "runtime.blocking",
     "checkpoints": "runtime.blocking",
@@ -141,11 +141,11 @@ _LATER = {
     "start": "runtime.blocking",
     "state": "runtime.blocking",
     "wait": "runtime.blocking",
-    "BlockingContext": "runtime.context",
-    "Context": "runtime.context",
+    "BlockingContext": "runtime.calls.context",
+    "Context": "runtime.calls.context",
     "Engine": "runtime.engine",
-    "Chunk": "runtime.streams",
-    "Run": "runtime.views",
+    "Chunk": "reading.chunks",
+    "Run": "reading.views",
 }
 """Names that need the engine, and where they are: whoever only defines flows does not wait for it."""
 

@@ -19,11 +19,11 @@ import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.core.events import Encoded
 from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreUnusable
-from holdfast.runtime import verification
+from holdfast.reading import verification
 from holdfast.storage.contract import Append, View
 from holdfast.storage.holder import this_process
 from holdfast.storage.rows import seal
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
 
 PROGRAM = Path(__file__).parent / "programs" / "pages.py"
 PAGES = 40

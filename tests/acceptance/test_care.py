@@ -19,13 +19,13 @@ from command_line import Cli, caller, furnish
 from holdfast.cli import flow_files
 from holdfast.cli.exits import Exit
 from holdfast.errors import FenceLost
-from holdfast.runtime import verification
+from holdfast.reading import verification
 from holdfast.storage.contract import Query
 from holdfast.storage.failpoints import FAILPOINTS, OF_UPKEEP
+from holdfast.storage.files.restoring import back_up, restore
 from holdfast.storage.holder import this_process
-from holdfast.storage.postgres import PostgresStore
-from holdfast.storage.restoring import back_up, restore
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.postgres.store import PostgresStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import Log
 from postgres_server import PostgresServer, _binaries
 

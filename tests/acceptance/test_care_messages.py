@@ -15,8 +15,8 @@ import pytest
 from command_line import Cli, Ended, caller, furnish
 from holdfast.cli.exits import Exit
 from holdfast.errors import StoreError
-from holdfast.storage import postgres_upkeep
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.postgres import upkeep as postgres_upkeep
+from holdfast.storage.sqlite.store import SqliteStore
 
 FLOW = """
 from dataclasses import dataclass, field

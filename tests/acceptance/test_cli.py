@@ -21,8 +21,8 @@ from holdfast.cli.app import FAMILIES
 from holdfast.cli.commands import app
 from holdfast.cli.exits import OF_STATUSES, Exit, code_of
 from holdfast.cli.progress import Display, Stop, _Watch
+from holdfast.reading.views import EventView
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.views import EventView
 from holdfast.storage.contract import STATUSES
 from holdfast.storage.holder import this_process
 

@@ -14,11 +14,11 @@ import pytest
 from command_line import Cli, caller, furnish
 from holdfast.cli.exits import Exit
 from holdfast.errors import SettingError
-from holdfast.runtime import doctor
 from holdfast.storage import urls
-from holdfast.storage.postgres import PostgresStore
-from holdfast.storage.postgres_address import Address
-from holdfast.storage.restoring import back_up, restore
+from holdfast.storage.files.restoring import back_up, restore
+from holdfast.storage.postgres.address import Address
+from holdfast.storage.postgres.store import PostgresStore
+from holdfast.upkeep import doctor
 from postgres_server import PostgresServer, _binaries, drop_schema, execute, schema_for, shared_url
 
 ROOT = Path(__file__).resolve().parents[2]

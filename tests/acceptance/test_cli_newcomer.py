@@ -17,7 +17,7 @@ from command_line import Cli, caller, furnish
 from holdfast import END, START, Graph
 from holdfast.cli import screen, told
 from holdfast.cli.exits import Exit
-from holdfast.runtime.streams import Chunk
+from holdfast.reading.chunks import Chunk
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -20,8 +20,8 @@ from holdfast.cli.standing import choices, form
 from holdfast.cli.story import Story
 from holdfast.core.events import KINDS
 from holdfast.core.run_state import Question
-from holdfast.runtime.streams import Chunk
-from holdfast.runtime.views import EventView
+from holdfast.reading.chunks import Chunk
+from holdfast.reading.views import EventView
 
 ROOT = Path(__file__).resolve().parents[2]
 

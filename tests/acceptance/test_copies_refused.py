@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from holdfast.errors import SettingError, StoreFull, StoreUnusable
-from holdfast.storage import copies
 from holdfast.storage.contract import Store
-from holdfast.storage.restoring import back_up, restore
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.files import copies
+from holdfast.storage.files.restoring import back_up, restore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.urls import open_store
 from holdfast.testing.appends import Log
 from postgres_server import _binaries, drop_schema, schema_for, shared_url

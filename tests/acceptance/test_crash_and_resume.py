@@ -20,9 +20,9 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.runtime import verification
+from holdfast.reading import verification
 from holdfast.storage.contract import RunRow
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
 
 PROGRAM = Path(__file__).parent / "programs" / "steps.py"
 RUN_ID = "steps"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import demo
-from holdfast.runtime.views import EventView
+from holdfast.reading.views import EventView
 
 ROOT = Path(__file__).resolve().parents[2]
 

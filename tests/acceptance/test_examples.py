@@ -23,9 +23,9 @@ import pytest
 import holdfast as hf
 from holdfast.core.events import Stored
 from holdfast.errors import RunNotFound
-from holdfast.runtime import verification
+from holdfast.reading import verification
 from holdfast.storage.rows import open_row
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NAMES = sorted(file.stem for file in EXAMPLES.glob("*.py"))

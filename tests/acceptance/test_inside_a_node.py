@@ -26,10 +26,10 @@ import pytest
 import holdfast as hf
 from holdfast.core.events import Stored
 from holdfast.errors import RunNotFound
-from holdfast.runtime import verification
-from holdfast.runtime.streams import spilled_chunks
+from holdfast.reading import verification
+from holdfast.reading.chunks import spilled_chunks
 from holdfast.storage.rows import open_row
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
 
 PROGRAM = Path(__file__).parent / "programs" / "inside.py"
 KILLED = -signal.SIGKILL

@@ -23,10 +23,10 @@ import pytest
 
 from holdfast.core.events import Stored
 from holdfast.errors import RunNotFound
-from holdfast.runtime import history, verification
+from holdfast.reading import history, verification
 from holdfast.storage.failpoints import FAILPOINTS, OF_UPKEEP
 from holdfast.storage.rows import open_row
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
 
 PROGRAM = Path(__file__).parent / "programs" / "report.py"
 RUN_ID = "report"

@@ -16,9 +16,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.core.definition import Definition
-from holdfast.runtime import places, receipts
+from holdfast.documents import receipts, run_folder
 from holdfast.storage.rows import open_row
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
 
 PROGRAM = Path(__file__).parent / "programs" / "filed.py"
 PATIENCE_S = 60
@@ -34,7 +34,7 @@ class Desk:
     def __init__(self, folder: Path) -> None:
         self.store = folder / "runs.db"
         self.base = folder / "base"
-        self.folder = places.run_folder(self.base, "filed", "filed")
+        self.folder = run_folder.run_folder(self.base, "filed", "filed")
 
     def call(self, verb: str, *options: str, store: str = "") -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(PROGRAM), verb, store or str(self.store), str(self.base), *options]
@@ -102,7 +102,7 @@ def test_a_process_killed_between_commit_and_receipt_owes_it_to_the_next_one(des
     resumed = desk.call("resume")
     assert (resumed.returncode, resumed.stdout) == (0, "completed\n"), resumed.stderr
     assert desk.stands() == desk.by_the_log()
-    assert not list(desk.base.rglob(f"{places.TEMPORARY}*"))
+    assert not list(desk.base.rglob(f"{run_folder.TEMPORARY}*"))
 
 
 def test_a_node_that_died_leaves_its_files_and_an_interrupted_receipt(desk: Desk) -> None:
@@ -181,7 +181,7 @@ def test_commands_that_execute_take_a_run_base_and_those_that_look_write_nothing
     )
     ran = desk.holdfast("run", str(flow), "--run-id", "s", "--run-base", str(desk.base))
     assert ran.returncode == 0, ran.stderr
-    folder = places.run_folder(desk.base, "s", "small")
+    folder = run_folder.run_folder(desk.base, "s", "small")
     assert json.loads((folder / "receipts" / "only-engine.json").read_bytes())["status"] == "succeeded"
     (folder / "receipts" / "only-engine.json").unlink()
     assert desk.holdfast("show", "s", HOLDFAST_RUN_BASE=str(desk.base)).returncode == 0

@@ -13,14 +13,14 @@ import pytest
 
 from holdfast.errors import StoreError
 from holdfast.storage.contract import Query
+from holdfast.storage.files.restoring import back_up, restore
 from holdfast.storage.holder import this_process
-from holdfast.storage.postgres import PostgresStore
+from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.queues import FENCE_STEP
-from holdfast.storage.restoring import back_up, restore
 from holdfast.testing.appends import Log
 from postgres_server import PostgresServer, _binaries, execute
 
-RESTORE = "import sys; from holdfast.storage.restoring import restore; restore(*sys.argv[1:])"
+RESTORE = "import sys; from holdfast.storage.files.restoring import restore; restore(*sys.argv[1:])"
 DEADLY = """#!/bin/sh
 # Stands for a program of PostgreSQL: does what it does, and kills who called it before, within or after the N-th call.
 exec 9> {ended}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import SchemaTooNew, StoreError, StoreUnusable
-from holdfast.storage.postgres import PostgresStore
-from holdfast.storage.restoring import back_up, restore
+from holdfast.storage.files.restoring import back_up, restore
+from holdfast.storage.postgres.store import PostgresStore
 from postgres_server import PostgresServer, _binaries, execute
 
 

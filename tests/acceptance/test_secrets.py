@@ -14,7 +14,7 @@ from holdfast.cli import flow_files
 from holdfast.cli.commands import app
 from holdfast.cli.exits import Exit
 from holdfast.errors import SettingError
-from holdfast.storage.postgres_address import SECRET_OPTIONS, SHOWN_OPTIONS, Address
+from holdfast.storage.postgres.address import SECRET_OPTIONS, SHOWN_OPTIONS, Address
 from holdfast.storage.urls import open_store, shown, sqlite_path
 from postgres_server import PostgresServer
 

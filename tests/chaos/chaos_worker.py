@@ -27,8 +27,9 @@ from orders import Receiver, flow
 
 import holdfast as hf
 from holdfast.errors import StoreError
-from holdfast.storage import postgres_append, verdicts
+from holdfast.storage import verdicts
 from holdfast.storage.contract import Append, Store, Verdict
+from holdfast.storage.postgres import append as postgres_append
 from holdfast.storage.queues import Taken
 from holdfast.storage.urls import open_store
 from holdfast.testing import Witness

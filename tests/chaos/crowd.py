@@ -18,7 +18,8 @@ from typing import Any
 import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.runtime import blocking, engine
-from holdfast.storage import postgres, sqlite
+from holdfast.storage.postgres import store as postgres
+from holdfast.storage.sqlite import store as sqlite
 
 LOADED = (blocking, engine, postgres, sqlite)
 """What would otherwise be loaded fifty times, once in each process."""

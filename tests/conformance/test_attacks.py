@@ -16,18 +16,19 @@ import pytest
 from cutting_proxy import CuttingProxy
 from holdfast import END, START, Engine, Graph
 from holdfast.errors import CodecError, ResumeRefused, StoreBusy
+from holdfast.reading.verification import verify
 from holdfast.runtime import engine as engine_module
-from holdfast.runtime import retention, worker
-from holdfast.runtime.processes import _Child
-from holdfast.runtime.verification import verify
-from holdfast.storage import postgres_wire
+from holdfast.runtime import worker
+from holdfast.runtime.calls.process.executor import _Child
 from holdfast.storage.blobs import Blob, FileBlobs, MemoryBlobs
 from holdfast.storage.contract import Holder, Query, Request
-from holdfast.storage.memory import MemoryStore
-from holdfast.storage.postgres import PostgresStore
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.postgres import wire
+from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.queues import Wanted
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import Log, Time
+from holdfast.upkeep import retention
 from postgres_server import drop_schema, schema_for, shared_server, shared_url
 
 ME = Holder(id="me", ttl_s=3000.0)
@@ -409,7 +410,7 @@ def test_a_server_that_is_silent_on_an_open_connection_is_given_up(tmp_path, mon
         written(store, log, log.create())
         written(store, log, log.next())
         store.renew(ME)
-        monkeypatch.setattr(postgres_wire, "SILENT_S", 0.3)
+        monkeypatch.setattr(wire, "SILENT_S", 0.3)
         proxy.speaks.clear()
         append = log.next()
         verbs = {

@@ -19,9 +19,9 @@ from holdfast.errors import (
     StorePoisoned,
     StoreUnusable,
 )
-from holdfast.storage import disk
 from holdfast.storage.blobs import Blob, FileBlobs, MemoryBlobs
-from holdfast.storage.remote import FsspecBlobs
+from holdfast.storage.files import disk
+from holdfast.storage.files.remote import FsspecBlobs
 from holdfast.storage.urls import open_blobs, open_store
 from holdfast.testing.blobs import BlobsConformance
 

@@ -7,9 +7,9 @@ import pytest
 
 from holdfast.errors import SchemaTooNew
 from holdfast.storage.contract import Holder
-from holdfast.storage.postgres import PostgresStore
+from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.queues import Wanted
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import Log, raises
 from holdfast.testing.clock import ManualClock
 from postgres_server import drop_schema, execute, schema_for, shared_url

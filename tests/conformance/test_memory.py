@@ -1,4 +1,4 @@
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.conformance import StoreConformance
 
 

@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 import holdfast as hf
-from holdfast.storage import postgres_ear
 from holdfast.storage.contract import Holder, Query
-from holdfast.storage.postgres import PostgresStore
+from holdfast.storage.postgres import listener as postgres_ear
+from holdfast.storage.postgres.store import PostgresStore
 from holdfast.testing.appends import Log
 from holdfast.testing.blobs import BlobsConformance
 from holdfast.testing.conformance import StoreConformance

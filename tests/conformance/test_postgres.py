@@ -1,6 +1,6 @@
 import psycopg
 
-from holdfast.storage.postgres import PostgresStore
+from holdfast.storage.postgres.store import PostgresStore
 from holdfast.testing.blobs import BlobsConformance
 from holdfast.testing.conformance import StoreConformance
 from postgres_server import drop_schema, schema_for, shared_url

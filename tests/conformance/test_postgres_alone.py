@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.errors import RunHeld, StoreBusy, StoreUnusable
 from holdfast.storage.contract import Holder
-from holdfast.storage.postgres import PostgresStore
+from holdfast.storage.postgres.store import PostgresStore
 from holdfast.testing.appends import Log, raises
 from postgres_server import drop_schema, execute, schema_for, shared_url
 

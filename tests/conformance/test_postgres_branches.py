@@ -7,10 +7,11 @@ import pytest
 from psycopg import errors as pg
 
 from holdfast.errors import CodecError, RunNotFound, SettingError, StoreBusy, StoreError, StoreUnusable
-from holdfast.storage import postgres_upkeep, postgres_wire
 from holdfast.storage.contract import Holder
-from holdfast.storage.postgres import PostgresStore
-from holdfast.storage.postgres_wire import Session, Wire
+from holdfast.storage.postgres import upkeep as postgres_upkeep
+from holdfast.storage.postgres import wire
+from holdfast.storage.postgres.store import PostgresStore
+from holdfast.storage.postgres.wire import Session, Wire
 from holdfast.storage.queues import Wanted
 from holdfast.storage.upkeep import WHOLE
 from holdfast.testing.appends import Log, hooked
@@ -151,7 +152,7 @@ def test_a_connection_that_is_left_in_a_transaction_is_not_used_again(store):
     connection.execute("begin")
     store._wire._give_back(connection)
     assert connection.closed
-    assert postgres_wire._is_stale(connection)
+    assert wire._is_stale(connection)
 
 
 def test_a_transaction_that_must_give_way_is_tried_again_and_not_for_ever(store):

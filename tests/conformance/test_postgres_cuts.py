@@ -14,9 +14,9 @@ import holdfast as hf
 from cutting_proxy import CuttingProxy
 from holdfast import END, START, Graph
 from holdfast.errors import FenceLost, RunHeld, StoreBusy
-from holdfast.runtime.leases import Renewal
+from holdfast.runtime.renewal import Renewal
 from holdfast.storage.contract import Holder, Query
-from holdfast.storage.postgres import PostgresStore
+from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.queues import Wanted
 from holdfast.storage.rows import open_row
 from holdfast.testing.appends import Log

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from holdfast.storage import schema
-from holdfast.storage.postgres import PostgresStore
+from holdfast.storage.postgres.store import PostgresStore
 from postgres_server import drop_schema, execute, schema_for, shared_url
 
 MANY = 6_000

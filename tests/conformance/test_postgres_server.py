@@ -28,11 +28,12 @@ from holdfast.errors import (
     StoreCorrupt,
     StoreUnusable,
 )
-from holdfast.storage import postgres_setup, rows, schema, verdicts
+from holdfast.storage import rows, schema, verdicts
 from holdfast.storage.contract import Holder, Lease, Query, Request, Snapshot
-from holdfast.storage.postgres import PostgresStore
-from holdfast.storage.postgres_address import Address
-from holdfast.storage.postgres_time import LOOK_S, DatabaseTime
+from holdfast.storage.postgres import setup
+from holdfast.storage.postgres.address import Address
+from holdfast.storage.postgres.clock import LOOK_S, DatabaseTime
+from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.urls import open_store as open_url
 from holdfast.testing.appends import Log, Time, hooked, in_threads, raises
 from postgres_server import PostgresServer, execute
@@ -255,12 +256,12 @@ def until_accepted(store, log):
 def test_fsync_off_a_replica_and_an_old_server_are_refused(server):
     address = Address(server.url())
     fit = (160_000, False, "on", "on", "UTF8")
-    postgres_setup.require_fit(address, fit)
+    setup.require_fit(address, fit)
     for place, fact, said in (
         (0, 130_012, "PostgreSQL 13"), (1, True, "replica"), (2, "off", "fsync is off"), (4, "LATIN1", "encoding is LATIN1"),
     ):  # fmt: skip
         with raises(StoreUnusable, said):
-            postgres_setup.require_fit(address, (*fit[:place], fact, *fit[place + 1 :]))
+            setup.require_fit(address, (*fit[:place], fact, *fit[place + 1 :]))
 
 
 def test_a_real_replica_is_refused():
@@ -319,7 +320,7 @@ def test_tables_that_went_away_are_named(server, name, open_store):
 
 def test_many_processes_that_open_a_new_store_at_once_make_it_once(server, name):
     ask = (
-        "import sys; from holdfast.storage.postgres import PostgresStore; from holdfast.testing.appends import Log\n"
+        "import sys; from holdfast.storage.postgres.store import PostgresStore; from holdfast.testing.appends import Log\n"
         "print('ready', flush=True); input()\n"
         "store = PostgresStore(sys.argv[1], schema=sys.argv[2]); print(store.append([Log(sys.argv[3]).create()])); store.close()"
     )
@@ -739,7 +740,7 @@ def test_the_schema_is_the_sum_of_the_migrations(server):
         found = execute(server.url(), CATALOGUE.format(name=name))
         return [tuple((cell or "").replace(name, "") for cell in row) for row in found]
 
-    written_down = (Path(schema.__file__).parent / "sql" / "postgres" / "schema.sql").read_text()
+    written_down = (Path(schema.__file__).parent / "postgres" / "sql" / "schema.sql").read_text()
     one = made_by("sum_one", *schema.migrations("postgres", "sum_one"))
     two = made_by("sum_two", schema.within(written_down, "sum_two"))
     assert len(one) > 80

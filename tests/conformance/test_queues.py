@@ -7,12 +7,13 @@ import psycopg
 import pytest
 
 from holdfast.errors import RunHeld, StoreBusy, StoreUnusable
-from holdfast.storage import postgres_ear, schema
+from holdfast.storage import schema
 from holdfast.storage.contract import Holder, Query, Request
-from holdfast.storage.memory import MemoryStore
-from holdfast.storage.postgres import PostgresStore
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.postgres import listener as postgres_ear
+from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.queues import Wanted
-from holdfast.storage.sqlite import APPLICATION_ID, SqliteStore
+from holdfast.storage.sqlite.store import APPLICATION_ID, SqliteStore
 from holdfast.testing.appends import Log, hooked, raises
 from holdfast.testing.queues import QueuesConformance
 from postgres_server import drop_schema, execute, schema_for, shared_url
@@ -131,7 +132,7 @@ def test_a_take_from_sqlite_goes_by_its_indexes(sqlite):
         ("held_runs", ("COVERING INDEX runs_by_holder",)),
         ("held_by", ("runs_by_holder",)),
     ):
-        sql = schema.queries()[query]
+        sql = schema.queries("sqlite")[query]
         values = (None,) * max([0, *(int(number) for number in "123456" if f"?{number}" in sql)])
         plan = [row[3] for row in store._writer.execute(f"explain query plan {sql}", values)]
         assert not [line for line in plan if line.startswith("SCAN runs")]
@@ -173,7 +174,7 @@ def test_where_nothing_is_on_offer_nothing_is_written_to_sqlite(sqlite):
 
 def test_a_sqlite_store_of_the_first_version_gets_queues(sqlite, tmp_path):
     connection = apsw.Connection(str(tmp_path / "runs.db"))
-    connection.execute(schema.migrations()[0])
+    connection.execute(schema.migrations("sqlite")[0])
     connection.execute(
         "insert into runs values (1, 'r1', 'flow', null, x'', '{}', 1, 'pending', 1, x'', 1, 'print', 1, null, null, null, null,"
         " 0, null)"

@@ -1,4 +1,4 @@
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.conformance import StoreConformance
 
 

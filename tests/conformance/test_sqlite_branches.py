@@ -17,10 +17,12 @@ from holdfast.errors import (
     StorePoisoned,
     StoreUnusable,
 )
-from holdfast.storage import batches, schema, sqlite_upkeep
+from holdfast.storage import schema
 from holdfast.storage.blobs import Blob, MemoryBlobs
 from holdfast.storage.contract import Holder, Query, Request, Snapshot
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite import batches
+from holdfast.storage.sqlite import upkeep as sqlite_upkeep
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.upkeep import WHOLE
 from holdfast.testing.appends import Log, hooked
 
@@ -95,7 +97,7 @@ def test_a_store_that_has_lost_a_table_is_refused_and_closed(path):
 def test_a_migration_that_fails_leaves_the_store_as_it_was(path, monkeypatch):
     SqliteStore(path).close()
     before = execute(path, "pragma user_version", "select sql from sqlite_schema order by name")
-    known = schema.migrations()
+    known = schema.migrations("sqlite")
     monkeypatch.setattr(schema, "migrations", lambda: [*known, "create table more (x); create nonsense"])
     with pytest.raises(StoreError, match="nonsense"):
         SqliteStore(path)

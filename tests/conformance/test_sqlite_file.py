@@ -22,10 +22,11 @@ from holdfast.errors import (
     StorePoisoned,
     StoreUnusable,
 )
-from holdfast.storage import disk, rows, schema
+from holdfast.storage import rows, schema
 from holdfast.storage.contract import Holder, Query
+from holdfast.storage.files import disk
 from holdfast.storage.holder import this_process
-from holdfast.storage.sqlite import APPLICATION_ID, SqliteStore
+from holdfast.storage.sqlite.store import APPLICATION_ID, SqliteStore
 from holdfast.testing.appends import Log
 
 ME = Holder(id="me", ttl_s=30.0)
@@ -124,14 +125,14 @@ def test_the_schema_is_the_sum_of_the_migrations():
             for kind, name, sql in found
         }
 
-    written_down = (Path(schema.__file__).parent / "sql" / "schema.sql").read_text()
-    assert made_by(*schema.migrations()) == made_by(written_down)
+    written_down = (Path(schema.__file__).parent / "sqlite" / "sql" / "schema.sql").read_text()
+    assert made_by(*schema.migrations("sqlite")) == made_by(written_down)
 
 
 def test_every_query_is_used_and_sound(open_store):
     source = "".join(file.read_text() for file in Path(schema.__file__).parent.glob("sqlite*.py"))
     connection = open_store()._writer
-    for name, sql in schema.queries().items():
+    for name, sql in schema.queries("sqlite").items():
         assert f'"{name}"' in source, f"{name} is used nowhere"
         if not sql.startswith("and ") and name not in (
             "begin",
@@ -258,7 +259,7 @@ def test_a_folder_is_no_store(tmp_path):
 
 
 def test_a_file_that_is_removed_or_replaced_in_use_takes_no_more_writes(path, open_store, monkeypatch):
-    monkeypatch.setattr("holdfast.storage.sqlite._LOOK_S", 0.0)
+    monkeypatch.setattr("holdfast.storage.sqlite.store._LOOK_S", 0.0)
     store = open_store()
     log = written(store)
     path.rename(path.with_name("moved.db"))
@@ -374,7 +375,7 @@ def child(script, *arguments):
     """Another process that runs this, with a store module at hand; it says what it does in lines."""
     prelude = (
         "import sys, os, signal\n"
-        "from holdfast.storage.sqlite import SqliteStore\n"
+        "from holdfast.storage.sqlite.store import SqliteStore\n"
         "from holdfast.storage.contract import *\n"
         "from holdfast.storage.holder import this_process\n"
         "from holdfast.testing.appends import Log\n"

@@ -6,10 +6,11 @@ import threading
 
 import pytest
 
-from holdfast.storage import postgres_setup, schema
+from holdfast.storage import schema
 from holdfast.storage.contract import Query
-from holdfast.storage.postgres import PostgresStore
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.postgres import setup
+from holdfast.storage.postgres.store import PostgresStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import Log
 from postgres_server import drop_schema, execute, schema_for, shared_url
 
@@ -64,7 +65,7 @@ def test_the_second_start_on_postgresql_waits_until_the_first_has_lifted_the_sch
         insert = f"insert into {name}.meta (name, value) values ('schema_version', '{version}') on conflict do nothing"
         execute(shared_url(), f"create schema {name}", *made, insert, meta)
     second = Second(lambda: PostgresStore(shared_url(), schema=name))
-    look = postgres_setup._version
+    look = setup._version
     looks = []
 
     def looked(address, transaction, known):
@@ -83,7 +84,7 @@ def test_the_second_start_on_postgresql_waits_until_the_first_has_lifted_the_sch
             assert second.thread.is_alive(), "the second did not wait"
         return found
 
-    monkeypatch.setattr(postgres_setup, "_version", looked)
+    monkeypatch.setattr(setup, "_version", looked)
     first = PostgresStore(shared_url(), schema=name)
     try:
         other = second.ended()
@@ -115,7 +116,7 @@ def test_the_second_start_on_sqlite_finds_the_file_lifted_and_lifts_nothing(tmp_
     first = SqliteStore(path)
     opened.append(first)
     try:
-        known = len(schema.migrations())
+        known = len(schema.migrations("sqlite"))
         assert looks[0] == 0
         assert looks[-1] == known
         assert opened[0].generation == first.generation

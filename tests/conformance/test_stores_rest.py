@@ -6,12 +6,14 @@ import msgspec
 import pytest
 
 from holdfast.errors import StoreCorrupt, StoreUnusable
-from holdfast.storage import batches, forks, postgres, rows
+from holdfast.storage import process, rows
 from holdfast.storage.contract import Query
-from holdfast.storage.memory import MemoryStore
-from holdfast.storage.postgres import PostgresStore
-from holdfast.storage.postgres_address import Address
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.postgres import store as postgres
+from holdfast.storage.postgres.address import Address
+from holdfast.storage.postgres.store import PostgresStore
+from holdfast.storage.sqlite import batches
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.writer import Writer
 from holdfast.testing.appends import Log
 from postgres_server import drop_schema, shared_url
@@ -92,7 +94,7 @@ def test_a_child_neither_writes_with_nor_closes_what_is_its_parents(monkeypatch)
     writer = Writer(store)
     append = Log("r").create()
     with monkeypatch.context() as child:
-        child.setattr(forks, "count", forks.count + 1)
+        child.setattr(process, "count", process.count + 1)
         with pytest.raises(StoreUnusable, match="before the process was forked"):
             writer.try_commit((append,))
         writer.close()

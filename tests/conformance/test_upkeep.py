@@ -4,9 +4,9 @@ import apsw
 
 from holdfast.errors import SettingError
 from holdfast.storage.contract import Query
-from holdfast.storage.memory import MemoryStore
-from holdfast.storage.postgres import PostgresStore
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.postgres.store import PostgresStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import raises
 from holdfast.testing.upkeep import UpkeepConformance
 from postgres_server import _binaries, drop_schema, schema_for, shared_url

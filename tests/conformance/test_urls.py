@@ -4,8 +4,8 @@ import pytest
 
 from holdfast.errors import SettingError
 from holdfast.storage import failpoints
-from holdfast.storage.memory import MemoryStore
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.urls import open_store
 from holdfast.testing.appends import Log, hooked
 

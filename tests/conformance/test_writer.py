@@ -8,8 +8,8 @@ import pytest
 from holdfast.errors import FenceLost, RunExists, StoreFull, StoreUnusable
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Append, Holder, Query, Snapshot
-from holdfast.storage.memory import MemoryStore
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.writer import QUICK_S, InlineWriter, Writer
 from holdfast.testing.appends import Killed, Log, hooked, kill_at
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.questions import _refuse_unknown_keywords, misfit
+from holdfast.core.answers import _refuse_unknown_keywords, misfit
 from holdfast.errors import CodecError
 
 UNKNOWN = {"type": "integer", "astonishing": True}

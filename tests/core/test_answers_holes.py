@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.questions import misfit
+from holdfast.core.answers import misfit
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast.core.answers import misfit, schema_of
 from holdfast.core.codec import plain_problem
-from holdfast.core.questions import misfit, schema_of
 from holdfast.errors import GraphError
 
 

@@ -25,10 +25,11 @@ import msgspec
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry, add, append, merge
 from holdfast.core.events import Encoded
-from holdfast.runtime import failures, history
-from holdfast.runtime.views import run_view
+from holdfast.reading import history
+from holdfast.reading.views import run_view
+from holdfast.runtime import failures
 from holdfast.storage.contract import Append, NewRun, Row, RunRow, RunStatus, View
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import seal, unpack
 from holdfast.testing.appends import dead_process
 from holdfast.testing.clock import ManualClock

@@ -24,13 +24,13 @@ import pytest
 import holdfast as hf
 from holdfast.core import events
 from holdfast.core.events import KINDS
-from holdfast.runtime import history, verification
-from holdfast.runtime.views import run_view
+from holdfast.reading import history, verification
+from holdfast.reading.views import run_view
 from holdfast.storage.blobs import MemoryBlobs
 from holdfast.storage.contract import Append, NewRun, Row, Snapshot, View
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import open_row, unpack
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 
 FOLDER = Path(__file__).parent

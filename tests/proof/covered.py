@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent.parent
 COVERED = (
     "core/decide.py", "core/fold.py", "core/inside.py", "core/standing.py",
-    "storage/sqlite.py", "storage/sqlite_*.py", "storage/postgres.py", "storage/postgres_*.py",
-    "storage/batches.py", "storage/rows.py", "storage/verdicts.py", "storage/writer.py", "storage/queues.py",
+    "storage/sqlite/*.py", "storage/postgres/*.py",
+    "storage/rows.py", "storage/verdicts.py", "storage/writer.py", "storage/queues.py",
     "storage/offers.py", "storage/upkeep.py",
-    "storage/leases.py", "storage/holder.py", "runtime/leases.py", "runtime/recovery.py",
+    "storage/leases.py", "storage/holder.py", "runtime/renewal.py", "upkeep/recovery.py",
 )  # fmt: skip
 TESTED_BY = (
     ("tests/core", *(f"tests/acceptance/test_restore_{name}.py" for name in ("killed", "refused"))),

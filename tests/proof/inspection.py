@@ -25,11 +25,13 @@ from operations import ARCHIVES, COPY, DAY_S, RUNS, STORE, Fact, values_of
 from processes import contents, digest
 
 import holdfast.errors
+from holdfast.documents import scribe
 from holdfast.errors import HoldfastError, RunNotFound, StoreCorrupt, StoreError
-from holdfast.runtime import archive, history, scribe, verification
+from holdfast.reading import history, verification
 from holdfast.storage.contract import Query
 from holdfast.storage.rows import open_row
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.upkeep import archive
 
 OUTCOME_OPEN = frozenset({"StorePoisoned"})
 WRITTEN_ONCE = frozenset({"row", "snapshot", "fence", "request", "taken", "retired", "base", "deleted"})

@@ -30,17 +30,21 @@ import msgspec
 import holdfast as hf
 from holdfast import END, START, Graph, append
 from holdfast.core import run_state
+from holdfast.documents import files, scribe
 from holdfast.errors import HoldfastError, RunNotFound
-from holdfast.runtime import archive, files, history, retention, scribe
+from holdfast.reading import history
 from holdfast.runtime import engine as engines
-from holdfast.storage import batches, disk, schema
+from holdfast.storage import schema
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Append, Holder, Request, Snapshot
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.files import disk
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.queues import Wanted
 from holdfast.storage.rows import pack
-from holdfast.storage.sqlite import APPLICATION_ID, SqliteStore
+from holdfast.storage.sqlite import batches
+from holdfast.storage.sqlite.store import APPLICATION_ID, SqliteStore
 from holdfast.testing.clock import STARTS_AT, ManualClock
+from holdfast.upkeep import archive, retention
 
 DAY_S = 86_400.0
 AUTHOR = "author"
@@ -325,7 +329,7 @@ class Hands:
         return Holder(id=f"engine-{self.day}", ttl_s=ttl_s)
 
     def open(self, clock: Callable[[], float] | None = None) -> ToldStore:
-        with self.tell.verb("open", [["version", len(schema.migrations())]]):
+        with self.tell.verb("open", [["version", len(schema.migrations("sqlite"))]]):
             store = SqliteStore(self.path, clock=clock or (lambda: self.now))
         for name, value in self.pragmas.items():
             store._writer.pragma(name, value)
@@ -442,7 +446,7 @@ def first_version(hands: Hands) -> None:
     ):
         connection = apsw.Connection(str(hands.path))
         connection.pragma("journal_mode", "wal")
-        connection.execute(schema.migrations()[0])
+        connection.execute(schema.migrations("sqlite")[0])
         connection.pragma("application_id", APPLICATION_ID)
         connection.pragma("user_version", 1)
         connection.execute(

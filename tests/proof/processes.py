@@ -24,7 +24,7 @@ from typing import Any
 
 import shim
 
-from holdfast.storage.disk import ALLOW_NETWORK
+from holdfast.storage.files.disk import ALLOW_NETWORK
 
 Contents = dict[str, bytes | None]
 

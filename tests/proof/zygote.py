@@ -32,10 +32,10 @@ from inspection import Account, inspect, inspect_end
 from operations import OPERATIONS, Hands, Operation, Teller, finish, remember, shrink
 from processes import contents, digest
 
+from holdfast.documents import files
 from holdfast.errors import HoldfastError
-from holdfast.runtime import files
-from holdfast.storage import disk as disks
 from holdfast.storage import schema
+from holdfast.storage.files import disk as disks
 
 KILLED = -9
 

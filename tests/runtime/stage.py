@@ -25,8 +25,8 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, add, append
-from holdfast.runtime import verification
-from holdfast.runtime.context import BlockingContext
+from holdfast.reading import verification
+from holdfast.runtime.calls.context import BlockingContext
 from holdfast.storage.contract import Store
 from holdfast.storage.rows import open_row
 from holdfast.storage.urls import open_store

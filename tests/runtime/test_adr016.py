@@ -16,7 +16,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.builders import History
 
 

@@ -12,8 +12,8 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Graph
-from holdfast.runtime.artifacts import Artifacts, left
-from holdfast.storage.memory import MemoryStore
+from holdfast.documents.artifacts import Artifacts, left
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.clock import ManualClock
 
 

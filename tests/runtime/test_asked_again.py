@@ -6,7 +6,7 @@ import random
 import pytest
 
 from holdfast import END, START, AnswerRefused, Engine, Graph, ResumeRefused, RunFailed
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.clock import ManualClock
 
 

@@ -14,12 +14,12 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.errors import FenceLost, RunCancelled
-from holdfast.runtime import verification
+from holdfast.reading import verification
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.runner import Asleep
 from holdfast.storage.contract import Holder, Query, Store
-from holdfast.storage.memory import MemoryStore
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 
 

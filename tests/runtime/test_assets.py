@@ -13,9 +13,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.core.codec import Codec
+from holdfast.documents import assets
+from holdfast.documents.assets import Asset, NotDurable
 from holdfast.errors import CodecError
-from holdfast.runtime import assets
-from holdfast.runtime.assets import Asset, NotDurable
 
 REPORT = Asset("s3://reports/2024.csv", "text/csv")
 

@@ -15,7 +15,7 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.runtime import blocking
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 
 VERBS = [
     "run",

@@ -10,10 +10,10 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.errors import FenceLost
-from holdfast.runtime import verification
+from holdfast.reading import verification
 from holdfast.runtime.commits import FEW
 from holdfast.storage import writer
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 
 
 class Counting(MemoryStore):

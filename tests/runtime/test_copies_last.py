@@ -16,11 +16,11 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Graph
-from holdfast.runtime import archive
-from holdfast.storage import restoring
 from holdfast.storage.contract import Store
+from holdfast.storage.files import restoring
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
+from holdfast.upkeep import archive
 from postgres_server import _binaries, drop_schema, schema_for, shared_url
 
 graph = Graph("one", dict)

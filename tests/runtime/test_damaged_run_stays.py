@@ -11,10 +11,10 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Graph
-from holdfast.runtime import archive, retention
-from holdfast.runtime.retention import Policy
 from holdfast.storage.contract import Query, Store
 from holdfast.storage.urls import open_store
+from holdfast.upkeep import archive, retention
+from holdfast.upkeep.retention import Policy
 
 graph = Graph("big", dict)
 

@@ -12,12 +12,12 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Graph
-from holdfast.runtime import doctor
-from holdfast.runtime.doctor import FREE_BYTES, LOG_BYTES, PATIENCE_S
 from holdfast.storage.contract import Holder, Store
 from holdfast.storage.upkeep import Facts
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
+from holdfast.upkeep import doctor
+from holdfast.upkeep.doctor import FREE_BYTES, LOG_BYTES, PATIENCE_S
 
 
 def made(*extra: str) -> hf.Flow[Any]:

@@ -13,7 +13,7 @@ import pytest
 from stage import Stage, Work
 
 import holdfast as hf
-from holdfast.runtime import doctor
+from holdfast.upkeep import doctor
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.runtime import doctor
 from holdfast.storage.contract import Store
 from holdfast.storage.urls import open_store
+from holdfast.upkeep import doctor
 from postgres_server import PostgresServer
 
 

@@ -12,9 +12,9 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.cli import care
-from holdfast.runtime import retention
-from holdfast.runtime.retention import Choice, Policy
 from holdfast.storage.urls import open_store
+from holdfast.upkeep import retention
+from holdfast.upkeep.retention import Choice, Policy
 
 ENDED = Policy(keep=0)
 

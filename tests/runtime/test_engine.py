@@ -23,9 +23,9 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry, add, append, merge
 from holdfast.errors import StoreBusy
-from holdfast.runtime import verification
-from holdfast.storage.memory import MemoryStore
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.reading import verification
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import dead_process, hooked
 from holdfast.testing.builders import History
 from holdfast.testing.clock import STARTS_AT, ManualClock

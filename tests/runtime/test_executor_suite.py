@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.runtime.bodies import ThreadExecutor, Threads
-from holdfast.runtime.processes import ProcessExecutor
+from holdfast.runtime.calls.body import ThreadExecutor, Threads
+from holdfast.runtime.calls.process.executor import ProcessExecutor
 from holdfast.testing.executors import ExecutorConformance
 
 

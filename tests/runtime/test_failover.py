@@ -15,7 +15,7 @@ import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.errors import StoreReadOnly
 from holdfast.storage.contract import Holder, Request
-from holdfast.storage.postgres import PostgresStore
+from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.queues import Wanted
 from holdfast.testing.appends import Log
 from holdfast.testing.clock import ManualClock

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Graph, append
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.clock import STARTS_AT, ManualClock
 from holdfast.testing.fakes import Receiver, Signal, rehearse
 

@@ -7,10 +7,10 @@ import pytest
 
 from holdfast import Engine, Graph, Recoverable, Retry, RunFailed, RunHeld
 from holdfast.errors import IllegalEvent
-from holdfast.runtime.verification import verify
+from holdfast.reading.verification import verify
 from holdfast.storage.holder import this_process
-from holdfast.storage.memory import MemoryStore
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import dead_process
 from holdfast.testing.builders import History, outline
 from holdfast.testing.clock import STARTS_AT, ManualClock

@@ -14,10 +14,11 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Graph, append
 from holdfast.errors import BlobCorrupt, BlobMissing, SettingError, StoreBusy, StoreFull
-from holdfast.runtime import journal, verification
+from holdfast.reading import verification
+from holdfast.runtime import journal
 from holdfast.storage import oversize
 from holdfast.storage.blobs import FileBlobs
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import unpack
 from holdfast.storage.urls import open_store
 from holdfast.testing.appends import Killed, hooked, kill_at

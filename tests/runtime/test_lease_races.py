@@ -14,13 +14,14 @@ from stage import PATIENCE_S, Stage, until
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.core.definition import Definition
-from holdfast.runtime import doctor, recovery, worker
-from holdfast.runtime.ear import Ear
-from holdfast.runtime.leases import Renewal
-from holdfast.runtime.recovery import Recovery
+from holdfast.runtime import worker
+from holdfast.runtime.news import Ear
+from holdfast.runtime.renewal import Renewal
 from holdfast.storage.contract import Holder
 from holdfast.storage.holder import this_process
 from holdfast.storage.queues import Wanted
+from holdfast.upkeep import doctor, recovery
+from holdfast.upkeep.recovery import Recovery
 
 TTL_S = 30.0
 LATE = Holder(id="late", host="elsewhere", ttl_s=TTL_S)

@@ -13,10 +13,10 @@ from stage import Stage, until
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.errors import FenceLost, StoreBusy, StoreError
-from holdfast.runtime.leases import MARGIN, Renewal
+from holdfast.runtime.renewal import MARGIN, Renewal
 from holdfast.storage.contract import Store
 from holdfast.storage.holder import this_process
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.clock import ManualClock
 
 TTL_S = 30.0

@@ -13,10 +13,10 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Engine, Graph
 from holdfast.errors import FenceLost, RunNotFound, SeqConflict
-from holdfast.runtime.verification import verify
-from holdfast.storage import batches
+from holdfast.reading.verification import verify
 from holdfast.storage.contract import Holder
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite import batches
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import Log
 
 RUNS = 300

@@ -18,14 +18,15 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.errors import ResumeRefused, RunNotFound, StoreCorrupt
-from holdfast.runtime import archive, history, retention, verification
-from holdfast.runtime.archive import EventPart, Part, RunPart, SnapshotPart
-from holdfast.runtime.retention import Policy
-from holdfast.storage import archives, restoring
+from holdfast.reading import history, verification
 from holdfast.storage.contract import Store
+from holdfast.storage.files import archives, restoring
 from holdfast.storage.holder import this_process
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
+from holdfast.upkeep import archive, retention
+from holdfast.upkeep.archive import EventPart, Part, RunPart, SnapshotPart
+from holdfast.upkeep.retention import Policy
 
 graph = Graph("rounds", dict)
 

@@ -12,7 +12,7 @@ import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.errors import StoreBusy
 from holdfast.storage import holder as holders
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.clock import ManualClock
 
 

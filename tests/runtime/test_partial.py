@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from holdfast.runtime.partial import checkout
+from holdfast.documents.checkout import checkout
 
 
 @pytest.fixture(autouse=True)
@@ -137,5 +137,5 @@ def test_a_git_that_hangs_is_not_waited_for(repository, tmp_path_factory, monkey
     (folder / "git").write_text("#!/bin/sh\nexec cat /dev/zero > /dev/null\n")
     (folder / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr("holdfast.runtime.partial._TIMEOUT_S", 0.05)
+    monkeypatch.setattr("holdfast.documents.checkout._TIMEOUT_S", 0.05)
     assert checkout(repository) is None

@@ -24,7 +24,7 @@ from stage import until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry
-from holdfast.runtime.processes import ProcessExecutor
+from holdfast.runtime.calls.process.executor import ProcessExecutor
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
 

@@ -15,11 +15,11 @@ import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.cli import care
 from holdfast.errors import StoreUnusable
-from holdfast.runtime import retention
-from holdfast.runtime.retention import Choice, Policy
 from holdfast.storage.contract import Query
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
+from holdfast.upkeep import retention
+from holdfast.upkeep.retention import Choice, Policy
 
 graph = Graph("one", dict)
 

@@ -15,13 +15,14 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.errors import RunExists, RunHeld
-from holdfast.runtime import archive, retention, verification
+from holdfast.reading import verification
 from holdfast.storage.contract import Query, Store
 from holdfast.storage.holder import this_process
 from holdfast.storage.queues import Wanted
 from holdfast.storage.urls import open_store
 from holdfast.testing.appends import Killed, hooked
 from holdfast.testing.clock import ManualClock
+from holdfast.upkeep import archive, retention
 from postgres_server import drop_schema, schema_for, shared_url
 
 ROWS = 7

@@ -15,7 +15,7 @@ from stage import Stage, Work, turns, until
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, append
 from holdfast.errors import AnswerRefused
-from holdfast.runtime.views import Run
+from holdfast.reading.views import Run
 from holdfast.testing.clock import STARTS_AT
 
 

@@ -27,9 +27,9 @@ from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState
 from holdfast.core.topology import Topology
 from holdfast.core.writers import Writers
-from holdfast.runtime import history
-from holdfast.runtime.verification import verify
-from holdfast.storage.memory import MemoryStore
+from holdfast.reading import history
+from holdfast.reading.verification import verify
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import open_row
 from holdfast.testing.builders import crashed_copy, failure
 from holdfast.testing.clock import ManualClock

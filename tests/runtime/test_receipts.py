@@ -25,9 +25,9 @@ import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry, append
 from holdfast.core import events
 from holdfast.core.definition import Definition
-from holdfast.runtime import places, receipts, scribe
+from holdfast.documents import receipts, run_folder, scribe
 from holdfast.runtime.resume import Wish
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import open_row
 from holdfast.testing.clock import STARTS_AT, ManualClock
 
@@ -128,7 +128,7 @@ class Scene:
         self.use(nothing, **options)
 
     def folder(self, flow: str = "busy", run_id: str = "r") -> Path:
-        return places.run_folder(self.base, run_id, flow)
+        return run_folder.run_folder(self.base, run_id, flow)
 
     def read(self, name: str, flow: str = "busy", run_id: str = "r") -> dict[str, Any]:
         read: dict[str, Any] = json.loads((self.folder(flow, run_id) / name).read_bytes())
@@ -530,8 +530,8 @@ def test_a_run_of_a_thousand_steps_writes_every_receipt_once(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = counted_writes(monkeypatch)
-    monkeypatch.setattr("holdfast.runtime.files.sync_file", lambda handle: None)
-    monkeypatch.setattr("holdfast.runtime.files.sync_folder", lambda folder: None)
+    monkeypatch.setattr("holdfast.documents.files.sync_file", lambda handle: None)
+    monkeypatch.setattr("holdfast.documents.files.sync_folder", lambda folder: None)
     graph = Graph("long", Work)
     graph.node(name="turn")(lambda state: {"turns": state.turns + 1})
     graph.edge(START, "turn").branch("turn", lambda s: "turn" if s.turns < 1000 else END, to=["turn", END])
@@ -654,14 +654,14 @@ def test_a_slow_disk_holds_no_run_up(scene: Scene, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_a_name_becomes_a_safe_part_of_a_path(name: str, part: str) -> None:
-    assert places.part(name) == part
+    assert run_folder.part(name) == part
 
 
 def test_long_names_stay_apart_and_short_enough() -> None:
     long, longer = "n" * 128, "n" * 127 + "m"
-    assert len(places.part(long)) <= 100
-    assert places.part(long) != places.part(longer)
-    assert len({places.part(name) for name in ("", "~", "%", "%7E", ".", "..", "-")}) == 7
+    assert len(run_folder.part(long)) <= 100
+    assert run_folder.part(long) != run_folder.part(longer)
+    assert len({run_folder.part(name) for name in ("", "~", "%", "%7E", ".", "..", "-")}) == 7
 
 
 def test_two_pairs_that_look_alike_have_receipts_of_their_own(scene: Scene) -> None:

@@ -13,8 +13,8 @@ from stage import Stage, until
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry
 from holdfast.errors import StoreBusy
-from holdfast.runtime.recovery import Recovery, Report
 from holdfast.storage.holder import this_process
+from holdfast.upkeep.recovery import Recovery, Report
 
 calls: list[str] = []
 

@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import StoreBusy, StoreCorrupt
-from holdfast.runtime import recovery
-from holdfast.runtime.leases import Renewal, elapsed
-from holdfast.runtime.recovery import Recovery
+from holdfast.runtime.renewal import Renewal, elapsed
 from holdfast.storage import holder as holders
 from holdfast.storage.holder import alive, this_process
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.appends import Log
 from holdfast.testing.builders import History, outline
 from holdfast.testing.clock import ManualClock
+from holdfast.upkeep import recovery
+from holdfast.upkeep.recovery import Recovery
 
 TTL_S = 30.0
 

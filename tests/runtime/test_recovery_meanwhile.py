@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime import recovery
-from holdfast.runtime.recovery import Recovery
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.builders import History, outline
 from holdfast.testing.clock import ManualClock
+from holdfast.upkeep import recovery
+from holdfast.upkeep.recovery import Recovery
 
 
 def store_of(*ids: str) -> MemoryStore:

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Graph
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 
 
 class Gated:

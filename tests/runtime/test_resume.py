@@ -15,9 +15,9 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, append
-from holdfast.runtime import verification
+from holdfast.reading import verification
 from holdfast.storage.contract import Request
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.appends import dead_process
 from holdfast.testing.builders import History
 

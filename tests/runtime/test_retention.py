@@ -19,8 +19,7 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Graph, append
 from holdfast.errors import ResumeRefused, RunExists, RunHeld, RunNotFound, SettingError, StoreCorrupt
-from holdfast.runtime import archive, history, retention, verification
-from holdfast.runtime.retention import Policy
+from holdfast.reading import history, verification
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Query, Store
 from holdfast.storage.failpoints import FAILPOINTS
@@ -28,6 +27,8 @@ from holdfast.storage.holder import this_process
 from holdfast.storage.urls import open_store
 from holdfast.testing.appends import Killed, hooked
 from holdfast.testing.clock import ManualClock
+from holdfast.upkeep import archive, retention
+from holdfast.upkeep.retention import Policy
 
 DAY_S = 86_400.0
 

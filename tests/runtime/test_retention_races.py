@@ -17,15 +17,16 @@ import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.cli import care
 from holdfast.errors import RunNotFound, StoreBusy, StoreError, StoreUnusable
-from holdfast.runtime import archive, doctor, retention, verification
-from holdfast.runtime.retention import Choice, Policy
+from holdfast.reading import verification
 from holdfast.storage.blobs import Blob, FileBlobs, MemoryBlobs
 from holdfast.storage.contract import Query, Store
+from holdfast.storage.files.remote import FsspecBlobs
 from holdfast.storage.holder import this_process
-from holdfast.storage.remote import FsspecBlobs
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
+from holdfast.upkeep import archive, doctor, retention
+from holdfast.upkeep.retention import Choice, Policy
 
 graph = Graph("rounds", dict)
 

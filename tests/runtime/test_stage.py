@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast.core.events import NodeStarted
-from holdfast.runtime.bodies import Body, Stopped
-from holdfast.runtime.stage import Stage
+from holdfast.runtime.calls.body import Body, Stopped
+from holdfast.runtime.calls.shared_task import Stage
 
 _said: contextvars.ContextVar[str] = contextvars.ContextVar("said", default="nothing")
 

@@ -14,10 +14,10 @@ from stage import Stage, Work, turns, until
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry
 from holdfast.errors import StoreFull
-from holdfast.runtime.streams import Chunk
-from holdfast.runtime.views import Run
+from holdfast.reading.chunks import Chunk
+from holdfast.reading.views import Run
 from holdfast.storage.blobs import MemoryBlobs
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.clock import STARTS_AT
 
 NOW = Retry(attempts=3, backoff=0.0)

@@ -11,10 +11,10 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Graph
-from holdfast.runtime import archive, retention
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Row, Store
 from holdfast.storage.urls import open_store
+from holdfast.upkeep import archive, retention
 from postgres_server import drop_schema, schema_for, shared_url
 
 BIG_AT, ROUNDS = 5, 60

@@ -16,9 +16,9 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Graph, Retry, add, append
 from holdfast.errors import StoreBusy, StoreFull
-from holdfast.runtime import verification
+from holdfast.reading import verification
 from holdfast.storage.contract import Append, Request
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.builders import History
 from holdfast.testing.clock import ManualClock
 

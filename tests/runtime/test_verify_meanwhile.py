@@ -12,9 +12,9 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.cli.commands import app
-from holdfast.runtime.verification import verify
+from holdfast.reading.verification import verify
 from holdfast.storage.contract import Row, RunRow
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
 
 
 def counting(rounds: int) -> hf.Flow[Any]:

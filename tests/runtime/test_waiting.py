@@ -13,7 +13,7 @@ from stage import Stage, Work, turns, until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry
-from holdfast.runtime.views import Run
+from holdfast.reading.views import Run
 from holdfast.testing.clock import STARTS_AT
 
 NOW = Retry(attempts=3, backoff=0.0)

@@ -17,8 +17,8 @@ from stage import PATIENCE_S, until
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.runtime import worker
-from holdfast.storage import postgres_ear
 from holdfast.storage.contract import Store
+from holdfast.storage.postgres import listener as postgres_ear
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
 from postgres_server import drop_schema, schema_for, shared_url

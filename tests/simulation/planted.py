@@ -18,18 +18,22 @@ import msgspec
 
 from holdfast.core import decide as decides
 from holdfast.core import events, readiness
-from holdfast.runtime import ends, journal, perform, resume, retention, runner, streams, work, worker
 from holdfast.runtime import engine as engines
+from holdfast.runtime import journal, outcomes, perform, resume, runner, worker
+from holdfast.runtime.calls import attempt, streams
+from holdfast.runtime.calls.context import _Told
 from holdfast.runtime.commits import Commits
-from holdfast.runtime.context import _Told
-from holdfast.runtime.leases import Renewal
+from holdfast.runtime.renewal import Renewal
 from holdfast.storage import holder as holders
-from holdfast.storage import memory, memory_queues, verdicts
-from holdfast.storage.memory import MemoryStore
-from holdfast.storage.memory_queues import MemoryQueues
-from holdfast.storage.memory_upkeep import MemoryUpkeep
+from holdfast.storage import verdicts
+from holdfast.storage.memory import queues as memory_queues
+from holdfast.storage.memory import store as memory
+from holdfast.storage.memory.queues import MemoryQueues
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.memory.upkeep import MemoryUpkeep
 from holdfast.storage.rows import sealed
 from holdfast.testing.simulator import schedule
+from holdfast.upkeep import retention
 
 BUGS: dict[str, Callable] = {}
 
@@ -373,7 +377,7 @@ def the_router_is_asked_again():
         last = max(taken.state.nodes.items(), key=lambda known: known[1].completed_seq, default=(None, None))
         name, node = last
         if name in taken.flow.branches and node.completed_seq:
-            ends.route(taken.flow, name, taken.state.values)
+            outcomes.route(taken.flow, name, taken.state.values)
 
     with on_take_up(spoil):
         yield
@@ -591,7 +595,7 @@ def the_input_is_taken_when_the_node_is_called():
 
 @bug
 def a_step_is_kept_for_other_executions_too():
-    kept_step, keep_step, kept = work.Work.kept_step, work.Work.keep_step, {}
+    kept_step, keep_step, kept = attempt.Work.kept_step, attempt.Work.keep_step, {}
 
     def place(self, slot):
         visit = (self._header["node"], self._header["iteration"], self._item, slot)
@@ -604,7 +608,7 @@ def a_step_is_kept_for_other_executions_too():
         kept[place(self, slot)] = [value]
         return await keep_step(self, slot, value, codec)
 
-    with patched((work.Work, "kept_step", take), (work.Work, "keep_step", keep)):
+    with patched((attempt.Work, "kept_step", take), (attempt.Work, "keep_step", keep)):
         yield
 
 
@@ -613,7 +617,7 @@ def a_step_is_not_kept():
     async def keep_step(self, slot, value, codec):
         return codec.decode(self.encode(value, slot, codec), path=slot, node=self._header["node"])
 
-    with patched((work.Work, "keep_step", keep_step)):
+    with patched((attempt.Work, "keep_step", keep_step)):
         yield
 
 
@@ -730,11 +734,11 @@ def a_base_is_put_in_the_middle_of_a_visit_whose_events_are_read():
 
 @bug
 def what_must_not_run_twice_goes_on_behind_a_step_that_is_not_durable():
-    real = work.Work.__init__
+    real = attempt.Work.__init__
 
     def init(self, driver, body, start, **named):
         real(self, driver, body, start, **named)
         self._sync = driver.journal.state.options.get("durability", "sync") == "sync"
 
-    with patched((work.Work, "__init__", init)):
+    with patched((attempt.Work, "__init__", init)):
         yield

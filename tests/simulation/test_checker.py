@@ -26,10 +26,10 @@ from hypothesis import strategies as st
 import holdfast as hf
 from holdfast import END, START, Graph, Retry, append
 from holdfast.core import run_state
-from holdfast.runtime import history
+from holdfast.reading import history
 from holdfast.storage.holder import this_process
-from holdfast.storage.memory import MemoryStore
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing import checked, checker
 from holdfast.testing.builders import History, crashed_copy, play
 from holdfast.testing.checked import unpacked

@@ -14,10 +14,10 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.errors import SettingError, StoreUnusable
-from holdfast.runtime import archive
-from holdfast.storage.memory import MemoryStore
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing import check, checker
+from holdfast.upkeep import archive
 
 HERE = Path(__file__).parent
 
@@ -155,7 +155,7 @@ def test_a_store_in_memory_is_found_by_its_name() -> None:
 def test_a_store_in_postgresql_is_checked_by_its_url(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    postgres = pytest.importorskip("holdfast.storage.postgres")
+    postgres = pytest.importorskip("holdfast.storage.postgres.store")
     sys.path.insert(0, str(HERE.parent))
     from postgres_server import drop_schema, schema_for, shared_url
 

@@ -10,8 +10,8 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Engine, Graph
 from holdfast.errors import StoreBusy
-from holdfast.runtime.verification import verify
-from holdfast.storage.memory import MemoryStore
+from holdfast.reading.verification import verify
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.clock import ManualClock
 
 

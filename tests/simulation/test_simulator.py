@@ -18,7 +18,7 @@ import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.storage.contract import Store
 from holdfast.storage.queues import Queues
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.upkeep import Upkeep
 from holdfast.testing import simulate, simulator
 from holdfast.testing.event_loops import TRIED
@@ -171,7 +171,7 @@ def test_sqlite_gives_the_same_log_as_memory_byte_for_byte(seed: int, tmp_path: 
 
 @pytest.mark.parametrize("seed", [3, 8, 27])
 def test_postgresql_gives_the_same_log_as_memory_byte_for_byte(seed: int, tmp_path: Path) -> None:
-    postgres = pytest.importorskip("holdfast.storage.postgres")
+    postgres = pytest.importorskip("holdfast.storage.postgres.store")
     sys.path.insert(0, str(HERE.parent))
     from postgres_server import drop_schema, schema_for, shared_url
 

@@ -10,9 +10,9 @@ import pytest
 from psycopg.pq import PGconn
 
 from holdfast.errors import StoreError
-from holdfast.storage import postgres_upkeep
-from holdfast.storage.postgres_address import Address
-from holdfast.storage.postgres_wire import _refusal
+from holdfast.storage.postgres import upkeep as postgres_upkeep
+from holdfast.storage.postgres.address import Address
+from holdfast.storage.postgres.wire import _refusal
 
 TOO_OLD = {
     "pg_dump": "pg_dump: error: aborting because of server version mismatch",

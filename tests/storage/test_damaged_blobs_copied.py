@@ -12,11 +12,12 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.errors import StoreCorrupt
-from holdfast.runtime import archive, verification
+from holdfast.reading import verification
 from holdfast.storage.blobs import Blob, FileBlobs
 from holdfast.storage.contract import Store
-from holdfast.storage.restoring import back_up, restore
+from holdfast.storage.files.restoring import back_up, restore
 from holdfast.storage.urls import open_store
+from holdfast.upkeep import archive
 
 graph = Graph("big", dict)
 

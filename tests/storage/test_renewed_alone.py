@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import CodecError, StoreError
 from holdfast.storage.holder import this_process
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
 
 
 @pytest.fixture

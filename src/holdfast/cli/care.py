@@ -1,6 +1,6 @@
 """Commands that keep a store small, whole and understood: prune, archive, unarchive, backup, restore, doctor.
 
-What goes, what stays and why is decided in `holdfast.runtime.retention`; what is wrong, in `holdfast.runtime.doctor`. Here it is
+What goes, what stays and why is decided in `holdfast.upkeep.retention`; what is wrong, in `holdfast.upkeep.doctor`. Here it is
 asked and told. Nothing is overwritten, and every command may be killed and called again.
 """
 
@@ -20,13 +20,14 @@ from holdfast.cli.gauge import gauge
 from holdfast.cli.standing import Way, line, say_ways, standing
 from holdfast.core.graph import Flow
 from holdfast.errors import HoldfastError, SettingError
-from holdfast.runtime import archive as archives
-from holdfast.runtime import doctor as doctors
-from holdfast.runtime import retention, settings
+from holdfast.runtime import settings
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.retention import Choice, Policy, Pruned, Swept
-from holdfast.storage import remote, restoring
+from holdfast.storage.files import remote, restoring
+from holdfast.upkeep import archive as archives
+from holdfast.upkeep import doctor as doctors
+from holdfast.upkeep import retention
+from holdfast.upkeep.retention import Choice, Policy, Pruned, Swept
 
 _NAMED_MAX = 3
 

@@ -32,8 +32,8 @@ from holdfast.cli.standing import Way, line, say_ways
 from holdfast.cli.story import Story
 from holdfast.core import drawing
 from holdfast.errors import HoldfastError, RunNotFound, SettingError
+from holdfast.reading.views import EventView
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.views import EventView
 
 NODES = ("plan", "research", "outline", "style", "write", "check", "publish")
 KILLED = "killed"

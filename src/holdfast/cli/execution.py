@@ -27,10 +27,10 @@ from holdfast.errors import (
     StateError,
     named,
 )
+from holdfast.reading.views import Run
 from holdfast.runtime import blocking
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.settings import Durability
-from holdfast.runtime.views import Run
 from holdfast.storage.contract import FINAL
 
 OnChange = Annotated[

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 
 from holdfast.core.graph import Flow, Graph
 from holdfast.errors import GraphError, SettingError, did_you_mean
+from holdfast.runtime.calls.fresh_source import spec_of
 from holdfast.runtime.settings import project_table
-from holdfast.runtime.sources import spec_of
 
 Found: TypeAlias = "dict[str, Flow[Any] | Graph[Any]]"
 """The name of a variable -> the flow, or graph, that it holds."""

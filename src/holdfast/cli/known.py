@@ -12,9 +12,9 @@ import msgspec
 
 from holdfast.cli import screen, told
 from holdfast.core.run_state import Question
+from holdfast.reading.chunks import spilled_chunks
+from holdfast.reading.views import NodeView, Run
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.streams import spilled_chunks
-from holdfast.runtime.views import NodeView, Run
 
 _OPEN = frozenset({"running", "waiting", "interrupted", "failed"})
 _NAMES_MAX = 8

@@ -30,8 +30,8 @@ from holdfast.cli.standing import (
 from holdfast.core import drawing
 from holdfast.core.definition import Definition
 from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, did_you_mean, named
+from holdfast.reading.views import NodeView, Run
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.views import NodeView, Run
 from holdfast.storage import urls
 from holdfast.storage.contract import STATUSES, RunRow, RunStatus
 

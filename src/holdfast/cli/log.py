@@ -18,15 +18,16 @@ from holdfast.cli.standing import Way, definition_of, line, say_ways, standing
 from holdfast.cli.story import visit
 from holdfast.core.events import KINDS
 from holdfast.errors import RunNotFound, SchemaTooNew, SettingError, StoreCorrupt, did_you_mean, named
-from holdfast.runtime import history, resume
+from holdfast.reading import history
+from holdfast.reading.chunks import Chunk
+from holdfast.reading.history import Checkpoint
+from holdfast.reading.verification import Verdict
+from holdfast.reading.verification import verify as verify_run
+from holdfast.reading.views import EventView
+from holdfast.runtime import resume
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.history import Checkpoint
-from holdfast.runtime.retention import rows_of
-from holdfast.runtime.streams import Chunk
-from holdfast.runtime.verification import Verdict
-from holdfast.runtime.verification import verify as verify_run
-from holdfast.runtime.views import EventView
 from holdfast.storage.contract import FINAL, Query
+from holdfast.upkeep.retention import rows_of
 
 _PAGE = 500
 _SAID_ELSEWHERE = frozenset({"fingerprint", "node", "took"})

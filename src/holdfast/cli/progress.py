@@ -24,10 +24,10 @@ from holdfast.cli.story import NodeSeen, Story
 from holdfast.core.definition import Definition
 from holdfast.core.drawing import MARKS
 from holdfast.errors import RunNotFound, StoreError
+from holdfast.reading.chunks import Chunk
+from holdfast.reading.views import EventView, Run
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.streams import Chunk
-from holdfast.runtime.views import EventView, Run
 from holdfast.storage.holder import this_process
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from holdfast.cli.app import LOOK, OPERATE, command
 from holdfast.cli.known import Known
 from holdfast.cli.screen import Part
 from holdfast.cli.standing import Look, Standing, Way, answers, choices, line, look, say_ways, standing
-from holdfast.core.questions import misfit
+from holdfast.core.answers import misfit
 from holdfast.core.run_state import Question
 from holdfast.errors import SettingError
+from holdfast.reading.views import AskedQuestion, Run
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.views import AskedQuestion, Run
 
 _ABOUT = {"interrupt": "was cut", "gate": "has not begun", "ask": "asks"}
 _ANSWERED_MAX = 3

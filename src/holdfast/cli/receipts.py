@@ -7,10 +7,11 @@ import msgspec
 from holdfast.cli import options, screen, stores
 from holdfast.cli.app import CHECK, command
 from holdfast.cli.standing import line
+from holdfast.documents.scribe import Rebuilt, rebuild
 from holdfast.errors import SettingError
-from holdfast.runtime import history, settings
+from holdfast.reading import history
+from holdfast.runtime import settings
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.scribe import Rebuilt, rebuild
 
 _SHOWN_MAX = 20
 

@@ -15,8 +15,8 @@ from holdfast.cli.app import OPERATE, command
 from holdfast.cli.execution import name_the_file
 from holdfast.cli.standing import line, look
 from holdfast.errors import FlowNotFound, SettingError
+from holdfast.reading.views import Run
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.views import Run
 
 
 @command(OPERATE)

@@ -15,11 +15,12 @@ import msgspec
 from holdfast.cli import flow_files, program, screen
 from holdfast.core.definition import Definition
 from holdfast.core.run_state import NodeState, Question, RunState, Wait
+from holdfast.documents.scribe import WANTED
 from holdfast.errors import StoreCorrupt, named
-from holdfast.runtime import history, settings
+from holdfast.reading import history
+from holdfast.reading.views import EventView, Run
+from holdfast.runtime import settings
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.scribe import WANTED
-from holdfast.runtime.views import EventView, Run
 from holdfast.storage import urls
 from holdfast.storage.contract import RunRow, RunStatus
 

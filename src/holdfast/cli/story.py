@@ -14,8 +14,8 @@ from holdfast.cli.screen import Part
 from holdfast.core.definition import Definition
 from holdfast.core.drawing import MARKS
 from holdfast.errors import named
-from holdfast.runtime.streams import Chunk
-from holdfast.runtime.views import Cost, EventView, Run
+from holdfast.reading.chunks import Chunk
+from holdfast.reading.views import Cost, EventView, Run
 
 _ITEM_LINES_MAX = 24
 """A fan-out with more items than this is told in tenths."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from holdfast.cli import screen
-from holdfast.runtime.views import Cost, EventView
+from holdfast.reading.views import Cost, EventView
 
 Body: TypeAlias = Mapping[str, Any]
 

@@ -20,14 +20,14 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.standing import line
 from holdfast.core.graph import Flow
 from holdfast.errors import SettingError, named
+from holdfast.reading.views import Run
 from holdfast.runtime import blocking
 from holdfast.runtime.creation import checked_queue
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.recovery import Finding, Recovery, Report
-from holdfast.runtime.views import Run
 from holdfast.runtime.worker import Trouble
 from holdfast.storage.contract import RunRow
 from holdfast.storage.queues import DEFAULT_QUEUE, Queue
+from holdfast.upkeep.recovery import Finding, Recovery, Report
 
 _FINDINGS_MAX = 100
 

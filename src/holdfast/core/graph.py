@@ -15,7 +15,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
 
-from holdfast.core import difference, questions, validate
+from holdfast.core import answers, difference, validate
 from holdfast.core.codec import Codec
 from holdfast.core.definition import END, START, Definition, NodeOptions, QuestionOptions
 from holdfast.core.state import StateType
@@ -272,7 +272,7 @@ class Graph(Generic[S]):
         if declared is None or options:
             return {}
         try:
-            return questions.schema_of(declared)
+            return answers.schema_of(declared)
         except GraphError as fault:
             if schema is not None:
                 self._problems.extend(f"question {name!r}: {problem}" for problem in fault.problems)

@@ -17,14 +17,14 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 from holdfast.core.graph import Flow
 from holdfast.errors import SettingError, did_you_mean
+from holdfast.reading.history import Checkpoint
+from holdfast.reading.views import AskedQuestion, EventView, Run
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.engine import Edit, Engine
-from holdfast.runtime.history import Checkpoint
-from holdfast.runtime.retention import KEEP_LAST, Pruned
 from holdfast.runtime.settings import Durability
 from holdfast.runtime.signals import Signals
-from holdfast.runtime.views import AskedQuestion, EventView, Run
 from holdfast.storage.contract import RunRow, RunStatus, Store
+from holdfast.upkeep.retention import KEEP_LAST, Pruned
 
 S = TypeVar("S")
 T = TypeVar("T")

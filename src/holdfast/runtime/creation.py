@@ -15,7 +15,7 @@ from holdfast.core.run_state import RunState
 from holdfast.core.state import StateType
 from holdfast.core.validate import RUN_ID
 from holdfast.errors import ResumeRefused, RunExists, SettingError, StoreCorrupt
-from holdfast.runtime import history
+from holdfast.reading import history
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import NewRun, RunRow, Snapshot

@@ -10,13 +10,14 @@ import asyncio
 from typing import Any
 
 from holdfast.errors import FenceLost, StoreError
-from holdfast.runtime import history, settings
+from holdfast.reading import history
+from holdfast.reading.views import Run, run_view
+from holdfast.runtime import settings
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.keeping import Keeping
-from holdfast.runtime.leases import Renewal
+from holdfast.runtime.renewal import Renewal
 from holdfast.runtime.runner import Asleep, Halt, Runner
 from holdfast.runtime.services import Services
-from holdfast.runtime.views import Run, run_view
 from holdfast.storage.contract import Request
 
 _NAP_S = 1.0

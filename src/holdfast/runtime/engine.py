@@ -23,6 +23,8 @@ import msgspec
 
 from holdfast.core import events
 from holdfast.core.graph import Flow, Graph
+from holdfast.documents.artifacts import Artifacts, left
+from holdfast.documents.scribe import WANTED, Scribe
 from holdfast.errors import (
     AnswerRefused,
     FenceLost,
@@ -35,9 +37,13 @@ from holdfast.errors import (
     StoreError,
     StoreFull,
 )
-from holdfast.runtime import asking, history, operator, settings
-from holdfast.runtime.artifacts import Artifacts, left
-from holdfast.runtime.bodies import Threads
+from holdfast.reading import history
+from holdfast.reading.views import Run, run_view
+from holdfast.runtime import operator, questions, settings
+from holdfast.runtime.calls.body import Threads
+from holdfast.runtime.calls.process.executor import executors_on
+from holdfast.runtime.calls.shared_task import Stage
+from holdfast.runtime.calls.streams import recover
 from holdfast.runtime.clock import Clock, SystemClock, sleep
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.creation import (
@@ -52,19 +58,14 @@ from holdfast.runtime.creation import (
     placed,
     refuse_another,
 )
-from holdfast.runtime.ear import Ear
 from holdfast.runtime.followers import POLL_S, Followers
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.leases import Renewal, elapsed
-from holdfast.runtime.processes import executors_on
+from holdfast.runtime.news import Ear
+from holdfast.runtime.renewal import Renewal, elapsed
 from holdfast.runtime.resume import Invalid, Wish, edited, prepare, refuse_final, split
 from holdfast.runtime.runner import Asleep, Halt, Runner
-from holdfast.runtime.scribe import WANTED, Scribe
 from holdfast.runtime.services import Salts, Services, at_once, in_thread, waker
 from holdfast.runtime.signals import Signals
-from holdfast.runtime.stage import Stage
-from holdfast.runtime.streams import recover
-from holdfast.runtime.views import Run, run_view
 from holdfast.runtime.worker import Worker
 from holdfast.runtime.working import Working
 from holdfast.storage.contract import Lease, NewRun, Request, RunRow, Store
@@ -485,10 +486,10 @@ class Engine(Working):
         """
         if confidence is not None and not (isinstance(confidence, (int, float)) and 0 <= confidence <= 1):
             raise SettingError(f"confidence={confidence!r}: give a number from 0 to 1")
-        key = asking.check(self._looked_up(run_id, "answered"), question, value, update=update)
+        key = questions.check(self._looked_up(run_id, "answered"), question, value, update=update)
         body = {
             "key": key,
-            "value": asking.plain(value, "answer"),
+            "value": questions.plain(value, "answer"),
             "update": update,
             "confidence": confidence,
         }
@@ -506,7 +507,7 @@ class Engine(Working):
                 answered = open_row(row, services.store.blobs).event
                 if answered.key == key:
                     if (answered.answer, answered.by) != (request.body["value"], request.by):
-                        raise AnswerRefused(run_id, key, asking.said_already(answered))
+                        raise AnswerRefused(run_id, key, questions.said_already(answered))
                     return
             if key not in history.load(services.store, run_id).questions:
                 raise AnswerRefused(run_id, key, "it was closed before anybody could take the answer")
@@ -528,7 +529,7 @@ class Engine(Working):
         if not isinstance(name, str) or not name:
             raise SettingError(f"{name!r} is no name of a signal")
         refuse_final(run_id, self.store.run(run_id).status, "told anything")
-        body = {"name": name, "payload": asking.plain(payload, "payload")}
+        body = {"name": name, "payload": questions.plain(payload, "payload")}
         request_id = f"signal:{id}" if id is not None else self._request_id()
         request = Request(id=request_id, verb="signal", body=body, by=by, reason=reason)
         if id is not None and not self.store.post(run_id, request):  # the inbox knows what was told before
@@ -604,7 +605,7 @@ class Engine(Working):
             journal.taken.append(request.id)
             if request.verb == "pause":
                 operator.pause(journal, by=request.by, reason=request.reason, cut=True)
-            elif request.verb == "cancel" or asking.tell(journal, request):
+            elif request.verb == "cancel" or questions.tell(journal, request):
                 operator.cancel(journal, by=request.by, reason=request.reason)
             if journal.unsaved:
                 await journal.saved()

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
+from holdfast.reading.chunks import Chunk, spilled_chunks
+from holdfast.reading.views import EventView, event_view
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.streams import Chunk, spilled_chunks
-from holdfast.runtime.views import EventView, event_view
 from holdfast.storage.contract import Store
 from holdfast.storage.rows import open_row
 

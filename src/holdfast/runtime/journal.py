@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -37,11 +36,11 @@ from holdfast.errors import (
     StoreError,
     StoreFull,
     StoreReadOnly,
-    named,
 )
+from holdfast.reading.history import view_of
 from holdfast.runtime.services import Services
 from holdfast.storage.blobs import Blob
-from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot, View
+from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot
 from holdfast.storage.oversize import take_out
 from holdfast.storage.rows import pack, sealed
 from holdfast.storage.writer import Done
@@ -385,17 +384,3 @@ class Journal:
         self._tail_bytes, self._tail_from = 0, self.state.seq
         lighter, blobs = take_out(body, self.services.blob_over)
         return (Snapshot(self.state.seq, pack(lighter)),), blobs
-
-
-def view_of(state: RunState, rewinds: tuple[tuple[int, int], ...], due_at: float | None) -> View:
-    """The part of a run row that every append rewrites."""
-    failure = state.failure
-    return View(
-        status=state.status if state.status != "new" else "pending",
-        fingerprint=state.fingerprint,
-        state_version=state.state_version,
-        active=tuple(islice(state.open, 5)),
-        error=named(failure.type, failure.message)[:500] if failure is not None else None,
-        rewinds=rewinds,
-        due_at=due_at,
-    )

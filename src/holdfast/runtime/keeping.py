@@ -6,11 +6,11 @@ import asyncio
 import os
 from functools import partial
 
-from holdfast.runtime import retention
 from holdfast.runtime.reading import Reading
-from holdfast.runtime.retention import KEEP_LAST, Keeper, Pruned
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import Services
+from holdfast.upkeep import retention
+from holdfast.upkeep.retention import KEEP_LAST, Keeper, Pruned
 
 
 class Keeping(Reading):

@@ -7,9 +7,9 @@ from typing import Any
 
 from holdfast.core import events
 from holdfast.errors import ResumeRefused, did_you_mean
-from holdfast.runtime import ends
+from holdfast.runtime import outcomes
+from holdfast.runtime.calls.streams import recover
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.streams import recover
 
 
 def cancel(journal: Journal, *, by: str | None, reason: str | None) -> None:
@@ -24,7 +24,7 @@ def cut_all(journal: Journal, reason: str, *, lost: bool = False) -> None:
     state = journal.state
     for name in [name for name in state.open if state.nodes[name].status == "running"]:
         journal.record(
-            events.NodeInterrupted(**ends.visit_of(name, state.nodes[name]), reason=reason, lost=lost)
+            events.NodeInterrupted(**outcomes.visit_of(name, state.nodes[name]), reason=reason, lost=lost)
         )
 
 
@@ -43,7 +43,7 @@ def pause(journal: Journal, *, by: str | None, reason: str | None, cut: bool = F
 def retry(journal: Journal, node: str | None, *, fresh: bool, by: str | None, reason: str | None) -> None:
     """Try a visit that has not ended again, now."""
     for name in _stuck(journal, node, "retry"):
-        header = ends.visit_of(name, journal.state.nodes[name])
+        header = outcomes.visit_of(name, journal.state.nodes[name])
         journal.record(events.NodeScheduled(**header, why="retry", fresh=fresh, by=by, reason=reason))
 
 
@@ -51,7 +51,7 @@ def skip(journal: Journal, node: str, update: Any, *, by: str | None, reason: st
     """Put this update in place of the result of a visit that has not ended, and go on."""
     (name,) = _stuck(journal, node, "skip")
     visit = journal.state.nodes[name]
-    header = ends.visit_of(name, visit)
+    header = outcomes.visit_of(name, visit)
     took = 0
     if visit.input is None:  # due, and never begun
         header["iteration"] = visit.iteration + 1
@@ -66,10 +66,10 @@ def skipped(
     changes = journal.flow.state.by_hand(update, node=name)
     if journal.state.schedule == "layered":
         return events.NodeSkipped(**header, changes=changes, **said)
-    changes = ends.reduced(journal.flow, journal.state.values, name, changes)
+    changes = outcomes.reduced(journal.flow, journal.state.values, name, changes)
     try:
-        routes = ends.route(journal.flow, name, journal.state.values, [changes])
-    except ends.RouterError as fault:
+        routes = outcomes.route(journal.flow, name, journal.state.values, [changes])
+    except outcomes.RouterError as fault:
         raise ResumeRefused(
             journal.state.run_id,
             f"skipping {name!r} needs a route: {fault}. Give an update with which its router can decide.",

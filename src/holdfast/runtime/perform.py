@@ -9,7 +9,7 @@ import msgspec
 from holdfast.core import commands, events
 from holdfast.core.events import Failure
 from holdfast.errors import ResumeRefused
-from holdfast.runtime import asking, ends, failures, operator
+from holdfast.runtime import failures, operator, outcomes, questions
 from holdfast.runtime.journal import Journal
 
 
@@ -22,7 +22,7 @@ def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.
         case commands.StartNode():
             return _start(journal, command, starts)
         case commands.StartItem(node, item, attempt):
-            header = ends.visit_of(node, journal.state.nodes[node]) | {"attempt": attempt}
+            header = outcomes.visit_of(node, journal.state.nodes[node]) | {"attempt": attempt}
             begun = events.ItemStarted(**header, item=item)
             record(begun)
             starts.append(begun)
@@ -36,10 +36,10 @@ def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.
             _complete_layer(journal, command)
             return True
         case commands.AskFirst(node, iteration, execution):
-            asking.ask_first(journal, node, iteration, execution)
+            questions.ask_first(journal, node, iteration, execution)
             return True
         case commands.ExpireQuestion(key):
-            asking.expire(journal, key)
+            questions.expire(journal, key)
             return True
         case commands.FireTimer(key):
             _fire(journal, key)
@@ -77,11 +77,11 @@ def _perform_on_visit(journal: Journal, command: commands.AnyCommand) -> None:
     """Commands about one open visit."""
     name: str = getattr(command, "node")  # noqa: B009 - all that are left have one
     record = journal.record
-    header = ends.visit_of(name, journal.state.nodes[name])
+    header = outcomes.visit_of(name, journal.state.nodes[name])
     match command:
         case commands.CompleteItems():
             try:
-                produced = ends.items_completed(journal.flow, journal.state, journal.writers, name)
+                produced = outcomes.items_completed(journal.flow, journal.state, journal.writers, name)
             except Exception as raised:  # noqa: BLE001 - two items set one field, or a reducer raised
                 produced = [events.NodeFailed(**header, failure=failures.describe(raised, kind="partial"))]
             for event in produced:
@@ -101,7 +101,7 @@ def _perform_on_visit(journal: Journal, command: commands.AnyCommand) -> None:
         case commands.SkipNode():
             _skip_cut(journal, name, header)
         case commands.AskAboutNode():
-            asking.ask_about(journal, name)
+            questions.ask_about(journal, name)
         case commands.QuarantineNode():
             record(events.NodeFailed(**header, failure=_quarantined(journal, name)))
 
@@ -109,7 +109,7 @@ def _perform_on_visit(journal: Journal, command: commands.AnyCommand) -> None:
 def _list_items(journal: Journal, name: str) -> None:
     """Ask `each` what a fan-out goes over. The list is part of the same append as the start."""
     node, visit = journal.flow.nodes[name], journal.state.nodes[name]
-    header = ends.visit_of(name, visit)
+    header = outcomes.visit_of(name, visit)
     assert node.each is not None
     try:
         listed = list(node.each(journal.flow.state.load(visit.input or {})))
@@ -117,15 +117,15 @@ def _list_items(journal: Journal, name: str) -> None:
         items = [codec.encode(item, path=f"item {number}", node=name) for number, item in enumerate(listed)]
     except Exception as raised:  # noqa: BLE001 - user code
         now, luck = journal.at, journal.services.luck
-        journal.record(ends.failed(node, visit, raised, now=now, luck=luck, timed_out=False))
+        journal.record(outcomes.failed(node, visit, raised, now=now, luck=luck, timed_out=False))
     else:
         journal.record(events.ItemsListed(**header, items=items))
 
 
 def _route(journal: Journal, name: str, header: dict[str, Any]) -> events.Event:
     try:
-        return events.NodeRouted(**header, routes=ends.route(journal.flow, name, journal.state.values))
-    except ends.RouterError as fault:
+        return events.NodeRouted(**header, routes=outcomes.route(journal.flow, name, journal.state.values))
+    except outcomes.RouterError as fault:
         return events.RoutingFailed(
             **header, failure=failures.describe(fault.__cause__ or fault, kind="partial")
         )
@@ -133,9 +133,9 @@ def _route(journal: Journal, name: str, header: dict[str, Any]) -> events.Event:
 
 def _complete_layer(journal: Journal, command: commands.CompleteLayer) -> None:
     try:
-        changes, routes = ends.layer_merged(journal.flow, journal.state, command.nodes)
-    except ends.LayerError as fault:
-        header = ends.visit_of(fault.node, journal.state.nodes[fault.node])
+        changes, routes = outcomes.layer_merged(journal.flow, journal.state, command.nodes)
+    except outcomes.LayerError as fault:
+        header = outcomes.visit_of(fault.node, journal.state.nodes[fault.node])
         cause = fault.__cause__ or fault
         journal.record(events.RoutingFailed(**header, failure=failures.describe(cause, kind="partial")))
     else:
@@ -194,10 +194,10 @@ def _take_answer(journal: Journal, name: str) -> None:
     assert asked is not None
     update = {asked.into: visit.answer} if asked.into is not None else {}
     try:
-        produced = ends.answered(journal.flow, journal.state, journal.writers, name, update)
+        produced = outcomes.answered(journal.flow, journal.state, journal.writers, name, update)
     except Exception as raised:  # noqa: BLE001 - a reducer or a validation of the user's raised
         failure = failures.describe(raised, kind="partial")
-        produced = [events.NodeFailed(**ends.visit_of(name, visit), failure=failure)]
+        produced = [events.NodeFailed(**outcomes.visit_of(name, visit), failure=failure)]
     for event in produced:
         journal.record(event)
 

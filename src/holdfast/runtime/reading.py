@@ -10,14 +10,14 @@ from typing import Any, Literal, TypeVar, overload
 
 from holdfast.core.graph import Flow
 from holdfast.errors import RunCancelled, RunFailed, StoreError, ended, named
-from holdfast.runtime import history
+from holdfast.reading import history
+from holdfast.reading.chunks import Chunk
+from holdfast.reading.views import AskedQuestion, EventView, Run, event_view, run_view
 from holdfast.runtime.clock import Clock, sleep
 from holdfast.runtime.followers import POLL_S, Followers
 from holdfast.runtime.resume import split
 from holdfast.runtime.runner import Asleep, Runner
 from holdfast.runtime.services import Services
-from holdfast.runtime.streams import Chunk
-from holdfast.runtime.views import AskedQuestion, EventView, Run, event_view, run_view
 from holdfast.storage.contract import FINAL, Query, RunRow, RunStatus, Store
 
 S = TypeVar("S")

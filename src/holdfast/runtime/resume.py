@@ -29,7 +29,7 @@ from holdfast.errors import (
     ended,
     named,
 )
-from holdfast.runtime import history
+from holdfast.reading import history
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import FINAL, RunRow

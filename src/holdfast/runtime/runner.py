@@ -24,15 +24,15 @@ from holdfast.core.decide import decide
 from holdfast.core.events import Failure
 from holdfast.core.graph import Flow, Node
 from holdfast.errors import AnswerRefused, FenceLost, LogBudget, ResumeRefused, SettingError
-from holdfast.runtime import asking, ends, failures, operator
-from holdfast.runtime.bodies import UNWIND_S, Body, Parked, Stopped
+from holdfast.runtime import failures, operator, outcomes, questions
+from holdfast.runtime.calls.attempt import Work
+from holdfast.runtime.calls.body import UNWIND_S, Body, Parked, Stopped
+from holdfast.runtime.calls.context import BlockingContext, Context
+from holdfast.runtime.calls.executors import Call
+from holdfast.runtime.calls.streams import Stream
 from holdfast.runtime.clock import Timer
-from holdfast.runtime.context import BlockingContext, Context
-from holdfast.runtime.executors import Call
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.perform import give_up, perform
-from holdfast.runtime.streams import Stream
-from holdfast.runtime.work import Work
 from holdfast.storage.contract import FINAL, Request
 
 ENDED = frozenset({"completed", "failed", "cancelled", "interrupted"})
@@ -399,7 +399,7 @@ class Runner:
         stream.close()
         if stream.chunks:
             name, item = body.key
-            header = ends.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
+            header = outcomes.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
             self.journal.record(events.NodeStreamed(**header, item=item, chunks=stream.chunks))
         self._streams.append(stream)
 
@@ -408,13 +408,13 @@ class Runner:
         name, item = body.key
         error = body.error
         if isinstance(error, Parked) and not body.timed_out:
-            header = ends.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
+            header = outcomes.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
             return [events.NodeWaiting(**header, on=error.slots, item=item)]
         if error is None and not body.timed_out:
             made = body.work.artifacts_made if body.work is not None else {}
             try:
                 if item is None:
-                    return ends.completed(
+                    return outcomes.completed(
                         self.flow,
                         self.state,
                         self.journal.writers,
@@ -423,8 +423,8 @@ class Runner:
                         body.value,
                         made,
                     )
-                header = ends.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
-                return [ends.item_completed(self.flow, name, header, item, body.value, made)]
+                header = outcomes.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
+                return [outcomes.item_completed(self.flow, name, header, item, body.value, made)]
             except Exception as raised:  # noqa: BLE001 - what it returned does not fit, or a reducer raised
                 error = raised
         return [self._failed(body, error or TimeoutError())]
@@ -433,18 +433,18 @@ class Runner:
         """A body raised, took too long, or returned what does not fit."""
         name, item = body.key
         node, visit = self.flow.nodes[name], self.state.nodes[name]
-        header = ends.visit_of(name, visit)
+        header = outcomes.visit_of(name, visit)
         if body.timed_out and item is None and not node.options.idempotent:
             # Its effect may or may not have happened, as after a crash: the same question is asked.
             return events.NodeInterrupted(**header, reason=f"took longer than {node.options.timeout_s:g} s")
         now, luck = self.journal.at, self.services.luck
-        if item is None and ends.is_uncertain(node, visit, error, now, luck):
+        if item is None and outcomes.is_uncertain(node, visit, error, now, luck):
             told = f"{type(error).__name__}: {failures.message(error)}"[:500]
             return events.NodeInterrupted(**header, reason=told)
         if item is None:
-            return ends.failed(node, visit, error, now=now, luck=luck, timed_out=body.timed_out)
+            return outcomes.failed(node, visit, error, now=now, luck=luck, timed_out=body.timed_out)
         header["attempt"] = body.attempt
-        return ends.item_failed(
+        return outcomes.item_failed(
             node, visit, header, item, error, now=now, luck=luck, timed_out=body.timed_out
         )
 
@@ -632,7 +632,7 @@ class Runner:
                 operator.pause(self.journal, by=request.by, reason=request.reason)
                 self._park_all()
             case "answer" | "signal":
-                if asking.tell(self.journal, request):
+                if questions.tell(self.journal, request):
                     self.halt(Halt("cancel", request.by, request.reason or "aborted by the answer"))
             case "retry":
                 operator.retry(

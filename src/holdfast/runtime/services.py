@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
-from holdfast.runtime.artifacts import Artifacts
-from holdfast.runtime.bodies import Body, Threads
+from holdfast.runtime.calls.body import Body, Threads
+from holdfast.runtime.calls.executors import Executor
+from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.commits import Commits
-from holdfast.runtime.executors import Executor
-from holdfast.runtime.stage import Stage
 from holdfast.storage.contract import Holder, Store
 from holdfast.storage.oversize import BLOB_OVER, LOG_BUDGET
 from holdfast.storage.rows import SALT_BYTES

@@ -34,12 +34,12 @@ from holdfast.errors import (
     StoreUnusable,
     ended,
 )
+from holdfast.reading.views import Run
 from holdfast.runtime.clock import sleep
-from holdfast.runtime.ear import Ear
-from holdfast.runtime.recovery import Recovery, Report
+from holdfast.runtime.news import Ear
 from holdfast.runtime.services import Services
-from holdfast.runtime.views import Run
 from holdfast.storage.queues import Taken, Wanted
+from holdfast.upkeep.recovery import Recovery, Report
 
 T = TypeVar("T")
 Until: TypeAlias = "Callable[[], Any] | Literal['idle']"

@@ -12,14 +12,14 @@ from typing import Any
 
 from holdfast.core import events
 from holdfast.errors import AnswerRefused, ResumeRefused, SettingError, StoreBusy
-from holdfast.runtime import history
+from holdfast.reading import history
+from holdfast.reading.views import Run
 from holdfast.runtime.creation import UNKNOWN, checked_queue
 from holdfast.runtime.driving import Driving
-from holdfast.runtime.ear import Ear
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.news import Ear
 from holdfast.runtime.resume import Wish
 from holdfast.runtime.runner import Runner
-from holdfast.runtime.views import Run
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import Lease, Request
 from holdfast.storage.queues import Taken

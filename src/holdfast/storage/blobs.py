@@ -39,7 +39,7 @@ from holdfast.errors import (
     StorePoisoned,
     StoreUnusable,
 )
-from holdfast.storage import disk
+from holdfast.storage.files import disk
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -1,5 +1,5 @@
-"""The SQL of the stores as it is written in `sql/`: named queries, and the numbered migrations that make the schema. Each
-dialect has a folder of its own; SQLite's is `sql/` itself.
+"""The SQL of a store as it is written in the `sql/` folder of its dialect: named queries, and the numbered migrations that
+make the schema.
 
 In PostgreSQL the tables are in a schema, which the files call `holdfast`; a store in another one has its name put in that place.
 """
@@ -13,18 +13,20 @@ from holdfast.errors import SchemaTooNew
 
 _NAME = re.compile(r"^-- (\w+): .+$", re.MULTILINE)
 _SCHEMA = re.compile(r"\bholdfast\b")
-_sql = resources.files("holdfast.storage") / "sql"
+_stores = resources.files("holdfast.storage")
 
 
-def queries(dialect: str = "", schema: str | None = None) -> dict[str, str]:
+def queries(dialect: str, schema: str | None = None) -> dict[str, str]:
     """The named queries of `queries.sql`, on one line each: the driver finds a prepared statement by its text."""
-    parts = _NAME.split(within((_sql / dialect / "queries.sql").read_text(encoding="utf-8"), schema))
+    parts = _NAME.split(
+        within((_stores / dialect / "sql" / "queries.sql").read_text(encoding="utf-8"), schema)
+    )
     return {name: " ".join(text.split()) for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def migrations(dialect: str = "", schema: str | None = None) -> list[str]:
+def migrations(dialect: str, schema: str | None = None) -> list[str]:
     """The migrations in order; the n-th lifts a store from version n-1 to n."""
-    files = sorted((_sql / dialect / "migrations").iterdir(), key=lambda file: file.name)
+    files = sorted((_stores / dialect / "sql" / "migrations").iterdir(), key=lambda file: file.name)
     texts = [file.read_text(encoding="utf-8") for file in files if file.name.endswith(".sql")]
     return [within(text, schema) for text in texts]
 

@@ -1,6 +1,6 @@
 """What a store does for its own care: retire, compact, delete, sweep, back up. Every store passes `holdfast.testing.upkeep`.
 
-Which run is no longer wanted, and what still needs it, is decided in `holdfast.runtime.retention`; nothing here knows events.
+Which run is no longer wanted, and what still needs it, is decided in `holdfast.upkeep.retention`; nothing here knows events.
 Every verb is one small transaction that leaves a store in which each run can be read and carried on:
 
 - A log is *trimmed* in two ways. Its older checkpoints are retired: nobody goes back to them, the events stay. Or it is

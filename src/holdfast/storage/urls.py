@@ -15,10 +15,10 @@ from urllib.parse import unquote
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.storage.blobs import Blobs, FileBlobs, MemoryBlobs
 from holdfast.storage.contract import Store
-from holdfast.storage.memory import MemoryStore
-from holdfast.storage.postgres_address import SECRET_OPTIONS, SHOWN_OPTIONS, Address
-from holdfast.storage.remote import FsspecBlobs
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.files.remote import FsspecBlobs
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.postgres.address import SECRET_OPTIONS, SHOWN_OPTIONS, Address
+from holdfast.storage.sqlite.store import SqliteStore
 
 SCHEMES = ("memory", "sqlite", "postgresql")
 _POSTGRES = ("postgresql", "postgres")
@@ -75,7 +75,7 @@ def is_there(url: str | os.PathLike[str]) -> bool:
     if _scheme(url) not in _POSTGRES:
         return True
     _require_driver()
-    from holdfast.storage import postgres
+    from holdfast.storage.postgres import store as postgres
 
     return postgres.is_there(os.fspath(url))
 
@@ -142,14 +142,14 @@ def _open(
 
 def _postgres(url: str, clock: Callable[[], float] | None) -> Store:
     _require_driver()
-    from holdfast.storage.postgres import PostgresStore
+    from holdfast.storage.postgres.store import PostgresStore
 
     return PostgresStore(url, clock=clock)
 
 
 def _require_driver() -> None:
     try:
-        import holdfast.storage.postgres  # noqa: F401
+        import holdfast.storage.postgres.store  # noqa: F401
     except ImportError as missing:
         if (missing.name or "").startswith("holdfast"):
             raise

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
 from holdfast.errors import StoreUnusable
-from holdfast.storage import forks
+from holdfast.storage import process
 from holdfast.storage.contract import Append, Store
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class Writer:
         self._batch_appends_max = batch_appends_max
         self._batch_bytes_max = batch_bytes_max
         self._timer = timer
-        self._forks = forks.count
+        self._forks = process.count
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._queue: deque[tuple[Append, Done]] = deque()
@@ -104,7 +104,7 @@ class Writer:
 
     def close(self) -> None:
         """Commit what waits, tell everyone, and end the thread. Idempotent."""
-        if self._forks != forks.count:
+        if self._forks != process.count:
             return  # the thread, and what waits for it, are the parent's
         with self._changed:
             self._closing = True
@@ -146,7 +146,7 @@ class Writer:
         self._commit_s += _NEWEST_SHARE * (seconds - self._commit_s)
 
     def _require_own(self) -> None:
-        if self._forks != forks.count:
+        if self._forks != process.count:
             raise StoreUnusable(
                 "this writer was made before the process was forked. Open the store in the child."
             )

@@ -27,14 +27,15 @@ from holdfast.core.graph import END, START, Flow, Graph
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState, wait_key
 from holdfast.core.writers import Writers
-from holdfast.runtime import asking, ends, failures, history, perform
+from holdfast.reading import history
+from holdfast.runtime import failures, outcomes, perform, questions
+from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.creation import input_digest
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
-from holdfast.runtime.stage import Stage
 from holdfast.storage.contract import Append, Holder, NewRun, Snapshot, Store, View
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import SALT_BYTES, open_row, pack
 from holdfast.storage.writer import InlineWriter
 from holdfast.testing.clock import STARTS_AT, ManualClock
@@ -86,7 +87,7 @@ class History:
 
     def answered(self, key: str, answer: Any, **said: Any) -> History:
         """Somebody answered the question of this key, or the only one of this node. `said`: `by`, `reason`, `confidence`."""
-        asking.answer(self._journal, key, answer, **said)
+        questions.answer(self._journal, key, answer, **said)
         return self
 
     def crashed_before(self, node: str) -> History:
@@ -118,17 +119,17 @@ class History:
         if routes is not None:
             changes = self.flow.state.changes(update, visit.input or {}, node=node)
             return self.record(
-                events.NodeCompleted(**ends.visit_of(node, visit), changes=changes, routes=routes)
+                events.NodeCompleted(**outcomes.visit_of(node, visit), changes=changes, routes=routes)
             )
         given = self.flow.state.load(visit.input or {})
-        for event in ends.completed(self.flow, self.state, self.writers, node, given, update, {}):
+        for event in outcomes.completed(self.flow, self.state, self.writers, node, given, update, {}):
             self.record(event)
         return self
 
     def item_completed(self, node: str, item: int, update: Any = None) -> History:
         """One item of a fan-out returned `update`."""
         header = self._item_header(node, item)
-        return self.record(ends.item_completed(self.flow, node, header, item, update))
+        return self.record(outcomes.item_completed(self.flow, node, header, item, update))
 
     def failed(self, node: str, error: BaseException, *, retry_in: float | None = None) -> History:
         """The node raised this; with `retry_in` it is tried again after so many seconds."""
@@ -136,7 +137,7 @@ class History:
             self.started(node)
         return self.record(
             events.NodeFailed(
-                **ends.visit_of(node, self.state.nodes[node]),
+                **outcomes.visit_of(node, self.state.nodes[node]),
                 failure=failures.describe(error),
                 retry_at=None if retry_in is None else self.at + retry_in,
             )
@@ -181,7 +182,7 @@ class History:
 
     def spent(self, node: str, usd: float = 0.0, tokens: int = 0) -> History:
         """The node cost something."""
-        header = ends.visit_of(node, self.state.nodes[node])
+        header = outcomes.visit_of(node, self.state.nodes[node])
         return self.record(events.CostIncurred(**header, usd=usd, tokens=tokens))
 
     def sleeping(
@@ -297,7 +298,7 @@ class History:
                 key = f"{node}.{visit.iteration}.{visit.execution}.{visit.attempt}"
                 options = ["retry", "skip", "abort"]
                 self.record(
-                    events.QuestionAsked(**ends.visit_of(node, visit), key=key, text="?", options=options)
+                    events.QuestionAsked(**outcomes.visit_of(node, visit), key=key, text="?", options=options)
                 )
             case _:
                 perform.perform(self._journal, command, [])
@@ -318,7 +319,7 @@ class History:
         if item is None and not self._is_running(node):
             self.started(node)
         header = (
-            ends.visit_of(node, self.state.nodes[node]) if item is None else self._item_header(node, item)
+            outcomes.visit_of(node, self.state.nodes[node]) if item is None else self._item_header(node, item)
         )
         return self.record(kind(**header, item=item, **fields))
 
@@ -330,7 +331,7 @@ class History:
         assert items is not None, f"{node!r} is no fan-out, or has listed no items"
         while item not in items.running:
             self.perform(self._wanted(commands.StartItem, node))
-        return ends.visit_of(node, self.state.nodes[node]) | {"attempt": items.running[item]}
+        return outcomes.visit_of(node, self.state.nodes[node]) | {"attempt": items.running[item]}
 
     def _stands_still(self, node: str) -> bool:
         """Whether a fan-out has not begun, or was cut: one that waits has begun."""

@@ -30,11 +30,11 @@ import msgspec
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import RunState
 from holdfast.errors import RunNotFound, SettingError, did_you_mean, named
-from holdfast.runtime import history
+from holdfast.reading import history
 from holdfast.storage import failpoints
 from holdfast.storage.contract import Holder, Store
-from holdfast.storage.memory import MemoryStore
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.checker import check
 from holdfast.testing.clock import STARTS_AT, ManualClock
 from holdfast.testing.event_loops import forget

@@ -1,4 +1,4 @@
-"""The suite that every executor passes: what `holdfast.runtime.executors` says, as tests.
+"""The suite that every executor passes: what `holdfast.runtime.calls.executors` says, as tests.
 
     from holdfast.testing.executors import ExecutorConformance
 
@@ -32,7 +32,7 @@ from holdfast.core.events import Changes
 from holdfast.core.graph import Flow, Graph, Retry
 from holdfast.errors import Fatal, ProcessEnded, Recoverable
 from holdfast.runtime import failures
-from holdfast.runtime.executors import Call, Executor, Handle, Killed
+from holdfast.runtime.calls.executors import Call, Executor, Handle, Killed
 
 PATIENCE_S = 60.0
 AT_ONCE = 16

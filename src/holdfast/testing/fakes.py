@@ -31,12 +31,12 @@ from holdfast.errors import (
     did_you_mean,
     ended,
 )
+from holdfast.reading.views import Run
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.runner import Runner
-from holdfast.runtime.views import Run
 from holdfast.storage.contract import Store
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.watching import watched
 

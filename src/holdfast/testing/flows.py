@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal
 from holdfast.core.definition import END, START, Definition, NodeOptions, QuestionOptions
 from holdfast.core.graph import Flow, Graph
 from holdfast.core.state import add, append, merge
-from holdfast.runtime.context import Context
+from holdfast.runtime.calls.context import Context
 
 ITERATIONS_MAX = 10_000
 CRASHES_MAX = 100

@@ -62,11 +62,11 @@ def holdfast_store(request: pytest.FixtureRequest, manual_clock: ManualClock) ->
 
     options = _options(request)
     if options["store"] == "memory":
-        from holdfast.storage.memory import MemoryStore
+        from holdfast.storage.memory.store import MemoryStore
 
         store: Store = MemoryStore(clock=manual_clock.now)
     else:
-        from holdfast.storage.sqlite import SqliteStore
+        from holdfast.storage.sqlite.store import SqliteStore
 
         store = SqliteStore(request.getfixturevalue("tmp_path") / "runs.db", clock=manual_clock.now)
     yield store

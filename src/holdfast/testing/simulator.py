@@ -28,13 +28,14 @@ import msgspec
 
 from holdfast.core.graph import Flow
 from holdfast.errors import HoldfastError, SettingError
-from holdfast.runtime import asking, history, journal, settings
+from holdfast.reading import history
 from holdfast.runtime import engine as engines
+from holdfast.runtime import journal, questions, settings
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.settings import Durability
 from holdfast.storage.contract import Holder, Row, Store
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing import checker
 from holdfast.testing import simulator_oracle as oracle
 from holdfast.testing.clock import STARTS_AT
@@ -615,7 +616,7 @@ def still(snapshot_every: int) -> Iterator[None]:
         (settings, "project_table", lambda folder=None: {}),
         (settings, "resolve", partial(settings.resolve, environment={})),
         (engines, "this_process", _simulated_process),
-        (asking, "checkout", lambda folder=".": None),
+        (questions, "checkout", lambda folder=".": None),
         (journal, "SNAPSHOT_EVENTS_MAX", snapshot_every),
     ]
     before = [(place, name, getattr(place, name)) for place, name, _ in calm]

@@ -24,7 +24,7 @@ import msgspec
 from holdfast.core.graph import Flow, Graph, Node, Retry
 from holdfast.core.state import add, append, merge
 from holdfast.errors import Recoverable
-from holdfast.runtime.context import Context
+from holdfast.runtime.calls.context import Context
 from holdfast.testing.flows import Plan, Sketch, largest, nested
 
 WORLD = "holdfast.world"

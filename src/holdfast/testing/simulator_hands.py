@@ -16,11 +16,12 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from holdfast.core import questions
+from holdfast.core import answers
 from holdfast.core.events import Failure, QuestionAsked
 from holdfast.core.graph import Flow
 from holdfast.errors import AnswerRefused, HoldfastError, RunFailed, SettingError, StateError, named
-from holdfast.runtime import asking, history
+from holdfast.reading import history
+from holdfast.runtime import questions
 from holdfast.runtime.engine import Engine
 from holdfast.storage.contract import Store
 from holdfast.storage.rows import open_row
@@ -282,10 +283,10 @@ def _require_fitting(subject: Subject, question: QuestionAsked, value: Any) -> N
         if asked is not None and asked.into is not None:
             plain = subject.flow.state.accept_field(asked.into, value)
         else:
-            plain = asking.plain(value, "answer")
+            plain = questions.plain(value, "answer")
     except StateError as fault:
         raise AnswerRefused(subject.run_id, question.key, str(fault)) from fault
-    wrong = questions.misfit(plain, question.options, question.answer_schema or None)
+    wrong = answers.misfit(plain, question.options, question.answer_schema or None)
     if wrong is not None:
         raise AnswerRefused(subject.run_id, question.key, wrong)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.core import events
 from holdfast.errors import HoldfastError
-from holdfast.runtime.verification import verify
+from holdfast.reading.verification import verify
 from holdfast.storage.contract import Row, RunRow, Store
 from holdfast.storage.rows import open_row
 from holdfast.testing.simulator_faults import Ledger

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from holdfast.core.graph import Flow, Node
-from holdfast.runtime.context import BlockingContext, Context
+from holdfast.runtime.calls.context import BlockingContext, Context
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import holdfast as hf
 from holdfast import END, START, Graph, append
-from holdfast.runtime import files, scribe
+from holdfast.documents import files, scribe
 
 RUN_ID = "filed"
 

@@ -31,7 +31,7 @@ import holdfast as hf
 from holdfast import END, START, Graph, add, append
 from holdfast.storage import failpoints
 from holdfast.storage.contract import Request
-from holdfast.storage.sqlite import SqliteStore
+from holdfast.storage.sqlite.store import SqliteStore
 
 RUN_ID = "report"
 REFUSED = 3

@@ -1,0 +1,243 @@
+"""Artifacts: the folder of a node for files of its own, `artifacts/<node>/`, as `ctx.artifacts`.
+
+The folder holds the files of the latest attempt that used it. When another one begins to, the earlier content is moved aside
+in one rename, to `artifacts/<node>@<iteration.execution.attempt>/`; a small file `.visit` says whose it is. The same attempt,
+woken behind a wait, finds its files again. An item of a fan-out has a folder inside its node's, and an execution keeps those
+of its items. Nothing is made before it is used.
+
+Invariant: a name leads to a file inside the folder or is refused. What is left outside a log is evidence, never truth: the log
+holds names, sizes and digests of what a node had written when it completed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import threading
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NoReturn
+
+from holdfast.documents import run_folder
+from holdfast.documents.files import put, temporary, write_new
+from holdfast.errors import ContextError
+from holdfast.storage.files.disk import make_folder, sync_file, sync_folder
+
+_VISIT = ".visit"
+_turns = (
+    threading.Lock()
+)  # the items of a fan-out come from several threads, and one of them makes the folder
+
+
+class Artifacts:
+    """Files of one attempt. `path("report.pdf")` is where to write one; `write` does so atomically."""
+
+    def __init__(
+        self, run_base: str | os.PathLike[str], run_id: str, flow: str, node: str, visit: str
+    ) -> None:
+        """`visit` is `iteration.execution.attempt`, and for an item of a fan-out its number behind that."""
+        self._node = node
+        self.made_of = (os.fspath(run_base), run_id, flow, node, visit)
+        """What another process needs to make the same."""
+        iteration, execution, attempt, *item = visit.split(".")
+        self._attempt = f"{iteration}.{execution}.{attempt}"
+        self._folders = run_folder.run_folder(run_base, run_id, flow) / run_folder.ARTIFACTS
+        self._item = item[0] if item else None
+        self._of_node = f"{iteration}.{execution}" if item else self._attempt
+        """Whose the node's folder is: an execution's, where items share it."""
+        self._begun = False
+
+    def __fspath__(self) -> str:
+        return str(self._begin())
+
+    def __repr__(self) -> str:
+        return f"<Artifacts {self._place()}>"
+
+    def path(self, name: str) -> Path:
+        """Where the file of this name is to be written: the folders on the way are made."""
+        parts = self._parts(name)
+        place = self._inside(self._begin(), parts, name)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            self._refuse(name, "a file stands where it needs a folder")
+        return place
+
+    def write(self, name: str, data: bytes | str) -> Path:
+        """Write a file in one piece: whoever looks sees the whole of it, or what stood there before."""
+        if isinstance(data, str):
+            data = data.encode("utf-8")
+        place = self.path(name)
+        if place.is_dir():
+            self._refuse(name, "there is a folder of that name")
+        put(place, data)
+        return place
+
+    def list(self) -> list[str]:
+        """The names of all files, in order."""
+        return sorted(name for name, _ in self._files())
+
+    def collect(self) -> dict[str, dict[str, Any]]:
+        """Make every file survive power loss. Returns the size and digest of each."""
+        found: dict[str, dict[str, Any]] = {}
+        folders: set[Path] = set()
+        for name, file in sorted(self._files()):
+            found[name] = _sealed(file)
+            folders.update(parent for parent in file.parents if parent.is_relative_to(self._place()))
+        for folder in sorted(folders, reverse=True):
+            sync_folder(folder)
+        return found
+
+    # --- the folder -----------------------------------------------------------------------------------
+
+    def _place(self) -> Path:
+        """The folder of this attempt, whoever uses it now."""
+        mine = _folder_of(self._folders, self._node)
+        return mine if self._item is None else mine / self._item
+
+    def _begin(self) -> Path:
+        """The folder, for this attempt from now on."""
+        with _turns:
+            mine = _folder_of(self._folders, self._node)
+            if self._begun and not self._is_ours():
+                raise ContextError(
+                    f"node {self._node!r}: attempt {self._attempt} was given up, and its files were moved aside for another one. "
+                    "Return; a node in a long loop asks ctx.cancelled now and then."
+                )
+            self._begun = True
+            _take(mine, self._of_node, self._node)
+            if self._item is not None:
+                mine /= self._item
+                _take(mine, self._attempt, self._node)
+        return mine
+
+    def _is_ours(self) -> bool:
+        """Whether the folder is there and this attempt's."""
+        mine = self._place()
+        of_node = mine if self._item is None else mine.parent
+        return _user_of(of_node)[0] == self._of_node and (
+            self._item is None or _user_of(mine)[0] == self._attempt
+        )
+
+    def _files(self) -> Iterator[tuple[str, Path]]:
+        """What this attempt has written, by name."""
+        mine = self._place()
+        if not self._is_ours():
+            return
+        for name, file in _walk(mine):
+            if file.is_symlink():
+                self._inside(mine, tuple(name.split("/")), name)
+            if file.is_file():
+                yield name, file
+
+    # --- names ----------------------------------------------------------------------------------------
+
+    def _parts(self, name: str) -> tuple[str, ...]:
+        if not isinstance(name, str) or not name or "\0" in name:
+            self._refuse(name, "a name is some text, as in 'report.pdf' or 'pages/1.html'")
+        if name.startswith("/") or name[1:2] == ":":
+            self._refuse(name, "it is absolute; give a name inside the folder")
+        parts = tuple(name.split("/"))
+        if "\\" in name or any(part in ("", ".", "..") for part in parts):
+            self._refuse(
+                name, "it may not have '..', '.', '\\' or empty parts; give a name inside the folder"
+            )
+        if any(part == _VISIT or part.startswith(run_folder.TEMPORARY) for part in parts):
+            self._refuse(name, "that name is Holdfast's own; choose another")
+        return parts
+
+    def _inside(self, folder: Path, parts: tuple[str, ...], name: str) -> Path:
+        """The path, unless a symbolic link on the way leads out of the folder."""
+        place = folder
+        for part in parts:
+            place /= part
+            if place.is_symlink() and not place.resolve().is_relative_to(folder.resolve()):
+                self._refuse(name, f"{part!r} is a symbolic link that leads out of the folder; remove it")
+        return place
+
+    def _refuse(self, name: object, why: str) -> NoReturn:
+        raise ContextError(f"node {self._node!r}: {name!r} cannot be an artifact: {why}")
+
+
+def left(run_base: str | os.PathLike[str], run_id: str, flow: str, node: str) -> list[str]:
+    """The names of the files in the folder of a node, whichever attempt wrote them: what a crash left."""
+    folder = _folder_of(run_folder.run_folder(run_base, run_id, flow) / run_folder.ARTIFACTS, node)
+    return sorted(name for name, _ in _walk(folder))
+
+
+def _folder_of(folders: Path, node: str) -> Path:
+    """The folder of a node. Where the file system does not tell its name from another node's, it gets a mark."""
+    plain = folders / run_folder.part(node)
+    owner = _user_of(plain)[1]
+    return plain if owner in ("", node) else folders / f"{run_folder.part(node)}~{run_folder.mark(node)}"
+
+
+def _user_of(folder: Path) -> tuple[str | None, str]:
+    """Which attempt of which node uses a folder; (None, "") for none, ("", "") where nobody knows."""
+    try:
+        attempt, _, node = (folder / _VISIT).read_text("utf-8").partition("\n")
+    except (OSError, UnicodeDecodeError):
+        return ("" if os.path.lexists(folder) else None), ""
+    return attempt, node
+
+
+def _take(folder: Path, user: str, node: str) -> None:
+    """Make a folder this user's: as it is, if it was before, or a new one, with the earlier one moved aside."""
+    if folder.is_symlink():
+        raise ContextError(
+            f"node {node!r}: its folder for artifacts, {folder}, is a symbolic link. Remove it; a folder is made in its place."
+        )
+    before = _user_of(folder)[0]
+    if before == user:
+        return
+    make_folder(folder.parent)
+    for begun in folder.parent.glob(
+        f"{run_folder.TEMPORARY}*"
+    ):  # by a process that died: nobody else is here now
+        shutil.rmtree(begun, ignore_errors=True)
+    if before is not None:
+        os.rename(folder, _aside(folder, before or "unknown"))
+    begun = temporary(folder.parent)
+    begun.mkdir(0o700)
+    write_new(begun / _VISIT, f"{user}\n{node}".encode())
+    sync_folder(begun)
+    os.rename(begun, folder)
+    sync_folder(folder.parent)
+
+
+def _aside(folder: Path, user: str) -> Path:
+    """Where the content of an earlier attempt goes."""
+    place = folder.with_name(f"{folder.name}@{user}")
+    count = 1
+    while os.path.lexists(place):
+        count += 1
+        place = folder.with_name(f"{folder.name}@{user}~{count}")
+    return place
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Every file below a folder but our own, by its name there."""
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(run_folder.TEMPORARY)]
+        for name in files:
+            if name != _VISIT and not name.startswith(run_folder.TEMPORARY):
+                file = Path(root, name)
+                yield file.relative_to(folder).as_posix(), file
+
+
+def _sealed(file: Path) -> dict[str, Any]:
+    """Size and digest of a file that is durable now."""
+    digest, size = sha256(), 0
+    handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise ContextError(f"artifact {file} is no file any more")
+        while piece := os.read(handle, 1 << 20):
+            digest.update(piece)
+            size += len(piece)
+        sync_file(handle)
+    finally:
+        os.close(handle)
+    return {"bytes": size, "sha256": digest.hexdigest()}

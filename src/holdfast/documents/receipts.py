@@ -1,0 +1,648 @@
+"""Receipts and handoffs: what a log says about every attempt at a node, as documents.
+
+A *receipt* says how an attempt ended, a *handoff* what it handed to which next nodes and why there. `Book` reads a log, event
+by event, and gives the documents that each event makes. It owns their content and their names, and touches neither clock nor
+disk: the same log gives the same bytes, so that every file can be made again. `scribe` writes them.
+
+- A document is written under its full name, `<node>-<agent>.<iteration>.<execution>.<attempt>.json`; the plain name
+  `<node>-<agent>.json` is a copy of the latest. Attempt 0 is a visit that ended before it began.
+- Who and what a document is about is inside it; nothing is ever read from its name.
+- Only the same attempt writes its document anew (one that failed and was skipped later; a route that was decided later), and
+  what was known before stays in it. Anything else that would have the same name gets another one.
+- The order is that of the log. What a rewind left behind has happened, and keeps its documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, ClassVar, TypeAlias
+
+import msgspec
+
+from holdfast.core import events
+from holdfast.core.definition import Definition
+from holdfast.core.events import CHECKPOINTS, Changes, Failure, NodeEvent, Stored
+from holdfast.documents import run_folder
+from holdfast.documents.run_folder import ARTIFACTS, HANDOFFS, RECEIPTS, RUN_FILE
+from holdfast.storage.contract import RunRow
+
+FORMAT = 1
+"""The version of all documents; it grows when a field changes its meaning."""
+SMALL_BYTES = 200
+"""A value that takes no more than this is shown in a handoff; of a larger one only size and digest."""
+
+Lookup: TypeAlias = Callable[[str], Definition | None]
+"""The definition with this fingerprint."""
+Written: TypeAlias = bytes
+Key: TypeAlias = tuple[int, int, int]
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A document as run.json lists it."""
+
+    bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, content: Written) -> Listed:
+        return cls(len(content), sha256(content).hexdigest())
+
+
+class _Item(msgspec.Struct):
+    """One item of a fan-out, as far as it has come."""
+
+    status: str = "running"
+    attempt: int = 1
+    seq: int = 0
+    failure: Failure | None = None
+    changes: dict[str, Any] = {}
+    artifacts: dict[str, Any] = {}
+
+
+class _Attempt(msgspec.Struct):
+    """One attempt, and the paths of its documents once it has any."""
+
+    key: Key
+    first_seq: int
+    started_at: float | None = None
+    since: float | None = None
+    """When its time began to count; None while it waits or has ended."""
+    seconds: float = 0.0
+    ended: bool = False
+    asked: dict[str, Any] | None = None
+    """Who asked for it, and why, where somebody did."""
+    facts: dict[str, Any] = {}
+    """What its end says."""
+    receipt: str = ""
+    handoff: str = ""
+    handed: dict[str, Any] = {}
+    decided: bool = False
+
+
+class _Visit(msgspec.Struct):
+    """The latest visit of a node, over all its attempts."""
+
+    iteration: int = 0
+    execution: int = 1
+    attempt: _Attempt | None = None
+    items: dict[int, _Item] = {}
+    steps: dict[str, None] = {}
+    running: set[int] = set()
+    waiting: set[int] = set()
+    changes: list[Changes] = []
+    """What its items changed."""
+    usd: float = 0.0
+    tokens: int = 0
+    streamed: int = 0
+    asked: dict[str, Any] | None = None
+    """Who asked for the next attempt, and why."""
+    gate: str | None = None
+    """The slot of a question without whose answer the visit does not begin or go on."""
+
+
+def documents(run: RunRow, log: Iterable[Stored], lookup: Lookup, fingerprint: str = "") -> dict[str, bytes]:
+    """Every document of a run, by its path within the run's folder: a pure function of its log. `fingerprint`: with which a
+    fork began.
+    """
+    book = Book(run.run_id, run.flow, lookup, fingerprint)
+    made: dict[str, bytes] = {}
+    for stored in log:
+        made.update(book.observe(stored))
+    return {**made, **book.latest, RUN_FILE: book.run_document(run)}
+
+
+def encode(document: dict[str, Any]) -> bytes:
+    """A document as it is written: one spelling only."""
+    return msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2) + b"\n"
+
+
+def instant(at: float | None) -> str | None:
+    """A time as documents say it."""
+    return (
+        None
+        if at is None
+        else datetime.fromtimestamp(at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    )
+
+
+def summary(changes: Iterable[Changes], *, small_bytes: int = 0) -> dict[str, Any]:
+    """What was changed: the fields, with size and digest of what they got, and the value itself where it is small. Several
+    values for one field (the items of a fan-out) are told together.
+    """
+    given: dict[str, dict[str, list[Any]]] = {}
+    for part in changes:
+        for how in ("set", "append", "merge", "add", "reduce"):
+            for field, value in getattr(part, how).items():
+                given.setdefault(how, {}).setdefault(field, []).append(value)
+        for field in part.unset:
+            given.setdefault("unset", {})[field] = []
+    return {
+        how: {field: _digested(values, small_bytes) for field, values in fields.items()}
+        for how, fields in given.items()
+    }
+
+
+def _digested(values: list[Any], small_bytes: int) -> dict[str, Any]:
+    written = b"\n".join(msgspec.json.encode(value, order="sorted") for value in values)
+    told: dict[str, Any] = {"bytes": len(written), "sha256": sha256(written).hexdigest()}
+    if len(values) > 1:
+        told["values"] = len(values)
+    elif values and len(written) <= small_bytes:
+        told["value"] = values[0]
+    return told
+
+
+class Book:
+    """What a log has said so far, for the documents that its next event makes."""
+
+    def __init__(self, run_id: str, flow: str, lookup: Lookup, fingerprint: str = "") -> None:
+        self.run_id = run_id
+        self.flow = flow
+        self.seq = 0
+        self.files: dict[str, Listed] = {}
+        """Every document so far, under its full and its plain name."""
+        self.latest: dict[str, bytes] = {}
+        """Plain name -> what stands there."""
+        self._lookup = lookup
+        self._fingerprint = fingerprint
+        self._definition = lookup(fingerprint) if fingerprint else None
+        self._visits: dict[str, _Visit] = {}
+        self._stems: dict[tuple[str, str], str] = {}
+        self._taken: set[str] = set()
+        """Stems without regard to case: a file system may not tell them apart."""
+        self._went_back: dict[str, Any] | None = None
+        """Who let the run go back, and why."""
+        self._made: dict[str, bytes] = {}
+        self._plain: dict[str, str] = {}
+
+    def observe(self, stored: Stored) -> dict[str, bytes]:
+        """The documents that an event makes, under their full names."""
+        self._made, self._plain = {}, {}
+        self.seq = stored.seq
+        handler = self._HANDLERS.get(type(stored.event))
+        if handler is not None:
+            handler(self, stored.event, stored)
+        return self._made
+
+    def plain_of(self, path: str) -> str:
+        """The plain name of a document of the last event observed."""
+        return self._plain[path]
+
+    def run_document(self, run: RunRow) -> bytes:
+        """The run itself, and the list of its files. `run` is the row that belongs to the last event observed."""
+        told = {
+            name: getattr(run, name) for name in ("run_id", "flow", "status", "labels", "parent", "error")
+        }
+        return encode(
+            {
+                **told,
+                "kind": "run",
+                "format": FORMAT,
+                "fingerprint": run.fingerprint,
+                "state_version": run.state_version,
+                "created_at": instant(run.created_at),
+                "updated_at": instant(run.updated_at),
+                "seq": self.seq,
+                "checkpoint": f"{self.run_id}@{self.seq}",
+                "files": self.files,
+            }
+        )
+
+    # --- runs and flows -------------------------------------------------------------------------------
+
+    def _created(self, event: events.RunCreated, stored: Stored) -> None:
+        self._use(event.fingerprint)
+
+    def _flow_changed(self, event: events.FlowChanged, stored: Stored) -> None:
+        self._use(event.fingerprint)
+        self._visits = {event.rename.get(name, name): visit for name, visit in self._visits.items()}
+
+    def _use(self, fingerprint: str) -> None:
+        self._fingerprint = fingerprint
+        self._definition = self._lookup(fingerprint)
+
+    def _taken_up(self, event: events.RunClaimed | events.RunResumed, stored: Stored) -> None:
+        """Whoever ran this is gone: what was running has been cut, and nobody knows when."""
+        self._cut_all(stored, waiting=False, reason="its process died")
+        if isinstance(event, events.RunResumed):
+            for name, visit in self._visits.items():
+                ended_badly = visit.attempt is not None and not visit.attempt.decided
+                if ended_badly and (event.nodes is None or name in event.nodes):
+                    visit.asked = _said(event)
+
+    def _rewound(self, event: events.RunRewound, stored: Stored) -> None:
+        self._cut_all(stored, waiting=True, reason=f"the run went back to event {event.to}")
+        self._went_back = _said(event)
+        for visit in self._visits.values():
+            visit.asked = visit.gate = None
+
+    def _cancelled(self, event: events.RunCancelled, stored: Stored) -> None:
+        self._cut_all(stored, waiting=True, reason="the run was cancelled", lost=False)
+
+    def _cut_all(self, stored: Stored, *, waiting: bool, reason: str, lost: bool = True) -> None:
+        for name, visit in self._visits.items():
+            attempt = visit.attempt
+            if attempt is not None and not attempt.ended and (waiting or attempt.since is not None):
+                self._cut(name, visit, attempt, stored, reason, lost=lost and attempt.since is not None)
+
+    def _cut(
+        self, name: str, visit: _Visit, attempt: _Attempt, stored: Stored, reason: str, *, lost: bool
+    ) -> None:
+        if lost:
+            attempt.since = None
+        for number in visit.running:
+            visit.items[number].status = "interrupted"
+        visit.running.clear()
+        self._end(
+            name, visit, attempt, stored, status="interrupted", reason=reason, lost=lost, at_known=not lost
+        )
+
+    # --- attempts -------------------------------------------------------------------------------------
+
+    def _scheduled(self, event: events.NodeScheduled, stored: Stored) -> None:
+        if event.why == "retry" and event.node in self._visits:
+            self._visits[event.node].asked = _said(event)
+
+    def _started(self, event: events.NodeStarted, stored: Stored) -> None:
+        visit = self._visit(event)
+        attempt = visit.attempt
+        key = (event.iteration, event.execution, event.attempt)
+        if attempt is None or attempt.key != key or attempt.decided:
+            if attempt is not None and not attempt.ended:
+                self._cut(event.node, visit, attempt, stored, "another attempt took its place", lost=True)
+            asked, visit.asked = visit.asked, None
+            if event.execution > 1 and event.attempt == 1:
+                asked = asked or self._went_back
+            attempt = visit.attempt = _Attempt(key, stored.seq, stored.at, asked=asked)
+        attempt.since = stored.at  # the same attempt again: it was woken
+        attempt.ended = False
+
+    def _visit(self, event: NodeEvent) -> _Visit:
+        """The visit that an event belongs to. Items and steps are kept over the attempts of one execution."""
+        visit = self._visits.get(event.node)
+        if visit is None:
+            visit = self._visits[event.node] = _Visit(event.iteration, event.execution)
+        elif (visit.iteration, visit.execution) != (event.iteration, event.execution):
+            before, visit = visit, _Visit(event.iteration, event.execution)
+            visit.asked, visit.attempt = before.asked, before.attempt
+            self._visits[event.node] = visit
+        return visit
+
+    def _attempt(self, event: NodeEvent, stored: Stored) -> tuple[_Visit, _Attempt]:
+        """The attempt that an event ends, or one of number 0: it ends a visit that never began."""
+        visit = self._visit(event)
+        attempt = visit.attempt
+        key = (event.iteration, event.execution, event.attempt)
+        if attempt is None or attempt.key[:2] != key[:2] or attempt.decided:
+            never_begun = isinstance(event, (events.NodeSkipped, events.QuestionAnswered, events.TimerFired))
+            attempt = visit.attempt = _Attempt((*key[:2], 0) if never_begun else key, stored.seq)
+        return visit, attempt
+
+    def _waiting(self, event: events.NodeWaiting, stored: Stored) -> None:
+        visit = self._visit(event)
+        if event.item is not None:
+            self._item(event, stored, "waiting")
+        elif visit.attempt is not None:
+            _spend(visit.attempt, stored.at)
+
+    def _completed(self, event: events.NodeCompleted, stored: Stored) -> None:
+        visit, attempt = self._attempt(event, stored)
+        artifacts = event.artifacts
+        own = summary([event.changes])
+        self._end(event.node, visit, attempt, stored, status="succeeded", changes=own, artifacts=artifacts)
+        changes = [*visit.changes, event.changes] if event.items else [event.changes]
+        visit.changes = []
+        self._hand_over(event.node, visit, attempt, stored, changes, event.routes, artifacts=artifacts)
+
+    def _skipped(self, event: events.NodeSkipped, stored: Stored) -> None:
+        visit, attempt = self._attempt(event, stored)
+        said: dict[str, Any] = {"by": event.by, "reason": event.reason, "changes": summary([event.changes])}
+        if event.warning is not None:
+            said["failure"] = event.warning
+        self._end(event.node, visit, attempt, stored, status="skipped", **said)
+        self._hand_over(
+            event.node,
+            visit,
+            attempt,
+            stored,
+            [event.changes],
+            event.routes,
+            decided="skip",
+            by=event.by,
+            reason=event.reason,
+        )
+
+    def _failed(self, event: events.NodeFailed, stored: Stored) -> None:
+        visit, attempt = self._attempt(event, stored)
+        self._end(
+            event.node,
+            visit,
+            attempt,
+            stored,
+            status="failed",
+            failure=event.failure,
+            retry_at=instant(event.retry_at),
+        )
+
+    def _interrupted(self, event: events.NodeInterrupted, stored: Stored) -> None:
+        visit, attempt = self._attempt(event, stored)
+        self._cut(event.node, visit, attempt, stored, event.reason, lost=event.lost)
+
+    def _end(
+        self,
+        name: str,
+        visit: _Visit,
+        attempt: _Attempt,
+        stored: Stored,
+        *,
+        status: str,
+        at_known: bool = True,
+        **said: Any,
+    ) -> None:
+        """An attempt is over. What an earlier end of it said stays, unless this one says otherwise."""
+        _spend(attempt, stored.at)
+        attempt.ended = True
+        attempt.facts = {**attempt.facts, **said} if status != "succeeded" else said
+        checkpoint = f"{self.run_id}@{stored.seq}" if stored.kind in CHECKPOINTS else None
+        facts = {
+            "asked": attempt.asked,
+            "by": None,
+            "reason": None,
+            "failure": None,
+            "retry_at": None,
+            "lost": False,
+            "changes": {},
+            "artifacts": {},
+            **attempt.facts,
+            "status": status,
+            "seq": {"first": attempt.first_seq, "last": stored.seq},
+            "checkpoint": checkpoint,
+            "started_at": instant(attempt.started_at),
+            "ended_at": instant(stored.at) if at_known else None,
+            "seconds": round(attempt.seconds, 6),
+            "steps": list(visit.steps),
+            "cost": {"usd": visit.usd, "tokens": visit.tokens},
+            "streamed": visit.streamed,
+        }
+        if visit.items:
+            facts["items"] = [
+                {"item": number, **msgspec.structs.asdict(item)}
+                for number, item in sorted(visit.items.items())
+            ]
+        if facts["artifacts"]:
+            facts["artifacts_folder"] = f"{ARTIFACTS}/{run_folder.part(name)}"
+        attempt.receipt = self._put(RECEIPTS, name, attempt, attempt.receipt, facts)
+
+    # --- inside a visit -------------------------------------------------------------------------------
+
+    def _items_listed(self, event: events.ItemsListed, stored: Stored) -> None:
+        visit = self._visit(event)
+        visit.items = {number: _Item("pending", 0) for number in range(len(event.items))}
+        visit.changes = [Changes()] * len(event.items)
+
+    def _item_started(self, event: events.ItemStarted, stored: Stored) -> None:
+        self._item(event, stored, "running")
+
+    def _item_completed(self, event: events.ItemCompleted, stored: Stored) -> None:
+        item = self._item(event, stored, "succeeded")
+        item.changes = summary([event.changes])
+        item.artifacts = getattr(event, "artifacts", {})
+        self._visit(event).changes[event.item] = event.changes
+
+    def _item_failed(self, event: events.ItemFailed, stored: Stored) -> None:
+        self._item(event, stored, "failed").failure = event.failure
+
+    def _item(self, event: Any, stored: Stored, status: str) -> _Item:
+        item = self._visit(event).items.setdefault(event.item, _Item())
+        visit = self._visit(event)
+        visit.running.discard(event.item)
+        visit.waiting.discard(event.item)
+        if status in ("running", "waiting"):
+            (visit.running if status == "running" else visit.waiting).add(event.item)
+        item.status, item.attempt, item.seq, item.failure = status, event.attempt, stored.seq, None
+        attempt = visit.attempt
+        if attempt is not None and visit.running and attempt.since is None:
+            attempt.since = stored.at
+        elif attempt is not None and visit.waiting and not visit.running:
+            _spend(attempt, stored.at)  # nothing of the fan-out runs, and something waits: so does the whole
+        return item
+
+    def _step(self, event: events.StepCompleted, stored: Stored) -> None:
+        where = "" if event.item is None else f"[{event.item}]"
+        self._visit(event).steps[f"{event.step}{where}"] = None
+
+    def _cost(self, event: events.CostIncurred, stored: Stored) -> None:
+        visit = self._visit(event)
+        visit.usd += event.usd
+        visit.tokens += event.tokens
+
+    def _streamed(self, event: events.NodeStreamed, stored: Stored) -> None:
+        self._visit(event).streamed += len(event.chunks)
+
+    # --- questions ------------------------------------------------------------------------------------
+
+    def _asked(self, event: events.QuestionAsked, stored: Stored) -> None:
+        if event.about != "ask":
+            self._visit(event).gate = event.slot
+
+    def _answered(self, event: events.QuestionAnswered, stored: Stored) -> None:
+        """An answer that keeps the run from going on ends the visit; any other lets it."""
+        visit = self._visit(event)
+        if visit.gate is None:
+            return
+        visit.gate, visit.asked = None, _said(event)
+        if event.refused:
+            told = Failure("fatal", "QuestionRefused", f"the answer was {_spoken(event.answer)}")
+            self._refuse(event, stored, told, by=event.by, reason=event.reason)
+
+    def _time_over(self, event: events.TimerFired, stored: Stored) -> None:
+        visit = self._visits.get(event.node)
+        if visit is not None and visit.gate is not None and visit.gate == event.slot:
+            visit.gate = None
+            self._refuse(event, stored, Failure("partial", "QuestionTimeout", "nobody answered in time"))
+
+    def _refuse(self, event: NodeEvent, stored: Stored, failure: Failure, **said: Any) -> None:
+        visit, attempt = self._attempt(event, stored)
+        self._end(event.node, visit, attempt, stored, status="failed", failure=failure, **said)
+
+    # --- handoffs -------------------------------------------------------------------------------------
+
+    def _hand_over(
+        self,
+        name: str,
+        visit: _Visit,
+        attempt: _Attempt,
+        stored: Stored,
+        changes: list[Changes],
+        routes: list[str] | None,
+        *,
+        decided: str = "completion",
+        **said: Any,
+    ) -> None:
+        """A visit is done: what it hands on is known, and where to, unless a layer or a router decides later."""
+        attempt.decided = True
+        attempt.handed = {
+            "completed_seq": stored.seq,
+            "decided": decided,
+            "handed": summary(changes, small_bytes=SMALL_BYTES),
+            **said,
+        }
+        if routes is not None:
+            self._route(name, attempt, stored, routes)
+
+    def _routed(self, event: events.NodeRouted, stored: Stored) -> None:
+        _, attempt = self._done(event, stored)
+        self._route(event.node, attempt, stored, event.routes, decided="router, asked again")
+
+    def _routing_failed(self, event: events.RoutingFailed, stored: Stored) -> None:
+        _, attempt = self._done(event, stored)
+        self._route(event.node, attempt, stored, None, failure=event.failure)
+
+    def _done(self, event: NodeEvent, stored: Stored) -> tuple[_Visit, _Attempt]:
+        """The attempt whose route is decided now. A fork may decide it for one that ended in its parent."""
+        visit = self._visit(event)
+        if visit.attempt is None:
+            visit.attempt = _Attempt(
+                (event.iteration, event.execution, event.attempt), stored.seq, decided=True
+            )
+        return visit, visit.attempt
+
+    def _layer(self, event: events.LayerCompleted, stored: Stored) -> None:
+        merged = summary([event.changes], small_bytes=SMALL_BYTES)
+        for name, routes in event.routes.items():
+            visit = self._visits.get(name)
+            if visit is not None and visit.attempt is not None:
+                skipped = visit.attempt.handed.get("decided") == "skip"
+                decided = "skip" if skipped else "layer"
+                self._route(
+                    name, visit.attempt, stored, routes, decided=decided, layer=event.layer, merged=merged
+                )
+
+    def _route(
+        self, name: str, attempt: _Attempt, stored: Stored, routes: list[str] | None, **said: Any
+    ) -> None:
+        facts = {
+            "by": None,
+            "reason": None,
+            "failure": None,
+            "layer": None,
+            "merged": {},
+            "artifacts": {},
+            **attempt.handed,
+            **said,
+            "seq": stored.seq,
+            "decided_at": instant(stored.at),
+            "checkpoint": f"{self.run_id}@{stored.seq}" if stored.kind in CHECKPOINTS else None,
+            "to": None
+            if routes is None
+            else [{"node": target, "why": self._why(name, target)} for target in routes],
+        }
+        path = self._put(HANDOFFS, name, attempt, attempt.handoff, facts)
+        # A route that is decided once more, because the run went back to just before, does not overwrite this one.
+        attempt.handoff = path if routes is None else ""
+
+    def _why(self, name: str, target: str) -> str:
+        definition = self._definition
+        branched = definition is not None and target in definition.branches.get(name, ())
+        return (
+            "branch"
+            if branched and definition is not None and (name, target) not in definition.edges
+            else "edge"
+        )
+
+    # --- names ----------------------------------------------------------------------------------------
+
+    def _put(self, folder: str, name: str, attempt: _Attempt, path: str, facts: dict[str, Any]) -> str:
+        """Make a document, under the path that it has already or a new one."""
+        options = self._definition.nodes.get(name) if self._definition is not None else None
+        agent = options.agent if options is not None else "engine"
+        stem = f"{folder}/{self._stem(name, agent)}"
+        iteration, execution, number = attempt.key
+        path = path or self._free(f"{stem}.{iteration}.{execution}.{number}")
+        content = encode(
+            {
+                **facts,
+                "kind": folder.removesuffix("s"),
+                "format": FORMAT,
+                "run_id": self.run_id,
+                "flow": self.flow,
+                "fingerprint": self._fingerprint,
+                "node": name,
+                "agent": agent,
+                "iteration": iteration,
+                "execution": execution,
+                "attempt": number,
+            }
+        )
+        plain = f"{stem}.json"
+        self._made[path] = self.latest[plain] = content
+        self._plain[path] = plain
+        self.files[path] = self.files[plain] = Listed.of(content)
+        return path
+
+    def _free(self, path: str) -> str:
+        """A path that no document has."""
+        found, count = f"{path}.json", 1
+        while found in self.files:
+            count += 1
+            found = f"{path}~{count}.json"
+        return found
+
+    def _stem(self, node: str, agent: str) -> str:
+        """`<node>-<agent>`, and a mark where another pair looks the same (`a-b` by `c`, `a` by `b-c`)."""
+        stem = self._stems.get((node, agent))
+        if stem is None:
+            # A dot in an agent's name could make a plain name look like the full name of another.
+            stem = f"{run_folder.part(node)}-{run_folder.part(agent).replace('.', '%2E')}"
+            if stem.casefold() in self._taken:
+                stem = f"{stem}~{run_folder.mark(f'{node}/{agent}')}"
+            self._taken.add(stem.casefold())
+            self._stems[node, agent] = stem
+        return stem
+
+    _HANDLERS: ClassVar[dict[type[events.Event], Callable[..., None]]] = {
+        events.RunCreated: _created,
+        events.RunClaimed: _taken_up,
+        events.RunResumed: _taken_up,
+        events.RunRewound: _rewound,
+        events.RunCancelled: _cancelled,
+        events.FlowChanged: _flow_changed,
+        events.NodeScheduled: _scheduled,
+        events.NodeStarted: _started,
+        events.NodeWaiting: _waiting,
+        events.NodeCompleted: _completed,
+        events.NodeFailed: _failed,
+        events.NodeInterrupted: _interrupted,
+        events.NodeSkipped: _skipped,
+        events.NodeRouted: _routed,
+        events.RoutingFailed: _routing_failed,
+        events.ItemsListed: _items_listed,
+        events.ItemStarted: _item_started,
+        events.ItemCompleted: _item_completed,
+        events.ItemFailed: _item_failed,
+        events.StepCompleted: _step,
+        events.CostIncurred: _cost,
+        events.NodeStreamed: _streamed,
+        events.QuestionAsked: _asked,
+        events.QuestionAnswered: _answered,
+        events.TimerFired: _time_over,
+        events.LayerCompleted: _layer,
+    }
+    """The kinds that documents are made of; what is not listed changes none."""
+
+
+def _spend(attempt: _Attempt, at: float) -> None:
+    if attempt.since is not None:
+        attempt.seconds += max(0.0, at - attempt.since)
+        attempt.since = None
+
+
+def _said(event: Any) -> dict[str, Any]:
+    return {"by": event.by, "reason": event.reason}
+
+
+def _spoken(answer: Any) -> str:
+    told = msgspec.json.encode(answer).decode()
+    return told if len(told) <= SMALL_BYTES else f"{told[:SMALL_BYTES]}…"

@@ -1,0 +1,39 @@
+"""What attempts have streamed and the log does not hold yet: the spills beside it, read as chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from holdfast.storage.contract import Store
+
+_decode = msgspec.json.Decoder().decode
+read_key = msgspec.json.Decoder(tuple[str, int, int, int, int | None]).decode
+"""Which attempt a spill belongs to: node, iteration, execution, attempt and item."""
+
+
+class Chunk(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of what a running attempt streams, as followers see it."""
+
+    run_id: str
+    node: str
+    iteration: int
+    execution: int
+    attempt: int
+    item: int | None
+    number: int
+    """Counted from 1 within the attempt."""
+    value: Any
+
+
+def spilled_chunks(store: Store, run_id: str) -> Iterator[Chunk]:
+    """What attempts that run, or were cut, have spilled so far."""
+    for key, data in store.blobs.spilled(run_id).items():
+        node, iteration, execution, attempt, item = read_key(key)
+        for number, line in enumerate(data.splitlines(), 1):
+            yield Chunk(
+                run_id=run_id, node=node, iteration=iteration, execution=execution, attempt=attempt, item=item,
+                number=number, value=_decode(line),
+            )  # fmt: skip

@@ -1,0 +1,237 @@
+"""From a log to a state: base, snapshot, tail. Follows rewinds: what lies between is history, not state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import islice
+
+import msgspec
+
+from holdfast.core import events, run_state
+from holdfast.core.definition import Definition
+from holdfast.core.fold import fold
+from holdfast.core.run_state import RunState, stretches
+from holdfast.errors import BlobCorrupt, BlobMissing, IllegalEvent, RunNotFound, StoreCorrupt, ended, named
+from holdfast.storage.contract import Row, RunRow, Store, View
+from holdfast.storage.rows import broken_at, open_body, open_row
+from holdfast.storage.upkeep import Trimmed
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in the log that a run can be resumed or forked from."""
+
+    id: str
+    seq: int
+    at: float
+    kind: str
+    node: str | None
+    iteration: int
+    execution: int
+    layer: int | None
+    size: int
+    """Bytes of the event as stored."""
+    current: bool
+    """Whether the run as it is now came through here; a rewind leaves the others behind."""
+
+
+def load(
+    store: Store,
+    run_id: str,
+    upto: int | None = None,
+    *,
+    row: RunRow | None = None,
+    rows: list[Row] | None = None,
+    cold: bool = False,
+    check: bool = False,
+) -> RunState:
+    """The state of a run at a place of its log (default: its end). `rows` is its whole log, where that was read already. `cold`
+    ignores snapshots that are only there for speed; `check` holds every event that is read against the hash chain, as whoever
+    wants to carry the run on does.
+    """
+    row = row or store.run(run_id)
+    upto = row.seq if upto is None else upto
+    base = 0  # as of most logs; of the others only a fork says so without a look
+    if rows:
+        base = rows[0].seq - 1
+    elif cold or row.parent is not None:
+        base = began_after(store, row)
+    if not max(base, 1) <= upto <= row.seq:
+        raise _outside(store, row, upto)
+    parts = stretches(row.rewinds, upto)
+    within = ([(base, base)] if base else []) if cold else parts
+    snapshot = store.snapshot(run_id, within) if within else None
+    state = (
+        run_state.load(open_body(snapshot.body, store.blobs)) if snapshot is not None else RunState(run_id)
+    )
+    state.run_id = run_id
+    for first_seq, last_seq in parts:
+        if last_seq > state.seq:
+            after = max(first_seq - 1, state.seq)
+            found = store.events(run_id, after, last_seq) if rows is None else _between(rows, after, last_seq)
+            if check:
+                _refuse_damage(store, row, found)
+            _fold(state, found, store)
+    if state.seq != upto:
+        if upto < began_after(store, row):
+            raise _outside(store, row, upto)
+        raise StoreCorrupt(
+            f"run {run_id!r}: the log ends at event {state.seq}, but should reach {upto}. "
+            f"`holdfast verify {run_id}` says more."
+        )
+    return state
+
+
+def _between(rows: list[Row], after: int, upto: int) -> list[Row]:
+    """A piece of a whole log; nothing is missing in it."""
+    begins = rows[0].seq if rows else 1
+    return rows[max(after + 1 - begins, 0) : upto + 1 - begins]
+
+
+def _refuse_damage(store: Store, row: RunRow, rows: list[Row]) -> None:
+    if not rows:
+        return
+    after = rows[0].seq - 1
+    broken = broken_at(row.run_id, rows, after=after, digest=digest_at(store, row, after) if after else b"")
+    if broken is not None:
+        raise StoreCorrupt(
+            f"run {row.run_id!r} is not carried on from a damaged log: {broken[1]}. `holdfast verify {row.run_id}` says more; "
+            "restore the store from a backup, or fork the run from before that event."
+        )
+
+
+def began_after(store: Store, row: RunRow) -> int:
+    """Where a log begins: 0, where it was compacted, or the place of its parent that a fork was made from."""
+    compacted = store.upkeep.trimmed(row.run_id).base
+    if compacted or row.parent is None:
+        return compacted
+    return store.events(row.run_id, limit=1)[0].seq - 1
+
+
+def _outside(store: Store, row: RunRow, seq: int) -> RunNotFound:
+    """There is no such place in a log; and where it is, if there was one."""
+    base = began_after(store, row)
+    before = beginning(store, row) if seq < base else ""
+    return RunNotFound(
+        f"{row.run_id}@{seq}",
+        hint=f"The log of run {row.run_id!r} goes from {base + 1} to {row.seq}.{f' {before}' if before else ''}",
+    )
+
+
+def beginning(store: Store, row: RunRow) -> str:
+    """Where the rest of a log is that does not begin at its beginning, as a sentence; empty for one that does."""
+    trimmed = store.upkeep.trimmed(row.run_id)
+    if trimmed.base:
+        rest = (
+            f"the whole log is archived at {trimmed.place}"
+            if trimmed.place
+            else "they were not archived before"
+        )
+        return f"Events up to {trimmed.base} were compacted on {day(trimmed.base_at)}; {rest}."
+    return "" if row.parent is None else f"What came before is in run {row.parent!r}."
+
+
+def retirement(trimmed: Trimmed) -> str:
+    """Why older checkpoints are not offered, as a sentence; empty where none was retired."""
+    if not trimmed.retired:
+        return ""
+    return f"Checkpoints before event {trimmed.retired} were retired on {day(trimmed.retired_at)}."
+
+
+def day(at: float) -> str:
+    """An instant as it is told to people, wherever they are."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def opened(store: Store, run_id: str, rows: Iterable[Row]) -> Iterator[events.Stored]:
+    """The events that rows of a run hold. One that cannot be read is named, and what says more of it."""
+    blobs = store.blobs
+    for row in rows:
+        try:
+            yield open_row(row, blobs)
+        except (BlobMissing, BlobCorrupt):  # they say themselves what is to be done
+            raise
+        except StoreCorrupt as fault:
+            raise StoreCorrupt(
+                f"run {run_id!r}, event {row.seq}: {ended(str(fault))} `holdfast verify {run_id}` says more; put a copy of "
+                "the store back, or go on with the runs that are whole."
+            ) from fault
+
+
+def _fold(state: RunState, rows: list[Row], store: Store) -> None:
+    try:
+        for event in opened(store, state.run_id, rows):
+            fold(state, event)
+    except IllegalEvent as fault:
+        raise StoreCorrupt(
+            f"the stored log cannot be folded: {fault}. `holdfast verify {state.run_id}` says more."
+        ) from fault
+
+
+def defined(stored: bytes, run_id: str) -> Definition:
+    """The definition of a run's flow, from what is stored of it."""
+    try:
+        return msgspec.json.decode(stored, type=Definition)
+    except msgspec.MsgspecError as fault:
+        raise StoreCorrupt(
+            f"run {run_id!r}: the definition of its flow cannot be read ({fault}). `holdfast verify {run_id}` says more; put a "
+            "copy of the store back."
+        ) from fault
+
+
+def digest_at(store: Store, row: RunRow, seq: int) -> bytes:
+    """The head of the hash chain at a place of the log."""
+    if seq == row.seq:
+        return row.digest
+    found = store.events(row.run_id, seq - 1, seq)
+    if found:
+        return found[0].digest
+    base = store.snapshot(row.run_id, [(seq, seq)])
+    if base is None or not base.base:
+        raise RunNotFound(f"{row.run_id}@{seq}")
+    return base.digest
+
+
+def checkpoints(store: Store, run_id: str) -> list[Checkpoint]:
+    """Every place the run can be resumed or forked from, oldest first."""
+    row = store.run(run_id)
+    retired = store.upkeep.trimmed(run_id).retired
+    parts = stretches(row.rewinds, row.seq)
+    stored = store.definition(row.fingerprint)
+    layered = stored is not None and defined(stored, run_id).schedule == "layered"
+    layer = 0
+    listed = []
+    for found in store.events(run_id, kinds=events.CHECKPOINTS):
+        if found.kind == "LayerCompleted":
+            layer = open_row(found, store.blobs).event.layer
+        if found.seq < retired:
+            continue
+        listed.append(
+            Checkpoint(
+                id=f"{run_id}@{found.seq}",
+                seq=found.seq,
+                at=found.at,
+                kind=found.kind,
+                node=found.node,
+                iteration=found.iteration,
+                execution=found.execution,
+                layer=layer + (found.kind != "LayerCompleted") if (layered and found.node) or layer else None,
+                size=len(found.body),
+                current=any(first <= found.seq <= last for first, last in parts),
+            )
+        )
+    return listed
+
+
+def view_of(state: RunState, rewinds: tuple[tuple[int, int], ...], due_at: float | None) -> View:
+    """The part of a run row that every append rewrites."""
+    failure = state.failure
+    return View(
+        status=state.status if state.status != "new" else "pending",
+        fingerprint=state.fingerprint,
+        state_version=state.state_version,
+        active=tuple(islice(state.open, 5)),
+        error=named(failure.type, failure.message)[:500] if failure is not None else None,
+        rewinds=rewinds,
+        due_at=due_at,
+    )

@@ -1,0 +1,147 @@
+"""Is a stored run what was written? Sequence, hash chain, and the run row as the fold says it must be."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from holdfast.core.definition import Definition
+from holdfast.core.difference import fingerprint
+from holdfast.core.run_state import RunState
+from holdfast.errors import HoldfastError, StoreCorrupt
+from holdfast.reading import history
+from holdfast.reading.history import view_of
+from holdfast.storage.contract import Row, RunRow, Store
+from holdfast.storage.rows import broken_at, open_body, open_row
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What was checked, and what is wrong; no problems means that the run is exactly what was written."""
+
+    run_id: str
+    events: int
+    problems: list[str]
+    rest: str = ""
+    """Where the events are that the log does not hold any more."""
+
+
+def verify(
+    store: Store, run_id: str, *, row: RunRow | None = None, definitions: dict[str, list[str]] | None = None
+) -> Verdict:
+    """Check one run from its first event to its row (`row`: as it was lately seen). A run that goes on while it is looked at, or
+    is compacted, seems damaged as long as that takes: only what is found twice in a row is told. `definitions` keeps what is
+    wrong with each, by fingerprint, for the next run that is checked.
+    """
+    before: list[str] | None = None
+    while True:
+        found = _look(store, row or store.run(run_id), definitions if definitions is not None else {})
+        if not found.problems or found.problems == before:
+            return found
+        before, row = found.problems, None
+
+
+def _look(store: Store, row: RunRow, definitions: dict[str, list[str]]) -> Verdict:
+    rows = store.events(row.run_id)
+    problems = _chain_problems(store, row, rows) or _blob_problems(store, rows)
+    if not problems:
+        problems = _fold_problems(store, row, rows)
+    if not problems:
+        if row.fingerprint not in definitions:
+            definitions[row.fingerprint] = _definition_problems(store, row.fingerprint)
+        problems = definitions[row.fingerprint]
+    begins_late = bool(rows) and rows[0].seq > 1
+    compacted = begins_late and bool(store.upkeep.trimmed(row.run_id).base)
+    rest = history.beginning(store, row) if compacted else ""
+    return Verdict(run_id=row.run_id, events=len(rows), problems=problems, rest=rest)
+
+
+def _chain_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
+    """A missing, altered or added event."""
+    after, digest = 0, b""
+    begins = rows[0].seq - 1 if rows else 0
+    base = store.snapshot(row.run_id, [(begins, begins)]) if begins else None
+    if base is not None and base.base:
+        after, digest = base.seq, base.digest
+        if sha256(base.body).digest() != _promised(store, row, rows[0]):
+            return [f"the base at event {after} is not what was put there"]
+    broken = broken_at(row.run_id, rows, after=after, digest=digest)
+    if broken is not None:
+        return [broken[1]]
+    last = rows[-1] if rows else None
+    if last is None or last.seq != row.seq:
+        return [f"the log ends at event {last.seq if last else after}, the run row says {row.seq}"]
+    if last.digest != row.digest:
+        return ["the digest in the run row is not that of the last event"]
+    return []
+
+
+def _promised(store: Store, row: RunRow, first: Row) -> bytes:
+    """The digest of a base, as it was written down when it was made: by the fork, or by the compaction."""
+    trimmed = store.upkeep.trimmed(row.run_id)
+    if trimmed.base:
+        return trimmed.base_digest
+    try:
+        return bytes.fromhex(getattr(open_row(first, store.blobs).event, "base_digest", ""))
+    except ValueError:  # it was altered: no base has that
+        return b""
+
+
+def _blob_problems(store: Store, rows: list[Row]) -> list[str]:
+    """What the events refer to must be there, and be what was put there. (The fold reads what snapshots refer to.)"""
+    problems: list[str] = []
+    for row in rows:
+        try:
+            open_body(row.body, store.blobs)
+        except StoreCorrupt as fault:
+            problems.append(f"event {row.seq} ({row.kind}): {fault}")
+    return problems
+
+
+def _fold_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
+    """The run row and the snapshot must be what folding all events gives."""
+    begins = rows[0].seq
+    rewinds = (
+        # Those before a base are not in the log any more; the base was made by following them.
+        *((seq, to) for seq, to in row.rewinds if seq < begins),
+        *((found.seq, open_row(found, store.blobs).event.to) for found in rows if found.kind == "RunRewound"),
+    )
+    problems: list[str] = []
+    told = msgspec.structs.replace(row, rewinds=rewinds)
+    try:
+        cold = history.load(store, row.run_id, row=told, rows=rows, cold=True)
+        warm = history.load(store, row.run_id, row=told, rows=rows)
+    except HoldfastError as fault:
+        return [str(fault)]
+    if cold != warm:
+        problems.append("the stored snapshot is not the fold of the events before it")
+    for name, folded in _row_of(cold, rewinds, row).items():
+        if getattr(row, name) != folded:
+            problems.append(f"the run row says {name} {getattr(row, name)!r}, the log {folded!r}")
+    return problems
+
+
+def _definition_problems(store: Store, named: str) -> list[str]:
+    """What a flow was is kept once for all its runs, under its fingerprint."""
+    stored = store.definition(named)
+    if stored is None:
+        return [f"the definition of its flow ({named[:12]}) is not in the store"]
+    try:
+        found = fingerprint(msgspec.json.decode(stored, type=Definition))
+    except (msgspec.MsgspecError, ValueError):
+        found = ""
+    return [] if found == named else [f"the definition of its flow ({named[:12]}) is not what was written"]
+
+
+def _row_of(state: RunState, rewinds: tuple[tuple[int, int], ...], row: RunRow) -> dict[str, Any]:
+    """What a run row must hold by the fold of its log. (When it wants attention is decided, not folded.)"""
+    view = msgspec.structs.asdict(view_of(state, rewinds, row.due_at))
+    return {
+        **view,
+        "flow": state.flow,
+        "labels": state.labels,
+        "parent": state.parent,
+        "created_at": state.created_at,
+        "updated_at": state.at,
+    }

@@ -1,0 +1,408 @@
+"""What an attempt does inside its node, between the context that the node sees and the log: keep, wait, unwind, stream.
+
+Invariants
+- What is kept is durable before the node hears of it (with `durability="sync"`, or in a node that is not idempotent).
+- A wait is in the log before it begins, and what came of it is durable before the node hears of it.
+- A wait that takes long does not hold the node: the attempt unwinds (`Parked`), and goes on from its top when what it
+  waited for has come. A plain function unwinds at once, because it holds a thread; a coroutine after `park_after`
+  seconds, and never while a step of it is under way.
+- An attempt that was given up records nothing any more.
+
+Everything here happens on the event loop; only `emit` and `cost` may be called from elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from holdfast.core import events
+from holdfast.core.codec import Codec
+from holdfast.core.events import NodeEvent
+from holdfast.core.run_state import NODE_LEVEL, NodeState, wait_key
+from holdfast.documents.artifacts import Artifacts
+from holdfast.errors import ContextError
+from holdfast.runtime.calls.body import Body, Parked, Stopped, Threads
+from holdfast.runtime.calls.streams import Stream
+from holdfast.runtime.calls.task_family import Family
+from holdfast.runtime.journal import Journal
+
+_ANY: Codec[Any] = Codec.of(Any)
+_PROMISES_MAX = 100
+_log = logging.getLogger("holdfast")
+
+
+def _is_untouched(coroutine: Coroutine[Any, Any, Any]) -> bool:
+    return inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
+
+
+class Driver(Protocol):
+    """What the work inside a node needs of the runner of its run."""
+
+    journal: Journal
+    park_after_s: float
+
+    def is_current(self, body: Body) -> bool: ...
+
+    def look_again(self) -> None: ...
+
+
+class Work:
+    """The inside of one attempt."""
+
+    def __init__(self, driver: Driver, body: Body, start: NodeEvent, *, blocks: bool) -> None:
+        self._driver = driver
+        self._journal = driver.journal
+        self._services = driver.journal.services
+        state, options = driver.journal.state, driver.journal.flow.nodes[start.node].options
+        header = {
+            "node": start.node,
+            "iteration": start.iteration,
+            "execution": start.execution,
+            "attempt": start.attempt,
+        }
+        self._begin(
+            body,
+            header,
+            state.run_id,
+            idempotent=options.idempotent,
+            blocks=blocks,
+            callers=self._services.threads,
+        )
+        self._sync = state.options.get("durability", "sync") == "sync" or not options.idempotent
+        self._loop = asyncio.get_running_loop()
+        self._home = threading.get_ident()
+        self.stream = Stream(self._services, state.run_id, self._header, self._item)
+        body.work = self
+
+    def _begin(
+        self,
+        body: Body,
+        header: dict[str, Any],
+        run_id: str,
+        *,
+        idempotent: bool,
+        blocks: bool,
+        callers: Threads | None,
+    ) -> None:
+        """What is known of an attempt wherever its function runs."""
+        self.body = body
+        self.blocks = blocks
+        """A wait unwinds the node at once: it is a plain function, or in another process."""
+        self._run_id = run_id
+        self._item: int | None = body.key[1]
+        self._header = header
+        self._idempotent = idempotent
+        self._callers = callers
+        self._used: set[str] = set()
+        self._counts: dict[str, int] = {}
+        self._steps = 0
+        self._threads = 0
+        self._gone: asyncio.Future[None] | None = None
+        self._waiters: dict[str, asyncio.Future[None]] = {}
+        self._park_due = False
+        self._in_step: dict[asyncio.Task[Any] | None, str] = {}
+        self._promises: list[tuple[Coroutine[Any, Any, Any], str]] = []
+        self._artifacts: Artifacts | None = None
+        self.artifacts_made: dict[str, Any] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.family: Family = Family()
+
+    # --- what is kept ---------------------------------------------------------------------------------
+
+    @property
+    def visit(self) -> NodeState:
+        return self._journal.state.nodes[self._header["node"]]
+
+    def kept(self) -> dict[str, Any]:
+        """Slot -> what this execution has kept so far."""
+        return self.visit.kept.get(NODE_LEVEL if self._item is None else self._item, {})
+
+    def claim(self, slot: str, told: str) -> None:
+        """Take a slot for this attempt. Twice is a mistake: the second would get the result of the first."""
+        self._require_current()
+        if slot in self._used:
+            raise ContextError(
+                f"node {self._header['node']!r} uses {told} twice in one execution, and the second would get what the first "
+                "kept. Give each its own key=…."
+            )
+        self._used.add(slot)
+
+    def number(self, what: str) -> int:
+        """The how-manieth of its kind, counted from 1."""
+        self._counts[what] = self._counts.get(what, 0) + 1
+        return self._counts[what]
+
+    def claim_step(self, name: str, key: Any) -> str:
+        """What a step is called within this execution. Refuses one that this attempt has called so already."""
+        if not isinstance(name, str) or not name:
+            raise ContextError(
+                f"node {self._header['node']!r}: a step is known by its name, and {name!r} is none"
+            )
+        name = self.encode(name, "the name of a step").replace(":", "::")
+        slot = name if key is None else f"{name}:{key}"
+        self.claim("step:" + slot, f"the step {slot!r}")
+        return slot
+
+    def unclaim_step(self, slot: str) -> None:
+        """The step raised, and nothing was kept: its name is free."""
+        self._used.discard("step:" + slot)
+
+    def kept_step(self, slot: str, codec: Codec[Any]) -> list[Any]:
+        """`[result]` where a step is done, otherwise nothing."""
+        kept = self.kept()
+        if "step:" + slot not in kept:
+            return []
+        return [codec.decode(kept["step:" + slot], path=f"step {slot!r}", node=self._header["node"])]
+
+    async def keep_step(self, slot: str, value: Any, codec: Codec[Any]) -> Any:
+        """Keep the result of a step; returns it as the next attempt would get it."""
+        plain = self.encode(value, f"step {slot!r}", codec)
+        await self.record(events.StepCompleted, step=slot, value=plain)
+        return codec.decode(plain, path=f"step {slot!r}", node=self._header["node"])
+
+    async def record(self, kind: type[NodeEvent], **fields: Any) -> None:
+        """Record something about this attempt; returns when it is durable, as far as the run waits for that."""
+        seq = self.note(kind, **fields)
+        if self._sync:
+            await self._durable(seq)
+
+    def note(self, kind: type[NodeEvent], **fields: Any) -> int:
+        """Record something about this attempt, and do not wait for it."""
+        self._require_current()
+        if "item" in kind.__struct_fields__:
+            fields["item"] = self._item
+        self._journal.tick()
+        self._journal.record(kind(**self._header, **fields))
+        self._driver.look_again()
+        return self._journal.state.seq
+
+    async def _durable(self, seq: int) -> None:
+        if self._journal.saved_seq < seq:
+            await self._journal.until_saved(seq)
+        self._require_current()
+
+    def encode(self, value: Any, path: str, codec: Codec[Any] = _ANY) -> Any:
+        """A value as plain data. Raises `CodecError`."""
+        return codec.encode(value, path=path, node=self._header["node"])
+
+    @contextmanager
+    def step(self, slot: str) -> Iterator[None]:
+        """While a step is under way, the attempt does not unwind for a wait beside it. One that raised may be called again."""
+        self._require_current()
+        task = asyncio.current_task()
+        outer = self._in_step.get(task)
+        self._in_step[task] = slot
+        self._steps += 1
+        self._adopt()
+        try:
+            yield
+        except BaseException:
+            self.unclaim_step(slot)
+            raise
+        finally:
+            self._steps -= 1
+            if outer is None:
+                del self._in_step[task]
+            else:
+                self._in_step[task] = outer
+            if self._park_due:
+                self.park()
+
+    async def call(self, fn: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Call a piece of work: a coroutine function here, a plain function in a thread."""
+        threads = self._callers
+        if inspect.iscoroutinefunction(fn) or threads is None:
+            value = fn(*args, **named)
+        else:
+            self._threads += 1
+            try:
+                value = await threads.call(lambda: fn(*args, **named), self._thread_ended)
+            except Parked as waits:
+                self.body.parking = None
+                raise self._waits_inside_step(waits.slots[0]) from None
+        return await value if isinstance(value, Awaitable) else value
+
+    def _thread_ended(self) -> None:
+        self._threads -= 1
+        if not self._threads and self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+
+    def threads_left(self) -> asyncio.Future[None] | None:
+        """Done when no thread of a step is left; None where there is none. A thread cannot be killed."""
+        if not self._threads:
+            return None
+        self._gone = asyncio.get_running_loop().create_future()
+        return self._gone
+
+    # --- waiting --------------------------------------------------------------------------------------
+
+    def refuse_waits(self, what: str) -> None:
+        """A wait unwinds the node, which then runs from its top: not one that must not run twice."""
+        if not self._idempotent:
+            raise ContextError(
+                f"node {self._header['node']!r} is not idempotent, and {what} inside it would run it again from its top. Wait "
+                "in a node of its own before it: graph.ask(…) for a decision, @graph.node(approve=…) for an approval."
+            )
+
+    def now(self) -> float:
+        """The store's time: timers go by it."""
+        return self._services.store.now()
+
+    def is_waiting(self, slot: str) -> bool:
+        """Whether this wait is in the log already, from before the attempt was unwound."""
+        visit = (self._header["node"], self._header["iteration"], self._header["execution"])
+        key = wait_key(*visit, self._item, slot)
+        return key in self._journal.state.waits or key in self._journal.state.questions
+
+    def _refuse_inside_step(self, slot: str) -> None:
+        """A step is under way until it has returned, and while it is, nothing unwinds: it would wait in memory for ever."""
+        if asyncio.current_task() in self._in_step:
+            raise self._waits_inside_step(slot)
+
+    def _waits_inside_step(self, slot: str) -> ContextError:
+        step = self._in_step.get(asyncio.current_task(), "")
+        return ContextError(
+            f"node {self._header['node']!r} waits ({slot!r}) inside the step {step!r}, which then cannot be unwound. Wait "
+            "outside of steps, and give what came to the step."
+        )
+
+    def warn_of_unused_answers(self, slot: str) -> None:
+        """A question whose words vary from attempt to attempt is asked for ever: what was answered belongs to other words."""
+        unused = [kept for kept in self.kept() if kept.startswith("ask:") and kept not in self._used]
+        if unused:
+            _log.warning(
+                "run %r, node %r: it asks %r, and the answer to %r is not used. If that is the same question in other words, "
+                "give it a key=…, or make its words in a step.",
+                self._run_id,
+                self._header["node"],
+                slot.removeprefix("ask:"),
+                unused[0].removeprefix("ask:"),
+            )
+
+    def promised(self, coroutine: Coroutine[Any, Any, Any], told: str) -> None:
+        """A method of the context was called; its coroutine has to be awaited."""
+        self._promises.append((coroutine, told))
+        if len(self._promises) > _PROMISES_MAX:
+            self._promises = [promise for promise in self._promises if _is_untouched(promise[0])]
+
+    def refuse_forgotten(self) -> None:
+        """The node has returned: whatever it called and did not await has not been done."""
+        for coroutine, told in self._promises:
+            if _is_untouched(coroutine):
+                coroutine.close()
+                raise ContextError(
+                    f"node {self._header['node']!r} called {told} and did not await it, so it was not done: await {told}"
+                )
+
+    async def until_kept(self, slot: str) -> list[Any]:
+        """What came of a wait that is in the log: `[value]`, or `[]` when its time came first."""
+        while slot not in self.kept():
+            self._refuse_inside_step(slot)
+            if self.blocks:
+                self.body.parking = [slot]
+                raise Parked([slot])
+            await self._wait_here(slot)
+        if self._sync:
+            await self._durable(self._journal.state.seq)
+        came: list[Any] = self.kept()[slot]
+        return came
+
+    async def _wait_here(self, slot: str) -> None:
+        loop = asyncio.get_running_loop()
+        waiter = self._waiters[slot] = loop.create_future()
+        clock = self._services.clock
+        timer = clock.call_at(clock.now() + self._driver.park_after_s, self.park)
+        self._adopt()
+        if not self._steps:
+            self.body.hold_limit()
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiters.pop(slot, None)
+            self.body.go_on_with_limit()
+
+    def deliver(self) -> None:
+        """Something is durable: tell those who wait for it."""
+        kept = self.kept()
+        for slot, waiter in self._waiters.items():
+            if slot in kept and not waiter.done():
+                waiter.set_result(None)
+
+    def park(self) -> None:
+        """Unwind, because a wait takes long; not while a step is under way, or when it is over by now."""
+        self._park_due = bool(self._waiters) and all(not waiter.done() for waiter in self._waiters.values())
+        if self._park_due and not self._steps and self._driver.is_current(self.body):
+            self.body.park(list(self._waiters))
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    def _adopt(self) -> None:
+        """The coroutine that is in here belongs to the attempt from now on, and does not outlive it."""
+        task = asyncio.current_task()
+        if task is not None and task not in self._tasks:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """The node has returned, raised or unwound: cancel what it left running, and wait for that."""
+        me = asyncio.current_task()
+        left = [task for task in self._tasks if task is not me]
+        for task in left:
+            if not task.cancelling():  # a second time would cut what it does to clean up
+                task.cancel()
+        left += [task for task in self.family if task.cancelling() and task is not me and not task.done()]
+        if left:
+            await asyncio.gather(*left, return_exceptions=True)
+        if self._artifacts is not None and not self.blocks:
+            await self.call(self.collect, (), {})
+
+    def collect(self) -> None:
+        """Make the files that the node wrote durable, and note their names and digests. May block."""
+        if self._artifacts is not None:
+            self.artifacts_made = self._artifacts.collect()
+
+    def _require_current(self) -> None:
+        if not self._driver.is_current(self.body):
+            raise Stopped("this attempt was given up; nothing of it is recorded any more")
+
+    def artifacts(self) -> Artifacts:
+        """The folder for files of this attempt."""
+        self._require_current()
+        if self._artifacts is None:
+            visit = ".".join(str(self._header[part]) for part in ("iteration", "execution", "attempt"))
+            visit += "" if self._item is None else f".{self._item}"
+            self._artifacts = self._services.artifacts(
+                self._journal.state.run_id, self._journal.flow.name, self._header["node"], visit
+            )
+        return self._artifacts
+
+    def cost(self, usd: float, tokens: int) -> None:
+        """Note what was spent. May be called from a thread of the node."""
+        self._on_loop(lambda: self.note(events.CostIncurred, usd=usd, tokens=tokens))
+
+    def emit(self, written: bytes, value: Any) -> None:
+        """Stream a chunk that `streams.written` has accepted. May be called from a thread of the node."""
+
+        def add() -> None:
+            self._require_current()
+            self.stream.add(written, value)
+
+        self._on_loop(add)
+
+    def _on_loop(self, call: Callable[[], object]) -> None:
+        """Do something on the event loop, from wherever this is called."""
+        if threading.get_ident() == self._home:
+            call()
+            return
+
+        async def called() -> None:
+            call()
+
+        asyncio.run_coroutine_threadsafe(called(), self._loop).result()

@@ -1,0 +1,320 @@
+"""Calls of user code: coroutines on the loop, plain functions in daemon threads, each with its timeout.
+
+A `Body` is one call. It ends exactly once, as far as anybody is told: with what was returned, what was
+raised, or why it was stopped. A thread cannot be killed. One that timed out or was cancelled is abandoned:
+its body ends at once, its late result goes nowhere, and `gone` tells when the thread has really left, because
+no new attempt may start while the old one lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Protocol
+
+from holdfast.core.events import NodeEvent
+from holdfast.runtime.calls import task_family
+from holdfast.runtime.calls.executors import Call, Executor, Handle, Killed, Left
+from holdfast.runtime.calls.shared_task import Stage
+from holdfast.runtime.clock import Clock, Timer
+from holdfast.storage.failpoints import reach
+
+_IDLE_S = 10.0
+UNWIND_S = 5.0
+"""How long a coroutine that was cancelled may take to unwind before it is given up, like a thread."""
+
+
+class Stopped(BaseException):
+    """How a body ends that was stopped from outside. A signal of the engine: no node can catch it."""
+
+
+class Parked(BaseException):
+    """How a body ends that waits for something and holds nothing meanwhile. A signal of the engine, too."""
+
+    def __init__(self, slots: list[str]) -> None:
+        self.slots = slots
+        super().__init__(slots)
+
+
+class Threads:
+    """Daemon threads for plain functions, reused while they are idle. (asyncio's own would keep a process
+    alive for a thread given up.)
+    """
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._idle = 0
+        self._lock = threading.Lock()
+
+    def submit(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            else:
+                threading.Thread(target=self._work, name="holdfast-node", daemon=True).start()
+        self._calls.put(call)
+
+    def _work(self) -> None:
+        while True:
+            try:
+                call = self._calls.get(timeout=_IDLE_S)
+            except queue.Empty:
+                with self._lock:
+                    if self._idle:
+                        self._idle -= 1
+                        return
+                continue
+            call()
+            del call
+            with self._lock:
+                self._idle += 1
+
+    def call(self, fn: Callable[[], Any], ended: Callable[[], None] | None = None) -> asyncio.Future[Any]:
+        """What a plain function returns, called in a thread. Whoever gives up waiting leaves the thread to itself; `ended`
+        is called when it has really left.
+        """
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[Any] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def tell(value: Any, error: BaseException | None) -> None:
+            if ended is not None:
+                ended()
+            if not result.done():
+                if error is None:
+                    result.set_result(value)
+                else:
+                    result.set_exception(error)
+
+        def work() -> None:
+            value: Any = None
+            error: BaseException | None = None
+            try:
+                value = context.run(fn)
+            except StopIteration as raised:  # no future takes one
+                error = RuntimeError(f"a step raised {raised!r}")
+            except BaseException as raised:  # noqa: BLE001 - told to whoever waits
+                error = raised
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(tell, value, error)
+
+        self.submit(work)
+        return result
+
+
+class ThreadExecutor:
+    """Calls plain functions in daemon threads of this process."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+
+    def submit(self, call: Call, left: Left) -> ThreadExecutor:
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            value, error = None, None
+            try:
+                reach("node.enter")
+                if call.context is None:
+                    value = context.run(call.node.fn, call.given)
+                else:
+                    value = context.run(call.node.fn, call.given, call.context)
+                if call.returned is not None:
+                    call.returned()
+                reach("node.exit")
+            except BaseException as raised:  # noqa: BLE001 - a thread must not die of a node's SystemExit
+                error = raised
+            left(value, error)
+
+        self._threads.submit(work)
+        return self
+
+    def kill(self) -> bool:
+        """A thread cannot be killed."""
+        return False
+
+    def close(self) -> None:
+        """Its threads are daemons, and leave when they have been idle."""
+
+
+class Owner(Protocol):
+    """Whoever has called a node."""
+
+    def body_ended(self, body: Body) -> None:
+        """The call is over, as far as anybody is told: its `value` or `error` is set. Called on the loop, once."""
+
+    def body_gone(self, body: Body) -> None:
+        """A call that was over before it had left has left now."""
+
+
+class Body:
+    """One call of a node's function. Its owner is told when it ends."""
+
+    cancelled = False
+    """Whether it was given up: cancelled, timed out, or stopped with its engine."""
+    given: Any = None
+    value: Any = None
+    error: BaseException | None = None
+    timed_out = False
+    work: Any = None
+    """What goes on inside it (`runtime.work.Work`), where the node takes a context."""
+    parking: list[str] | None = None
+    has_gone = False
+    given_up_at = 0.0
+    _is_over = False
+    _queued = False
+    """It has been called, and has not begun."""
+    _task: asyncio.Task[None] | None = None
+    _timer: Timer | None = None
+    _clock: Clock | None = None
+    _deadline = 0.0
+    _left: float | None = None
+    _handle: Handle | None = None
+
+    def __init__(self, start: NodeEvent, item: int | None, owner: Owner | None) -> None:
+        self.start = start
+        self.key = (start.node, item)
+        self.attempt = start.attempt
+        self._owner = owner
+
+    def call(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], context: contextvars.Context, stage: Stage
+    ) -> None:
+        """Call a coroutine function on the loop."""
+        self._queued = True
+        if self.work is None:
+            stage.call(self._await(fn, args), context)
+        else:
+            loop = asyncio.get_running_loop()
+            self._task = task_family.start(loop, self._await(fn, args), self.work.family, context)
+
+    async def _await(self, fn: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> None:
+        # Every exception is caught here: SystemExit and KeyboardInterrupt in a task would tear the event loop down.
+        self._queued = False
+        value, error = None, None
+        try:
+            if self._task is None:
+                self._task = asyncio.current_task()
+                if self.cancelled:
+                    raise asyncio.CancelledError  # before it began
+            reach("node.enter")
+            value = await fn(*args)
+            if self.work is not None:
+                self.work.refuse_forgotten()
+            reach("node.exit")
+        except BaseException as raised:  # noqa: BLE001
+            error = raised
+        if self.work is not None:
+            try:
+                await self.work.close()
+            except BaseException as raised:  # noqa: BLE001 - what it wrote could not be made durable
+                error = error or raised
+            if (
+                left := self.work.threads_left()
+            ) is not None:  # a thread of a step lives on: the body only seems over
+                self._end(value, error)
+                await asyncio.shield(left)
+                value, error = None, None
+        self._leave(value, error)
+
+    def call_on(self, executor: Executor, call: Call) -> None:
+        """Have an executor call a function."""
+        loop = asyncio.get_running_loop()
+
+        def left(value: Any, error: BaseException | None) -> None:
+            with suppress(RuntimeError):  # the loop is closed: the process has given this call up
+                loop.call_soon_threadsafe(self._leave, value, error)
+
+        self._handle = executor.submit(call, left)
+
+    def call_inline(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Call a plain function right here, for tests that drive everything from one thread."""
+        value, error = None, None
+        try:
+            reach("node.enter")
+            value = fn(*args)
+            if self.work is not None:
+                self.work.collect()
+            reach("node.exit")
+        except BaseException as raised:  # noqa: BLE001
+            error = raised
+        asyncio.get_running_loop().call_soon(self._leave, value, error)
+
+    def limit(self, clock: Clock, seconds: float) -> None:
+        """Stop the call when it takes longer than this."""
+        self._clock = clock
+        self._deadline = clock.now() + seconds
+        self._timer = clock.call_at(self._deadline, self._time_out)
+
+    def hold_limit(self) -> None:
+        """The call only waits for something: its time stands still."""
+        if self._timer is not None and self._clock is not None and not self.timed_out:
+            self._timer.cancel()
+            self._timer = None
+            self._left = self._deadline - self._clock.now()
+
+    def go_on_with_limit(self) -> None:
+        """The wait is over: its time goes on."""
+        if self._left is not None and self._clock is not None and not self._is_over:
+            left, self._left = self._left, None
+            self.limit(self._clock, max(0.0, left))
+
+    def stop(self) -> None:
+        """Cancel the call. A coroutine ends when it has unwound, a process when it is dead; a thread is abandoned at once."""
+        self.cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+            if self._queued:  # it never comes to its first step, and so not to telling its end
+                asyncio.get_running_loop().call_soon(self._leave, None, asyncio.CancelledError())
+        elif self._queued:
+            pass  # it ends when it comes to its turn
+        elif self._handle is None or not self._handle.kill():
+            self._end(None, Stopped())
+
+    def park(self, slots: list[str]) -> None:
+        """Unwind the call: it waits for these, and goes on from its top when one of them has come."""
+        if self.parking is None and self._task is not None and not self.cancelled:
+            self.parking = slots
+            self._task.cancel()
+
+    def give_up(self) -> None:
+        """It was cancelled and does not unwind: it is over as far as anybody is told, and nobody waits for it, like a thread."""
+        if self._is_over:
+            return
+        if self._task is not None:
+            with suppress(AttributeError, KeyError):  # otherwise `asyncio.run` would wait for it at its end
+                asyncio.tasks._unregister_task(self._task)  # noqa: SLF001
+        self._end(None, Stopped())
+
+    def _time_out(self) -> None:
+        self.timed_out = True
+        self.stop()
+        if not self._is_over and self._clock is not None:
+            self._timer = self._clock.call_at(self._clock.now() + UNWIND_S, self.give_up)
+
+    def _leave(self, value: Any, error: BaseException | None) -> None:
+        """The call has really left: tell its end, unless it was given up before."""
+        told_before, self.has_gone = self._is_over, True
+        self._end(value, error)
+        if told_before and self._owner is not None:
+            self._owner.body_gone(self)
+
+    def _end(self, value: Any, error: BaseException | None) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.cancelled and isinstance(error, (asyncio.CancelledError, Killed)):
+            error = Stopped()
+        elif self.parking is not None and not isinstance(error, Stopped):
+            # Also where the node has caught the signal and returned something: what it waits for has not come.
+            error = Parked(self.parking)
+        self.value = value
+        self.error = error
+        if self._owner is not None:
+            self._owner.body_ended(self)

@@ -1,0 +1,284 @@
+"""What runs in the process of a node: find the function, give it what it is to be given, and say how it ended.
+
+Owns nothing that outlives a call but the modules it has imported. It never sees the store, and never decides anything: what a
+result or an exception means is worked out here only as far as it takes the types, which are here; the engine goes on from
+there. `processes` is the other side.
+
+Invariant: this process dies with its engine, whatever the node is doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import fcntl
+import importlib
+import importlib.util
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from holdfast.core.definition import END, START
+from holdfast.core.events import Changes
+from holdfast.core.graph import Flow, Graph
+from holdfast.errors import ContextError
+from holdfast.runtime import failures, outcomes
+from holdfast.runtime.calls.body import Parked, Threads
+from holdfast.runtime.calls.context import BlockingContext, Context
+from holdfast.runtime.calls.executors import loading
+from holdfast.runtime.calls.fresh_source import spec_of
+from holdfast.runtime.calls.process.wire import Answer, Asked, Order, Place, Raised, Returned, Wire
+from holdfast.runtime.calls.process.work import DistantWork, NoResources
+
+_MAIN = "__holdfast_main__"
+"""What a program's own file is called here, so that what stands under `if __name__ == "__main__"` is left out."""
+
+
+def main(talk: int, life: int, crash: int) -> None:
+    """Take calls from the engine until it is gone."""
+    for handle in (talk, life, crash):
+        os.set_inheritable(handle, False)
+    _die_with_engine(life)
+    faulthandler.enable(crash)
+    wire: Wire[Order | Answer] = Wire(socket.socket(fileno=talk), Order | Answer)
+    threads = Threads()
+    while isinstance(order := wire.receive(), Order):
+        end = _Performance(order, wire, threads).end()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # nobody reads it any more, or the node has closed it
+                stream.flush()
+        wire.send(end)
+
+
+# --- dying -------------------------------------------------------------------------------------------
+
+
+def _die_with_engine(life: int) -> None:
+    """Only the engine can write into this pipe, and never does: when it closes, the engine is gone."""
+    if sys.platform == "linux":  # also where the node lets no thread run
+        fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
+    threading.Thread(target=_watch, args=(life,), name="holdfast-life", daemon=True).start()
+
+
+def _watch(life: int) -> None:
+    os.read(life, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
+@contextmanager
+def _memory_limited(limit: int | None) -> Iterator[None]:
+    if limit is None:
+        yield
+        return
+    # On Linux what is written to counts; the address space is many times that with a few threads.
+    kind = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, (soft, hard))
+
+
+# --- one call ----------------------------------------------------------------------------------------
+
+
+class _Performance:
+    """One call of a function."""
+
+    def __init__(self, order: Order, wire: Wire[Order | Answer], threads: Threads) -> None:
+        self._order = order
+        self._wire = wire
+        self._turn = threading.Lock()
+        self._before = set(threading.enumerate())
+        self._work: DistantWork | None = None
+        if order.told is not None:
+            self._work = DistantWork(order, order.told, self._ask, threads)
+
+    def end(self) -> Returned | Raised:
+        """Do it, and say how it ended."""
+        try:
+            return Returned(self._changes(), self._is_spent())
+        except BaseException as raised:  # noqa: BLE001 - whatever it is, the engine is told
+            return self._raised(raised)
+
+    def _changes(self) -> Changes:
+        order = self._order
+        flow = _flow(order)
+        node = flow.nodes[order.node]
+        if order.item is None:
+            given = flow.state.load(order.plain)
+        else:
+            codec = flow.item_codecs[order.node]
+            given = codec.decode(order.plain, path=f"item {order.item}", node=order.node)
+        with _memory_limited(order.memory_limit):
+            call = self._awaited if node.is_async else self._called
+            returned = call(node.fn, given)
+        if order.item is None:
+            return outcomes.changed(flow, order.node, order.plain, given, returned)
+        return flow.state.changes(returned, {}, node=order.node)
+
+    def _awaited(self, fn: Any, given: Any) -> Any:
+        return asyncio.run(self._coroutine(fn, given))
+
+    async def _coroutine(self, fn: Any, given: Any) -> Any:
+        if self._work is None:
+            return await fn(given)
+        value = await fn(given, self._context(self._work))
+        self._work.refuse_forgotten()
+        return value
+
+    def _called(self, fn: Any, given: Any) -> Any:
+        if self._work is None:
+            return fn(given)
+        with _loop_beside() as loop:
+            return fn(given, BlockingContext(self._context(self._work), loop))
+
+    def _context(self, work: DistantWork) -> Context:
+        order, told = self._order, self._order.told
+        assert told is not None
+        return Context(
+            work,
+            run_id=told.run_id,
+            flow=told.flow,
+            node=order.node,
+            iteration=told.iteration,
+            execution=told.execution,
+            attempt=told.attempt,
+            item=order.item,
+            resources=NoResources(order.node),
+        )
+
+    def _ask(self, verb: str, given: dict[str, Any]) -> Any:
+        """Ask something of the engine, and wait for the answer. May be called from any thread."""
+        with self._turn:
+            self._wire.send(Asked(verb, given))
+            answer = self._wire.receive()
+        assert isinstance(answer, Answer)
+        if answer.parked is not None:
+            raise Parked(answer.parked)
+        if answer.refused is not None:
+            raise ContextError(answer.refused)
+        return answer.value
+
+    def _raised(self, raised: BaseException) -> Raised:
+        failure = failures.describe(raised)
+        limit = self._order.memory_limit
+        if isinstance(raised, MemoryError) and limit is not None:
+            told = (
+                f"the process of node {self._order.node!r} came to its memory limit of {limit:,} bytes; raise memory_limit=…, "
+                "or give it less at once"
+            )
+            failure = msgspec.structs.replace(failure, message=told)
+        return Raised(
+            failure=failure,
+            names=[self._name(kind) for kind in type(raised).__mro__],
+            retry_after=failures.retry_after(raised, now=time.time()),
+            parked=isinstance(raised, Parked),
+            spent=isinstance(raised, MemoryError) or self._is_spent(),
+        )
+
+    def _name(self, kind: type) -> str:
+        """What a class is called in the engine's process."""
+        places = (self._order.function, self._order.state)
+        mains = {place.loaded_as or _MAIN for place in places if place.module == "__main__"}
+        return f"__main__.{kind.__qualname__}" if kind.__module__ in mains else failures.name_of(kind)
+
+    def _is_spent(self) -> bool:
+        """Whether something of the node still runs, and would run beside the next one."""
+        left = set(threading.enumerate()) - self._before
+        ours = {thread for thread in left if thread.name.startswith("holdfast-")}
+        return bool(left - ours) or (self._work is not None and self._work.is_at_work)
+
+
+@contextmanager
+def _loop_beside() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop in a thread, for the context of a plain function."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="holdfast-context", daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+# --- finding the function ----------------------------------------------------------------------------
+
+
+def _flow(order: Order) -> Flow[Any]:
+    """A flow of only this node: what is needed of the real one is the type of its state, and of its items."""
+    graph: Graph[Any] = Graph("process", _found(order.state))
+    each = None if order.item is None else _no_items
+    graph.node(name=order.node, each=each)(_found(order.function))
+    return graph.chain(START, order.node, END).compile()
+
+
+def _no_items(state: Any) -> list[Any]:
+    return []
+
+
+def _found(place: Place) -> Any:
+    found: Any = _module(place)
+    for part in place.name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _module(place: Place) -> ModuleType:
+    name = place.loaded_as or (_MAIN if place.module == "__main__" else place.module)
+    if name in sys.modules:
+        return sys.modules[name]
+    loading.set()
+    try:
+        if name != _MAIN and not _stands_alone(name, place.file) and _is_importable(name, place.file):
+            return importlib.import_module(name)
+        return _from_file(name, str(place.file))
+    finally:
+        loading.clear()
+
+
+def _stands_alone(name: str, file: str | None) -> bool:
+    """Whether it is a file like one of flows: no part of a package, and to be read as it stands."""
+    if file is None or "." in name or os.path.basename(file) == "__init__.py":
+        return False
+    return file.endswith(".py") and os.path.isfile(file)
+
+
+def _is_importable(name: str, file: str | None) -> bool:
+    """Whether that name leads to that file, as it does not for a file that was loaded by its path."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and (
+        file is None or (spec.origin is not None and os.path.abspath(spec.origin) == file)
+    )
+
+
+def _from_file(name: str, file: str) -> ModuleType:
+    spec = spec_of(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no Python file that another process could import")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,344 @@
+"""The process executor: each call in a process of its own, spawned and never forked, really killed when it is to stop.
+
+Owns the processes: spawning, keeping a few warm, killing, finding out how one died. What a node does in there is
+`process_child`; what its end means is decided where the end of a thread is.
+
+- A process is the leader of its own group: what the node started dies with it.
+- A process never outlives its engine: it holds the reading end of a pipe that only the engine can write to, and the kernel
+  kills it when that closes, also while it hogs the GIL.
+- One process takes one call at a time. It takes another one only if the last left nothing running.
+- A process that dies on its own ends its call with `ProcessEnded`; the engine goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from typing import Any
+
+from holdfast.core.events import Changes
+from holdfast.errors import ContextError, ProcessEnded
+from holdfast.runtime import failures
+from holdfast.runtime.calls.body import Parked, ThreadExecutor, Threads
+from holdfast.runtime.calls.executors import Call, Executor, Killed, Left, refuse_while_loading
+from holdfast.runtime.calls.process.wire import Answer, Asked, Order, Place, Raised, Returned, Wire, framed
+from holdfast.runtime.calls.process.work import Answering, told
+from holdfast.storage.failpoints import reach
+
+_IDLE_S = 30.0
+_CLOSE_S = 10.0
+_CRASH_BYTES_MAX = 8_000
+_BOOT = (
+    "import json, sys; given = json.loads(sys.argv[1]); sys.path[:], sys.argv[:] = given['path'], given['argv']; "
+    "from holdfast.runtime.calls.process.child import main; main(*given['handles'])"
+)
+
+
+def executors_on(threads: Threads | None) -> dict[str, Executor]:
+    """The executors of an engine, by their names; none where it calls everything on its event loop."""
+    refuse_while_loading()
+    return {} if threads is None else {"thread": ThreadExecutor(threads), "process": ProcessExecutor()}
+
+
+class ProcessExecutor:
+    """Calls functions of nodes in processes. An idle process stays warm for a while, at most `warm_max` of them."""
+
+    def __init__(self, *, warm_max: int | None = None, idle_s: float = _IDLE_S) -> None:
+        self._warm_max = max(2, os.cpu_count() or 1) if warm_max is None else warm_max
+        self._idle_s = idle_s
+        self._calls: queue.SimpleQueue[_Handle | None] = queue.SimpleQueue()
+        self._idle = 0
+        self._threads: set[threading.Thread] = set()
+        self._handles: set[_Handle] = set()
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def submit(self, call: Call, left: Left) -> _Handle:
+        handle = _Handle(call, left)
+        try:
+            handle.prepare(call)
+        except Exception as raised:  # noqa: BLE001 - it is how the call ends
+            left(None, raised)
+            return handle
+        with self._lock:
+            self._handles.add(handle)
+            if self._closed:
+                handle.kill()
+            if self._idle:
+                self._idle -= 1
+            else:
+                thread = threading.Thread(target=self._work, name="holdfast-process", daemon=True)
+                self._threads.add(thread)
+                thread.start()
+        self._calls.put(handle)
+        return handle
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            for handle in self._handles:
+                handle.kill()
+            threads = list(self._threads)
+            idle, self._idle = self._idle, 0
+        for _ in range(idle):
+            self._calls.put(None)
+        for thread in threads:
+            thread.join(_CLOSE_S)
+
+    def _work(self) -> None:
+        """A thread with its process: take calls one after the other, until there has been none for a while."""
+        child: _Child | None = None
+        try:
+            while True:
+                handle = self._next()
+                if handle is None:
+                    return
+                child = handle.perform(child)
+                with self._lock:
+                    self._handles.discard(handle)
+                    stays = child is not None and not self._closed and self._idle < self._warm_max
+                    self._idle += stays
+                handle.tell()  # now: what it leads to may be the next call, for this process
+                if not stays:
+                    return
+        finally:
+            if child is not None:
+                child.end()
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+
+    def _next(self) -> _Handle | None:
+        while True:
+            try:
+                return self._calls.get(timeout=self._idle_s)
+            except queue.Empty:
+                with self._lock:
+                    if self._idle:  # otherwise a call is on its way to this thread
+                        self._idle -= 1
+                        return None
+
+
+class _Handle:
+    """One call, from its submission to its end."""
+
+    def __init__(self, call: Call, left: Left) -> None:
+        self._left = left
+        self._node = call.node.name
+        self._returned = call.returned
+        self._limit = call.node.options.memory_limit
+        self._answering: Answering | None = None
+        self._frame = b""
+        self._parked: Parked | None = None
+        self._child: _Child | None = None
+        self._killed = False
+        self._end: tuple[Changes | None, BaseException | None] = (None, None)
+        self._lock = threading.Lock()
+
+    def prepare(self, call: Call) -> None:
+        """Put down what the process is told. Raises where it could not find the function."""
+        if call.work is not None:
+            self._answering = Answering(call.work, self._node)
+        order = Order(
+            node=call.node.name,
+            function=place_of(call.node.fn, call.node.name),
+            state=place_of(call.flow.state.type, call.node.name),
+            plain=call.plain,
+            item=call.item,
+            told=None if call.work is None else told(call),
+            memory_limit=self._limit,
+        )
+        self._frame = framed(order)
+
+    def kill(self) -> bool:
+        with self._lock:
+            self._killed = True
+            if self._child is not None:
+                self._child.kill()
+        return True
+
+    def perform(self, child: _Child | None) -> _Child | None:
+        """Have this process, or a new one, do the call. Returns the process if it can be used again."""
+        value: Changes | None = None
+        error: BaseException | None = None
+        usable = False
+        try:
+            if self._killed:
+                raise Killed
+            reach("node.enter")
+            child = _usable(child) or _Child()
+            self._hold(child)
+            said = self._converse(child)
+            usable = not said.spent
+            value = self._taken(said)
+            if self._returned is not None:
+                self._returned()
+            reach("node.exit")
+        except BaseException as raised:  # noqa: BLE001 - told to whoever submitted it
+            error = raised
+        killed = self._let_go()
+        if child is not None and (killed or not usable):
+            child.end()
+            child = None
+        self._end = (value, Killed() if killed and error is not None else error)
+        return child
+
+    def tell(self) -> None:
+        """Say how the call has ended."""
+        self._left(*self._end)
+
+    def _hold(self, child: _Child) -> None:
+        with self._lock:
+            self._child = child
+            if self._killed:
+                raise Killed
+
+    def _let_go(self) -> bool:
+        """From here on the process may be another call's. Returns whether it was killed."""
+        with self._lock:
+            self._child = None
+            return self._killed
+
+    def _converse(self, child: _Child) -> Returned | Raised:
+        """Give the order, answer what the node asks of its context, and hear how it ended."""
+        with suppress(OSError):  # it is gone, which the next line finds out
+            child.wire.send_framed(self._frame)
+        while (said := child.wire.receive()) is not None:
+            if not isinstance(said, Asked):
+                return said
+            with suppress(OSError):
+                child.wire.send(self._answer(said))
+        raise child.ended(self._node, self._limit)
+
+    def _answer(self, asked: Asked) -> Answer:
+        assert self._answering is not None
+        try:
+            return Answer(value=self._answering.answer(asked))
+        except Parked as waits:
+            self._parked = waits
+            return Answer(parked=waits.slots)
+        except BaseException as raised:  # noqa: BLE001 - told to the node
+            return Answer(refused=failures.message(raised))
+
+    def _taken(self, said: Returned | Raised) -> Changes:
+        if isinstance(said, Returned):
+            return said.changes
+        if said.parked and self._parked is not None:
+            raise self._parked
+        raise failures.elsewhere(said.failure, said.names, said.retry_after)
+
+
+class _Child:
+    """A process that takes calls."""
+
+    def __init__(self) -> None:
+        self._crash = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`; first: of all three it closes by itself
+        ours, theirs = socket.socketpair()
+        watched, self._life = os.pipe()
+        handles = (theirs.fileno(), watched, self._crash.fileno())
+        given = {"path": [path or os.getcwd() for path in sys.path], "argv": sys.argv, "handles": handles}
+        self._lock = threading.Lock()
+        self._code: int | None = None
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own program
+                [sys.executable, "-c", _BOOT, json.dumps(given)],
+                stdin=subprocess.DEVNULL,
+                stdout=_handle_of(sys.stdout),
+                stderr=_handle_of(sys.stderr),
+                pass_fds=handles,
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            self._give_back()
+            raise
+        finally:
+            theirs.close()
+            os.close(watched)
+        self.wire: Wire[Asked | Returned | Raised] = Wire(
+            ours, Asked | Returned | Raised, is_over=self.is_dead
+        )
+
+    def kill(self) -> None:
+        """Kill it, and what it started."""
+        with self._lock:
+            if self._code is None:  # until it is waited for, its number is nobody else's
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill it if it lives, and clean up behind it."""
+        self._reap()
+        self.wire.close()
+        self._give_back()
+
+    def ended(self, node: str, limit: int | None) -> ProcessEnded:
+        """It is gone in the middle of a call: how."""
+        code = self._reap()
+        self._crash.seek(0)
+        trace = self._crash.read(_CRASH_BYTES_MAX).decode("utf-8", "replace").replace("\0", "\\0")
+        return ProcessEnded(node, code, trace=trace, memory_limit=limit)
+
+    def _reap(self) -> int:
+        """How it left, as `Popen` says it. What it started is killed before its number may become another's."""
+        if self._code is None:
+            self.kill()
+            code = self._process.wait()
+            with self._lock:
+                self._code = code
+        return self._code
+
+    def is_dead(self) -> bool:
+        """Whether it has died, although something that it started still holds its end of the socket."""
+        if not hasattr(os, "waitid"):
+            return False
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._process.pid, flags) is not None
+
+    def _give_back(self) -> None:
+        os.close(self._life)
+        self._crash.close()
+
+
+def _usable(child: _Child | None) -> _Child | None:
+    """A warm process, unless somebody has killed it in the meantime."""
+    if child is not None and child.is_dead():
+        child.end()
+        return None
+    return child
+
+
+def _handle_of(stream: Any) -> int | None:
+    """Where a stream of this process goes; None, which means where it was sent first, for one that goes nowhere else."""
+    try:
+        return int(stream.fileno())
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def place_of(found: Any, node: str) -> Place:
+    """Where another process finds a function or class."""
+    module = sys.modules.get(found.__module__)
+    named: Any = module
+    for part in found.__qualname__.split("."):
+        named = getattr(named, part, None)
+    if module is None or named is not found:
+        raise ContextError(
+            f"node {node!r} has executor='process', and {found.__qualname__!r} of module {found.__module__!r} is not the "
+            "function (or state) that it was given. Give it a name of its own at the top of a module."
+        )
+    file = getattr(module, "__file__", None)
+    spec = getattr(module, "__spec__", None) if found.__module__ == "__main__" else None
+    return Place(
+        module=found.__module__,
+        file=os.path.abspath(file) if file else None,
+        name=found.__qualname__,
+        loaded_as=None if spec is None else spec.name,
+    )

@@ -1,0 +1,167 @@
+"""The context of a node whose function runs in another process: what is asked there, and how it is answered here.
+
+Both halves stand side by side because they must know the same verbs. `DistantWork` is the inside of the attempt as the other
+process sees it: what was kept comes with the order, and whatever has to be recorded or waited for is asked of the engine.
+`Answering` does so for real, on the event loop, as for a plain function in a thread: a wait unwinds the node at once.
+
+Invariant: only the holder of the lease records. A process that was given up is dead, or is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any, NoReturn
+
+import msgspec
+
+from holdfast.core import events
+from holdfast.core.events import NodeEvent
+from holdfast.core.run_state import NODE_LEVEL, NodeState
+from holdfast.documents.artifacts import Artifacts
+from holdfast.errors import ContextError
+from holdfast.runtime.calls.attempt import Work
+from holdfast.runtime.calls.body import Body, Threads
+from holdfast.runtime.calls.executors import Call
+from holdfast.runtime.calls.process.wire import Asked, Order, Told
+from holdfast.runtime.calls.streams import written
+
+_RECORDED = ("StepCompleted", "NodeCheckpointed", "TimerSet", "SignalAwaited", "QuestionAsked")
+
+
+def told(call: Call) -> Told:
+    """What the other process is told about the attempt."""
+    context, work = call.context, call.work
+    return Told(
+        run_id=context.run_id,
+        flow=context.flow,
+        iteration=context.iteration,
+        execution=context.execution,
+        attempt=context.attempt,
+        fresh=work.visit.fresh,
+        idempotent=call.node.options.idempotent,
+        kept=work.kept(),
+    )
+
+
+class Answering:
+    """The engine's half. Made on the event loop; answers from a thread."""
+
+    def __init__(self, work: Work, node: str) -> None:
+        self._work = work
+        self._node = node
+        self._loop = asyncio.get_running_loop()
+
+    def answer(self, asked: Asked) -> Any:
+        """Raises `Parked` where the node has to wait."""
+        work, given = self._work, asked.given
+        match asked.verb:
+            case "record" if given["kind"] in _RECORDED:
+                return self._wait(work.record(getattr(events, given["kind"]), **given["fields"]))
+            case "until_kept":
+                return self._wait(work.until_kept(given["slot"]))
+            case "is_waiting":
+                return work.is_waiting(given["slot"])
+            case "now":
+                return work.now()
+            case "emit":
+                return work.emit(written(given["chunk"], self._node), given["chunk"])
+            case "cost":
+                return work.cost(given["usd"], given["tokens"])
+            case "artifacts":
+                folder = work.artifacts()
+                os.fspath(folder)  # made here: several processes would be in each other's way
+                return folder.made_of
+        raise ContextError(f"node {self._node!r}: a context cannot be asked to {asked.verb!r}")
+
+    def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+class DistantWork(Work):
+    """The node's half: the inside of one attempt, seen from the process that its function runs in."""
+
+    def __init__(
+        self, order: Order, told: Told, ask: Callable[[str, dict[str, Any]], Any], threads: Threads
+    ) -> None:
+        header = {
+            "node": order.node,
+            "iteration": told.iteration,
+            "execution": told.execution,
+            "attempt": told.attempt,
+        }
+        started = events.NodeStarted(
+            node=order.node, iteration=told.iteration, execution=told.execution, attempt=told.attempt
+        )
+        body = Body(started, order.item, None)
+        self._begin(body, header, told.run_id, idempotent=told.idempotent, blocks=True, callers=threads)
+        self._ask = ask
+        level = NODE_LEVEL if order.item is None else order.item
+        self._visit = NodeState(kept={level: told.kept}, fresh=told.fresh)
+
+    @property
+    def visit(self) -> NodeState:
+        return self._visit
+
+    async def record(self, kind: type[NodeEvent], **fields: Any) -> None:
+        self._ask("record", {"kind": kind.__name__, "fields": fields})
+        if kind is events.StepCompleted:
+            self.kept()["step:" + fields["step"]] = fields["value"]
+        elif kind is events.NodeCheckpointed:
+            self.kept()["checkpoint"] = fields["value"]
+
+    def now(self) -> float:
+        return float(self._ask("now", {}))
+
+    def is_waiting(self, slot: str) -> bool:
+        return bool(self._ask("is_waiting", {"slot": slot}))
+
+    async def until_kept(self, slot: str) -> list[Any]:
+        kept = self.kept()
+        if slot not in kept:
+            self._refuse_inside_step(slot)
+            kept[slot] = self._ask("until_kept", {"slot": slot})
+        came: list[Any] = kept[slot]
+        return came
+
+    def artifacts(self) -> Artifacts:
+        if self._artifacts is None:
+            self._artifacts = Artifacts(*self._ask("artifacts", {}))
+        return self._artifacts
+
+    def cost(self, usd: float, tokens: int) -> None:
+        self._ask("cost", {"usd": usd, "tokens": tokens})
+
+    def emit(self, written: bytes, value: Any) -> None:
+        self._ask("emit", {"chunk": msgspec.Raw(written)})
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a thread of a step still runs."""
+        return self._threads > 0
+
+    def _require_current(self) -> None:
+        """An attempt that was given up is a process that was killed."""
+
+
+class NoResources(Mapping[str, Any]):
+    """In place of the engine's resources, which are objects of another process."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+
+    def _refuse(self) -> NoReturn:
+        raise ContextError(
+            f"node {self._node!r} has executor='process', and the engine's resources stay in the engine's process. Make what "
+            "it needs in its own module, or leave executor= out."
+        )
+
+    def __getitem__(self, name: str) -> Any:
+        self._refuse()
+
+    def __iter__(self) -> Iterator[str]:
+        self._refuse()
+
+    def __len__(self) -> int:  # noqa: PLE0303 - it says so by raising
+        self._refuse()

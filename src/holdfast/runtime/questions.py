@@ -1,0 +1,258 @@
+"""Questions: asking them, taking answers, and what happens when nobody answers.
+
+- A question is in the log before anyone can answer it, and an answer is checked before it is recorded: that the
+  question is open, and that the value fits its options or schema (and the field that takes it).
+- Only an explicit approval lets a gated visit begin. A refusal is fatal; `force` asks again.
+- A person and an agent come through the same door: `by` says who it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.core import answers, events
+from holdfast.core.codec import Codec
+from holdfast.core.definition import QuestionOptions
+from holdfast.core.run_state import NODE_LEVEL, Question
+from holdfast.documents.checkout import checkout
+from holdfast.errors import AnswerRefused, FlowNotFound, ResumeRefused, StateError, did_you_mean
+from holdfast.runtime import failures, operator, outcomes
+from holdfast.runtime.journal import Journal
+from holdfast.storage.contract import Request
+from holdfast.storage.rows import open_row
+
+_ANY: Codec[Any] = Codec.of(Any)
+APPROVE = "approve"
+_GATE = [APPROVE, "reject"]
+_INTERRUPT = ["retry", "skip", "abort"]
+
+
+# --- asking ------------------------------------------------------------------------------------------
+
+
+def ask_first(journal: Journal, name: str, iteration: int, execution: int) -> None:
+    """Ask what is to be asked before a visit begins: a node's `approve`, or a question node's question."""
+    node = journal.flow.nodes[name]
+    visit = journal.state.nodes.get(name)
+    times = visit.asked if visit is not None else 0
+    header: dict[str, Any] = {"node": name, "iteration": iteration, "execution": execution}
+    asked = node.options.question or QuestionOptions(text=node.options.approve or "", options=_GATE)
+    says = node.fn if node.options.question is not None and not asked.text else node.asks
+    try:
+        text = asked.text if says is None else str(says(journal.flow.state.load(journal.state.values)))
+    except Exception as raised:  # noqa: BLE001 - user code
+        took = journal.state.arrivals.get(name, 0) if name in journal.flow.topology.joins else 1
+        journal.record(events.NodeStarted(**header, took=took if name in journal.state.arrivals else 0))
+        journal.record(events.NodeFailed(**header, failure=failures.describe(raised, kind="partial")))
+        return
+    journal.record(
+        events.QuestionAsked(
+            **header,
+            key=f"{name}.{iteration}.{execution}" + (f"#{times + 1}" if times else ""),
+            text=text,
+            options=asked.options,
+            approving=[] if asked.into is not None else asked.options[:1],
+            about="gate",
+            answer_schema=asked.answer_schema,
+            until=None if asked.timeout_s is None else journal.at + asked.timeout_s,
+            on_timeout=asked.on_timeout,
+        )
+    )
+
+
+def ask_about(journal: Journal, name: str) -> None:
+    """Ask what to do with a visit that was cut and must not simply be run again."""
+    visit = journal.state.nodes[name]
+    cut = f"{name!r} did not end" + (f" ({visit.cut})" if visit.cut else "")
+    why = "" if journal.flow.nodes[name].options.idempotent else " and is not idempotent"
+    journal.record(
+        events.QuestionAsked(
+            **outcomes.visit_of(name, visit),
+            key=f"{name}.{visit.iteration}.{visit.execution}.{visit.attempt}",
+            text=f"{cut}{why}: its effect may or may not have happened. Retry it, skip it, or abort the run?",
+            options=_INTERRUPT,
+            partial=known_of(journal, name),
+        )
+    )
+
+
+def known_of(journal: Journal, name: str) -> dict[str, Any]:
+    """What is known of a visit that was cut: what it kept, how far it came, what it streamed and wrote."""
+    visit = journal.state.nodes[name]
+    kept = {level: [slot.partition(":")[2] for slot in slots if slot.startswith("step:")]
+            for level, slots in visit.kept.items()}  # fmt: skip
+    known: dict[str, Any] = {
+        "steps": kept.pop(NODE_LEVEL, []),
+        "steps_of_items": {str(item): steps for item, steps in kept.items() if steps},
+        "items_done": len(visit.items.done) if visit.items is not None else 0,
+        "chunks": visit.streamed,
+        "artifacts": journal.services.artifact_names(journal.state.run_id, journal.flow.name, name),
+        "checkout": checkout("."),
+    }
+    own = visit.kept.get(NODE_LEVEL, {})
+    if "checkpoint" in own:
+        known["checkpoint"] = own["checkpoint"]
+    return {what: value for what, value in known.items() if value}
+
+
+# --- answering ---------------------------------------------------------------------------------------
+
+
+def find(journal: Journal, key: str) -> Question:
+    """The open question of that key, or the only one of that node. Raises `AnswerRefused`."""
+    pending = journal.state.questions
+    if key in pending:
+        return pending[key]
+    of_node = [question for question in pending.values() if question.node == key]
+    if len(of_node) == 1:
+        return of_node[0]
+    run_id = journal.state.run_id
+    if of_node:
+        told = f"{key!r} has asked {len(of_node)} questions; choose one: {', '.join(q.key for q in of_node)}"
+        raise AnswerRefused(run_id, key, told)
+    for row in reversed(journal.services.store.events(run_id, kinds=("QuestionAnswered",))):
+        answered = open_row(row, journal.services.store.blobs).event
+        if key in (answered.key, answered.node):
+            raise AnswerRefused(run_id, key, said_already(answered))
+    known = [name for question in pending.values() for name in (question.key, question.node)]
+    near = did_you_mean(key, known)
+    listed = f"; open are: {', '.join(pending)}" if pending and not near else ""
+    cut = [name for name, node in journal.state.nodes.items() if node.status == "running"]
+    if cut and not pending and not journal.services.store.run(run_id).held:
+        listed = (
+            f"; its process ended in {' and '.join(cut)}: resume it first, then it asks what there is to ask"
+        )
+    raise AnswerRefused(
+        run_id, key, f"the run does not ask that{near or listed or '; it asks nothing at present'}"
+    )
+
+
+def check(journal: Journal, key: str, value: Any, *, update: Any = None) -> str:
+    """The key of the question that this answers, if it does. Raises `AnswerRefused`."""
+    question = find(journal, key)
+    run_id = journal.state.run_id
+    if question.until is not None and question.until <= journal.services.store.now():
+        told = "nobody answered it in time. Resume the run: it goes on as the question says"
+        raise AnswerRefused(run_id, question.key, told)
+    fitting = _fitting(journal, question, value)
+    wrong = answers.misfit(fitting, question.options, question.answer_schema or None)
+    if wrong is not None:
+        raise AnswerRefused(run_id, question.key, wrong)
+    if update is not None and not (question.about == "interrupt" and value == "skip"):
+        raise AnswerRefused(
+            run_id, question.key, "an update goes with the answer 'skip' to a node that was cut"
+        )
+    return question.key
+
+
+def plain(value: Any, path: str) -> Any:
+    """A value as plain data. Raises `CodecError`."""
+    return _ANY.encode(value, path=path)
+
+
+def said_already(answered: events.QuestionAnswered) -> str:
+    """Why a second answer is refused."""
+    by = f" by {answered.by}" if answered.by else ""
+    return f"it was answered {answered.answer!r}{by} already"
+
+
+def answer(
+    journal: Journal,
+    key: str,
+    value: Any,
+    *,
+    update: Any = None,
+    confidence: float | None = None,
+    by: str | None = None,
+    reason: str | None = None,
+) -> bool:
+    """Record an answer and what follows from it at once. True: the run is to be called off. Raises `AnswerRefused`."""
+    run_id = journal.state.run_id
+    question = journal.state.questions[check(journal, key, value, update=update)]
+    value = _fitting(journal, question, value)
+    answered = events.QuestionAnswered(
+        **_header(journal, question),
+        key=question.key,
+        answer=value,
+        refused=_refuses(question, value),
+        confidence=confidence,
+        by=by,
+        reason=reason,
+    )
+    if question.about == "interrupt" and value == "skip":
+        if question.node not in journal.flow.nodes:  # where the run goes from here, only its flow knows
+            raise FlowNotFound(journal.state.flow, (), run_id=run_id)
+        header = outcomes.visit_of(question.node, journal.state.nodes[question.node])
+        try:
+            skipped = operator.skipped(journal, question.node, header, update=update, by=by, reason=reason)
+        except (ResumeRefused, StateError) as fault:
+            raise AnswerRefused(run_id, question.key, str(fault)) from fault
+        journal.record(answered)
+        journal.record(skipped)
+        return False
+    journal.record(answered)
+    return question.about == "interrupt" and value == "abort"
+
+
+def tell(journal: Journal, request: Request) -> bool:
+    """Record an answer or a signal. True: the run is to be called off. Raises `AnswerRefused`."""
+    body = request.body
+    if request.verb == "signal":
+        journal.record(
+            events.SignalReceived(
+                name=body["name"], payload=body.get("payload"), by=request.by, reason=request.reason
+            )
+        )
+        return False
+    return answer(
+        journal,
+        body["key"],
+        body.get("value"),
+        update=body.get("update"),
+        confidence=body.get("confidence"),
+        by=request.by,
+        reason=request.reason,
+    )
+
+
+def expire(journal: Journal, key: str) -> None:
+    """Nobody has answered in time: what the question says to that."""
+    question = journal.state.questions[key]
+    header = _header(journal, question)
+    if question.on_timeout == "fail":
+        journal.record(events.TimerFired(**header, slot=question.slot, item=question.item))
+        return
+    value = question.on_timeout
+    refused = _refuses(question, value)
+    journal.record(events.QuestionAnswered(**header, key=key, answer=value, refused=refused, by="timeout"))
+
+
+def _header(journal: Journal, question: Question) -> dict[str, Any]:
+    """The visit that a question is about; one that has not begun yet is the next."""
+    visit = journal.state.nodes[question.node]
+    header = outcomes.visit_of(question.node, visit)
+    if question.about == "gate":
+        if question.node not in journal.state.open:
+            header["iteration"] = visit.iteration + 1
+        header |= {
+            "execution": journal.state.next_execution(question.node, header["iteration"]),
+            "attempt": 1,
+        }
+    return header
+
+
+def _refuses(question: Question, value: Any) -> bool:
+    """Whether an answer keeps a visit from beginning."""
+    return bool(question.approving) and value not in question.approving
+
+
+def _fitting(journal: Journal, question: Question, value: Any) -> Any:
+    """The answer as plain data; one that a field takes must fit the field."""
+    node = journal.flow.nodes.get(question.node)
+    asked = node.options.question if node is not None else None
+    try:
+        if asked is not None and asked.into is not None:
+            return journal.flow.state.accept_field(asked.into, value)
+        return _ANY.encode(value, path="answer", node=question.node)
+    except StateError as fault:
+        raise AnswerRefused(journal.state.run_id, question.key, str(fault)) from fault

@@ -1,0 +1,1 @@
+"""What stores keep in files: blobs, archives and backups, and how a file becomes durable."""

@@ -1,0 +1,76 @@
+"""How a backup or an archive gets its name: last, whole, durable, and never in the place of anything else unasked."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.errors import SettingError, StoreFull, StoreUnusable
+from holdfast.storage.blobs import NO_SPACE
+from holdfast.storage.files import disk
+
+NOT_COPIED = "The store itself is well; choose another place for the backup, or make room there."
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
+
+
+@contextmanager
+def told(failed: str, way_out: str) -> Iterator[None]:
+    """A place that cannot be written to is the world's fault, and is told with what failed and the way out."""
+    try:
+        yield
+    except OSError as fault:
+        kind = StoreFull if fault.errno in NO_SPACE else StoreUnusable
+        raise kind(f"{failed}: {fault.strerror or fault}. {way_out}") from fault
+    except StoreFull as fault:  # of the copy, which has another name as yet: what is copied is only read
+        raise StoreFull(f"{failed}: {os.strerror(errno.ENOSPC)}. {way_out}") from fault
+
+
+def refuse_taken(target: Path) -> None:
+    """A backup never takes the place of anything."""
+    if target.is_dir():
+        raise SettingError(f"{target} is a folder. Name a file in it, e.g. {target}/runs.backup.")
+    if target.exists():
+        raise SettingError(f"{target} exists already, and a backup overwrites nothing. Choose another name.")
+
+
+def name_file(temporary: str, target: Path, *, replace: bool = False) -> None:
+    """Give a file that is written its name, for good, unless somebody else has taken it meanwhile. With `replace` it takes the
+    place of what has that name, at one stroke.
+    """
+    _sync(temporary)
+    try:
+        if replace:
+            os.replace(temporary, target)
+        else:
+            _name_new(temporary, target)
+    except FileExistsError:
+        raise SettingError(f"{target} has come to be meanwhile. Choose another name.") from None
+    disk.sync_folder(target.parent)
+
+
+def keep(file: Path) -> None:
+    """Have a file that is there be there for good: whoever gave it its name may have been killed right then."""
+    _sync(str(file))
+    disk.sync_folder(file.parent)
+
+
+def _sync(file: str) -> None:
+    handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        disk.sync_file(handle)
+    finally:
+        os.close(handle)
+
+
+def _name_new(temporary: str, target: Path) -> None:
+    try:
+        os.link(temporary, target)
+    except OSError as fault:
+        if fault.errno not in _NO_LINKS:
+            raise
+        # A share or a stick without hard links: who makes the name has it, and nobody takes an empty file for a copy.
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.replace(temporary, target)

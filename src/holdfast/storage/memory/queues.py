@@ -1,0 +1,194 @@
+"""The queues of the memory store: the reference for every other. It looks at all runs that have not ended, so a take grows
+slower with their number; the databases have indexes for that.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, suppress
+
+import msgspec
+
+from holdfast.errors import StoreUnusable
+from holdfast.storage import holder as holders
+from holdfast.storage.leases import Holder, Lease
+from holdfast.storage.memory.data import Data, Run
+from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted, Why
+
+
+class _Offer(msgspec.Struct, frozen=True):
+    run_id: str
+    run: Run
+    why: Why
+    since: float
+
+    @property
+    def rank(self) -> tuple[int, float, str]:
+        return (-self.run.new.priority, self.since, self.run_id)
+
+
+class MemoryQueues:
+    """The queues of what `use` gives; `now` and `renew` are the store's."""
+
+    def __init__(
+        self,
+        use: Callable[[], AbstractContextManager[Data]],
+        now: Callable[[], float],
+        renew: Callable[[Data, Holder], None],
+        alive: holders.Alive,
+    ) -> None:
+        self._use = use
+        self._now = now
+        self._renew = renew
+        self._alive = alive
+        with use() as data:
+            self._news = data.news
+        self._hushes = self._hushes_seen = 0
+
+    def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
+        with self._use() as data:
+            room = self._room(data, holder.id)
+            taken: list[Taken] = []
+            for offer in sorted(self._offers(data, wanted), key=lambda offer: offer.rank):
+                queue, run = offer.run.new.queue, offer.run
+                if len(taken) >= wanted.limit:
+                    break
+                if room.get(queue, 1) <= 0:
+                    continue
+                if queue in room:
+                    room[queue] -= 1
+                run.head = msgspec.structs.replace(run.head, fence=run.head.fence + 1, holder=holder.id)
+                taken.append(
+                    Taken(Lease(offer.run_id, run.head.fence, run.head.seq), run.new.flow, offer.why)
+                )
+            if taken:
+                self._renew(data, holder)
+            return taken
+
+    def next_due(self, wanted: Wanted) -> float | None:
+        with self._use() as data:
+            room, live, without = self._room(data), self._live(data), frozenset(wanted.without)
+            times = [
+                run.view.due_at
+                for run_id, run in data.unended.items()
+                if run.view.status == "waiting"
+                and run_id not in without
+                and run.view.due_at is not None
+                and _is_wanted(run, wanted)
+                and run.head.holder not in live
+                and room.get(run.new.queue, 1) > 0
+            ]
+            return min(times, default=None)
+
+    def held_by(self, holder: str) -> list[Lease]:
+        with self._use() as data:
+            return [
+                Lease(run_id, run.head.fence, run.head.seq)
+                for run_id, run in sorted(data.runs.items())
+                if run.head.holder == holder
+            ]
+
+    def give_back(self, holders: Collection[str]) -> list[str]:
+        with self._use() as data:
+            live = self._live(data)
+            gone = [engine for engine in sorted(holders) if engine in data.holders and engine not in live]
+            for run in data.runs.values():
+                if run.head.holder in gone:
+                    run.head = msgspec.structs.replace(run.head, holder=None)
+            for engine in gone:
+                del data.holders[engine]
+            if gone:
+                data.tell()
+            return gone
+
+    def limit(self, queue: str, limit: int | None) -> None:
+        with self._use() as data:
+            if limit is None:
+                data.limits.pop(queue, None)
+            else:
+                data.limits[queue] = limit
+            data.tell()
+
+    def queues(self) -> list[Queue]:
+        with self._use() as data:
+            held = self._held(data)
+            offered = Counter(offer.run.new.queue for offer in self._offers(data, None))
+            names = data.limits.keys() | {run.new.queue for run in data.unended.values()}
+            return [
+                Queue(name=name, limit=data.limits.get(name), held=held[name], offered=offered[name])
+                for name in sorted(names)
+            ]
+
+    def hear(self, timeout_s: float) -> bool:
+        with self._use() as data:
+            data.heard.wait_for(
+                lambda: data.news != self._news or self._hushes != self._hushes_seen, max(timeout_s, 0.0)
+            )
+            heard = data.news != self._news
+            self._news, self._hushes_seen = data.news, self._hushes
+            return heard
+
+    def hush(self) -> None:
+        with suppress(StoreUnusable), self._use() as data:
+            self._hushes += 1
+            data.heard.notify_all()
+
+    def renew_generation(self) -> str:
+        with self._use() as data:
+            data.generation = uuid.uuid4().hex
+            data.holders.clear()
+            for run in data.runs.values():
+                run.head = msgspec.structs.replace(run.head, fence=run.head.fence + FENCE_STEP, holder=None)
+            data.tell()
+            return data.generation
+
+    def _offers(self, data: Data, wanted: Wanted | None) -> Iterator[_Offer]:
+        now, live = self._now(), self._live(data)
+        without = frozenset(wanted.without if wanted is not None else ())
+        asked: dict[str, float] = {}
+        for request in data.waiting.values():
+            asked.setdefault(request.run_id, request.at)
+        for run_id, run in data.unended.items():
+            if wanted is not None and (run_id in without or not _is_wanted(run, wanted)):
+                continue
+            if run.head.holder not in live:
+                offer = _offer(run_id, run, now, asked.get(run_id))
+                if offer is not None:
+                    yield offer
+
+    def _room(self, data: Data, asking: str = "") -> dict[str, int]:
+        """How many more runs of each queue that has a limit may be held, as far as it goes by who asks."""
+        if not data.limits:
+            return {}
+        held = self._held(data, asking)
+        return {queue: limit - held[queue] for queue, limit in data.limits.items()}
+
+    def _held(self, data: Data, asking: str = "") -> Counter[str]:
+        live = self._live(data) | {asking}
+        return Counter(run.new.queue for run in data.runs.values() if run.head.holder in live)
+
+    def _live(self, data: Data) -> set[str | None]:
+        """The holders whose leases keep others out."""
+        now = self._now()
+        return {
+            engine
+            for engine, (holder, expires_at) in data.holders.items()
+            if holders.is_held(holder, expires_at, now, self._alive)
+        }
+
+
+def _is_wanted(run: Run, wanted: Wanted) -> bool:
+    return run.new.flow in wanted.flows and (not wanted.queues or run.new.queue in wanted.queues)
+
+
+def _offer(run_id: str, run: Run, now: float, asked_at: float | None) -> _Offer | None:
+    status, due_at = run.view.status, run.view.due_at
+    if status in {"pending", "running", "interrupted"}:
+        return _Offer(run_id, run, status, run.new.created_at)
+    if status == "waiting" and due_at is not None and due_at <= now:
+        return _Offer(run_id, run, "due", due_at)
+    if asked_at is not None:
+        return _Offer(run_id, run, "asked", asked_at)
+    return None

@@ -1,0 +1,343 @@
+"""The store in memory: the reference for every other, and the quick one for tests. It survives nothing but `close`.
+
+Invariant: it behaves like the others to the last error. A batch is judged as a whole before anything of it is applied, what goes
+in and comes out is shared with nobody, and text that cannot be stored elsewhere is refused here too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import CodecError, RunHeld, RunNotFound, StoreUnusable
+from holdfast.storage import failpoints, process, verdicts
+from holdfast.storage import holder as holders
+from holdfast.storage.blobs import Blobs
+from holdfast.storage.contract import (
+    Append,
+    Holder,
+    Lease,
+    Query,
+    Request,
+    Row,
+    RunRow,
+    Snapshot,
+    Verdict,
+)
+from holdfast.storage.memory.data import Data, Head, Run
+from holdfast.storage.memory.queues import MemoryQueues
+from holdfast.storage.memory.upkeep import MemoryUpkeep
+from holdfast.storage.oversize import keep_blobs
+from holdfast.storage.queues import Queues
+from holdfast.storage.upkeep import Upkeep
+
+_encode = msgspec.msgpack.Encoder().encode  # refuses what cannot be text, as a database would
+_copied = msgspec.msgpack.Decoder(dict[str, Any]).decode
+
+
+_named: dict[str, Data] = {}
+
+
+class MemoryStore:
+    """A store of its own, or with a `name` the one store of that name in this process."""
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        alive: holders.Alive = holders.alive,
+        blobs: Blobs | None = None,
+    ) -> None:
+        self.url = f"memory://{name or ''}"
+        self._data = Data() if name is None else _named.setdefault(name, Data())
+        self.blobs: Blobs = blobs or self._data.blobs
+        self._clock = clock
+        self._alive = alive
+        self._forks = process.count
+        self._closed = False
+        self.generation = self._data.generation
+        self.queues: Queues = MemoryQueues(self._use, self.now, self._renew, alive)
+        self.upkeep: Upkeep = MemoryUpkeep(self.url, self._use, self.now, alive)
+
+    # --- logs ----------------------------------------------------------------------------------------
+
+    def append(self, batch: Sequence[Append]) -> list[Verdict]:
+        if not batch:
+            return []
+        self._require_usable()
+        refused = keep_blobs(self.blobs, batch)
+        with self._use() as data:
+            failpoints.reach("append.before")
+            heads: dict[str, Head] = {}  # as they will be behind the appends judged so far
+            judged = [
+                refused.get(index) or self._judge(data, append, heads) for index, append in enumerate(batch)
+            ]
+            failpoints.reach("append.written")
+            for append, verdict in zip(batch, judged, strict=True):
+                if verdict is None:
+                    self._apply(data, append)
+            failpoints.reach("append.committed")
+            return judged
+
+    def _judge(self, data: Data, append: Append, heads: dict[str, Head]) -> Verdict:
+        head = heads.get(append.run_id)
+        if head is None and append.run_id in data.runs:
+            head = data.runs[append.run_id].head
+        if append.create is not None:
+            known = append.holder in data.holders
+            verdict = verdicts.judge_create(append, exists=head is not None, holder_known=known)
+        elif head is None:
+            return RunNotFound(append.run_id, self.url)
+        else:
+            verdict = verdicts.judge(append, seq=head.seq, fence=head.fence, holder=head.holder)
+        if verdict is None:
+            verdict = _unfit(append)
+        if verdict is None:
+            heads[append.run_id] = _next(head, append)
+        return verdict
+
+    def _apply(self, data: Data, append: Append) -> None:
+        run = data.runs.get(append.run_id)
+        if run is None:
+            assert append.create is not None
+            run = data.runs[append.run_id] = Run(append.create, append.view)
+        run.head = _next(run.head if append.create is None else None, append)
+        run.view = append.view
+        run.rows.extend(append.rows)
+        for snapshot in append.snapshots:
+            there = run.snapshots.get(snapshot.seq)
+            if there is None or snapshot.base >= there.base:
+                run.snapshots[snapshot.seq] = snapshot
+        if append.definition is not None:
+            data.definitions.setdefault(append.view.fingerprint, append.definition)
+        for request in append.taken:
+            if data.waiting.pop((append.run_id, request), None) is not None:
+                data.taken.add((append.run_id, request))
+        data.turned(append.run_id)
+
+    def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
+        with self._use() as data:
+            run = data.runs.get(run_id)
+            return run is not None and any(row.salt == append_id for row in _between(run, seq - 1, seq))
+
+    def events(
+        self,
+        run_id: str,
+        after: int = 0,
+        upto: int | None = None,
+        *,
+        kinds: Collection[str] = (),
+        node: str | None = None,
+        limit: int | None = None,
+    ) -> list[Row]:
+        with self._use():
+            found = _between(self._run(run_id), after, upto)
+        if kinds or node is not None:
+            found = [
+                row
+                for row in found
+                if (not kinds or row.kind in kinds) and (node is None or row.node == node)
+            ]
+        return found if limit is None else found[: max(limit, 0)]
+
+    def snapshot(self, run_id: str, within: Sequence[tuple[int, int]]) -> Snapshot | None:
+        with self._use():
+            snapshots = self._run(run_id).snapshots
+            seqs = [seq for seq in snapshots if any(first <= seq <= last for first, last in within)]
+            return snapshots[max(seqs)] if seqs else None
+
+    def definition(self, fingerprint: str) -> bytes | None:
+        with self._use() as data:
+            return data.definitions.get(fingerprint)
+
+    # --- runs ----------------------------------------------------------------------------------------
+
+    def run(self, run_id: str) -> RunRow:
+        with self._use():
+            return self._row(run_id, self._run(run_id))
+
+    def runs(self, query: Query) -> list[RunRow]:
+        with self._use() as data:
+            newest = sorted(
+                data.runs, key=lambda run_id: (data.runs[run_id].new.created_at, run_id), reverse=True
+            )
+            if query.before is not None:
+                self._run(query.before)
+                newest = newest[newest.index(query.before) + 1 :]
+            found = [run_id for run_id in newest if _fits(data.runs[run_id], query)]
+            return [self._row(run_id, data.runs[run_id]) for run_id in found[: max(query.limit, 0)]]
+
+    def _row(self, run_id: str, run: Run) -> RunRow:
+        holder, expires_at = self._data.holders.get(run.head.holder or "", (None, 0.0))
+        new, view, last = run.new, run.view, run.rows[-1]
+        return RunRow(
+            run_id=run_id, flow=new.flow, status=view.status, seq=last.seq, digest=last.digest, fingerprint=view.fingerprint,
+            state_version=view.state_version, created_at=new.created_at, updated_at=last.at, input_digest=new.input_digest,
+            labels=dict(new.labels), parent=new.parent, queue=new.queue, priority=new.priority, active=tuple(view.active),
+            error=view.error, rewinds=tuple(view.rewinds), due_at=view.due_at, fence=run.head.fence, holder=holder,
+            held=holders.is_held(holder, expires_at, self.now(), self._alive),
+        )  # fmt: skip
+
+    def _run(self, run_id: str) -> Run:
+        run = self._data.runs.get(run_id)
+        if run is None:
+            raise RunNotFound(run_id, self.url)
+        return run
+
+    # --- leases --------------------------------------------------------------------------------------
+
+    def claim(self, run_id: str, holder: Holder) -> Lease:
+        with self._use() as data:
+            failpoints.reach("claim.before")
+            run = self._run(run_id)
+            old, expires_at = data.holders.get(run.head.holder or "", (None, 0.0))
+            if (
+                old is not None
+                and old.id != holder.id
+                and holders.is_held(old, expires_at, self.now(), self._alive)
+            ):
+                raise RunHeld(run_id, old.describe())
+            self._renew(data, holder)
+            run.head = msgspec.structs.replace(run.head, fence=run.head.fence + 1, holder=holder.id)
+            if (
+                old is not None
+                and old.id != holder.id
+                and self._alive(old) is False
+                and old.id not in _holding(data)
+            ):
+                del data.holders[old.id]
+            failpoints.reach("claim.committed")
+            return Lease(run_id, run.head.fence, run.head.seq)
+
+    def renew(self, holder: Holder) -> None:
+        with self._use() as data:
+            failpoints.reach("renew.before")
+            if holder.ttl_s > 0:
+                self._renew(data, holder)
+            else:
+                data.holders.pop(holder.id, None)
+                for run in data.runs.values():
+                    if run.head.holder == holder.id:
+                        run.head = msgspec.structs.replace(run.head, holder=None)
+                data.tell()
+            self._drop_old_holders(data)
+            failpoints.reach("renew.committed")
+
+    def _drop_old_holders(self, data: Data) -> None:
+        since = self.now() - holders.KEPT_S
+        old = [engine for engine, (_, expires_at) in data.holders.items() if expires_at < since]
+        holding = _holding(data) if old else set()
+        for engine in old:
+            if engine not in holding:
+                del data.holders[engine]
+
+    def _renew(self, data: Data, holder: Holder) -> None:
+        known, _ = data.holders.get(holder.id, (holder, 0.0))
+        data.holders[holder.id] = (
+            msgspec.structs.replace(known, ttl_s=holder.ttl_s),
+            self.now() + holder.ttl_s,
+        )
+
+    def release(self, run_id: str, holder: str, fence: int) -> None:
+        with self._use() as data:
+            failpoints.reach("release.before")
+            run = data.runs.get(run_id)
+            if run is not None and (run.head.holder, run.head.fence) == (holder, fence):
+                run.head = msgspec.structs.replace(run.head, holder=None)
+                data.tell()
+            failpoints.reach("release.committed")
+
+    # --- the inbox -----------------------------------------------------------------------------------
+
+    def post(self, run_id: str, request: Request) -> bool:
+        with self._use() as data:
+            failpoints.reach("post.before")
+            self._run(run_id)
+            try:
+                body = _copied(_encode(request.body))
+                _encode((request.id, request.verb, request.by, request.reason))
+            except UnicodeEncodeError as fault:
+                raise CodecError(f"cannot be stored: {fault}", path="post") from fault
+            key = (run_id, request.id)
+            new = key not in data.waiting and key not in data.taken
+            if new:
+                at = request.at or self.now()
+                data.waiting[key] = msgspec.structs.replace(request, body=body, run_id=run_id, at=at)
+                data.tell()
+            failpoints.reach("post.committed")
+            return new
+
+    def inbox(self, holder: str) -> list[Request]:
+        with self._use() as data:
+            found = [r for r in data.waiting.values() if data.runs[r.run_id].head.holder == holder]
+            return [
+                msgspec.structs.replace(request, body=_copied(_encode(request.body))) for request in found
+            ]
+
+    # --- the store as a whole ------------------------------------------------------------------------
+
+    def now(self) -> float:
+        if self._closed or self._forks != process.count:  # asked at every step, and nearly never so
+            self._require_usable()
+        return float(self._clock())
+
+    def check(self) -> list[str]:
+        self._require_usable()
+        return []
+
+    def close(self) -> None:
+        self.queues.hush()
+        self._closed = True
+
+    def _use(self) -> Data:
+        if self._closed or self._forks != process.count:
+            self._require_usable()  # before the lock: one that was held at a fork stays held in the child for ever
+        return self._data
+
+    def _require_usable(self) -> None:
+        if self._closed:
+            raise StoreUnusable(f"the store {self.url} was closed. Open it again.")
+        if self._forks != process.count:
+            raise StoreUnusable(
+                f"the store {self.url} was opened before this process was forked, and nothing it writes here "
+                "would be seen there. Use a SQLite file to share runs between processes."
+            )
+
+
+def _unfit(append: Append) -> CodecError | None:
+    try:
+        _encode((append.run_id, append.rows, append.view, append.create))
+    except (UnicodeEncodeError, OverflowError) as fault:
+        return CodecError(f"cannot be stored: {fault}", path=f"run {append.run_id!r}")
+    return None
+
+
+def _next(head: Head | None, append: Append) -> Head:
+    """The head behind an append that was accepted; None: it makes the run."""
+    fence = head.fence if head is not None else int(append.holder is not None)
+    return Head(append.rows[-1].seq, fence, None if append.release else append.holder)
+
+
+def _holding(data: Data) -> set[str | None]:
+    return {run.head.holder for run in data.runs.values()}
+
+
+def _between(run: Run, after: int, upto: int | None) -> list[Row]:
+    """Rows with `after < seq <= upto`: seqs have no gaps, so their place in the list is known."""
+    first = run.rows[0].seq
+    end = len(run.rows) if upto is None else max(upto - first + 1, 0)
+    return run.rows[max(after - first + 1, 0) : end]
+
+
+def _fits(run: Run, query: Query) -> bool:
+    return (
+        (not query.status or run.view.status in query.status)
+        and (query.flow is None or run.new.flow == query.flow)
+        and (query.parent is None or run.new.parent == query.parent)
+        and (query.queue is None or run.new.queue == query.queue)
+        and query.labels.items() <= run.new.labels.items()
+    )

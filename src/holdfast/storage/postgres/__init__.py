@@ -1,0 +1,1 @@
+"""The store on a PostgreSQL server, and its SQL."""

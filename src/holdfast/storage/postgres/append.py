@@ -1,0 +1,249 @@
+"""Appends into PostgreSQL: one alone in one statement, many in one transaction of few round trips.
+
+It owns neither connection nor lock. Invariants:
+
+- Run rows are locked before they are judged, in the order of run ids, and stay locked until the commit: what was judged is
+  what is written, and two batches never wait for each other in a circle.
+- A lone append is judged by the database, in the statement that writes it. What that refuses is judged again here,
+  under the lock, so that every store refuses by the same rules in the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import astuple
+
+from holdfast.errors import CodecError, RunNotFound, StoreCorrupt
+from holdfast.storage import failpoints, verdicts
+from holdfast.storage.contract import Append, Row, Verdict
+from holdfast.storage.postgres.arrays import Array, Bytes, Flags, Floats, Ints, Texts
+from holdfast.storage.postgres.setup import not_durable
+from holdfast.storage.postgres.wire import Disagree, Session, Transaction, Unfit, Wire, said
+
+_encode = msgspec.json.Encoder().encode
+_EVENT = (Ints, Ints, Floats, Texts, Texts, Ints, Ints, Ints, Bytes, Bytes, Bytes)
+_ROW = _EVENT[2:]
+_ONE = (Flags, Texts, Texts, Ints, Ints, Texts, Flags, Texts, Texts, Ints, Texts, Texts, Texts, Floats, Ints, Floats, Bytes,
+        *_ROW, *_ROW)  # fmt: skip
+_ONE_TYPES = [*(kind.element for kind in _ONE), *(kind.oid for kind in _ROW)]
+_NO_ROW = [None] * len(_ROW)
+_NEW_RUN = (Texts, Texts, Texts, Bytes, Texts, Floats, Texts, Ints, Bytes, Floats, Texts, Ints, Texts, Texts, Texts, Floats,
+            Ints, Texts, Texts, Ints)  # fmt: skip
+_VIEW = (Ints, Ints, Bytes, Floats, Texts, Texts, Ints, Texts, Texts, Texts, Floats, Texts)
+
+
+class _Head(msgspec.Struct):
+    """The end of a run's log: as it is, or as it will be behind what was accepted so far."""
+
+    key: int | None
+    """None: the run is made in this batch."""
+    seq: int
+    fence: int
+    holder: str | None
+
+
+class _Raced(Exception):
+    """Another process made a run of this batch just now; the next look finds its row."""
+
+
+def append(
+    wire: Wire, session: Session, batch: Sequence[Append], refused: dict[int, Verdict]
+) -> list[Verdict]:
+    """Write a batch: a verdict for each. `refused` are those that have theirs already, by their place in it."""
+    verdict: Verdict
+    try:
+        return _together(wire, session, batch, refused)
+    except Unfit as fault:
+        verdict = CodecError(f"cannot be stored: {said(fault)}", path=f"run {batch[0].run_id!r}")
+    except Disagree as fault:
+        verdict = StoreCorrupt(
+            f"{wire.address.url}: run {batch[0].run_id!r} and its log disagree ({said(fault)}). "
+            "`holdfast verify` tells where; nothing was written to it."
+        )
+    if len(batch) == 1:
+        return [verdict]
+    # One of them does not fit: each for itself, so that its neighbours are written.
+    return [refused.get(index) or append(wire, session, [lone], {})[0] for index, lone in enumerate(batch)]
+
+
+def _together(
+    wire: Wire, session: Session, batch: Sequence[Append], refused: dict[int, Verdict]
+) -> list[Verdict]:
+    if len(batch) == 1 and not refused and _is_plain(batch[0]):
+        failpoints.reach(
+            "append.written"
+        )  # the statement writes and commits: a crash leaves no more before than within
+        told = session.at_once("append_one", _one(wire, batch[0]), _ONE_TYPES)
+        if told is not None:
+            (at,) = Floats.number.unpack(told)
+            if at < 0:
+                raise not_durable(wire.address)
+            wire.time.hear(at)
+            return [None]
+    while True:
+        try:
+            with session.transaction() as transaction:
+                judged = _write(wire, transaction, batch, refused)
+                failpoints.reach("append.written")
+        except _Raced:
+            continue
+        return judged
+
+
+def _is_plain(append: Append) -> bool:
+    """Whether an append is rows and a view behind a log that is there: what nearly every step of a run writes."""
+    if append.create is not None or append.snapshots or append.definition is not None or append.taken:
+        return False
+    seq = append.expected_seq
+    for row in append.rows:
+        seq += 1
+        if row.seq != seq:
+            return False
+    return bool(append.rows)
+
+
+def _one(wire: Wire, append: Append) -> list[bytes | None]:
+    """The values of `append_one`. Written out: every step of a lone run comes by here."""
+    text, whole, real, flag = Texts.encode, Ints.encode, Floats.encode, Flags.encode
+    view, rows = append.view, append.rows
+    last = rows[-1]
+    return [
+        flag(wire.address.unsafe), text(wire.bounds[0]), text(append.run_id), whole(append.expected_seq), whole(append.fence),
+        None if append.holder is None else text(append.holder), flag(append.release),
+        text(view.status), text(view.fingerprint), whole(view.state_version), _encode(view.active) if view.active else None,
+        None if view.error is None else text(view.error), _encode(view.rewinds) if view.rewinds else None,
+        None if view.due_at is None else real(view.due_at), whole(last.seq), real(last.at), last.digest,
+        *_plain(rows[0]), *(_plain(rows[1]) if len(rows) > 1 else _NO_ROW), *(_arrays(rows[2:]) if len(rows) > 2 else _NO_ROW),
+    ]  # fmt: skip
+
+
+def _plain(row: Row) -> list[bytes | None]:
+    whole, node = Ints.encode, row.node
+    return [
+        Floats.encode(row.at), row.kind.encode(), None if node is None else node.encode(), whole(row.iteration),
+        whole(row.execution), whole(row.attempt), row.salt, row.body, row.digest,
+    ]  # fmt: skip
+
+
+def _arrays(rows: Sequence[Row]) -> list[bytes | None]:
+    return [column.binary() for column in _columns(_ROW, [astuple(row)[1:] for row in rows])]
+
+
+def _write(
+    wire: Wire, transaction: Transaction, batch: Sequence[Append], refused: dict[int, Verdict]
+) -> list[Verdict]:
+    """Lock, judge, write. Nothing is waited for but the rows that are judged and the keys of new ones."""
+    heads, known = _heads(transaction, batch)
+    judged = [
+        refused.get(index) or _judge(append, heads, known, wire.address.url)
+        for index, append in enumerate(batch)
+    ]
+    accepted = [append for append, verdict in zip(batch, judged, strict=True) if verdict is None]
+    if accepted:
+        _create_runs(transaction, [append for append in accepted if append.create is not None], heads)
+        _advance_runs(transaction, accepted, heads)
+        events = [(heads[append.run_id].key, *astuple(row)) for append in accepted for row in append.rows]
+        transaction.do("write_events", *_columns(_EVENT, events))
+        for append in accepted:
+            _write_beside(transaction, append, heads[append.run_id].key)
+        left = [
+            heads[run_id].key
+            for run_id in {append.run_id for append in accepted}
+            if heads[run_id].holder is None
+        ]
+        if left:
+            transaction.do("tell", Ints(left))
+    return judged
+
+
+def _heads(transaction: Transaction, batch: Sequence[Append]) -> tuple[dict[str, _Head], set[str]]:
+    """The runs of a batch as they are, locked, and those of its holders that are known."""
+    engines = {append.holder for append in batch if append.create is not None and append.holder is not None}
+    asked = transaction.do("known_holders", Texts(sorted(engines))) if engines else None
+    locked = transaction.rows("head", Texts(sorted({append.run_id for append in batch})))
+    heads = {run_id: _Head(key, seq, fence, holder) for run_id, key, seq, fence, holder in locked}
+    return heads, {engine for (engine,) in asked.fetchall()} if asked is not None else set()
+
+
+def _judge(append: Append, heads: dict[str, _Head], known: set[str], url: str) -> Verdict:
+    head = heads.get(append.run_id)
+    if append.create is not None:
+        verdict = verdicts.judge_create(append, exists=head is not None, holder_known=append.holder in known)
+    elif head is None:
+        return RunNotFound(append.run_id, url)
+    else:
+        verdict = verdicts.judge(append, seq=head.seq, fence=head.fence, holder=head.holder)
+    if verdict is None:
+        fence = head.fence if head is not None else int(append.holder is not None)
+        heads[append.run_id] = _Head(
+            key=head.key if head is not None else None,
+            seq=append.rows[-1].seq,
+            fence=fence,
+            holder=None if append.release else append.holder,
+        )
+    return verdict
+
+
+def _create_runs(transaction: Transaction, new: list[Append], heads: dict[str, _Head]) -> None:
+    """Make run rows, in the order of their ids: two processes that make the same ones wait for each other in that order."""
+    if not new:
+        return
+    rows = []
+    for append in sorted(new, key=lambda append: append.run_id):
+        create, view, last = append.create, append.view, append.rows[-1]
+        assert create is not None
+        rows.append((
+            append.run_id, create.flow, create.parent, create.input_digest, _encode(create.labels).decode(), create.created_at,
+            view.status, last.seq, last.digest, last.at, view.fingerprint, view.state_version, _json(view.active), view.error,
+            _json(view.rewinds), view.due_at, int(append.holder is not None), None if append.release else append.holder,
+            create.queue, create.priority,
+        ))  # fmt: skip
+    made = transaction.rows("create_runs", *_columns(_NEW_RUN, rows))
+    if len(made) < len(new):
+        raise _Raced
+    for run_id, key in made:
+        heads[run_id].key = key
+    labels = [
+        (heads[append.run_id].key, name, value)
+        for append in new
+        if append.create is not None
+        for name, value in append.create.labels.items()
+    ]
+    if labels:
+        transaction.do("label_runs", *_columns((Ints, Texts, Texts), labels))
+
+
+def _advance_runs(transaction: Transaction, accepted: list[Append], heads: dict[str, _Head]) -> None:
+    """One update per run, whatever number of appends it has."""
+    last_of = {append.run_id: append for append in accepted}
+    rows = []
+    for run_id, append in last_of.items():
+        if append.create is not None:
+            continue  # its row was made just now
+        view, last, head = append.view, append.rows[-1], heads[run_id]
+        rows.append((
+            head.key, last.seq, last.digest, last.at, view.status, view.fingerprint, view.state_version, _json(view.active),
+            view.error, _json(view.rewinds), view.due_at, head.holder,
+        ))  # fmt: skip
+    if rows:
+        transaction.do("advance_runs", *_columns(_VIEW, rows))
+
+
+def _write_beside(transaction: Transaction, append: Append, run: int | None) -> None:
+    for snapshot in append.snapshots:
+        transaction.do("write_snapshot", run, snapshot.seq, snapshot.base, snapshot.digest, snapshot.body)
+    if append.definition is not None:
+        transaction.do("write_definition", append.view.fingerprint, append.definition)
+    if append.taken:
+        transaction.do("take_requests", run, Texts(append.taken), append.rows[-1].seq)
+
+
+def _columns(arrays: Sequence[type[Array]], rows: Iterable[tuple[Any, ...]]) -> list[Array]:
+    return [array(cells) for array, cells in zip(arrays, zip(*rows, strict=True), strict=True)]
+
+
+def _json(values: tuple[Any, ...]) -> str | None:
+    return _encode(values).decode() if values else None

@@ -1,0 +1,78 @@
+"""Blobs and partial streams in tables of the store's own schema: every host finds them, and one backup holds all.
+
+It owns no connection. Invariant: as `holdfast.storage.blobs` says. A blob is one row, so it appears whole or not at all; it is
+committed before the rows that refer to it, and the log of the database is flushed in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+
+from holdfast.errors import BlobMissing
+from holdfast.storage.blobs import packed, require_digest, require_run_id, unpacked
+from holdfast.storage.postgres.arrays import Bytes
+from holdfast.storage.postgres.wire import Wire
+
+
+class PostgresBlobs:
+    """The blobs of one store."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.where = wire.address.url
+        self._wire = wire
+
+    def put(self, digest: str, body: bytes) -> None:
+        content = packed(body)
+        # Most blobs that are put again are large and unchanged: their digest is sent first.
+        if not self._wire.change("keep_blob", require_digest(digest), sha256(content).digest()):
+            self._wire.change("put_blob", digest, content)
+
+    def get(self, digest: str) -> bytes:
+        found = self._wire.read("get_blob", digest)
+        if not found:
+            raise BlobMissing(digest, self.where)
+        return unpacked(digest, found[0][0], self.where)
+
+    def digests(self) -> Iterator[str]:
+        last = ""
+        while page := self._wire.read("digests", last):
+            yield from (digest for (digest,) in page)
+            last = page[-1][0]
+
+    def delete(self, digest: str) -> None:
+        self._wire.read("delete_blob", digest)
+
+    def now(self) -> float:
+        now: float = self._wire.read("time")[0][0]
+        return now
+
+    def expire(self, digest: str, before: float) -> bool:
+        return bool(self._wire.read("expire_blob", digest, before))
+
+    def tidy(self, before: float) -> int:
+        return 0  # a put is one statement
+
+    def spilling(self) -> list[str]:
+        return [run_id for (run_id,) in self._wire.read("spilling")]
+
+    def spill(self, run_id: str, key: str, data: bytes) -> None:
+        require_run_id(run_id)
+        self._wire.write_alone("spill", run_id, _stream(key), data)
+
+    def spilled(self, run_id: str) -> dict[str, bytes]:
+        require_run_id(run_id)
+        found = {
+            stream.decode("utf-8", "surrogatepass"): data
+            for stream, data in self._wire.read("spilled", run_id)
+        }
+        return dict(sorted(found.items()))
+
+    def unspill(self, run_id: str, keys: Iterable[str]) -> None:
+        require_run_id(run_id)
+        self._wire.change("unspill", run_id, Bytes([_stream(key) for key in keys]))
+
+
+def _stream(key: str) -> bytes:
+    """A stream may have any key, also one that is no text to a database."""
+    return key.encode("utf-8", "surrogatepass")

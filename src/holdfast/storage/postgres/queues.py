@@ -1,0 +1,205 @@
+"""The queues of a PostgreSQL store. It owns no connection but, in its `Ear`, the one that listens.
+
+Invariants:
+
+- What is on offer is read without locks, and taken in a transaction that skips what others are taking and checks that a run is
+  as it was read: so no take waits for the rows of another, and none gets what another got.
+- Takes from a queue with a limit lock its row first, and count what is held afterwards: so they come one after the other.
+- A lease that ran out is taken with its holder's row locked and read again: whoever has renewed meanwhile keeps it, and
+  whoever renews meanwhile waits until it is gone. Run rows are locked before those of holders wherever a lock is waited for.
+- Where nothing is on offer, no transaction begins.
+- Whether a lease has run out is told by the database's clock; a dead process of this host is recognised at once.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+from holdfast.storage import holder as holders
+from holdfast.storage.leases import Holder, Lease
+from holdfast.storage.offers import Fates, Offer, choose, full, listed, room
+from holdfast.storage.postgres.arrays import Ints, Texts
+from holdfast.storage.postgres.listener import Ear
+from holdfast.storage.postgres.wire import Session, Transaction, Wire
+from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted
+
+_TRIES = 6
+_AT_LEAST = 32
+"""How many runs of a kind are looked at for one that is wanted: others may be taking the first ones."""
+
+
+class PostgresQueues:
+    """The queues of a store. `given_now` and `renew` are the store's."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        given_now: Callable[[], float | None],
+        renew: Callable[[Transaction, Holder], None],
+        alive: holders.Alive,
+    ) -> None:
+        self._wire = wire
+        self._given_now = given_now
+        self._renew = renew
+        self._alive = alive
+        self._ear = Ear(wire)
+
+    def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
+        fates = self._fates()
+        if fates.dead:
+            self._bury(fates.dead)
+        taken: list[Taken] = []
+        width = wanted.limit + _AT_LEAST
+        for _ in range(_TRIES):
+            left = wanted.limit - len(taken)
+            offers = self._offers(wanted, fates, width) if left > 0 else []
+            if not offers:
+                break
+            asked = partial(self._take, holder=holder, offers=offers, fates=fates, limit=left)
+            got, missed = self._wire.write("claim", asked)
+            taken.extend(offer.taken() for offer in got)
+            if not missed:
+                break
+            width *= 4
+        return taken
+
+    def _take(
+        self, session: Session, holder: Holder, offers: Sequence[Offer], fates: Fates[str], limit: int
+    ) -> tuple[list[Offer], bool]:
+        """Those of the offers that were got, and whether others were quicker with some."""
+        with session.transaction() as transaction:
+            eligible = choose(offers, self._room(transaction, holder, offers), len(offers))
+            if not eligible:
+                return [], False
+            self._renew(transaction, holder)
+            lost = self._still_lost(transaction, holder, eligible, fates)
+            found = transaction.rows(
+                "take_offers", Ints([offer.key for offer in eligible]), Ints([offer.seq for offer in eligible]),
+                Ints([offer.fence for offer in eligible]), Texts(lost), holder.id, limit,
+            )  # fmt: skip
+        keys = {key for (key,) in found}
+        return [offer for offer in eligible if offer.key in keys], len(keys) < min(limit, len(eligible))
+
+    def _still_lost(
+        self, transaction: Transaction, holder: Holder, offers: Sequence[Offer], fates: Fates[str]
+    ) -> list[str]:
+        """The lost holders of these offers that have not renewed since; none of them can until the transaction ends."""
+        if not fates.lost:
+            return []
+        keys = Ints([offer.key for offer in offers])
+        found = transaction.rows("lock_lost", Texts(fates.lost), self._given_now(), keys)
+        itself = [holder.id] if holder.id in fates.lost else []  # it has just renewed, right here
+        return [*fates.dead, *itself, *(engine for (engine,) in found)]
+
+    def _room(self, transaction: Transaction, holder: Holder, offers: Sequence[Offer]) -> dict[str, int]:
+        """How many more runs may be held of those queues that have a limit; it stays so until the transaction ends."""
+        limits = transaction.rows("lock_limits", Texts(sorted({offer.queue for offer in offers})))
+        if not limits:
+            return {}
+        told = transaction.rows("holders", self._given_now())  # again: some of them may be newcomers
+        fates = Fates[str](told, 0.0, self._alive, holder.id)
+        return room(limits, fates.held(transaction.rows("held_runs")))
+
+    def _bury(self, dead: Sequence[str]) -> None:
+        """Release what dead processes held: it stands in line with the rest from now on."""
+
+        def write(session: Session) -> None:
+            with session.transaction() as transaction:
+                for engine in dead:
+                    transaction.do("release_all", engine)
+                    transaction.do("drop_idle_holder", engine)
+
+        self._wire.write("claim", write)
+
+    def next_due(self, wanted: Wanted) -> float | None:
+        fates = self._fates()
+        due_at, limited = self._next_due(wanted, fates, [])
+        if due_at is not None and limited:
+            limits, held = self._wire.read("limits"), self._wire.read("held_runs")
+            due_at, _ = self._next_due(wanted, fates, full(room(limits, fates.held(held))))
+        return due_at
+
+    def _next_due(self, wanted: Wanted, fates: Fates[str], stopped: list[str]) -> tuple[float | None, bool]:
+        """The time, and whether any queue has a limit."""
+        told = Texts(fates.lost), Texts(stopped), Texts(list(wanted.without))
+        found = self._wire.read("next_due", *_asked(wanted), *told)
+        return found[0] if found else (None, False)
+
+    def held_by(self, holder: str) -> list[Lease]:
+        return [Lease(*cells) for cells in self._wire.read("held_by", holder)]
+
+    def give_back(self, holders: Collection[str]) -> list[str]:
+        fates = self._fates()
+        return [
+            engine
+            for engine in sorted(holders)
+            if engine in fates.lost
+            and self._wire.write("claim", partial(self._give_back, engine=engine, fates=fates))
+        ]
+
+    def _give_back(self, session: Session, engine: str, fates: Fates[str]) -> bool:
+        """Whether it is still gone. One transaction for each: it waits for rows of one holder only."""
+        with session.transaction() as transaction:
+            transaction.do("lock_held", engine)
+            gone = transaction.rows("lock_gone", engine, engine in fates.dead, self._given_now())
+            if gone:
+                transaction.do("release_all", engine)
+                transaction.do("drop_idle_holder", engine)
+                transaction.do("notify")
+        return bool(gone)
+
+    def limit(self, queue: str, limit: int | None) -> None:
+        def write(session: Session) -> None:
+            with session.transaction() as transaction:
+                if limit is None:
+                    transaction.do("drop_limit", queue)
+                else:
+                    transaction.do("set_limit", queue, limit)
+                transaction.do("notify")
+
+        self._wire.write("claim", write)
+
+    def queues(self) -> list[Queue]:
+        read = self._wire.read
+        fates = self._fates()
+        offered = read("offered_runs", Texts(fates.lost), self._given_now())
+        return listed(read("queue_names"), read("limits"), fates.held(read("held_runs")), offered)
+
+    def hear(self, timeout_s: float) -> bool:
+        return self._ear.hear(timeout_s)
+
+    def hush(self) -> None:
+        self._ear.ring()
+
+    def renew_generation(self) -> str:
+        generation = uuid.uuid4().hex
+
+        def write(session: Session) -> None:
+            with session.patience(), session.transaction() as transaction:
+                transaction.do("new_generation", generation)
+                transaction.do("renew_fences", FENCE_STEP)
+                transaction.do("drop_holders")
+                transaction.do("notify")
+
+        self._wire.write("claim", write)
+        self._wire.generation = generation
+        return generation
+
+    def close(self) -> None:
+        self._ear.close()
+
+    def _fates(self) -> Fates[str]:
+        return Fates(self._wire.read("holders", self._given_now()), 0.0, self._alive)
+
+    def _offers(self, wanted: Wanted, fates: Fates[str], width: int) -> list[Offer]:
+        without = frozenset(wanted.without)
+        width += len(without)  # so many of the first may be passed over
+        found = self._wire.read("offers", *_asked(wanted), Texts(fates.lost), self._given_now(), width)
+        offers = [Offer(*cells) for cells in found]
+        return [offer for offer in offers if offer.run_id not in without]
+
+
+def _asked(wanted: Wanted) -> tuple[Texts, Texts | None]:
+    return Texts(wanted.flows), Texts(wanted.queues) if wanted.queues else None

@@ -1,0 +1,106 @@
+"""What must be true of a PostgreSQL server and of a schema in it before a store is kept there, and how that schema is made.
+
+It owns no connection. Invariant: all missing migrations run in one transaction, under a lock that every process takes, so
+a store is never between two versions, however many processes open it at once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from holdfast.errors import SchemaTooNew, StoreReadOnly, StoreUnusable
+from holdfast.storage import schema
+from holdfast.storage.postgres.address import Address
+
+SERVER_MIN = 14
+Cells = tuple[Any, ...]
+
+
+class Statements(Protocol):
+    """A transaction, as far as it is needed here."""
+
+    def do(self, query: str, *values: Any) -> object: ...
+    def do_text(self, sql: str) -> None: ...
+    def rows(self, query: str, *values: Any) -> list[Cells]: ...
+
+
+def require_fit(address: Address, facts: Sequence[Any]) -> None:
+    """Refuse a server that would lose data. `facts` is what the query `server` found of it."""
+    version, in_recovery, fsync, synchronous_commit, encoding = facts
+    if version // 10_000 < SERVER_MIN:
+        raise StoreUnusable(
+            f"{address.url} is PostgreSQL {version // 10_000}; Holdfast needs {SERVER_MIN} or newer. "
+            "Upgrade the server, or use another one."
+        )
+    if encoding != "UTF8":
+        raise StoreUnusable(
+            f"{address.url}: the database's encoding is {encoding}, which cannot hold every text. "
+            "Make one with: create database … encoding 'UTF8' template template0"
+        )
+    if in_recovery:
+        raise StoreReadOnly(
+            f"{address.url} is a replica, which takes no writes. Use the URL of the primary, or name all hosts "
+            "and add target_session_attrs=read-write."
+        )
+    if not address.unsafe and "off" in {fsync, synchronous_commit}:
+        raise not_durable(address, fsync=fsync)
+
+
+def not_durable(address: Address, *, fsync: str = "on") -> StoreUnusable:
+    """Why nothing is written to a server that does not wait for its disk."""
+    setting = "fsync" if fsync == "off" else "synchronous_commit"
+    return StoreUnusable(
+        f"{address.url}: {setting} is off, so what the server acknowledges may be lost. Nothing was written. Switch it "
+        "on for this user, database or server, or accept the loss with unsafe=1 in the URL."
+    )
+
+
+def is_current(versions: list[Cells]) -> bool:
+    """Whether a schema needs nothing done to it, by what `version` found."""
+    return versions == [(len(schema.migrations("postgres")),)]
+
+
+def require_known(address: Address, versions: list[Cells]) -> None:
+    """Refuse a schema that a newer Holdfast lifted while it was in use, by what `version` found."""
+    known = known_version()
+    if versions and versions[0][0] > known:
+        raise schema.lifted(address.url, versions[0][0], known)
+
+
+@functools.cache
+def known_version() -> int:
+    """The newest version that this code knows."""
+    return len(schema.migrations("postgres"))
+
+
+def migrate(address: Address, transaction: Statements) -> None:
+    """Lift the schema to the version this code knows, making it if it is not there. Refuses one that is newer, or another's."""
+    known = schema.migrations("postgres", address.schema)
+    transaction.rows("lock_schema", f"holdfast {address.schema}")
+    for migration in known[_version(address, transaction, len(known)) :]:
+        transaction.do_text(migration)
+    transaction.do("set_version", str(len(known)))
+
+
+def _version(address: Address, transaction: Statements, known: int) -> int:
+    if transaction.rows("meta_table") != [(None,)]:
+        found = transaction.rows("version")
+        version = int(found[0][0]) if found else 0
+        if version > known:
+            raise SchemaTooNew(
+                f"{address.url} has schema version {version}; this Holdfast knows versions up to {known}. "
+                "Use the version that wrote it, or a newer one. Nothing was changed."
+            )
+        if version:
+            return version
+    name, holds = transaction.rows("schema_holds")[0]
+    if holds is not None:
+        raise StoreUnusable(
+            f"{address.url}: the schema {address.schema!r} holds tables of another program, e.g. {holds!r}. "
+            "Choose another one with schema=… in the URL."
+        )
+    if name is None:
+        transaction.do("create_schema")
+    return 0

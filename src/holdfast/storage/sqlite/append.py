@@ -1,0 +1,262 @@
+"""Appends into SQLite: one alone by few short statements, many by one statement for each kind of row.
+
+It owns neither connection nor lock, and runs within the store's transactions. Invariants:
+
+- What was judged is what is written: both happen in one transaction, which has the write lock from its begin.
+- An append that cannot be written is left out, with its own verdict; its neighbours are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import astuple
+
+from holdfast.errors import CodecError, RunNotFound, StoreCorrupt
+from holdfast.storage import failpoints, schema, verdicts
+from holdfast.storage.contract import Append, Verdict
+from holdfast.storage.sqlite import batches
+
+Cells = tuple[Any, ...]
+
+_SQL = schema.queries("sqlite")
+_HEAD, _ADVANCE_RUN, _WRITE_EVENT = _SQL["head"], _SQL["advance_run"], _SQL["write_event"]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Lent(NamedTuple):
+    """What a store lends to its appends."""
+
+    commit: Callable[[Literal["append"], Callable[[], list[Verdict]]], list[Verdict]]
+    """One transaction."""
+    cursor: Any
+    """Of the connection that writes."""
+    too_big: type[Exception]
+    """What SQLite raises for a value that it cannot keep."""
+    disagree: type[Exception]
+    """What it raises where rows are not as the run row says."""
+
+
+class Appends:
+    """The appends of the store at `path`."""
+
+    def __init__(self, path: str, url: str, lent: Lent) -> None:
+        self._path = path
+        self._url = url
+        self._commit, self._cursor, self._too_big, self._disagree = lent
+        self.offers = False
+        """Whether what was written puts a run on offer. Who has told of it sets it back."""
+
+    def append(self, batch: Sequence[Append], refused: dict[int, Verdict]) -> list[Verdict]:
+        """Write a batch: a verdict for each. `refused` are those that have theirs already, by their place in it."""
+        try:
+            return self._commit("append", lambda: self._write_batch(batch, refused, together=True))
+        except _Unfit:
+            return self._append_singly(batch, refused)
+
+    def _append_singly(self, batch: Sequence[Append], refused: dict[int, Verdict]) -> list[Verdict]:
+        """One append of a batch does not fit: find it, leave it out, and write its neighbours."""
+        while True:
+            try:
+                return self._commit("append", lambda: self._write_batch(batch, refused, together=False))
+            except _Unfit as unfit:
+                refused[unfit.index] = unfit.verdict
+
+    def _write_batch(
+        self, batch: Sequence[Append], refused: dict[int, Verdict], *, together: bool
+    ) -> list[Verdict]:
+        """Judge and write each append. Their rows are written together; one by one where one of them does not fit."""
+        judged: list[Verdict] = []
+        rows: list[Cells] = []
+        index = 0
+        try:
+            if together and batches.are_many(batch):
+                judged = self._write_many(batch, refused, rows)
+            else:
+                for index, append in enumerate(batch):
+                    if index in refused:
+                        judged.append(refused[index])
+                        continue
+                    judged.append(self._write(append, rows))
+                    if not together:
+                        self._write_rows(rows)
+            if rows:
+                self._write_rows(rows)
+        except (UnicodeEncodeError, OverflowError, self._too_big) as fault:
+            raise _Unfit(
+                index,
+                CodecError(f"cannot be stored: {fault}", path=f"run {batch[index].run_id!r}"),
+            ) from fault
+        except self._disagree as fault:
+            raise _Unfit(
+                index,
+                StoreCorrupt(
+                    f"{self._path}: run {batch[index].run_id!r} and its log disagree ({fault}). "
+                    "`holdfast verify` tells where; nothing was written to it."
+                ),
+            ) from fault
+        failpoints.reach("append.written")
+        return judged
+
+    def _write_many(
+        self, batch: Sequence[Append], refused: dict[int, Verdict], rows: list[Cells]
+    ) -> list[Verdict]:
+        """The same for many appends, in few statements. What does not fit those is written the ordinary way, its rows
+        with the others in `rows`.
+        """
+        fitting = {append.run_id: append for append in batch if batches.fits(append)}
+        found = batches.heads(self._cursor.execute(_SQL["heads"], (batches.ids(list(fitting.values())),)).get)
+        heads = dict(zip(fitting, found, strict=True))
+        gathered = batches.Gathered()
+        keys: dict[str, int | None] = {}
+        judged: list[Verdict] = []
+        for index, append in enumerate(batch):
+            head = heads.pop(append.run_id, None) if fitting.get(append.run_id) is append else None
+            if index in refused:
+                judged.append(refused[index])
+            elif head is None or (head[0] is None and append.create is None):
+                judged.append(self._write(append, rows))
+            elif append.create is not None:
+                judged.append(self._collect_creation(head, append, keys, gathered))
+            else:
+                judged.append(self._collect(head, append, gathered))
+        self._write_gathered(gathered)
+        return judged
+
+    def _collect(self, head: Cells, append: Append, gathered: batches.Gathered) -> Verdict:
+        """Judge an append and gather what the statements for many write of it; the rest is written at once."""
+        run, seq, fence, status, holder_id = head
+        verdict = verdicts.judge(append, seq=seq, fence=fence, holder=holder_id)
+        if verdict is not None:
+            return verdict
+        gathered.advance(run, status, append)
+        self.offers = self.offers or append.release
+        gathered.write(run, append)
+        if append.snapshots or append.definition is not None or append.taken:
+            self._write_beside(run, append)
+        return None
+
+    def _collect_creation(
+        self, head: Cells, append: Append, keys: dict[str, int | None], gathered: batches.Gathered
+    ) -> Verdict:
+        holder = append.holder
+        if holder is not None and holder not in keys:
+            keys[holder] = self._cursor.execute(_SQL["holder_key"], (holder,)).get
+        key = keys.get(holder) if holder is not None else None
+        verdict = verdicts.judge_create(append, exists=head[0] is not None, holder_known=key is not None)
+        if verdict is None:
+            gathered.create(append, key)
+            self.offers = self.offers or key is None or append.release
+        return verdict
+
+    def _write_gathered(self, gathered: batches.Gathered) -> None:
+        """The statements for many. New runs come first: their events need their keys."""
+        execute = self._cursor.execute
+        if gathered.creations:
+            made: list[Any] = execute(_SQL["create_runs"], (gathered.created(),)).fetchall()
+            keys: dict[str, int] = dict(made)
+            defined: set[str] = set()
+            labelled: list[int] = []
+            for run_id, (append, _) in gathered.creations.items():
+                run = keys[run_id]
+                gathered.write(run, append)
+                if append.create is not None and append.create.labels:
+                    labelled.append(run)
+                beside = append
+                if append.view.fingerprint in defined:
+                    beside = msgspec.structs.replace(append, definition=None)
+                elif append.definition is not None:
+                    defined.add(append.view.fingerprint)
+                if beside.snapshots or beside.definition is not None or beside.taken:
+                    self._write_beside(run, beside)
+            if labelled:
+                execute(_SQL["label_runs"], (batches.as_json(labelled),))
+        if gathered.advances:
+            execute(_SQL["advance_runs"], (batches.as_json(gathered.advances),))
+        if gathered.turns:
+            execute(_SQL["turn_runs"], (batches.as_json(gathered.turns),))
+        if gathered.events:
+            execute(_SQL["write_events"], gathered.written())
+
+    def _write(self, append: Append, rows: list[Cells]) -> Verdict:
+        """Write everything of an append but its rows, which are added to `rows`."""
+        head: Cells | None = self._cursor.execute(_HEAD, (append.run_id,)).get
+        if append.create is not None:
+            holder: int | None = None
+            if append.holder is not None:
+                holder = self._cursor.execute(_SQL["holder_key"], (append.holder,)).get
+            verdict = verdicts.judge_create(append, exists=head is not None, holder_known=holder is not None)
+            if verdict is not None:
+                return verdict
+            run = self._create(append, holder)
+        elif head is None:
+            return RunNotFound(append.run_id, self._url)
+        else:
+            run, seq, fence, status, holder_id = head
+            verdict = verdicts.judge(append, seq=seq, fence=fence, holder=holder_id)
+            if verdict is not None:
+                return verdict
+            self._advance(run, status, append)
+        rows.extend([(run, *astuple(row)) for row in append.rows])
+        if append.snapshots or append.definition is not None or append.taken:
+            self._write_beside(run, append)
+        return None
+
+    def _create(self, append: Append, holder: int | None) -> int:
+        new, view, last = append.create, append.view, append.rows[-1]
+        assert new is not None
+        held = holder is not None and not append.release
+        self._cursor.execute(_SQL["create_run"], (
+            append.run_id, new.flow, new.parent, new.input_digest, _encode(new.labels).decode(), new.created_at, view.status,
+            last.seq, last.digest, last.at, view.fingerprint, view.state_version, _json(view.active), view.error,
+            _json(view.rewinds), view.due_at, int(holder is not None), holder if held else None, new.queue,
+            new.priority))  # fmt: skip
+        self.offers = self.offers or not held
+        run: int = self._cursor.connection.last_insert_rowid()
+        for name, value in new.labels.items():
+            self._cursor.execute(_SQL["label_run"], (run, name, value))
+        return run
+
+    def _advance(self, run: int, status: str, append: Append) -> None:
+        view, last = append.view, append.rows[-1]
+        self._cursor.execute(_ADVANCE_RUN, (
+            run, last.seq, last.digest, last.at, view.fingerprint, view.state_version, _json(view.active), view.error,
+            _json(view.rewinds), view.due_at))  # fmt: skip
+        self._turn(run, status, append)
+
+    def _turn(self, run: int, status: str, append: Append) -> None:
+        """What seldom changes: the status of a run, and that its lease is given back."""
+        if status != append.view.status:
+            self._cursor.execute(_SQL["turn_run"], (run, append.view.status))
+        if append.release:
+            self._cursor.execute(_SQL["release_lease"], (append.run_id, append.holder, append.fence))
+            self.offers = True
+
+    def _write_rows(self, rows: list[Cells]) -> None:
+        self._cursor.executemany(_WRITE_EVENT, rows)
+        rows.clear()
+
+    def _write_beside(self, run: int, append: Append) -> None:
+        for snapshot in append.snapshots:
+            self._cursor.execute(_SQL["write_snapshot"],
+                                 (run, snapshot.seq, int(snapshot.base), snapshot.digest, snapshot.body))  # fmt: skip
+        if append.definition is not None:
+            self._cursor.execute(_SQL["write_definition"], (append.view.fingerprint, append.definition))
+        for request in append.taken:
+            self._cursor.execute(_SQL["take_request"], (run, request, append.rows[-1].seq))
+
+
+class _Unfit(Exception):
+    """One append of a batch cannot be written. Its transaction is rolled back; the batch is written again without it."""
+
+    def __init__(self, index: int, verdict: Verdict) -> None:
+        self.index = index
+        self.verdict = verdict
+        super().__init__(str(verdict))
+
+
+def _json(values: tuple[Any, ...]) -> str | None:
+    return _encode(values).decode() if values else None

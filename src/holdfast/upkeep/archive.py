@@ -1,0 +1,614 @@
+"""One run as one file: everything a store keeps of it, and back.
+
+An archive is JSON, a part a line, compressed with zstd. The first line says what it is; then come the run, the definitions of its
+flow, the blobs it refers to, its snapshots and its events, all as stored; the last line counts them and holds the digest of all
+lines before. Bytes are in base64. It needs nothing beside it, and no store to be read: `zstdcat FILE`.
+
+Invariant: a run that was put back equals the one that was archived: the same rows, chain and blobs, so `verify` holds it to the
+same digest. It is then held by nobody, and its first lease has a new fence, above those its log tells of. Others may compact a
+run while it is archived: what was written is read back before `archive` returns, and one that is not whole is never given a name.
+
+No more than a piece of an archive is ever in memory. A long one is put back in several appends: until the last of them the run is
+`cancelled`, so that nobody carries a part of it on, and says in its error what it is. Putting it back again goes on with it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from holdfast.core import run_state
+from holdfast.errors import (
+    RunExists,
+    RunNotFound,
+    SettingError,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreUnusable,
+)
+from holdfast.storage import oversize
+from holdfast.storage.blobs import NO_SPACE
+from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot, Store, View
+from holdfast.storage.files import archives, copies, disk, remote
+from holdfast.storage.holder import this_process
+from holdfast.storage.rows import broken_at, open_body, open_row, unpack
+from holdfast.storage.upkeep import WHOLE, Trimmed
+
+VERSION = 1
+ENDING = ".holdfast.zst"
+_PAGE = 500
+_PIECE_ROWS, _PIECE_BYTES = 5_000, 16 * 1024 * 1024
+"""What is put back in one append."""
+_UNFINISHED = "It is being put back from an archive. If nobody does so any more, put it back again."
+_TRIES = 5
+_TAKE_UPS = ("RunClaimed", "RunResumed", "RunRewound")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, tag_field="part"):
+    """A line."""
+
+
+class Head(_Part, frozen=True, kw_only=True, tag="archive"):
+    """What the file is."""
+
+    version: int = VERSION
+    run_id: str
+    flow: str
+    status: str
+    store: str
+    archived_at: float
+
+
+class RunPart(_Part, frozen=True, kw_only=True, tag="run"):
+    """The run row."""
+
+    new: NewRun
+    view: View
+    seq: int
+    digest: bytes
+    trimmed: Trimmed
+
+
+class DefinitionPart(_Part, frozen=True, kw_only=True, tag="definition"):
+    """A definition that the log refers to."""
+
+    fingerprint: str
+    body: bytes
+
+
+class BlobPart(_Part, frozen=True, kw_only=True, tag="blob"):
+    """A value too large for the log."""
+
+    digest: str
+    body: bytes
+
+
+class SnapshotPart(_Part, frozen=True, kw_only=True, tag="snapshot"):
+    """A stored fold."""
+
+    seq: int
+    base: bool
+    digest: bytes
+    body: bytes
+
+
+class EventPart(_Part, frozen=True, kw_only=True, tag="event", omit_defaults=True):
+    """An event. Its body is text, or compressed and then bytes."""
+
+    seq: int
+    at: float
+    kind: str
+    node: str | None
+    iteration: int
+    execution: int
+    attempt: int
+    salt: bytes
+    digest: bytes
+    body: str = ""
+    packed: bytes = b""
+
+    def row(self) -> Row:
+        stored = self.packed or self.body.encode()
+        return Row(self.seq, self.at, self.kind, self.node, self.iteration, self.execution, self.attempt, self.salt, stored,
+                   self.digest)  # fmt: skip
+
+
+class End(_Part, frozen=True, kw_only=True, tag="end"):
+    """Everything is there."""
+
+    events: int
+    digest: str
+    """sha256 of all lines before."""
+
+
+Part: TypeAlias = Head | RunPart | DefinitionPart | BlobPart | SnapshotPart | EventPart | End
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Part).decode
+
+
+class Archived(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run was archived."""
+
+    run_id: str
+    place: str
+    events: int
+    blobs: int
+    bytes: int
+
+
+# --- writing -----------------------------------------------------------------------------------------
+
+
+def archive(store: Store, run_id: str, place: str | os.PathLike[str]) -> Archived:
+    """Write a run to a new file: a path or a URL of fsspec, or a folder of either (ending in `/`), where it is named for the
+    run. Returns when it is durable there, and was read back. Raises `SettingError` where something is there already.
+    """
+    for _ in range(_TRIES):
+        row, base = store.run(run_id), store.upkeep.trimmed(run_id).base
+        target, own = _named(os.fspath(place), row)
+        if own and (there := _already(target, row, base)) is not None:
+            return there
+        if not own and not _URL.match(target):
+            copies.refuse_taken(Path(target))
+        with _told(run_id, target), _temporary(target) as file:
+            content = _write(store, row, base, file)
+            if content is None:
+                continue
+            # Somebody else may have archived it meanwhile, and count on that.
+            there = _already(target, row, base) if own else None
+            written = _archived(run_id, file, content)
+            return there or msgspec.structs.replace(written, place=_place(file, target, replace=own))
+    raise StoreBusy(
+        f"run {run_id!r} was not archived: it is compacted again and again meanwhile. Nothing was changed; try again."
+    )
+
+
+def _write(store: Store, row: RunRow, base: int, file: str) -> _Content | None:
+    """Write a run to a file, and read it back. None: it was compacted meanwhile, and some parts are of before, some of after.
+    Raises `RunNotFound` where it was deleted meanwhile.
+    """
+    try:
+        archives.write_lines(file, _sealed(_parts(store, row)))
+        content = _whole(file)
+    except StoreError as fault:
+        store.run(row.run_id)
+        if store.upkeep.trimmed(row.run_id).base != base:
+            return None
+        if isinstance(fault, _NotALog):  # the file is as the store is, and nobody knows it
+            raise StoreCorrupt(
+                f"run {row.run_id!r} was not archived: its log is damaged: {fault.why}. `holdfast verify {row.run_id}` says more."
+            ) from None
+        raise
+    store.run(row.run_id)
+    return content if store.upkeep.trimmed(row.run_id).base == base else None
+
+
+def _place(file: str, target: str, *, replace: bool) -> str:
+    """Bring an archive where it belongs: that place, as it may be printed."""
+    if not _URL.match(target):
+        copies.name_file(file, Path(target), replace=replace)
+        return target
+    told = remote.upload(target, file, replace=replace)
+    with _local(target) as copy:
+        _whole(copy)  # what has not arrived must be known before the run goes
+    return told
+
+
+@contextmanager
+def _told(run_id: str, target: str) -> Iterator[None]:
+    """A place that cannot be written to is the world's fault, and the run is as it was."""
+    try:
+        yield
+    except OSError as fault:
+        kind = StoreFull if fault.errno in NO_SPACE else StoreUnusable
+        raise kind(
+            f"run {run_id!r} was not archived to {remote.shown(target)}: {fault.strerror or fault}. The run is as it was; choose "
+            "another place for the archive, or make room there."
+        ) from fault
+
+
+def _already(target: str, row: RunRow, base: int) -> Archived | None:
+    """A whole archive of the very same log that is there already, with no less of it than is left: whoever wrote it was killed
+    before it could go on.
+    """
+    try:
+        with _local(target) as file:
+            there = _whole(file)
+            if (there.run.seq, there.run.digest) != (row.seq, row.digest) or there.base > base:
+                return None
+            if not _URL.match(target):
+                copies.keep(Path(file))
+            return msgspec.structs.replace(_archived(row.run_id, file, there), place=remote.shown(target))
+    except (StoreError, SettingError, OSError):
+        return None
+
+
+def _archived(run_id: str, file: str, content: _Content) -> Archived:
+    size = os.stat(file).st_size
+    return Archived(run_id=run_id, place=file, events=content.events, blobs=content.blobs, bytes=size)
+
+
+def _sealed(parts: Iterable[Part]) -> Iterator[bytes]:
+    """Parts as lines, and the last line."""
+    digest, events = sha256(), 0
+    for part in parts:
+        events += isinstance(part, EventPart)
+        line = _encode(part)
+        digest.update(line + b"\n")
+        yield line
+    yield _encode(End(events=events, digest=digest.hexdigest()))
+
+
+def _parts(store: Store, row: RunRow) -> Iterator[Part]:
+    run_id = row.run_id
+    yield Head(run_id=run_id, flow=row.flow, status=row.status, store=store.url, archived_at=store.now())
+    yield _run_part(store, row)
+    found = [_snapshot(store, run_id, kept.seq) for kept in store.upkeep.snapshots(run_id)]
+    snapshots = [snapshot for snapshot in found if snapshot is not None and snapshot.seq <= row.seq]
+    for fingerprint in sorted(fingerprints(store, row)):
+        definition = store.definition(fingerprint)
+        if definition is not None:
+            yield DefinitionPart(fingerprint=fingerprint, body=definition)
+    # One of these snapshots may be dropped just now, and then nothing that is read later names its blobs.
+    named = {digest for snapshot in snapshots for digest in _referred(snapshot.body)}
+    for digest in sorted(references(store, row) | named):
+        yield BlobPart(digest=digest, body=store.blobs.get(digest))
+    for snapshot in snapshots:
+        yield SnapshotPart(**msgspec.structs.asdict(snapshot))
+    for event in rows_of(store, row):
+        packed = event.body if event.body.startswith(_ZSTD) else b""
+        body = "" if packed else event.body.decode()
+        fields = msgspec.structs.asdict(event) | {"body": body, "packed": packed}
+        yield EventPart(**fields)
+
+
+def _run_part(store: Store, row: RunRow) -> RunPart:
+    new = NewRun(**{name: getattr(row, name) for name in NewRun.__struct_fields__})
+    view = View(**{name: getattr(row, name) for name in View.__struct_fields__})
+    trimmed = store.upkeep.trimmed(row.run_id)
+    return RunPart(new=new, view=view, seq=row.seq, digest=row.digest, trimmed=trimmed)
+
+
+def _snapshot(store: Store, run_id: str, seq: int) -> Snapshot | None:
+    """A snapshot that was listed; None: dropped meanwhile."""
+    return store.snapshot(run_id, [(seq, seq)])
+
+
+def rows_of(store: Store, row: RunRow) -> Iterator[Row]:
+    """The rows of a run as its row says, a page at a time."""
+    after = 0
+    while after < row.seq and (page := store.events(row.run_id, after, row.seq, limit=_PAGE)):
+        yield from page
+        after = page[-1].seq
+
+
+def references(store: Store, row: RunRow) -> set[str]:
+    """The blobs that the events and snapshots of a run refer to."""
+    found: set[str] = set()
+    after = 0
+    while page := store.upkeep.referring(row.run_id, after, _PAGE):
+        found |= {digest for seq, body in page if seq <= row.seq for digest in _referred(body)}
+        after = page[-1][0]
+    for kept in store.upkeep.snapshots(row.run_id):
+        snapshot = _snapshot(store, row.run_id, kept.seq)
+        if snapshot is not None:
+            found |= _referred(snapshot.body)
+        elif kept.base:  # a later one stands for it, which is not in this list
+            return found | references(store, row)
+    return found
+
+
+def _referred(body: bytes) -> set[str]:
+    return set(oversize.references(unpack(body)).values())
+
+
+def fingerprints(store: Store, row: RunRow) -> set[str]:
+    """The definitions that a run refers to: its own, those it began with, and those it changed to."""
+    found = {row.fingerprint}
+    for event in store.events(row.run_id, kinds=("RunCreated", "FlowChanged")):
+        found.add(open_row(event, store.blobs).event.fingerprint)
+    for kept in store.upkeep.snapshots(row.run_id):
+        if kept.base:
+            base = _snapshot(store, row.run_id, kept.seq)
+            if base is None:  # a later one stands for it, which is not in this list
+                return found | fingerprints(store, row)
+            found.add(run_state.load(open_body(base.body, store.blobs)).fingerprint)
+    return found
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+
+def read(file: str | os.PathLike[str]) -> Iterator[Part]:
+    """The parts of an archive. Raises `StoreCorrupt` for one that is damaged, cut or of a newer version; only when the last part
+    has come, all of it is known to be whole.
+    """
+    digest, events, last = sha256(), 0, None
+    for number, line in enumerate(archives.read_lines(file)):
+        try:
+            last = _decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as fault:
+            raise StoreCorrupt(
+                f"{file}: line {number + 1} is not of an archive of Holdfast ({fault})."
+            ) from None
+        if (number == 0) != isinstance(last, Head):
+            raise StoreCorrupt(f"{file} is no archive of one run. `holdfast archive` makes them.")
+        if isinstance(last, Head) and last.version > VERSION:
+            raise StoreCorrupt(
+                f"{file} has version {last.version}; this Holdfast knows {VERSION}. Use a newer one."
+            )
+        if isinstance(last, End) and (last.events, last.digest) != (events, digest.hexdigest()):
+            raise StoreCorrupt(f"{file} is not what was written. Take another copy of it.")
+        events += isinstance(last, EventPart)
+        digest.update(line + b"\n")
+        yield last
+    if not isinstance(last, End):
+        raise StoreCorrupt(f"{file} is cut off. Take another copy of it.")
+
+
+def put_back(
+    store: Store, place: str | os.PathLike[str], *, on_known: Callable[[], None] = lambda: None
+) -> str:
+    """Put an archived run into a store: its id. Again does nothing but call `on_known`. Raises `RunExists` where the id is taken
+    by another run, `StoreCorrupt` for an archive that is not whole.
+    """
+    with _local(os.fspath(place)) as file:
+        found = _whole(file)  # nothing is written before all of it is known to be
+        run_id, run = found.run_id, found.run
+        row = _known(store, run_id)
+        unfinished = row is not None and (row.status, row.error) == ("cancelled", _UNFINISHED)
+        if row is not None and not unfinished:
+            _require_same(store, row, run)
+        for part in read(file):
+            if isinstance(part, BlobPart):
+                store.blobs.put(part.digest, part.body)
+        if row is None or unfinished or _is_begun(store, row, found.first):
+            store.upkeep.adopt(run_id, run.trimmed, found.definitions, fence=found.take_ups)
+        if row is None or unfinished:
+            _append(store, file, found, row)
+            store.upkeep.adopt(run_id, run.trimmed, found.definitions, fence=found.take_ups)
+        else:
+            on_known()
+    return run_id
+
+
+class _Content(msgspec.Struct, kw_only=True):
+    """What is in an archive; of its events, snapshots and blobs only how many, and where they begin."""
+
+    run_id: str
+    run: RunPart
+    definitions: dict[str, bytes] = {}
+    base: int = 0
+    """The log begins behind this place."""
+    first: int = 0
+    """The seq of its first event."""
+    events: int = 0
+    take_ups: int = 0
+    """How often the log says that somebody took the run up: each time with a fence of its own."""
+    blobs: int = 0
+
+
+def _whole(file: str) -> _Content:
+    """What is in an archive, read to its end. Raises `StoreCorrupt` where that is not a log as it was written."""
+    parts = read(file)
+    head, run = next(parts, None), next(parts, None)
+    if not isinstance(head, Head) or not isinstance(run, RunPart):
+        raise StoreCorrupt(f"{file} is no archive of one run. `holdfast archive` makes them.")
+    found = _Content(run_id=head.run_id, run=run)
+    seq, digest = 0, b""
+    for part in parts:
+        match part:
+            case DefinitionPart():
+                found.definitions[part.fingerprint] = part.body
+            case BlobPart():
+                found.blobs += 1
+            case SnapshotPart() if part.base and not found.events:
+                found.base = seq = part.seq
+                digest = part.digest
+            case EventPart():
+                # The digests of an archive could be made by anybody, those of its events not.
+                broken = broken_at(found.run_id, [part.row()], after=seq, digest=digest)
+                if broken is not None:
+                    raise _NotALog(file, found.run_id, broken[1])
+                found.first = found.first or part.seq
+                found.events += 1
+                found.take_ups += part.kind in _TAKE_UPS
+                seq, digest = part.seq, part.digest
+            case _:
+                pass
+    if not found.events or (seq, digest) != (run.seq, run.digest):
+        raise _NotALog(file, found.run_id, "its log does not end where its run row says")
+    return found
+
+
+class _NotALog(StoreCorrupt):
+    """What is in an archive is whole, and is no log."""
+
+    def __init__(self, file: str, run_id: str, why: str) -> None:
+        super().__init__(f"{file}: run {run_id!r} is not what was written: {why}.")
+        self.why = why
+
+
+def _known(store: Store, run_id: str) -> RunRow | None:
+    try:
+        return store.run(run_id)
+    except RunNotFound:
+        return None
+
+
+def _require_same(store: Store, row: RunRow, run: RunPart) -> None:
+    """Refuse an archive of which nothing could be put back, because the run is there already and is less or another."""
+    base = store.upkeep.trimmed(row.run_id).base
+    if (row.seq, row.digest) != (run.seq, run.digest):
+        differs = "with another log"
+    elif base > run.trimmed.base:
+        differs = f"compacted, without its events up to {base}"
+    else:
+        return
+    told = (
+        f"run {row.run_id!r} is in {store.url} already, {differs}, and is not replaced: nothing was put back. Put the archive "
+        "into another store: --store names it."
+    )
+    error = RunExists(row.run_id, "log")
+    error.args = (told,)
+    raise error
+
+
+def _is_begun(store: Store, row: RunRow, seq: int) -> bool:
+    """Whether a run that is there may be one whose putting back was killed before its store knew what the log lacks."""
+    first = store.events(row.run_id, limit=1)
+    return store.upkeep.trimmed(row.run_id) == WHOLE and [one.seq for one in first] == [seq]
+
+
+class _Piece(msgspec.Struct):
+    """Rows that follow each other, and the snapshots among them."""
+
+    rows: list[Row] = []
+    snapshots: list[Snapshot] = []
+    size: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.rows) >= _PIECE_ROWS or self.size >= _PIECE_BYTES
+
+
+def _pieces(file: str, row: RunRow | None) -> Iterator[_Piece]:
+    """The log in an archive, behind what is there already. Snapshots come before all events there, in the same order: so they
+    are read by the way, from a place of their own.
+    """
+    after = 0 if row is None else row.seq
+    snapshots = (part for part in read(file) if isinstance(part, SnapshotPart) and part.seq > after)
+    snapshot = next(snapshots, None)
+    piece = _Piece()
+    for part in read(file):
+        if not isinstance(part, EventPart):
+            continue
+        if row is not None and part.seq == after and part.digest != row.digest:
+            raise _other_log(row.run_id, file)
+        if part.seq <= after:
+            continue
+        piece.rows.append(part.row())
+        piece.size += len(piece.rows[-1].body)
+        while snapshot is not None and snapshot.seq <= part.seq:
+            piece.snapshots.append(Snapshot(snapshot.seq, snapshot.body, snapshot.base, snapshot.digest))
+            piece.size += len(snapshot.body)
+            snapshot = next(snapshots, None)
+        if piece.is_full:
+            yield piece
+            piece = _Piece()
+    if piece.rows:
+        yield piece
+
+
+def _other_log(run_id: str, file: str) -> RunExists:
+    told = (
+        f"run {run_id!r} is being put back from another archive than {file}: nothing was put back. Put it back from that one, "
+        "or into another store: --store names it."
+    )
+    error = RunExists(run_id, "log")
+    error.args = (told,)
+    return error
+
+
+def _append(store: Store, file: str, found: _Content, row: RunRow | None) -> None:
+    """Append the log, or what is missing of one that was begun: at once where that is one piece, otherwise under a lease."""
+    pieces = _pieces(file, row)
+    piece, following = next(pieces, None), next(pieces, None)
+    new = Append(run_id=found.run_id, expected_seq=0, rows=(), view=found.run.view, create=found.run.new)
+    if row is None and following is None and piece is not None:
+        _write_piece(store, new, piece)
+        return
+    holder = this_process()
+    store.renew(holder)
+    try:
+        lease = None if row is None else store.claim(found.run_id, holder)
+        fence = 1 if lease is None else lease.fence
+        append = msgspec.structs.replace(new, holder=holder.id, fence=fence)
+        if lease is not None:
+            append = msgspec.structs.replace(append, create=None)
+        while piece is not None:
+            store.renew(holder)
+            last = following is None
+            view = found.run.view if last else _unfinished(found.run.view, piece.rows[-1].seq)
+            _write_piece(store, msgspec.structs.replace(append, view=view, release=last), piece)
+            append = msgspec.structs.replace(append, create=None)
+            piece, following = following, next(pieces, None)
+    finally:
+        with suppress(StoreError):  # then the lease runs out by itself
+            store.renew(msgspec.structs.replace(holder, ttl_s=0.0))
+
+
+def _unfinished(view: View, seq: int) -> View:
+    """The view of a log that is there up to a place."""
+    rewinds = tuple(rewind for rewind in view.rewinds if max(rewind) <= seq)
+    return msgspec.structs.replace(
+        view, status="cancelled", error=_UNFINISHED, active=(), rewinds=rewinds, due_at=None
+    )
+
+
+def _write_piece(store: Store, append: Append, piece: _Piece) -> None:
+    rows, snapshots = tuple(piece.rows), tuple(piece.snapshots)
+    seq = rows[0].seq - 1
+    (verdict,) = store.append(
+        [msgspec.structs.replace(append, expected_seq=seq, rows=rows, snapshots=snapshots)]
+    )
+    if verdict is not None:
+        raise verdict
+
+
+# --- places ------------------------------------------------------------------------------------------
+
+
+def _named(place: str, row: RunRow) -> tuple[str, bool]:
+    """Where the archive of a run goes, and whether it is named for the run, in a folder."""
+    name = f"{row.run_id}-{row.digest.hex()[:12]}{ENDING}"
+    if _URL.match(place) and not place.startswith("file://"):
+        return (f"{place}{name}", True) if place.endswith("/") else (place, False)
+    path = Path(place.removeprefix("file://")).expanduser().absolute()
+    in_folder = place.endswith("/") or path.is_dir()
+    return str(path / name if in_folder else path), in_folder
+
+
+@contextmanager
+def _temporary(target: str) -> Iterator[str]:
+    """A file to write to: beside the target, or anywhere where that is far away."""
+    folder = None if _URL.match(target) else Path(target).parent
+    if folder is not None:
+        disk.make_folder(folder)
+    try:
+        handle, file = tempfile.mkstemp(prefix=".holdfast-", suffix=ENDING, dir=folder)  # 0600
+    except OSError as fault:
+        if folder is not None:
+            raise  # told with the place
+        raise StoreUnusable(
+            f"no temporary file can be made: {fault.strerror or fault}. Set TMPDIR to a folder with room."
+        ) from fault
+    os.close(handle)
+    try:
+        yield file
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(file)
+
+
+@contextmanager
+def _local(place: str) -> Iterator[str]:
+    """A file on this machine that holds what is at a place."""
+    if not _URL.match(place) or place.startswith("file://"):
+        yield str(Path(place.removeprefix("file://")).expanduser())
+        return
+    with _temporary(place) as file:
+        remote.download(place, file)
+        yield file
