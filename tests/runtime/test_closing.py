@@ -8,7 +8,7 @@ from typing import Any
 
 import holdfast as hf
 from holdfast import END, START, Graph
-from holdfast.storage.memory import MemoryStore
+from holdfast.storage.memory.store import MemoryStore
 
 
 def waiting_flow(name: str, begun: asyncio.Event) -> hf.Flow:
