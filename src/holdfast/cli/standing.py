@@ -8,13 +8,13 @@ Both are seen from the lease and the log, not from the status.
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
 from holdfast.cli import flow_files, program, screen
 from holdfast.core.definition import Definition
-from holdfast.core.run_state import NodeState, Question, RunState, Wait
+from holdfast.core.run_state import NodeState, Question, RunState, Wait, awaited_signals
 from holdfast.documents.scribe import WANTED
 from holdfast.errors import StoreCorrupt, named
 from holdfast.reading import history
@@ -129,7 +129,7 @@ def _is_refused(node: NodeState) -> bool:
 
 def _is_cut(status: RunStatus, state: RunState) -> bool:
     """Whether a run that nobody executes should be going: something runs, or goes on by itself when its time comes."""
-    timers = any(wait.signal is None for wait in state.waits.values())
+    timers = any(wait.kind == "timer" for wait in state.waits.values())
     return status == "running" or (status == "waiting" and (timers or bool(_retries(state))))
 
 
@@ -227,10 +227,13 @@ def awaits(seen: Look, now: float) -> list[str]:
         found.append(f"{screen.count(len(seen.questions) - _ASKED_MAX, 'more question')}")
     for wait in seen.waits:
         who = _who(wait.node, wait.item)
-        if wait.signal is not None:
-            found.append(f"{who} waits for the signal {wait.signal!r}{_until(wait.until, now)}")
-        elif wait.until is not None:
-            found.append(f"{who} sleeps until {screen.when(wait.until)}")
+        match wait.kind:
+            case "signal":
+                found.append(f"{who} waits for the signal {wait.signal!r}{_until(wait.until, now)}")
+            case "timer":
+                found += [f"{who} sleeps until {screen.when(wait.until)}"] if wait.until is not None else []
+            case unknown:
+                assert_never(unknown)
     found += [f"{name} is tried again at {screen.when(at)}" for name, at in seen.retries.items()]
     return found
 
@@ -369,7 +372,7 @@ def _skip(
 
 
 def _signals(run_id: str, waits: tuple[Wait, ...], store: str | None) -> list[Way]:
-    names = dict.fromkeys(wait.signal for wait in waits if wait.signal is not None)
+    names = dict.fromkeys(awaited_signals(waits))
     return [
         Way(
             line("signal", run_id, name, store=store), "tell it that; a payload, as JSON, may follow the name"

@@ -20,7 +20,7 @@ would be a defect here, and is raised as one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from holdfast.core.commands import (
     AnyCommand,
@@ -88,14 +88,21 @@ def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = N
 
 
 def _over(state: RunState, now: float, wakes: list[float], lapses: list[float]) -> Iterator[AnyCommand]:
-    """Waits whose time has come. `wakes`: timers, which end by themselves; `lapses`: when somebody is late."""
+    """Waits whose time has come. `wakes`: when timers end by themselves; `lapses`: when a signal or an answer is late."""
     for key, wait in state.waits.items():
-        if wait.until is None:
+        until = wait.until
+        if until is None:
             continue
-        if wait.until <= now:
+        if until <= now:
             yield FireTimer(key)
-        else:
-            (wakes if wait.signal is None else lapses).append(wait.until)
+            continue
+        match wait.kind:
+            case "timer":
+                wakes.append(until)
+            case "signal":
+                lapses.append(until)
+            case unknown:
+                assert_never(unknown)
     for key, question in state.questions.items():
         if question.until is None:
             continue

@@ -7,11 +7,11 @@ came first. An attempt that has unwound (`parked`) is due again as soon as one o
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_never
 
 from holdfast.core import events
 from holdfast.core.events import Failure, NodeEvent, Stored
-from holdfast.core.run_state import NODE_LEVEL, Question, RunState, Wait, wait_key
+from holdfast.core.run_state import NODE_LEVEL, Question, RunState, Wait, WaitKind, wait_key
 from holdfast.core.standing import awaken, end_item, set_status, settle, spend
 from holdfast.errors import IllegalEvent
 
@@ -86,7 +86,7 @@ def timer_fired(state: RunState, event: events.TimerFired, stored: Stored) -> No
     key = wait_key(event.node, event.iteration, event.execution, event.item, event.slot)
     wait = state.waits.pop(key, None)
     if wait is not None:
-        _resolve(state, event.node, event.item, event.slot, [] if wait.signal is not None else [None])
+        _resolve(state, event.node, event.item, event.slot, _timed_out(wait.kind))
         return
     question = _question_of(state, event)
     del state.questions[question.key]
@@ -96,6 +96,17 @@ def timer_fired(state: RunState, event: events.TimerFired, stored: Stored) -> No
         told = f"nobody answered {question.text!r} in time. Resume the run to ask again, or skip the node."
         _refuse(state, event.node, Failure("partial", "QuestionTimeout", told))
         settle(state)
+
+
+def _timed_out(kind: WaitKind) -> list[Any]:
+    """What a wait leaves in its slot when its time has come: a timer ends by that, a signal did not come."""
+    match kind:
+        case "timer":
+            return [None]
+        case "signal":
+            return []
+        case unknown:
+            assert_never(unknown)
 
 
 def _question_of(state: RunState, event: events.TimerFired) -> Question:

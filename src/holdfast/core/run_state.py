@@ -10,7 +10,7 @@ equal: a container that an input still refers to is copied before it is changed 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -24,6 +24,8 @@ Status: TypeAlias = Literal[
 NodeStatus: TypeAlias = Literal[
     "pending", "running", "waiting", "interrupted", "completed", "failed", "skipped"
 ]
+
+WaitKind: TypeAlias = Literal["timer", "signal"]
 
 
 class Items(msgspec.Struct, omit_defaults=True, gc=False):
@@ -123,8 +125,13 @@ class Wait(msgspec.Struct, omit_defaults=True, gc=False):
     slot: str
     item: int | None = None
     signal: str | None = None
-    """None: a timer."""
+    """The name of the signal; None where the wait is for a time only."""
     until: float | None = None
+
+    @property
+    def kind(self) -> WaitKind:
+        """What ends the wait. Derived: snapshots store the signal, and must keep their bytes."""
+        return "timer" if self.signal is None else "signal"
 
 
 class Warned(msgspec.Struct, omit_defaults=True, gc=False):
@@ -224,6 +231,11 @@ def wait_key(node: NodeName, iteration: int, execution: int, item: int | None, s
     """What a wait or a question inside a visit is called within its run."""
     place = "" if item is None else f"[{item}]"
     return f"{node}.{iteration}.{execution}{place}:{slot}"
+
+
+def awaited_signals(waits: Iterable[Wait]) -> list[str]:
+    """The name of the signal of each wait that is for one, in the order of the waits."""
+    return [wait.signal for wait in waits if wait.signal is not None]
 
 
 def stretches(rewinds: Sequence[tuple[Seq, Seq]], upto: Seq, first: Seq = 1) -> list[tuple[Seq, Seq]]:

@@ -398,7 +398,7 @@ def _carry_on(
 
 def _awaited(history: History) -> list[str]:
     """Signals that somebody waits for, and questions that can still be answered."""
-    signals = [wait.signal for wait in history.state.waits.values() if wait.signal is not None]
+    signals = run_state.awaited_signals(history.state.waits.values())
     questions = history.state.questions.items()
     return [*signals, *(key for key, asked in questions if asked.until is None or asked.until > history.at)]
 

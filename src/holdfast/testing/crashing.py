@@ -498,7 +498,7 @@ def _why(state: RunState) -> str:
     waits += [
         f"node {wait.node!r} waits for the signal {wait.signal!r}, and signals=[Signal({wait.signal!r}, …)] does not have it"
         for wait in state.waits.values()
-        if wait.signal is not None
+        if wait.kind == "signal"
     ]
     return "; ".join(waits) + "." if waits else ""
 

@@ -144,9 +144,9 @@ def _asks(state: RunState, since: float) -> _Why:
             f"node {question.node!r} asks: {_first_line(question.text)}",
             question.asked_at,
         )
-    timed = any(wait.signal is None for wait in state.waits.values())
+    timed = any(wait.kind == "timer" for wait in state.waits.values())
     for wait in state.waits.values():
-        if wait.signal is not None and wait.until is None and not timed:
+        if wait.kind == "signal" and wait.until is None and not timed:
             return "signal", f"node {wait.node!r} waits for the signal {wait.signal!r}", since
     return None, "", since
 
