@@ -615,7 +615,7 @@ def a_step_is_kept_for_other_executions_too():
 @bug
 def a_step_is_not_kept():
     async def keep_step(self, slot, value, codec):
-        return codec.decode(self.encode(value, slot, codec), path=slot, node=self._header["node"])
+        return codec.decode(self.encode(value, slot.label, codec), path=slot.label, node=self._header["node"])
 
     with patched((attempt.Work, "keep_step", keep_step)):
         yield

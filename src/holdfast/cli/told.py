@@ -6,9 +6,10 @@ It says what an event says and nothing else; the run, the node and the time are 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
 from holdfast.cli import screen
+from holdfast.core.slots import parse
 from holdfast.reading.views import Cost, EventView
 
 Body: TypeAlias = Mapping[str, Any]
@@ -46,14 +47,19 @@ def lines(chunks: Iterable[Any], most: int) -> list[str]:
 
 
 def waited_for(slot: str) -> str:
-    """What stands behind the name of a slot that a node waits for."""
-    what, _, rest = slot.partition(":")
-    match what:
+    """What a node waits for in this slot, in words."""
+    awaited = parse(slot)
+    if awaited is None:
+        return "a time"
+    match awaited.kind:
         case "signal":
-            return f"the signal {rest.rpartition(':')[0]!r}"
+            return f"the signal {awaited.name!r}"
         case "ask":
-            return f"an answer to {rest!r}"
-    return "a time"
+            return f"an answer to {awaited.key!r}"
+        case "sleep" | "step" | "checkpoint":
+            return "a time"
+        case unknown:
+            assert_never(unknown)
 
 
 def _said(event: EventView) -> str:
@@ -109,11 +115,18 @@ def _signal(body: Body) -> str:
 
 
 def _fired(body: Body) -> str:
-    what, slot = body.get("slot", "").partition(":")[0], body.get("slot", "")
-    if what == "sleep":
-        return f"slept long enough{_item(body)}"
-    awaited = waited_for(slot) if what == "signal" else "an answer"
-    return f"{awaited} has not come in time{_item(body)}"
+    slot = parse(body.get("slot", ""))
+    if slot is None:  # the question that a node asks before it begins
+        return f"an answer has not come in time{_item(body)}"
+    match slot.kind:
+        case "sleep":
+            return f"slept long enough{_item(body)}"
+        case "signal":
+            return f"the signal {slot.name!r} has not come in time{_item(body)}"
+        case "ask" | "step" | "checkpoint":
+            return f"an answer has not come in time{_item(body)}"
+        case unknown:
+            assert_never(unknown)
 
 
 _WORDS: dict[str, Callable[[Body], str]] = {

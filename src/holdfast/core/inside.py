@@ -1,6 +1,6 @@
 """The part of the fold that is about the inside of a visit: what it keeps, what it waits for, what is asked.
 
-A *slot* is the place of one thing within an execution: `step:charge`, `checkpoint`, `sleep:1`, `signal:paid:1`, `ask:Publish?`.
+A *slot* is the place of one thing within an execution (`core/slots`): `step:charge`, `checkpoint`, `signal:paid:1`, and more.
 What is done is kept under its slot: the result of a step as it is; what came of a wait as `[value]`, or `[]` where its time
 came first. An attempt that has unwound (`parked`) is due again as soon as one of the slots that it waits for is filled.
 """
@@ -12,6 +12,7 @@ from typing import Any, assert_never
 from holdfast.core import events
 from holdfast.core.events import Failure, NodeEvent, Stored
 from holdfast.core.run_state import NODE_LEVEL, Question, RunState, Wait, WaitKind, wait_key
+from holdfast.core.slots import CHECKPOINT, step_text
 from holdfast.core.standing import awaken, end_item, set_status, settle, spend
 from holdfast.errors import IllegalEvent
 
@@ -20,12 +21,12 @@ from holdfast.errors import IllegalEvent
 
 def step_completed(state: RunState, event: events.StepCompleted, stored: Stored) -> None:
     """The result of a step."""
-    _keep(state, event.node, event.item, "step:" + event.step, event.value)
+    _keep(state, event.node, event.item, step_text(event.step), event.value)
 
 
 def node_checkpointed(state: RunState, event: events.NodeCheckpointed, stored: Stored) -> None:
     """How far it has come replaces what it said before."""
-    _keep(state, event.node, event.item, "checkpoint", event.value)
+    _keep(state, event.node, event.item, CHECKPOINT, event.value)
 
 
 def node_streamed(state: RunState, event: events.NodeStreamed, stored: Stored) -> None:

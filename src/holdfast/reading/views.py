@@ -10,6 +10,7 @@ import msgspec
 from holdfast.core.events import Failure, NodeEvent, Stored
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import NODE_LEVEL, NodeState, Question, RunState, Warned
+from holdfast.core.slots import CHECKPOINT, labels
 from holdfast.errors import StateError
 from holdfast.storage.contract import RunRow, RunStatus
 
@@ -156,8 +157,8 @@ def _node_view(node: NodeState) -> NodeView:
         error=node.failure,
         retry_at=node.retry_at,
         items=(len(items.done), len(items.values)) if items is not None else None,
-        steps=tuple(slot.removeprefix("step:") for slot in kept if slot.startswith("step:")) if kept else (),
-        checkpoint=kept.get("checkpoint"),
+        steps=tuple(labels("step", kept)) if kept else (),
+        checkpoint=kept.get(CHECKPOINT),
         chunks=node.streamed,
         cost=Cost(node.usd, node.tokens) if node.tokens or node.usd else _NOTHING,
     )

@@ -14,6 +14,7 @@ from holdfast.core import answers, events
 from holdfast.core.codec import Codec
 from holdfast.core.definition import QuestionOptions
 from holdfast.core.run_state import NODE_LEVEL, Question
+from holdfast.core.slots import CHECKPOINT, labels
 from holdfast.documents.checkout import checkout
 from holdfast.errors import AnswerRefused, FlowNotFound, ResumeRefused, StateError, did_you_mean
 from holdfast.runtime import failures, operator, outcomes
@@ -79,8 +80,7 @@ def ask_about(journal: Journal, name: str) -> None:
 def known_of(journal: Journal, name: str) -> dict[str, Any]:
     """What is known of a visit that was cut: what it kept, how far it came, what it streamed and wrote."""
     visit = journal.state.nodes[name]
-    kept = {level: [slot.partition(":")[2] for slot in slots if slot.startswith("step:")]
-            for level, slots in visit.kept.items()}  # fmt: skip
+    kept = {level: labels("step", slots) for level, slots in visit.kept.items()}
     known: dict[str, Any] = {
         "steps": kept.pop(NODE_LEVEL, []),
         "steps_of_items": {str(item): steps for item, steps in kept.items() if steps},
@@ -90,8 +90,8 @@ def known_of(journal: Journal, name: str) -> dict[str, Any]:
         "checkout": checkout("."),
     }
     own = visit.kept.get(NODE_LEVEL, {})
-    if "checkpoint" in own:
-        known["checkpoint"] = own["checkpoint"]
+    if CHECKPOINT in own:
+        known["checkpoint"] = own[CHECKPOINT]
     return {what: value for what, value in known.items() if value}
 
 

@@ -26,6 +26,7 @@ from holdfast.core.fold import fold
 from holdfast.core.graph import END, START, Flow, Graph
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState, wait_key
+from holdfast.core.slots import Slot
 from holdfast.core.writers import Writers
 from holdfast.reading import history
 from holdfast.runtime import failures, outcomes, perform, questions
@@ -202,7 +203,7 @@ class History:
     ) -> History:
         """The node began to wait for a signal, or took one that was there."""
         until = None if timeout is None else self.at + timeout
-        slot = slot or f"signal:{signal}:1"
+        slot = slot or Slot.signal(signal, 1).text
         return self._inside(events.SignalAwaited, node, item, slot=slot, name=signal, until=until)
 
     def asking(
@@ -215,7 +216,7 @@ class History:
         item: int | None = None,
     ) -> History:
         """The node asked somebody, from inside."""
-        visit, slot = self.state.nodes[node], f"ask:{text}"
+        visit, slot = self.state.nodes[node], Slot.ask(text).text
         return self._inside(
             events.QuestionAsked,
             node,

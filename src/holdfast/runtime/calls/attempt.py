@@ -25,6 +25,7 @@ from holdfast.core import events
 from holdfast.core.codec import Codec
 from holdfast.core.events import NodeEvent
 from holdfast.core.run_state import NODE_LEVEL, NodeState, wait_key
+from holdfast.core.slots import Slot, labels
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
 from holdfast.runtime.calls.body import Body, Parked, Stopped, Threads
@@ -138,33 +139,33 @@ class Work:
         self._counts[what] = self._counts.get(what, 0) + 1
         return self._counts[what]
 
-    def claim_step(self, name: str, key: Any) -> str:
-        """What a step is called within this execution. Refuses one that this attempt has called so already."""
+    def claim_step(self, name: str, key: Any) -> Slot:
+        """The slot of a step. Refuses one that this attempt has used already."""
         if not isinstance(name, str) or not name:
             raise ContextError(
                 f"node {self._header['node']!r}: a step is known by its name, and {name!r} is none"
             )
-        name = self.encode(name, "the name of a step").replace(":", "::")
-        slot = name if key is None else f"{name}:{key}"
-        self.claim("step:" + slot, f"the step {slot!r}")
+        slot = Slot.step(self.encode(name, "the name of a step"), key)
+        self.claim(slot.text, f"the step {slot.label!r}")
         return slot
 
-    def unclaim_step(self, slot: str) -> None:
+    def unclaim_step(self, slot: Slot) -> None:
         """The step raised, and nothing was kept: its name is free."""
-        self._used.discard("step:" + slot)
+        self._used.discard(slot.text)
 
-    def kept_step(self, slot: str, codec: Codec[Any]) -> list[Any]:
+    def kept_step(self, slot: Slot, codec: Codec[Any]) -> list[Any]:
         """`[result]` where a step is done, otherwise nothing."""
-        kept = self.kept()
-        if "step:" + slot not in kept:
+        kept, text = self.kept(), slot.text
+        if text not in kept:
             return []
-        return [codec.decode(kept["step:" + slot], path=f"step {slot!r}", node=self._header["node"])]
+        return [codec.decode(kept[text], path=f"step {slot.label!r}", node=self._header["node"])]
 
-    async def keep_step(self, slot: str, value: Any, codec: Codec[Any]) -> Any:
+    async def keep_step(self, slot: Slot, value: Any, codec: Codec[Any]) -> Any:
         """Keep the result of a step; returns it as the next attempt would get it."""
-        plain = self.encode(value, f"step {slot!r}", codec)
-        await self.record(events.StepCompleted, step=slot, value=plain)
-        return codec.decode(plain, path=f"step {slot!r}", node=self._header["node"])
+        path = f"step {slot.label!r}"
+        plain = self.encode(value, path, codec)
+        await self.record(events.StepCompleted, step=slot.label, value=plain)
+        return codec.decode(plain, path=path, node=self._header["node"])
 
     async def record(self, kind: type[NodeEvent], **fields: Any) -> None:
         """Record something about this attempt; returns when it is durable, as far as the run waits for that."""
@@ -192,12 +193,12 @@ class Work:
         return codec.encode(value, path=path, node=self._header["node"])
 
     @contextmanager
-    def step(self, slot: str) -> Iterator[None]:
+    def step(self, slot: Slot) -> Iterator[None]:
         """While a step is under way, the attempt does not unwind for a wait beside it. One that raised may be called again."""
         self._require_current()
         task = asyncio.current_task()
         outer = self._in_step.get(task)
-        self._in_step[task] = slot
+        self._in_step[task] = slot.label
         self._steps += 1
         self._adopt()
         try:
@@ -272,17 +273,19 @@ class Work:
             "outside of steps, and give what came to the step."
         )
 
-    def warn_of_unused_answers(self, slot: str) -> None:
-        """A question whose words vary from attempt to attempt is asked for ever: what was answered belongs to other words."""
-        unused = [kept for kept in self.kept() if kept.startswith("ask:") and kept not in self._used]
+    def warn_of_unused_answers(self, slot: Slot) -> None:
+        """Warn where this question is new although an answer is not used: one whose words vary from attempt to attempt is
+        asked for ever.
+        """
+        unused = labels("ask", (kept for kept in self.kept() if kept not in self._used))
         if unused:
             _log.warning(
                 "run %r, node %r: it asks %r, and the answer to %r is not used. If that is the same question in other words, "
                 "give it a key=…, or make its words in a step.",
                 self._run_id,
                 self._header["node"],
-                slot.removeprefix("ask:"),
-                unused[0].removeprefix("ask:"),
+                slot.label,
+                unused[0],
             )
 
     def promised(self, coroutine: Coroutine[Any, Any, Any], told: str) -> None:

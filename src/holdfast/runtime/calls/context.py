@@ -22,6 +22,7 @@ import msgspec
 from holdfast.core import answers, events
 from holdfast.core.codec import Codec
 from holdfast.core.run_state import wait_key
+from holdfast.core.slots import CHECKPOINT, Slot
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import CodecError, ContextError, WaitTimeout
 from holdfast.runtime.calls.attempt import Work
@@ -84,7 +85,7 @@ class _Told:
     def last_checkpoint(self) -> Any:
         """What an earlier attempt (or this one) last gave to `checkpoint`; None where there is nothing."""
         kept = self._work.kept()
-        return _ANY.decode(kept["checkpoint"]) if "checkpoint" in kept else None
+        return _ANY.decode(kept[CHECKPOINT]) if CHECKPOINT in kept else None
 
     @property
     def artifacts(self) -> Artifacts:
@@ -213,11 +214,12 @@ class Context(_Told):
     async def sleep(self, seconds: float, *, key: Any = None) -> None:
         """Wait. The time is set once; neither a crash nor a restart begins it anew. `key`: by default, the how-manieth it is."""
         self._require_time(f"ctx.sleep({seconds!r})", seconds)
-        slot = self._wait_slot("sleep", "", key)
+        self._work.refuse_waits("ctx.sleep")
+        slot = self._claimed(Slot.sleep(self._work.number("sleep") if key is None else key))
         if self._is_new(slot):
             until = self._work.now() + seconds
-            await self._work.record(events.TimerSet, slot=slot, until=until)
-        await self._work.until_kept(slot)
+            await self._work.record(events.TimerSet, slot=slot.text, until=until)
+        await self._work.until_kept(slot.text)
 
     @_to_be_awaited
     async def wait_for(
@@ -230,11 +232,13 @@ class Context(_Told):
             raise ContextError(f"node {self.node!r}: {signal!r} is no name of a signal")
         if timeout is not None:
             self._require_time(f"ctx.wait_for({signal!r}, timeout={timeout!r})", timeout)
-        slot = self._wait_slot("signal", signal, key)
+        self._work.refuse_waits("ctx.wait_for")
+        number = self._work.number(f"signal:{signal}") if key is None else key
+        slot = self._claimed(Slot.signal(signal, number))
         if self._is_new(slot):
             until = None if timeout is None else self._work.now() + timeout
-            await self._work.record(events.SignalAwaited, slot=slot, name=signal, until=until)
-        came = await self._work.until_kept(slot)
+            await self._work.record(events.SignalAwaited, slot=slot.text, name=signal, until=until)
+        came = await self._work.until_kept(slot.text)
         if not came:
             raise WaitTimeout(
                 f"node {self.node!r}: the signal {signal!r} did not come in {timeout:g} s. "
@@ -273,21 +277,22 @@ class Context(_Told):
             )
         if timeout is not None:
             self._require_time(f"ctx.ask({question!r}, timeout={timeout!r})", timeout)
-        slot = self._wait_slot("ask", question, question if key is None else key)
+        self._work.refuse_waits("ctx.ask")
+        slot = self._claimed(Slot.ask(question if key is None else key))
         if self._is_new(slot):
             self._work.warn_of_unused_answers(slot)
             await self._work.record(
                 events.QuestionAsked,
-                key=wait_key(self.node, self.iteration, self.execution, self.item, slot),
+                key=wait_key(self.node, self.iteration, self.execution, self.item, slot.text),
                 text=question,
                 options=list(options),
                 about="ask",
                 answer_schema=answers.schema_of(schema, graph=self.flow) if schema is not None else {},
-                slot=slot,
+                slot=slot.text,
                 until=None if timeout is None else self._work.now() + timeout,
                 on_timeout=on_timeout,
             )
-        came = await self._work.until_kept(slot)
+        came = await self._work.until_kept(slot.text)
         if not came:
             raise WaitTimeout(
                 f"node {self.node!r}: nobody answered {question!r} in {timeout:g} s. retry(…, fresh=True) (--fresh) asks anew"
@@ -301,15 +306,15 @@ class Context(_Told):
                 f"node {self.node!r}: {told} is no time to wait; give seconds from 0 to ten years"
             )
 
-    def _wait_slot(self, what: str, of: str, key: Any) -> str:
-        self._work.refuse_waits({"sleep": "ctx.sleep", "signal": "ctx.wait_for", "ask": "ctx.ask"}[what])
-        named = f"{what}:{of}" if of and what == "signal" else what
-        slot = f"{named}:{self._work.number(named) if key is None else key}"
-        self._work.claim(slot, f"the wait {slot!r}")
+    def _claimed(self, slot: Slot) -> Slot:
+        """The slot of a wait, taken for this attempt."""
+        text = slot.text
+        self._work.claim(text, f"the wait {text!r}")
         return slot
 
-    def _is_new(self, slot: str) -> bool:
-        return not self._work.is_waiting(slot) and slot not in self._work.kept()
+    def _is_new(self, slot: Slot) -> bool:
+        text = slot.text
+        return not self._work.is_waiting(text) and text not in self._work.kept()
 
 
 class BlockingContext(_Told):

@@ -19,6 +19,7 @@ import msgspec
 from holdfast.core import events
 from holdfast.core.events import NodeEvent
 from holdfast.core.run_state import NODE_LEVEL, NodeState
+from holdfast.core.slots import CHECKPOINT, step_text
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
 from holdfast.runtime.calls.attempt import Work
@@ -107,9 +108,9 @@ class DistantWork(Work):
     async def record(self, kind: type[NodeEvent], **fields: Any) -> None:
         self._ask("record", {"kind": kind.__name__, "fields": fields})
         if kind is events.StepCompleted:
-            self.kept()["step:" + fields["step"]] = fields["value"]
+            self.kept()[step_text(fields["step"])] = fields["value"]
         elif kind is events.NodeCheckpointed:
-            self.kept()["checkpoint"] = fields["value"]
+            self.kept()[CHECKPOINT] = fields["value"]
 
     def now(self) -> float:
         return float(self._ask("now", {}))
