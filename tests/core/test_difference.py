@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.core.definition import END, START, Definition, NodeOptions, QuestionOptions
+from holdfast.core.definition import END, START, Definition, Edge, NodeOptions, QuestionOptions
 from holdfast.core.difference import compatible, difference, fingerprint
 
 REVIEW = Definition(
@@ -15,7 +15,7 @@ REVIEW = Definition(
         "check": NodeOptions(),
         "publish": NodeOptions(idempotent=False, on_interrupt="ask"),
     },
-    edges=[(START, "write"), ("write", "check"), ("publish", END)],
+    edges=[Edge(START, "write"), Edge("write", "check"), Edge("publish", END)],
     branches={"check": ["publish", "write"]},
     state={"draft": "set", "notes": "append"},
 )
@@ -31,9 +31,10 @@ def with_options(node, **options):
 
 def with_node_before(new, target):
     """REVIEW with a node on the edge that leads to `target`."""
-    source = next(source for source, to in REVIEW.edges if to == target)
-    edges = [edge for edge in REVIEW.edges if edge[1] != target]
-    return changed(nodes={**REVIEW.nodes, new: NodeOptions()}, edges=[*edges, (source, new), (new, target)])
+    source = next(edge.source for edge in REVIEW.edges if edge.target == target)
+    edges = [edge for edge in REVIEW.edges if edge.target != target]
+    nodes = {**REVIEW.nodes, new: NodeOptions()}
+    return changed(nodes=nodes, edges=[*edges, Edge(source, new), Edge(new, target)])
 
 
 def renamed(old, new):
@@ -42,7 +43,7 @@ def renamed(old, new):
 
     return changed(
         nodes={now(name): options for name, options in REVIEW.nodes.items()},
-        edges=[(now(source), now(target)) for source, target in REVIEW.edges],
+        edges=[Edge(now(edge.source), now(edge.target)) for edge in REVIEW.edges],
         branches={
             now(source): [now(target) for target in targets] for source, targets in REVIEW.branches.items()
         },
@@ -88,13 +89,13 @@ RESHAPED = {
     "its time": asking(timeout_s=61),
     "its way out": asking(on_timeout="wait"),
     "a node": with_node_before("polish", "check"),
-    "an edge": changed(edges=[*REVIEW.edges, ("write", END)]),
+    "an edge": changed(edges=[*REVIEW.edges, Edge("write", END)]),
     "no edge": changed(edges=REVIEW.edges[:-1]),
     "a target": changed(branches={"check": ["publish", "write", END]}),
     "no target": changed(branches={"check": ["publish"]}),
     "another order of targets": changed(branches={"check": ["write", "publish"]}),
     "an edge instead of a branch": changed(
-        branches={}, edges=[*REVIEW.edges, ("check", "publish"), ("check", "write")]
+        branches={}, edges=[*REVIEW.edges, Edge("check", "publish"), Edge("check", "write")]
     ),
 }
 ALL = {**TUNED, **RESHAPED}
@@ -163,7 +164,7 @@ def test_the_order_of_nodes_counts_where_a_layer_merges_by_it():
 
 
 def test_the_order_of_edges_from_one_node_counts():
-    forked = changed(edges=[*REVIEW.edges, (START, "check")])
+    forked = changed(edges=[*REVIEW.edges, Edge(START, "check")])
     turned = msgspec.structs.replace(forked, edges=forked.edges[::-1])
     assert fingerprint(turned) != fingerprint(forked)
     assert difference(forked, turned).lines() == ["~ order of edges from START"]
@@ -244,7 +245,7 @@ def test_two_nodes_can_change_names():
             "write": REVIEW.nodes["check"],
             "publish": REVIEW.nodes["publish"],
         },
-        edges=[(START, "check"), ("check", "write"), ("publish", END)],
+        edges=[Edge(START, "check"), Edge("check", "write"), Edge("publish", END)],
         branches={"write": ["publish", "check"]},
     )
     rename = {"write": "check", "check": "write"}

@@ -12,14 +12,14 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.definition import END, START, Definition, NodeOptions
+from holdfast.core.definition import END, START, Definition, Edge, NodeOptions
 from holdfast.core.drawing import MARKS, mermaid, terminal
 from holdfast.core.validate import problems
 
 
 def flow(nodes, *chains, branches=None, **options):
     """`flow("a b", "START a b END", b=NodeOptions(each=True))`: nodes, chains of plain edges, options."""
-    edges = [edge for chain in map(str.split, chains) for edge in pairwise(chain)]
+    edges = [Edge(*pair) for chain in map(str.split, chains) for pair in pairwise(chain)]
     definition = Definition(
         name="flow",
         nodes={name: options.get(name, NodeOptions()) for name in nodes.split()},
@@ -370,7 +370,7 @@ def test_no_name_breaks_out_of_its_label(name):
     """Names are checked when a graph is built; a definition read from a store has only its word for it."""
 
     def lines(node):
-        one = Definition(name="flow", nodes={node: NodeOptions()}, edges=[(START, node), (node, END)])
+        one = Definition(name="flow", nodes={node: NodeOptions()}, edges=[Edge(START, node), Edge(node, END)])
         return mermaid(one, {node: "completed"}).split("\n")
 
     *before, label, end, first, last, colours, members = lines(name)
@@ -393,16 +393,16 @@ def flows(draw):
         )
     )
     names = [name for name in names if name not in (START, END)] or ["only"]
-    edges, branches = {(START, names[0]): None}, {}
+    edges, branches = {Edge(START, names[0]): None}, {}
     for number, name in enumerate(names):
         for before in draw(st.sets(st.integers(0, number - 1), min_size=1, max_size=3)) if number else ():
             if draw(st.booleans()):
-                edges[names[before], name] = None
+                edges[Edge(names[before], name)] = None
             else:
                 branches.setdefault(names[before], []).append(name)
     for number, name in enumerate(names):
-        if not any(source == name for source, _ in edges) and name not in branches:
-            edges[name, END] = None
+        if not any(edge.source == name for edge in edges) and name not in branches:
+            edges[Edge(name, END)] = None
         if draw(st.integers(0, 3)) == 0:
             branches.setdefault(name, []).append(names[draw(st.integers(0, number))])
     nodes = {name: NodeOptions(each=draw(st.booleans())) for name in names}

@@ -10,7 +10,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from holdfast.core.definition import END, START, Definition, NodeOptions, QuestionOptions
+from holdfast.core.definition import END, START, Definition, Edge, NodeOptions, QuestionOptions
 from holdfast.core.graph import Graph
 from holdfast.core.validate import NODE_ID, RUN_ID, node_problems, problems, upgrade_problems
 from holdfast.errors import GraphError
@@ -18,7 +18,7 @@ from holdfast.errors import GraphError
 
 def flow(nodes, *chains, branches=None, **settings):
     """`flow("a b", "START a b END")`: nodes, and chains of plain edges."""
-    edges = [edge for chain in map(str.split, chains) for edge in pairwise(chain)]
+    edges = [Edge(*pair) for chain in map(str.split, chains) for pair in pairwise(chain)]
     options = {name: NodeOptions() for name in nodes.split()}
     return Definition(
         **{"name": "flow", "nodes": options, "edges": edges, "branches": branches or {}, **settings}
@@ -205,9 +205,9 @@ def test_all_problems_come_at_once_and_in_the_same_order_each_time():
 def test_ten_thousand_nodes_are_checked_well_within_a_second():
     names = [f"n{number}" for number in range(10_000)]
     chain = flow(" ".join(names), " ".join([START, *names, END]))
-    tangled = [*chain.edges, *((f"n{5_000 + k}", f"n{5_000 - k}") for k in range(1, 5_000))]
-    cut = [edge for edge in chain.edges if edge[0] != "n5000"] + [
-        (f"zzz{number}", "n3") for number in range(500)
+    tangled = [*chain.edges, *(Edge(f"n{5_000 + k}", f"n{5_000 - k}") for k in range(1, 5_000))]
+    cut = [edge for edge in chain.edges if edge.source != "n5000"] + [
+        Edge(f"zzz{number}", "n3") for number in range(500)
     ]
     begun = time.process_time()
     assert problems(chain) == []

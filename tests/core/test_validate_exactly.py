@@ -8,12 +8,12 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.core.definition import END, START, Definition, NodeOptions
+from holdfast.core.definition import END, START, Definition, Edge, NodeOptions
 from holdfast.core.validate import node_problems, problems, upgrade_problems
 
 
 def flow(nodes, *chains, branches=None):
-    edges = [edge for chain in map(str.split, chains) for edge in pairwise(chain)]
+    edges = [Edge(*pair) for chain in map(str.split, chains) for pair in pairwise(chain)]
     options = {name: NodeOptions() for name in nodes.split()}
     return Definition(name="flow", nodes=options, edges=edges, branches=branches or {})
 

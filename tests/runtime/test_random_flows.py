@@ -47,7 +47,7 @@ class Account:
     """
 
     def __init__(self, definition: Definition) -> None:
-        self.arrows = [arrow for arrow in definition.arrows() if arrow[1] != END]
+        self.arrows = [(arrow.source, arrow.target) for arrow in definition.arrows() if arrow.target != END]
         self.back: set[tuple[str, str]] = set()
         self._walk(START, _onward_of(self.arrows), [START], set())
         self.forward = [arrow for arrow in self.arrows if arrow not in self.back]

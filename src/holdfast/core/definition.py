@@ -53,12 +53,21 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return self.approve is not None or self.question is not None
 
 
+class Edge(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A way from one node to the next. Stored as the pair `[source, target]`, without the names of its fields: another
+    field would move the stored bytes of every definition.
+    """
+
+    source: str
+    target: str
+
+
 class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Nodes, edges and options of a flow, in the order they were declared."""
 
     name: str
     nodes: dict[str, NodeOptions]
-    edges: list[tuple[str, str]] = []
+    edges: list[Edge] = []
     """Plain edges; `START` and `END` are the two ends."""
     branches: dict[str, list[str]] = {}
     """Source of a branch -> its declared targets."""
@@ -69,7 +78,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: dict[str, str] = {}
     """Declared fields of the state -> how updates are merged: `set append merge add` or a custom reducer's name."""
 
-    def arrows(self) -> list[tuple[str, str]]:
+    def arrows(self) -> list[Edge]:
         """Every way the run can go from one node to the next, once each, in the order of declaration."""
-        branched = [(source, target) for source, targets in self.branches.items() for target in targets]
+        branched = [Edge(source, target) for source, targets in self.branches.items() for target in targets]
         return list(dict.fromkeys([*self.edges, *branched]))

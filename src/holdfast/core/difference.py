@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.definition import END, START, Definition, NodeOptions
+from holdfast.core.definition import END, START, Definition, Edge, NodeOptions
 from holdfast.errors import did_you_mean
 
-T = TypeVar("T", str, tuple[str, str])
+T = TypeVar("T", str, Edge)
 
 _STRUCTURAL_OPTIONS = frozenset({"join", "each"})
 _STRUCTURAL_SETTINGS = frozenset({"name", "schedule"})
@@ -78,8 +78,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     renamed: list[tuple[str, str]] = []
     nodes_added: list[str] = []
     nodes_removed: list[str] = []
-    edges_added: list[tuple[str, str]] = []
-    edges_removed: list[tuple[str, str]] = []
+    edges_added: list[Edge] = []
+    edges_removed: list[Edge] = []
     branches: list[BranchChanged] = []
     reordered: list[str] = []
     """What stands in another order now, where order means something."""
@@ -110,8 +110,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         yield from (f'~ node "{old}" is now "{new}"' for old, new in self.renamed)
         yield from (f'- node "{name}"' for name in self.nodes_removed)
         yield from (f'+ node "{name}"' for name in self.nodes_added)
-        yield from (f"- edge {source} -> {target}" for source, target in self.edges_removed)
-        yield from (f"+ edge {source} -> {target}" for source, target in self.edges_added)
+        yield from (f"- edge {edge.source} -> {edge.target}" for edge in self.edges_removed)
+        yield from (f"+ edge {edge.source} -> {edge.target}" for edge in self.edges_added)
         for branch in self.branches:
             yield from (f"- branch {branch.source} -> {target}" for target in branch.removed)
             yield from (f"+ branch {branch.source} -> {target}" for target in branch.added)
@@ -256,9 +256,8 @@ def _overtaken_refusals(
 
 def _reached(definition: Definition, names: Iterable[str], *, backwards: bool) -> dict[str, str]:
     """What can be reached from these nodes along the arrows, or against them -> the one it was reached from."""
-    steps = _by_source(
-        (target, source) if backwards else (source, target) for source, target in definition.arrows()
-    )
+    arrows = definition.arrows()
+    steps = _by_source([Edge(arrow.target, arrow.source) for arrow in arrows] if backwards else arrows)
     found = {name: name for name in names}
     waiting = list(found)
     for name in waiting:  # grows while it is walked
@@ -299,7 +298,7 @@ def _renamed(definition: Definition, rename: Mapping[str, str]) -> Definition:
     return msgspec.structs.replace(
         definition,
         nodes={now(name): options for name, options in definition.nodes.items()},
-        edges=[(now(source), now(target)) for source, target in definition.edges],
+        edges=[Edge(now(edge.source), now(edge.target)) for edge in definition.edges],
         branches={
             now(source): [now(target) for target in targets]
             for source, targets in definition.branches.items()
@@ -349,10 +348,10 @@ def _missing(those: list[T], known: list[T]) -> list[T]:
     return [one for one in those if one not in others]
 
 
-def _by_source(arrows: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def _by_source(arrows: Iterable[Edge]) -> dict[str, list[str]]:
     targets: dict[str, list[str]] = {}
-    for source, target in arrows:
-        targets.setdefault(source, []).append(target)
+    for arrow in arrows:
+        targets.setdefault(arrow.source, []).append(arrow.target)
     return targets
 
 

@@ -151,11 +151,10 @@ class _Shape:
         self.back: dict[str, list[str]] = {name: [] for name in definition.nodes}
         self.branches = definition.branches
         for arrow in definition.arrows():
-            source, target = arrow
-            if arrow in back:
-                self.back[source].append(target)
+            if (arrow.source, arrow.target) in back:
+                self.back[arrow.source].append(arrow.target)
             else:
-                self.onward[source].append(_Way(target, arrow not in plain))
+                self.onward[arrow.source].append(_Way(arrow.target, arrow not in plain))
 
     def waiting(self) -> dict[str, int]:
         """How many arrows each node has to wait for before it can be drawn below all it comes from."""

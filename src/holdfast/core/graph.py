@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.core import answers, difference, validate
 from holdfast.core.codec import Codec
-from holdfast.core.definition import END, START, Definition, NodeOptions, QuestionOptions
+from holdfast.core.definition import END, START, Definition, Edge, NodeOptions, QuestionOptions
 from holdfast.core.state import StateType
 from holdfast.core.topology import Topology
 from holdfast.errors import GraphError, did_you_mean
@@ -105,7 +105,7 @@ class Graph(Generic[S]):
         self.upgrades = dict(upgrades or {})
         self.validate_resume = validate_resume
         self._nodes: dict[str, Node] = {}
-        self._edges: dict[tuple[str, str], None] = {}
+        self._edges: dict[Edge, None] = {}
         self._branches: list[Branch] = []
         self._problems: list[str] = []
 
@@ -280,9 +280,11 @@ class Graph(Generic[S]):
 
     def edge(self, source: str | NodeFn, target: str | NodeFn) -> Graph[S]:
         """Add a plain edge: when `source` completes, the run goes on to `target`."""
-        edge = (_name(source), _name(target))
+        edge = Edge(_name(source), _name(target))
         if edge in self._edges:
-            self._problems.append(f"the edge from {edge[0]!r} to {edge[1]!r} was added twice; remove one")
+            self._problems.append(
+                f"the edge from {edge.source!r} to {edge.target!r} was added twice; remove one"
+            )
         else:
             self._edges[edge] = None
         return self
@@ -388,8 +390,8 @@ class Flow(Generic[S]):
             name: Codec.of(_item_type(node.fn)) for name, node in nodes.items() if node.each is not None
         }
         self.plain_routes: dict[str, tuple[str, ...]] = dict.fromkeys((START, *nodes), ())
-        for source, target in definition.edges:
-            self.plain_routes[source] += (target,)
+        for edge in definition.edges:
+            self.plain_routes[edge.source] += (edge.target,)
 
     @property
     def name(self) -> str:

@@ -36,6 +36,7 @@ class Topology(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     index: dict[str, int]
     back_edges: frozenset[tuple[str, str]]
+    """As pairs of source and target, which `Readiness` looks up for every completion."""
     loops: tuple[Loop, ...]
     ancestors: tuple[int, ...]
     """By forward edges, without the node itself."""
@@ -52,7 +53,7 @@ class Topology(msgspec.Struct, frozen=True):
         """Work out the shape of a valid definition."""
         names = tuple(definition.nodes)
         index = {name: number for number, name in enumerate(names)}
-        arrows = [arrow for arrow in definition.arrows() if arrow[1] != END]
+        arrows = [(arrow.source, arrow.target) for arrow in definition.arrows() if arrow.target != END]
         back = _back_edges(arrows)
         forward = [arrow for arrow in arrows if arrow not in back]
         order = _topological(forward)

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
-from holdfast.core.definition import END, START, Definition, NodeOptions, QuestionOptions
+from holdfast.core.definition import END, START, Definition, Edge, NodeOptions, QuestionOptions
 from holdfast.errors import did_you_mean
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -45,21 +45,21 @@ def problems(definition: Definition) -> list[str]:
     names = _Names(nodes)
     edges = [*_sound_edges(definition, names, found)]
     arrows = [*edges, *_sound_branches(definition, names, found)]
-    if not any(names.is_start(source) and target not in (START, END) for source, target in definition.edges):
+    if not any(names.is_start(edge.source) and edge.target not in (START, END) for edge in definition.edges):
         found.append(f"nothing leads from START into the graph; add .edge(START, {nodes[0]!r})")
     found += [
-        f"node {source!r} leads to itself by a plain edge and would never end; use a branch: "
-        f".branch({source!r}, router, to=[{source!r}, …])"
-        for source, target in edges
-        if source == target
+        f"node {edge.source!r} leads to itself by a plain edge and would never end; use a branch: "
+        f".branch({edge.source!r}, router, to=[{edge.source!r}, …])"
+        for edge in edges
+        if edge.source == edge.target
     ]
-    loops = _plain_loops(nodes, _successors(nodes, (edge for edge in edges if edge[0] != edge[1])))
+    loops = _plain_loops(nodes, _successors(nodes, (edge for edge in edges if edge.source != edge.target)))
     found += [
         f"the loop {' -> '.join(_shortened([*loop, loop[0]]))} is made of plain edges only and can never end; "
         f"let one of its nodes leave by a branch instead of an edge"
         for loop in loops
     ]
-    endless = {source for source, target in edges if source == target}.union(*loops)
+    endless = {edge.source for edge in edges if edge.source == edge.target}.union(*loops)
     return [*found, *_reach_problems(nodes, arrows, endless)]
 
 
@@ -225,9 +225,10 @@ class _Names:
         return near[0] if near else None
 
 
-def _sound_edges(definition: Definition, names: _Names, found: list[str]) -> Iterator[tuple[str, str]]:
+def _sound_edges(definition: Definition, names: _Names, found: list[str]) -> Iterator[Edge]:
     """The plain edges that can be followed; what is wrong with the others goes to `found`."""
-    for source, target in definition.edges:
+    for edge in definition.edges:
+        source, target = edge.source, edge.target
         where = f"edge from {source!r} to {target!r}"
         if target == START:
             found.append(f"the {where} leads into START, where only runs begin; lead it to the first node")
@@ -237,10 +238,12 @@ def _sound_edges(definition: Definition, names: _Names, found: list[str]) -> Ite
             found.append(f"the {where} goes past every node; remove it")
         else:
             begin = START if source == START else names.meant(source, end=START, where=where, found=found)
-            yield begin, (END if target == END else names.meant(target, end=END, where=where, found=found))
+            yield Edge(
+                begin, END if target == END else names.meant(target, end=END, where=where, found=found)
+            )
 
 
-def _sound_branches(definition: Definition, names: _Names, found: list[str]) -> Iterator[tuple[str, str]]:
+def _sound_branches(definition: Definition, names: _Names, found: list[str]) -> Iterator[Edge]:
     """The arrows of branches that can be followed; what is wrong with the others goes to `found`."""
     for source, targets in definition.branches.items():
         where = f"branch from {source!r}"
@@ -250,12 +253,12 @@ def _sound_branches(definition: Definition, names: _Names, found: list[str]) -> 
         begin = names.meant(source, end=START, where=where, found=found)
         if not targets:
             found.append(f"the {where} has no targets; list every node it may choose: to=['…', END]")
-            yield begin, END
+            yield Edge(begin, END)
             continue
         whole = "".join(targets)
         if whole in names.nodes and len(whole) == len(targets) > 1:  # to="publish" instead of to=["publish"]
             found.append(f"the {where} takes the letters of {whole!r} for its targets; write to=[{whole!r}]")
-            yield begin, whole
+            yield Edge(begin, whole)
             continue
         for target, count in Counter(targets).items():
             if count > 1:
@@ -265,21 +268,20 @@ def _sound_branches(definition: Definition, names: _Names, found: list[str]) -> 
                     f"the {where} leads into START, where only runs begin; lead it to the first node"
                 )
             else:
-                yield (
-                    begin,
-                    (END if target == END else names.meant(target, end=END, where=where, found=found)),
+                yield Edge(
+                    begin, END if target == END else names.meant(target, end=END, where=where, found=found)
                 )
 
 
 # --- loops and reach ---------------------------------------------------------------------------------
 
 
-def _successors(nodes: Iterable[str], arrows: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def _successors(nodes: Iterable[str], arrows: Iterable[Edge]) -> dict[str, list[str]]:
     """Where the arrows lead, by source; the two ends are left out."""
     successors: dict[str, list[str]] = {name: [] for name in nodes}
-    for source, target in arrows:
-        if source in successors and target in successors:
-            successors[source].append(target)
+    for arrow in arrows:
+        if arrow.source in successors and arrow.target in successors:
+            successors[arrow.source].append(arrow.target)
     return successors
 
 
@@ -310,21 +312,19 @@ def _plain_loops(nodes: Iterable[str], successors: Mapping[str, list[str]]) -> l
     return loops
 
 
-def _reach_problems(
-    nodes: list[str], arrows: list[tuple[str, str]], endless: Collection[str]
-) -> Iterator[str]:
+def _reach_problems(nodes: list[str], arrows: list[Edge], endless: Collection[str]) -> Iterator[str]:
     """Nodes that no run reaches, and nodes from which no run ends. `endless` loops are known already."""
     onward = _successors(nodes, arrows)
-    back = _successors(nodes, ((target, source) for source, target in arrows))
-    entries = dict.fromkeys(target for source, target in arrows if source == START and target != END)
+    back = _successors(nodes, (Edge(arrow.target, arrow.source) for arrow in arrows))
+    entries = dict.fromkeys(arrow.target for arrow in arrows if arrow.source == START and arrow.target != END)
     if entries:
         for group in _cut_off(nodes, onward, back, entries):
             yield (
                 f"{_group(group)} cannot be reached from START; add an edge or a branch that leads to {group[0]!r}, "
                 f"or remove {'it' if len(group) == 1 else 'them'}"
             )
-    exits = dict.fromkeys(source for source, target in arrows if target == END and source != START)
-    sources = {source for source, _ in arrows}
+    exits = dict.fromkeys(arrow.source for arrow in arrows if arrow.target == END and arrow.source != START)
+    sources = {arrow.source for arrow in arrows}
     for group in _cut_off(nodes, back, onward, [*exits, *endless]):
         if group[0] not in sources:
             yield f"nothing leads on from {_group(group)}; add .edge({group[0]!r}, END)"

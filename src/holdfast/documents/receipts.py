@@ -22,7 +22,7 @@ from typing import Any, ClassVar, TypeAlias
 import msgspec
 
 from holdfast.core import events
-from holdfast.core.definition import Definition
+from holdfast.core.definition import Definition, Edge
 from holdfast.core.events import CHECKPOINTS, Changes, Failure, NodeEvent, Stored
 from holdfast.documents import run_folder
 from holdfast.documents.run_folder import ARTIFACTS, HANDOFFS, RECEIPTS, RUN_FILE
@@ -548,7 +548,7 @@ class Book:
         branched = definition is not None and target in definition.branches.get(name, ())
         return (
             "branch"
-            if branched and definition is not None and (name, target) not in definition.edges
+            if branched and definition is not None and Edge(name, target) not in definition.edges
             else "edge"
         )
 

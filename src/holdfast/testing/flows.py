@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from holdfast.core.definition import END, START, Definition, NodeOptions, QuestionOptions
+from holdfast.core.definition import END, START, Definition, Edge, NodeOptions, QuestionOptions
 from holdfast.core.graph import Flow, Graph
 from holdfast.core.state import add, append, merge
 from holdfast.runtime.calls.context import Context
@@ -123,7 +123,7 @@ class Sketch:
         return Definition(
             name=self.name,
             nodes={name: self._options(name) for name in self.nodes},
-            edges=list(self.edges),
+            edges=[Edge(source, target) for source, target in self.edges],
             branches=branches,
             max_iterations=ITERATIONS_MAX,
         )
