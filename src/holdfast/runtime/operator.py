@@ -68,13 +68,13 @@ def skipped(
         return events.NodeSkipped(**header, changes=changes, **said)
     changes = outcomes.reduced(journal.flow, journal.state.values, name, changes)
     try:
-        routes = outcomes.route(journal.flow, name, journal.state.values, [changes])
+        route = outcomes.route(journal.flow, name, journal.state.values, [changes])
     except outcomes.RouterError as fault:
         raise ResumeRefused(
             journal.state.run_id,
             f"skipping {name!r} needs a route: {fault}. Give an update with which its router can decide.",
         ) from fault
-    return events.NodeSkipped(**header, changes=changes, routes=routes, **said)
+    return events.NodeSkipped(**header, changes=changes, routes=route.to, **said)
 
 
 def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:

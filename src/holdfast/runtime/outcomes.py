@@ -31,6 +31,14 @@ class LayerError(HoldfastError):
         super().__init__(message)
 
 
+class Route(msgspec.Struct, frozen=True, gc=False):
+    """Where the run goes from a node. Events store `to`; `why` is not stored yet."""
+
+    to: list[str]
+    why: dict[str, str] = {}
+    """Target -> the evidence for the way there. Plain edges and routers have none: only a guard on an edge will."""
+
+
 def visit_of(name: str, node: NodeState) -> dict[str, Any]:
     """The header of an event about the open visit of a node."""
     return {"node": name, "iteration": node.iteration, "execution": node.execution, "attempt": node.attempt}
@@ -108,7 +116,7 @@ def _finished(
         if items or changes.add or flow.state.validates:
             _refuse_misfit(flow, state.values, name, parts)
         try:
-            routes = route(flow, name, state.values, parts)
+            routes = route(flow, name, state.values, parts).to
         except RouterError as fault:
             unroutable = failures.describe(fault.__cause__ or fault, kind="partial")
     completion = events.NodeCompleted(
@@ -237,12 +245,12 @@ def _reduce(flow: Flow[Any], name: str, field: str, value: Any, operands: list[A
 # --- routes ------------------------------------------------------------------------------------------
 
 
-def route(flow: Flow[Any], name: str, values: Values, changes: Iterable[Changes] = ()) -> list[str]:
+def route(flow: Flow[Any], name: str, values: Values, changes: Iterable[Changes] = ()) -> Route:
     """Where the run goes from this node, given the state with these changes applied. Raises `RouterError`."""
     routes = list(flow.plain_routes[name])
     branch = flow.branches.get(name)
     if branch is None:
-        return routes
+        return Route(routes)
     after = dict(values)
     for part in changes:
         apply(after, part, always)
@@ -258,7 +266,7 @@ def route(flow: Flow[Any], name: str, values: Values, changes: Iterable[Changes]
             )
         if target not in routes:
             routes.append(target)
-    return routes
+    return Route(routes)
 
 
 def _listed(name: str, chosen: Any, targets: Sequence[str]) -> list[Any]:
@@ -270,9 +278,7 @@ def _listed(name: str, chosen: Any, targets: Sequence[str]) -> list[Any]:
     return sorted(chosen, key=list(targets).index) if set(chosen) <= set(targets) else list(chosen)
 
 
-def layer_merged(
-    flow: Flow[Any], state: RunState, nodes: Sequence[str]
-) -> tuple[Changes, dict[str, list[str]]]:
+def layer_merged(flow: Flow[Any], state: RunState, nodes: Sequence[str]) -> tuple[Changes, dict[str, Route]]:
     """What a layer changed beyond what its nodes recorded (results of custom reducers), and where each node leads."""
     after = dict(state.values)
     results: dict[str, Any] = {}
@@ -287,7 +293,7 @@ def layer_merged(
                 raise LayerError(name, f"merging raised {type(raised).__name__}: {raised}") from raised
             results.update(merged.set)
             after.update(merged.set)
-    routes: dict[str, list[str]] = {}
+    routes: dict[str, Route] = {}
     for name in nodes:
         try:
             routes[name] = route(flow, name, after)

@@ -124,7 +124,7 @@ def _list_items(journal: Journal, name: str) -> None:
 
 def _route(journal: Journal, name: str, header: dict[str, Any]) -> events.Event:
     try:
-        return events.NodeRouted(**header, routes=outcomes.route(journal.flow, name, journal.state.values))
+        return events.NodeRouted(**header, routes=outcomes.route(journal.flow, name, journal.state.values).to)
     except outcomes.RouterError as fault:
         return events.RoutingFailed(
             **header, failure=failures.describe(fault.__cause__ or fault, kind="partial")
@@ -141,7 +141,10 @@ def _complete_layer(journal: Journal, command: commands.CompleteLayer) -> None:
     else:
         journal.record(
             events.LayerCompleted(
-                layer=command.layer, nodes=list(command.nodes), changes=changes, routes=routes
+                layer=command.layer,
+                nodes=list(command.nodes),
+                changes=changes,
+                routes={name: route.to for name, route in routes.items()},
             )
         )
 
