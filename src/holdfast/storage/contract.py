@@ -120,6 +120,13 @@ class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     blobs: tuple[Blob, ...] = ()
     """What rows and snapshots refer to: durable before they are."""
 
+    @property
+    def has_extras(self) -> bool:
+        """Whether it writes more than its rows and the run row. Every store writes that in one function of its own, so a
+        new extra is a field, a line here, and a line in each of those.
+        """
+        return bool(self.snapshots or self.definition is not None or self.taken)
+
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """A run as the store lists it."""

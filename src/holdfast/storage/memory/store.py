@@ -108,15 +108,8 @@ class MemoryStore:
         run.head = _next(run.head if append.create is None else None, append)
         run.view = append.view
         run.rows.extend(append.rows)
-        for snapshot in append.snapshots:
-            there = run.snapshots.get(snapshot.seq)
-            if there is None or snapshot.base >= there.base:
-                run.snapshots[snapshot.seq] = snapshot
-        if append.definition is not None:
-            data.definitions.setdefault(append.view.fingerprint, append.definition)
-        for request in append.taken:
-            if data.waiting.pop((append.run_id, request), None) is not None:
-                data.taken.add((append.run_id, request))
+        if append.has_extras:
+            _write_extras(data, run, append)
         data.turned(append.run_id)
 
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
@@ -314,6 +307,19 @@ def _unfit(append: Append) -> CodecError | None:
     except (UnicodeEncodeError, OverflowError) as fault:
         return CodecError(f"cannot be stored: {fault}", path=f"run {append.run_id!r}")
     return None
+
+
+def _write_extras(data: Data, run: Run, append: Append) -> None:
+    """Write what an append has beside its rows and the run row."""
+    for snapshot in append.snapshots:
+        there = run.snapshots.get(snapshot.seq)
+        if there is None or snapshot.base >= there.base:
+            run.snapshots[snapshot.seq] = snapshot
+    if append.definition is not None:
+        data.definitions.setdefault(append.view.fingerprint, append.definition)
+    for request in append.taken:
+        if data.waiting.pop((append.run_id, request), None) is not None:
+            data.taken.add((append.run_id, request))
 
 
 def _next(head: Head | None, append: Append) -> Head:

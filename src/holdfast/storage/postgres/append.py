@@ -95,7 +95,7 @@ def _together(
 
 def _is_plain(append: Append) -> bool:
     """Whether an append is rows and a view behind a log that is there: what nearly every step of a run writes."""
-    if append.create is not None or append.snapshots or append.definition is not None or append.taken:
+    if append.create is not None or append.has_extras:
         return False
     seq = append.expected_seq
     for row in append.rows:
@@ -148,7 +148,8 @@ def _write(
         events = [(heads[append.run_id].key, *astuple(row)) for append in accepted for row in append.rows]
         transaction.do("write_events", *_columns(_EVENT, events))
         for append in accepted:
-            _write_beside(transaction, append, heads[append.run_id].key)
+            if append.has_extras:
+                _write_extras(transaction, append, heads[append.run_id].key)
         left = [
             heads[run_id].key
             for run_id in {append.run_id for append in accepted}
@@ -232,7 +233,8 @@ def _advance_runs(transaction: Transaction, accepted: list[Append], heads: dict[
         transaction.do("advance_runs", *_columns(_VIEW, rows))
 
 
-def _write_beside(transaction: Transaction, append: Append, run: int | None) -> None:
+def _write_extras(transaction: Transaction, append: Append, run: int | None) -> None:
+    """Write what an append has beside its rows and the run row."""
     for snapshot in append.snapshots:
         transaction.do("write_snapshot", run, snapshot.seq, snapshot.base, snapshot.digest, snapshot.body)
     if append.definition is not None:

@@ -135,8 +135,8 @@ class Appends:
         gathered.advance(run, status, append)
         self.offers = self.offers or append.release
         gathered.write(run, append)
-        if append.snapshots or append.definition is not None or append.taken:
-            self._write_beside(run, append)
+        if append.has_extras:
+            self._write_extras(run, append)
         return None
 
     def _collect_creation(
@@ -165,13 +165,13 @@ class Appends:
                 gathered.write(run, append)
                 if append.create is not None and append.create.labels:
                     labelled.append(run)
-                beside = append
+                extras = append
                 if append.view.fingerprint in defined:
-                    beside = msgspec.structs.replace(append, definition=None)
+                    extras = msgspec.structs.replace(append, definition=None)
                 elif append.definition is not None:
                     defined.add(append.view.fingerprint)
-                if beside.snapshots or beside.definition is not None or beside.taken:
-                    self._write_beside(run, beside)
+                if extras.has_extras:
+                    self._write_extras(run, extras)
             if labelled:
                 execute(_SQL["label_runs"], (batches.as_json(labelled),))
         if gathered.advances:
@@ -201,8 +201,8 @@ class Appends:
                 return verdict
             self._advance(run, status, append)
         rows.extend([(run, *astuple(row)) for row in append.rows])
-        if append.snapshots or append.definition is not None or append.taken:
-            self._write_beside(run, append)
+        if append.has_extras:
+            self._write_extras(run, append)
         return None
 
     def _create(self, append: Append, holder: int | None) -> int:
@@ -239,7 +239,8 @@ class Appends:
         self._cursor.executemany(_WRITE_EVENT, rows)
         rows.clear()
 
-    def _write_beside(self, run: int, append: Append) -> None:
+    def _write_extras(self, run: int, append: Append) -> None:
+        """Write what an append has beside its rows and the run row."""
         for snapshot in append.snapshots:
             self._cursor.execute(_SQL["write_snapshot"],
                                  (run, snapshot.seq, int(snapshot.base), snapshot.digest, snapshot.body))  # fmt: skip
