@@ -409,7 +409,7 @@ async def streams(state: Work) -> Any:
         (streams, {}, "ctx.emit"),
         (nodes.pid, {"memory_limit": 0}, "memory_limit=0 is no amount of memory"),
         (nodes.pid, {"memory_limit": 10, "executor": "thread"}, "add executor='process'"),
-        (nodes.pid, {"executor": "moon"}, "executor='moon' does not exist"),
+        (nodes.pid, {"executor": "the moon"}, "executor='the moon' cannot name an executor"),
     ],
 )
 def test_what_another_process_could_not_do_is_refused_when_the_graph_is_compiled(

@@ -10,6 +10,22 @@ START = "START"
 END = "END"
 
 
+class ExecutorTraits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a graph and an engine have to know about an executor. Neither of them compares names."""
+
+    here: bool
+    """It calls functions in the engine's own process. An `async def` is then called on the engine's event loop."""
+    by_name: bool = False
+    """It finds a function, and the type of the state, by import path: both have to be at the top of a module."""
+
+
+BUILT_IN_EXECUTORS: dict[str, ExecutorTraits] = {
+    "thread": ExecutorTraits(here=True),
+    "process": ExecutorTraits(here=False, by_name=True),
+}
+"""Every engine has these. Others are given to it by name, and are unknown when a graph is compiled."""
+
+
 class QuestionOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a question node asks, and what becomes of the answer."""
 
@@ -42,8 +58,10 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     safe_to_fail: bool = False
     crash_limit: int = 3
     """Crashes in a row, with nothing kept in between, after which the node is not tried again."""
-    executor: Literal["thread", "process"] = "thread"
-    """Where the function is called: in the engine's own process (an `async def` on its event loop), or in one of its own."""
+    executor: str = "thread"
+    """Where the function is called, by the name of an executor: in the engine's own process (`thread`; an `async def` on its
+    event loop), in one of its own (`process`), or by one that was given to the engine.
+    """
     memory_limit: int | None = None
     """Bytes of memory that the node's own process may have."""
 

@@ -17,7 +17,16 @@ import msgspec
 
 from holdfast.core import answers, difference, validate
 from holdfast.core.codec import Codec
-from holdfast.core.definition import END, START, Definition, Edge, NodeOptions, QuestionOptions
+from holdfast.core.definition import (
+    BUILT_IN_EXECUTORS,
+    END,
+    START,
+    Definition,
+    Edge,
+    ExecutorTraits,
+    NodeOptions,
+    QuestionOptions,
+)
 from holdfast.core.state import StateType
 from holdfast.core.topology import Topology
 from holdfast.errors import GraphError, did_you_mean
@@ -74,9 +83,7 @@ class Node(msgspec.Struct, frozen=True):
     @property
     def is_plain(self) -> bool:
         """Whether it is a coroutine function that wants the state and nothing else."""
-        return (
-            self.is_async and not (self.takes_context or self.streams) and self.options.executor == "thread"
-        )
+        return self.is_async and not (self.takes_context or self.streams)
 
 
 class Branch(msgspec.Struct, frozen=True):
@@ -130,7 +137,7 @@ class Graph(Generic[S]):
         agent: str = "engine",
         safe_to_fail: bool = False,
         crash_limit: int = 3,
-        executor: Literal["thread", "process"] = "thread",
+        executor: str = "thread",
         memory_limit: int | None = None,
     ) -> Callable[[F], F]: ...
 
@@ -151,7 +158,7 @@ class Graph(Generic[S]):
         agent: str = "engine",
         safe_to_fail: bool = False,
         crash_limit: int = 3,
-        executor: Literal["thread", "process"] = "thread",
+        executor: str = "thread",
         memory_limit: int | None = None,
     ) -> Any:
         """Add a node: `fn(state)` or `fn(state, ctx)`, `def` or `async def`; with `each`, `fn(item)` or
@@ -165,7 +172,8 @@ class Graph(Generic[S]):
         in a row, with nothing kept in between, is not tried again.
 
         `executor="process"` calls it in a process of its own, which is really killed when it times out or is cancelled;
-        one that dies, or needs more than `memory_limit` bytes, is a failure of the node and of nothing else.
+        one that dies, or needs more than `memory_limit` bytes, is a failure of the node and of nothing else. Any other name
+        is that of an executor that the engine is given: `Engine(executors={…})`.
 
         An `async def` that yields streams: what it yields are chunks, and the last thing, where that is a
         partial update or a whole state, is its result.
@@ -212,8 +220,9 @@ class Graph(Generic[S]):
             streams=_is(inspect.isasyncgenfunction, fn),
             asks=asks,
         )
-        if options.executor == "process":
-            self._problems.extend(_process_problems(name, fn, self.state.type))
+        built_in = BUILT_IN_EXECUTORS.get(str(options.executor))
+        if built_in is not None:
+            self._problems.extend(_call_problems(node, self.state.type, built_in))
         self._problems.extend(validate.node_problems(name, options, taken=name in self._nodes))
         self._nodes.setdefault(name, node)
 
@@ -438,20 +447,35 @@ def _use_problems(name: str, fn: Any, retry: Any, idempotent: Any, each: Any) ->
         yield f"node {name!r} has each={each!r}; give a function of the state that lists the items"
 
 
-def _process_problems(name: str, fn: Any, state: type[Any]) -> Iterator[str]:
-    """Another process imports the module of a function and of the state's type, and finds them there by their names."""
-    if _is(inspect.isasyncgenfunction, fn):
-        yield f"node {name!r} yields its chunks, which executor='process' does not take; return, and give them to ctx.emit(…)"
-    for what, found in (("its function", fn), ("the type of its state", state)):
+def executor_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> list[str]:
+    """Everything that keeps an executor with these traits from calling a node. For executors that an engine is given;
+    `Graph` asks for the built-in ones.
+    """
+    return [
+        *_call_problems(node, state, traits),
+        *validate.executor_problems(node.name, node.options, traits),
+    ]
+
+
+def _call_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> Iterator[str]:
+    """Another process gets no chunks across; by name, it imports the module of a function and of the state's type, and
+    finds them there.
+    """
+    name, executor = node.name, node.options.executor
+    if node.streams and not traits.here:
+        yield f"node {name!r} yields its chunks, which executor={executor!r} does not take; return, and give them to ctx.emit(…)"
+    if not traits.by_name:
+        return
+    for what, found in (("its function", node.fn), ("the type of its state", state)):
         named = str(getattr(found, "__qualname__", "<nothing>"))
         if "<" in named or inspect.ismethod(found):
             yield (
-                f"node {name!r} has executor='process', and another process cannot find {what} ({named}) by its name; "
+                f"node {name!r} has executor={executor!r}, and another process cannot find {what} ({named}) by its name; "
                 "define it at the top of a module, not as a lambda, a method of an object or inside a function"
             )
         elif _is_typed_in(found):
             yield (
-                f"node {name!r} has executor='process', and {what} ({named}) was typed in, where no other process finds it; "
+                f"node {name!r} has executor={executor!r}, and {what} ({named}) was typed in, where no other process finds it; "
                 "put it into a file"
             )
 

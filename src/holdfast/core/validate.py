@@ -19,7 +19,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
-from holdfast.core.definition import END, START, Definition, Edge, NodeOptions, QuestionOptions
+from holdfast.core.definition import (
+    BUILT_IN_EXECUTORS,
+    END,
+    START,
+    Definition,
+    Edge,
+    ExecutorTraits,
+    NodeOptions,
+    QuestionOptions,
+)
 from holdfast.errors import did_you_mean
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -29,7 +38,6 @@ FLOW_NAME = NODE_ID
 ITERATIONS_MAX = 1_000_000
 _SCHEDULES: tuple[str, ...] = get_args(get_type_hints(Definition)["schedule"])
 _JOINS: tuple[str, ...] = get_args(get_type_hints(NodeOptions)["join"])
-_EXECUTORS: tuple[str, ...] = get_args(get_type_hints(NodeOptions)["executor"])
 _INTERRUPTS: tuple[str, ...] = get_args(get_type_hints(NodeOptions)["on_interrupt"])
 _NAME_RULE = "1 to 128 letters, digits, '.', '_' or '-', and neither '.' nor '-' first"
 _COMPARISONS_MAX = 20_000  # a near name costs a comparison with every node; past this only the fault is named
@@ -144,7 +152,7 @@ def _option_problems(name: str, options: NodeOptions) -> Iterator[str]:
         )
     if not _is_whole(options.crash_limit) or options.crash_limit < 1:
         yield f"node {name!r}: crash_limit={options.crash_limit!r} lets it never run; use a whole number from 1 up"
-    yield from _executor_problems(name, options)
+    yield from executor_problems(name, options, BUILT_IN_EXECUTORS.get(str(options.executor)))
     if options.approve is not None and not (isinstance(options.approve, str) and options.approve.strip()):
         yield f"node {name!r}: approve={options.approve!r} asks nothing; give the question, such as approve='Publish?'"
     if not isinstance(options.agent, str) or not NODE_ID.fullmatch(options.agent):
@@ -153,13 +161,14 @@ def _option_problems(name: str, options: NodeOptions) -> Iterator[str]:
         yield from _question_problems(name, options.question)
 
 
-def _executor_problems(name: str, options: NodeOptions) -> Iterator[str]:
-    if options.executor not in _EXECUTORS:
-        yield f"node {name!r}: executor={options.executor!r} does not exist; use {_either(_EXECUTORS)}"
+def executor_problems(name: str, options: NodeOptions, traits: ExecutorTraits | None) -> Iterator[str]:
+    """What is wrong with the options that choose an executor. Without `traits` it is one that only an engine knows."""
+    if not isinstance(options.executor, str) or not NODE_ID.fullmatch(options.executor):
+        yield f"node {name!r}: executor={options.executor!r} cannot name an executor; use {_NAME_RULE}"
     limit = options.memory_limit
     if limit is not None and not (_is_whole(limit) and limit > 0):
         yield f"node {name!r}: memory_limit={limit!r} is no amount of memory; give bytes, such as 512 * 2**20"
-    elif limit is not None and options.executor == "thread":
+    elif limit is not None and traits is not None and traits.here:
         yield f"node {name!r}: memory_limit={limit!r} needs a process of its own; add executor='process'"
 
 

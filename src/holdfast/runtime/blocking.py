@@ -19,6 +19,7 @@ from holdfast.core.graph import Flow
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.views import AskedQuestion, EventView, Run
+from holdfast.runtime.calls.executors import Executor
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.engine import Edit, Engine
 from holdfast.runtime.settings import Durability
@@ -36,6 +37,7 @@ class Options(TypedDict, total=False):
     store: str | os.PathLike[str] | Store | None
     flows: Iterable[Flow[Any]] | Flow[Any]
     resources: Mapping[str, Any] | None
+    executors: Mapping[str, Executor] | None
     grace: float | None
     lease_ttl: float | None
     durability: Durability | None

@@ -41,6 +41,7 @@ from holdfast.reading import history
 from holdfast.reading.views import Run, run_view
 from holdfast.runtime import operator, questions, settings
 from holdfast.runtime.calls.body import Threads
+from holdfast.runtime.calls.executors import Executor, elsewhere, refuse_uncallable, registered
 from holdfast.runtime.calls.process.executor import executors_on
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.calls.streams import recover
@@ -101,6 +102,7 @@ class Engine(Working):
         *,
         flows: Iterable[Flow[Any]] | Flow[Any] = (),
         resources: Mapping[str, Any] | None = None,
+        executors: Mapping[str, Executor] | None = None,
         grace: float | None = None,
         lease_ttl: float | None = None,
         durability: settings.Durability | None = None,
@@ -114,8 +116,9 @@ class Engine(Working):
         luck: random.Random | None = None,
         inline: bool = False,
     ) -> None:
-        """`inline` calls plain functions and commits on the event loop itself; with `clock` and `luck` of its
-        own, a test then owns everything.
+        """`executors` call the nodes that name them (`@graph.node(executor="ray")`); the engine does not close them.
+        `inline` calls all functions and commits on the event loop itself; with `clock` and `luck` of its own, a test then
+        owns everything.
         """
         if store is not None and not isinstance(store, (str, os.PathLike)) and not hasattr(store, "append"):
             raise SettingError(f"store={store!r}: give a path, a URL, or an open store")
@@ -137,6 +140,8 @@ class Engine(Working):
                 "keep_checkpoints": keep_checkpoints,
             }
         )
+        self._inline = inline
+        self._executors = registered(executors or {})
         self.flows: dict[str, Flow[Any]] = {}
         for flow in flows if isinstance(flows, Iterable) else (flows,):
             self.add(flow)
@@ -144,7 +149,6 @@ class Engine(Working):
         self._resources = dict(resources or {})
         self._clock = clock or SystemClock()
         self._luck = luck or random.Random()  # noqa: S311 - jitter and ids, no secrets
-        self._inline = inline
         self._services: Services | None = None
         self._runners: dict[str, Runner | Asleep] = {}
         self._given_up: dict[str, int] = {}
@@ -173,6 +177,8 @@ class Engine(Working):
             raise SettingError(
                 f"two flows are named {flow.name!r}; names tell an engine which flow a run belongs to"
             )
+        if known is None and not self._inline:
+            refuse_uncallable(flow, self._executors)
         self.flows[flow.name] = flow
 
     async def __aenter__(self) -> Self:
@@ -181,6 +187,7 @@ class Engine(Working):
             self.settings.store, clock=own_clock, blobs=self.settings.blobs
         )
         threads = None if self._inline else Threads()
+        executors = executors_on(threads, self._executors)
         writer = InlineWriter(store) if self._inline else Writer(store, waker(asyncio.get_running_loop()))
         self._services = Services(
             store=store,
@@ -194,7 +201,8 @@ class Engine(Working):
             log_budget=self.settings.log_budget,
             stage=Stage(0.0) if self._inline else Stage(),
             threads=threads,
-            executors=executors_on(threads),
+            executors=executors,
+            elsewhere=elsewhere(executors),
             haunted={},
             aside=in_thread(threads) if threads is not None else at_once,
             streamed=self._followers.streamed,
@@ -248,8 +256,9 @@ class Engine(Working):
             with suppress(StoreError):
                 services.store.renew(msgspec.structs.replace(services.holder, ttl_s=0.0))
         self._services = None
-        for executor in services.executors.values():
-            executor.close()
+        for name, executor in services.executors.items():
+            if name not in self._executors:
+                executor.close()
         services.commits.close()
         if self._keeper is not None:
             self._keeper.close()

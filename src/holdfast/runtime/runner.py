@@ -514,7 +514,7 @@ class Runner:
         self._bodies[body.key] = body
         if node.options.timeout_s is not None:
             body.limit(self.services.clock, node.options.timeout_s)
-        if node.is_plain:
+        if node.is_plain and node.options.executor not in self.services.elsewhere:
             body.call(node.fn, (body.given,), self._around.copy(), self.services.stage)
         else:
             self._call_with_means(node, body)
@@ -523,7 +523,7 @@ class Runner:
         """Call a node that wants more than the state: a context, a stream, or somebody else to run it."""
         start, item = body.start, body.key[1]
         executor = self.services.executors.get(node.options.executor)
-        here = executor is None or node.options.executor == "thread"
+        here = node.options.executor not in self.services.elsewhere
         arguments: tuple[Any, ...] = (body.given,)
         if node.takes_context or node.streams:
             blocks = not here or not (node.is_async or node.streams)

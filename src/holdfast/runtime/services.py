@@ -82,7 +82,11 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     threads: Threads | None
     """None: what may block is called on the event loop."""
     executors: Mapping[str, Executor] = {}
-    """Who calls functions that are not called on the event loop, by the `executor` of their node."""
+    """They call the functions that are not called on the event loop, by the `executor` of their node. None where the engine
+    calls everything on it.
+    """
+    elsewhere: frozenset[str] = frozenset()
+    """Those of them that call functions outside of this process."""
     haunted: dict[str, dict[tuple[str, int | None], Body]]
     """Run -> the threads that were given up and still live: no new attempt starts beside one, also after a resume."""
     wake: Callable[[str], None]

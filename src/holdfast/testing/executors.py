@@ -32,7 +32,7 @@ from holdfast.core.events import Changes
 from holdfast.core.graph import Flow, Graph, Retry
 from holdfast.errors import Fatal, ProcessEnded, Recoverable
 from holdfast.runtime import failures
-from holdfast.runtime.calls.executors import Call, Executor, Handle, Killed
+from holdfast.runtime.calls.executors import Call, Executor, ExecutorTraits, Handle, Killed
 
 PATIENCE_S = 60.0
 AT_ONCE = 16
@@ -49,6 +49,11 @@ def grow(state: dict[str, Any]) -> dict[str, Any]:
     """Change what was given, and return it."""
     state["seen"].append("here")
     return state
+
+
+def identify(state: dict[str, Any]) -> dict[str, Any]:
+    """Say which process this is."""
+    return {"pid": os.getpid()}
 
 
 def nothing(state: dict[str, Any]) -> None:
@@ -190,6 +195,13 @@ class ExecutorConformance:
             with open(self.folder / f"begun-{number}") as told:
                 assert told.read() == "begun"
         return calls
+
+    # --- what an engine has to know -------------------------------------------------------------------
+
+    def test_its_traits_say_whether_it_calls_functions_in_this_process(self) -> None:
+        assert isinstance(self.executor.traits, ExecutorTraits)
+        pid = self.submit(identify).changes().set["pid"]
+        assert (pid == os.getpid()) is self.executor.traits.here
 
     # --- ends ----------------------------------------------------------------------------------------
 

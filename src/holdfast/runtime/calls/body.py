@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
 
+from holdfast.core.definition import BUILT_IN_EXECUTORS
 from holdfast.core.events import NodeEvent
 from holdfast.runtime.calls import task_family
 from holdfast.runtime.calls.executors import Call, Executor, Handle, Killed, Left
@@ -108,6 +109,8 @@ class Threads:
 
 class ThreadExecutor:
     """Calls plain functions in daemon threads of this process."""
+
+    traits = BUILT_IN_EXECUTORS["thread"]
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads

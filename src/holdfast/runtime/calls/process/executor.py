@@ -21,9 +21,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from holdfast.core.definition import BUILT_IN_EXECUTORS
 from holdfast.core.events import Changes
 from holdfast.errors import ContextError, ProcessEnded
 from holdfast.runtime import failures
@@ -42,14 +44,18 @@ _BOOT = (
 )
 
 
-def executors_on(threads: Threads | None) -> dict[str, Executor]:
+def executors_on(threads: Threads | None, given: Mapping[str, Executor]) -> dict[str, Executor]:
     """The executors of an engine, by their names; none where it calls everything on its event loop."""
     refuse_while_loading()
-    return {} if threads is None else {"thread": ThreadExecutor(threads), "process": ProcessExecutor()}
+    if threads is None:
+        return {}
+    return {"thread": ThreadExecutor(threads), "process": ProcessExecutor(), **given}
 
 
 class ProcessExecutor:
     """Calls functions of nodes in processes. An idle process stays warm for a while, at most `warm_max` of them."""
+
+    traits = BUILT_IN_EXECUTORS["process"]
 
     def __init__(self, *, warm_max: int | None = None, idle_s: float = _IDLE_S) -> None:
         self._warm_max = max(2, os.cpu_count() or 1) if warm_max is None else warm_max
