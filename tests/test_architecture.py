@@ -489,6 +489,19 @@ class Passes:
 
 
 @rule
+def every_match_has_a_default(root: Path) -> Iterator[str]:
+    """A member that is added to a union of ours is then refused or treated, wherever it is matched: never passed over."""
+    for module in modules(root).values():
+        for node in nodes_of(module):
+            if isinstance(node, ast.Match) and not is_default(node.cases[-1]):
+                yield f"{module.path}:{node.lineno}: this match has no default; end it with assert_never, or say what is right"
+
+
+def is_default(case: ast.match_case) -> bool:
+    return case.guard is None and isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None
+
+
+@rule
 def the_contract_of_a_store_is_short(root: Path) -> Iterator[str]:
     for module in modules(root).values():
         for node in nodes_of(module):
@@ -628,6 +641,24 @@ BREACHES: dict[Rule, list[tuple[str, str, str]]] = {
     every_module_opens_with_what_it_owns: [
         ("core/fold.py", "x = 1", "core/fold.py: has no docstring"),
     ],
+    every_match_has_a_default: [
+        (
+            "runtime/perform.py",
+            "match command:\n    case commands.StartNode():\n        start()\n    case commands.FailRun(f):\n        fail(f)",
+            "runtime/perform.py:1: this match has no default",
+        ),
+        (
+            "cli/show.py",
+            "def f(s):\n    match s:\n        case 'failed':\n            return 1",
+            "show.py:2: this match",
+        ),
+        (
+            "cli/show.py",
+            "match s:\n    case 'a':\n        x = 1\n    case _ if s:\n        x = 2",
+            "has no default",
+        ),
+        ("cli/show.py", "match e:\n    case A() as found:\n        x = 1", "has no default"),
+    ],
     the_contract_of_a_store_is_short: [
         (
             "storage/contract.py",
@@ -687,6 +718,11 @@ ALLOWED: dict[Rule, list[tuple[str, str]]] = {
             "cli/a.py",
             "async def f():\n    while x:\n        if y:\n            await sleep(1)\n        else:\n            await rest()",
         ),
+    ],
+    every_match_has_a_default: [
+        ("cli/show.py", "match s:\n    case 'a':\n        x = 1\n    case _:\n        assert_never(s)"),
+        ("cli/show.py", "match s:\n    case 'a':\n        x = 1\n    case other:\n        f(other)"),
+        ("cli/show.py", "match = pattern.match(text)"),
     ],
     every_module_opens_with_what_it_owns: [
         ("core/fold.py", '"""What a log means."""'),

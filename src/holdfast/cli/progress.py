@@ -276,7 +276,8 @@ class _Watch:
             case "RunCreated" | "RunRewound" | "ResumeRefused":
                 row = self.engine.store.run(self.run_id)
                 return not row.held or row.holder is None or row.holder.describe() == self._mine
-        return False
+            case _:
+                return False
 
     async def follow(self, going: asyncio.Future[Any]) -> None:
         """Tell events until the verb is done. `follow` ends at once for a run that has not been taken up yet: ask again."""

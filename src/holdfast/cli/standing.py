@@ -211,6 +211,8 @@ def _why(run: Run[object], seen: Look, *, ended: EventView | None, now: float) -
             return f"paused{by}{reason}{behind}"
         case "interrupted":
             return f"its process was asked to stop{reason}; everything was left in order{behind}"
+        case _:
+            assert_never(run.status)
 
 
 def _said(last: EventView | None) -> str:

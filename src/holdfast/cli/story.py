@@ -22,22 +22,6 @@ _ITEM_LINES_MAX = 24
 _STEP_LINES_EVERY = 100
 """Of more steps or checkpoints than that, one of so many is told."""
 _LINE_WIDTH = 60
-_INSIDE = frozenset(
-    {
-        "StepCompleted",
-        "NodeCheckpointed",
-        "NodeStreamed",
-        "CostIncurred",
-        "NodeWaiting",
-        "TimerSet",
-        "TimerFired",
-        "SignalAwaited",
-        "SignalReceived",
-        "QuestionAsked",
-        "QuestionAnswered",
-    }
-)
-"""What happens inside nodes, and what they wait for; `told` has the words."""
 
 
 class NodeSeen(msgspec.Struct):
@@ -100,11 +84,12 @@ class Story:
         return options is not None and options.each
 
     def tell(self, event: EventView) -> Line | None:
-        """Take an event up. Returns its line, or None where it is not worth one."""
+        """Read an event. Returns its line, or None for an event that is not worth one."""
         if event.kind.startswith("Item"):
             return self._tell_item(event)
-        if event.kind in _INSIDE:
-            return self._tell_inside(event)
+        words = told.words(event)
+        if words is not None:
+            return self._tell_inside(event, words)
         return self._tell_node(event) if event.iteration else self._tell_run(event)
 
     def stream(self, chunk: Chunk) -> None:
@@ -120,12 +105,13 @@ class Story:
 
     # --- inside nodes ---------------------------------------------------------------------------------
 
-    def _tell_inside(self, event: EventView) -> Line | None:
-        name, words = event.node or "", told.words(event) or ""
+    def _tell_inside(self, event: EventView, words: str) -> Line | None:
+        """An event that `told` has words for: what happens inside nodes, and what they wait for."""
         if event.kind == "SignalReceived":
             self._deliver(event.body["name"])
+        if event.node is None:
             return Line("running", "run", words)
-        seen = self._node(name)
+        name, seen = event.node, self._node(event.node)
         match event.kind:
             case "CostIncurred":
                 self.cost = Cost(
@@ -139,18 +125,20 @@ class Story:
                 seen.checkpoints += 1
                 seen.note = words
                 return Line("running", name, words) if _is_worth_a_line(seen.checkpoints) else None
-            case "NodeStreamed":
-                return Line("running", name, words)
+            case "NodeWaiting":
+                self._end(seen, "waiting", event.at)
+                return Line("waiting", name, words)
+            case "TimerSet" | "SignalAwaited" | "QuestionAsked":
+                seen.status, seen.note = "waiting", words
+                return Line("waiting", name, words)
             case "TimerFired" | "QuestionAnswered":
                 seen.note = ""
                 if seen.status == "waiting" and seen.started_at:
                     seen.status = "running"  # it waited where it was, without unwinding
                 answered = event.kind == "QuestionAnswered" and not event.body.get("refused")
                 return Line("completed" if answered else "waiting", name, words)
-        if event.kind == "NodeWaiting":
-            self._end(seen, "waiting", event.at)
-        seen.status, seen.note = "waiting", seen.note if event.kind == "NodeWaiting" else words
-        return Line("waiting", name, words)
+            case _:
+                return Line("running", name, words)
 
     def _deliver(self, signal: str) -> None:
         """A node that waits for it where it is, without having unwound, goes on."""
@@ -213,7 +201,8 @@ class Story:
             case "RoutingFailed":
                 seen.status, seen.note = "failed", _fault(event)
                 return Line("failed", name, f"completed, but its router raised {seen.note}")
-        return None
+            case _:
+                return None
 
     def _end(self, seen: NodeSeen, status: str, at: float) -> None:
         seen.status = status
@@ -237,22 +226,18 @@ class Story:
             case "ItemCompleted":
                 seen.items_done += 1
                 count = seen.items_all or 0
-                if (
-                    count <= _ITEM_LINES_MAX
-                    or seen.items_done % max(1, count // 10) == 0
-                    or seen.items_done == count
-                ):
-                    return Line(
-                        "completed",
-                        name,
-                        f"item {event.body.get('item', 0)}: {seen.items_done} of {count} done",
-                    )
+                tenth = seen.items_done % max(1, count // 10) == 0 or seen.items_done == count
+                if count > _ITEM_LINES_MAX and not tenth:
+                    return None
+                done = f"item {event.body.get('item', 0)}: {seen.items_done} of {count} done"
+                return Line("completed", name, done)
             case "ItemFailed":
                 retry_at = event.body.get("retry_at")
                 again = "" if retry_at is None else f"; tries again in {screen.duration(retry_at - event.at)}"
                 status = "failed" if retry_at is None else "waiting"
                 return Line(status, name, f"item {event.body.get('item', 0)} failed: {_fault(event)}{again}")
-        return None
+            case _:
+                return None
 
     # --- the run --------------------------------------------------------------------------------------
 
@@ -279,6 +264,7 @@ class Story:
                 return Line(self.status, "run", f"{self.status}{_by(event)}{told}")
             case "RunCreated":
                 self.status = "running"
+                return None
             case "StateEdited" | "FlowChanged" | "StateUpgraded" | "ResumeRefused":
                 words = {"StateEdited": "state edited", "FlowChanged": "goes on with a changed flow"}
                 told = words.get(event.kind) or {"StateUpgraded": "state upgraded"}.get(
@@ -291,7 +277,8 @@ class Story:
                     "layer",
                     f"{event.body.get('layer')}: {', '.join(event.body.get('nodes', []))}",
                 )
-        return None
+            case _:
+                return None
 
 
 def _is_worth_a_line(number: int) -> bool:

@@ -21,7 +21,7 @@ _TAIL_CHUNKS = 400
 
 def words(event: EventView) -> str | None:
     """What happened, in a few words; None for kinds whose fields speak for themselves."""
-    say = _WORDS.get(event.kind)
+    say = _WORDS[event.kind]
     return None if say is None else say(event.body) + _said(event)
 
 
@@ -129,7 +129,15 @@ def _fired(body: Body) -> str:
             assert_never(unknown)
 
 
-_WORDS: dict[str, Callable[[Body], str]] = {
+_WORDS: dict[str, Callable[[Body], str] | None] = {
+    **dict.fromkeys(
+        (
+            "RunCreated", "RunForked", "RunClaimed", "RunResumed", "RunRewound", "RunPaused", "RunInterrupted",
+            "RunCompleted", "RunFailed", "RunCancelled", "ResumeRefused", "StateEdited", "StateUpgraded", "FlowChanged",
+            "NodeScheduled", "NodeStarted", "NodeCompleted", "NodeFailed", "NodeInterrupted", "NodeSkipped", "NodeRouted",
+            "RoutingFailed", "ItemsListed", "ItemStarted", "ItemCompleted", "ItemFailed", "LayerCompleted",
+        )
+    ),
     "StepCompleted": _step,
     "NodeCheckpointed": lambda body: f"has come to {value(body.get('value'))}{_item(body)}",
     "NodeStreamed": _streamed,
@@ -143,4 +151,5 @@ _WORDS: dict[str, Callable[[Body], str]] = {
     "SignalReceived": _signal,
     "QuestionAsked": _asked,
     "QuestionAnswered": _answered,
-}
+}  # fmt: skip
+"""Kind -> its words; None: its fields speak for themselves. Every kind has an entry."""

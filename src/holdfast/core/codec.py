@@ -285,7 +285,8 @@ def _typed_children(shape: shapes.Type, plain: Any) -> Iterable[tuple[shapes.Typ
             return [
                 (field.type, plain[field.encode_name]) for field in shape.fields if field.encode_name in plain
             ]
-    return []
+        case _:
+            return []
 
 
 def _parts(shape: shapes.Type) -> Iterator[shapes.Type]:

@@ -448,6 +448,8 @@ def _operand(field: Field, old: Any, new: Any, node: str) -> Any:
             return _amount(field, 0 if old is _MISSING else old, new, node)
         case "custom":
             raise _ambiguous(field, node, "its reducer cannot be run backwards")
+        case _:
+            typing.assert_never(field.reducer)
 
 
 def _suffix(field: Field, old: list[Any], new: list[Any], node: str) -> list[Any]:
@@ -649,9 +651,12 @@ def _operand_type(declared: _Declared, kind: Kind) -> Any:
             origin in (typing.Union, types.UnionType) and set(typing.get_args(bare)) == {int, float}
         ):
             return bare
-    fits = {"append": "a list", "merge": "a dict", "add": "an int, float or Decimal"}[kind]
-    raise StateError(f"field {declared.name!r} is declared as {type_name(bare)}, and its reducer {kind!r} needs {fits}",
-                     field=declared.name)  # fmt: skip
+        case _:
+            fits = {"append": "a list", "merge": "a dict", "add": "an int, float or Decimal"}[kind]
+            raise StateError(
+                f"field {declared.name!r} is declared as {type_name(bare)}, and its reducer {kind!r} needs {fits}",
+                field=declared.name,
+            )
 
 
 def _refuse_buried_reducer(name: str, hint: Any) -> None:

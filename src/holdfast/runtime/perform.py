@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias, assert_never
 
 import msgspec
 
@@ -11,6 +11,12 @@ from holdfast.core.events import Failure
 from holdfast.errors import ResumeRefused
 from holdfast.runtime import failures, operator, outcomes, questions
 from holdfast.runtime.journal import Journal
+
+_OnVisit: TypeAlias = (
+    commands.CompleteItems | commands.FailItems | commands.RouteNode | commands.SkipNode | commands.AskAboutNode
+    | commands.QuarantineNode
+)  # fmt: skip
+"""The commands about one open visit."""
 
 
 def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.NodeEvent]) -> bool:
@@ -44,9 +50,20 @@ def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.
         case commands.FireTimer(key):
             _fire(journal, key)
             return True
-        case _:
+        case (
+            commands.CompleteItems()
+            | commands.FailItems()
+            | commands.RouteNode()
+            | commands.SkipNode()
+            | commands.AskAboutNode()
+            | commands.QuarantineNode()
+        ):
             _perform_on_visit(journal, command)
             return True
+        case commands.WakeAt() | commands.DueAt():
+            raise AssertionError(f"{command} is for the runner, which sets a timer: it records nothing")
+        case _:
+            assert_never(command)
     return False
 
 
@@ -73,9 +90,8 @@ def _start(journal: Journal, command: commands.StartNode, starts: list[events.No
     return False
 
 
-def _perform_on_visit(journal: Journal, command: commands.AnyCommand) -> None:
-    """Commands about one open visit."""
-    name: str = getattr(command, "node")  # noqa: B009 - all that are left have one
+def _perform_on_visit(journal: Journal, command: _OnVisit) -> None:
+    name = command.node
     record = journal.record
     header = outcomes.visit_of(name, journal.state.nodes[name])
     match command:
@@ -104,6 +120,8 @@ def _perform_on_visit(journal: Journal, command: commands.AnyCommand) -> None:
             questions.ask_about(journal, name)
         case commands.QuarantineNode():
             record(events.NodeFailed(**header, failure=_quarantined(journal, name)))
+        case _:
+            assert_never(command)
 
 
 def _list_items(journal: Journal, name: str) -> None:

@@ -129,6 +129,8 @@ def apply(values: Body, changes: Body) -> None:
             case "unset":
                 for field in change:
                     values.pop(field, None)
+            case _:
+                pass  # `reduce`: operands of custom reducers, whose results follow in `set`
 
 
 def standing_of(snapshot: Body) -> Standing:

@@ -74,7 +74,8 @@ class Answering:
                 folder = work.artifacts()
                 os.fspath(folder)  # made here: several processes would be in each other's way
                 return folder.made_of
-        raise ContextError(f"node {self._node!r}: a context cannot be asked to {asked.verb!r}")
+            case _:
+                raise ContextError(f"node {self._node!r}: a context cannot be asked to {asked.verb!r}")
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
