@@ -19,10 +19,12 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.gauge import gauge
 from holdfast.cli.standing import Way, line, say_ways, standing
 from holdfast.core.graph import Flow
+from holdfast.core.run_state import FINAL
 from holdfast.errors import HoldfastError, SettingError
 from holdfast.runtime import settings
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.engine import Engine
+from holdfast.storage.contract import in_order
 from holdfast.storage.files import remote, restoring
 from holdfast.upkeep import archive as archives
 from holdfast.upkeep import doctor as doctors
@@ -150,7 +152,7 @@ def _policies(
         return found, archive or place
     policy = Policy(
         flow=flow,
-        status=tuple(map(retention.status_of, status)) if status else ("completed", "cancelled"),
+        status=tuple(map(retention.status_of, status)) if status else in_order(FINAL),
         older_than=retention.seconds(older_than, "--older-than") if older_than is not None else None,
         keep=keep,
     )

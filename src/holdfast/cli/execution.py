@@ -18,6 +18,7 @@ from holdfast.cli.exits import OF_STATUSES, Exit
 from holdfast.cli.progress import Display, shown
 from holdfast.cli.standing import Standing, base_for, line, look, say_ways, standing
 from holdfast.core.graph import Flow
+from holdfast.core.run_state import FINAL
 from holdfast.errors import (
     FlowNotFound,
     RunCancelled,
@@ -31,7 +32,6 @@ from holdfast.reading.views import Run
 from holdfast.runtime import blocking
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.settings import Durability
-from holdfast.storage.contract import FINAL
 
 OnChange = Annotated[
     Literal["refuse", "compatible"],

@@ -11,12 +11,11 @@ from typing import Any
 import msgspec
 
 from holdfast.cli import screen, told
-from holdfast.core.run_state import Question
+from holdfast.core.run_state import VISIT_OPEN, Question
 from holdfast.reading.chunks import spilled_chunks
 from holdfast.reading.views import NodeView, Run
 from holdfast.runtime.engine import Engine
 
-_OPEN = frozenset({"running", "waiting", "interrupted", "failed"})
 _NAMES_MAX = 8
 _LINES_MAX = 5
 
@@ -41,7 +40,9 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 async def known(engine: Engine, run: Run[Any]) -> list[Known]:
     """What is known of every visit that has not ended, where there is anything."""
     found = [
-        await _of_node(engine, run, name, node) for name, node in run.nodes.items() if node.status in _OPEN
+        await _of_node(engine, run, name, node)
+        for name, node in run.nodes.items()
+        if node.status in VISIT_OPEN
     ]
     return [one for one in found if len(msgspec.to_builtins(one)) > 2]  # more than its name and status
 

@@ -29,13 +29,13 @@ from holdfast.cli.standing import (
 )
 from holdfast.core import drawing
 from holdfast.core.definition import Definition
+from holdfast.core.run_state import BEGUN, STUCK
 from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, did_you_mean, named
 from holdfast.reading.views import NodeView, Run
 from holdfast.runtime.engine import Engine
 from holdfast.storage import urls
 from holdfast.storage.contract import STATUSES, RunRow, RunStatus
 
-_GOING = frozenset({"running", "waiting", "paused", "interrupted"})
 _WAYS_MAX = 3
 
 
@@ -118,7 +118,7 @@ def _looked_at(engine: Engine, row: RunRow) -> Look:
 def _cells(one: _Listed, now: float) -> list[Part]:
     row, cut = one.row, one.seen.cut
     about = [row.error] if row.error else []
-    if row.status in _GOING:
+    if row.status in BEGUN:
         awaited = awaits(one.seen, now)
         about += awaited or ([f"in {', '.join(row.active)}"] if row.active else [])
     about += [f"{name}={value}" for name, value in row.labels.items()]
@@ -174,7 +174,7 @@ def _say_where_to_look(listed: list[_Listed], store: str | None) -> None:
             f" --store {shlex.quote(urls.shown(store))}" if store else ""
         )
         screen.say((f"\n`{asked}` lists what is asked, and the commands that answer.", "dim"))
-    if any(row.status in ("failed", "waiting", "paused") and not seen.cut for row, seen in listed):
+    if any(row.status in STUCK and not seen.cut for row, seen in listed):
         show_it = line("show", "RUN", store=store)
         screen.say((f"\n`{show_it}` says why a run failed or waits, and what carries it on.", "dim"))
 

@@ -17,6 +17,7 @@ from holdfast.cli.gauge import gauge
 from holdfast.cli.standing import Way, definition_of, line, say_ways, standing
 from holdfast.cli.story import visit
 from holdfast.core.events import KINDS
+from holdfast.core.run_state import FINAL
 from holdfast.errors import RunNotFound, SchemaTooNew, SettingError, StoreCorrupt, did_you_mean, named
 from holdfast.reading import history
 from holdfast.reading.chunks import Chunk
@@ -26,7 +27,7 @@ from holdfast.reading.verification import verify as verify_run
 from holdfast.reading.views import EventView
 from holdfast.runtime import resume
 from holdfast.runtime.engine import Engine
-from holdfast.storage.contract import FINAL, Query
+from holdfast.storage.contract import Query
 from holdfast.upkeep.retention import rows_of
 
 _PAGE = 500

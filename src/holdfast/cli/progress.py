@@ -23,6 +23,7 @@ from holdfast.cli import screen, told
 from holdfast.cli.story import NodeSeen, Story
 from holdfast.core.definition import Definition
 from holdfast.core.drawing import MARKS
+from holdfast.core.run_state import VISIT_DONE
 from holdfast.errors import RunNotFound, StoreError
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.views import EventView, Run
@@ -136,7 +137,7 @@ class Display:
         return [f"stopping ({asked.by}): nothing new starts", *waits, f"{asked.by} again leaves at once"]
 
     def _frame(self, story: Story, now: float, began_at: float) -> Text:
-        done = sum(seen.status in ("completed", "skipped") for seen in story.nodes.values())
+        done = sum(seen.status in VISIT_DONE for seen in story.nodes.values())
         status = _status(story)
         spent = f"  {told.cost(story.cost)}" if told.cost(story.cost) else ""
         counted = f"{done} of {screen.count(len(story.nodes), 'node')}"

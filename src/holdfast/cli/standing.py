@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.cli import flow_files, program, screen
 from holdfast.core.definition import Definition
-from holdfast.core.run_state import NodeState, Question, RunState, Wait, awaited_signals
+from holdfast.core.run_state import ENDED, GOING, NodeState, Question, RunState, Wait, awaited_signals
 from holdfast.documents.scribe import WANTED
 from holdfast.errors import StoreCorrupt, named
 from holdfast.reading import history
@@ -27,7 +27,6 @@ from holdfast.storage.contract import RunRow, RunStatus
 _ENDINGS = {"cancelled": "RunCancelled", "paused": "RunPaused", "interrupted": "RunInterrupted"}
 _SAYING = frozenset({"QuestionAnswered", "SignalReceived", "NodeSkipped"})
 """What somebody may have recorded in a run that nobody executes."""
-_OVER = frozenset({"completed", "cancelled", "failed"})
 _ASKED_MAX = 3
 
 
@@ -77,7 +76,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 def look(engine: Engine, row: RunRow, *, failed_too: bool = False) -> Look:
     """Look closer at a run that is not over."""
-    if row.status in _OVER and not (failed_too and row.status == "failed"):
+    if row.status in ENDED and not (failed_too and row.status == "failed"):
         return Look()
     state = history.load(engine.store, row.run_id, row=row)
     told = not row.held and not state.running and _is_told(engine, row, state)
@@ -138,7 +137,7 @@ def _is_told(engine: Engine, row: RunRow, state: RunState) -> bool:
     if not last or last[-1].kind not in _SAYING:
         return False
     if row.status != "waiting":
-        return row.status in ("pending", "running")
+        return row.status in GOING
     return any(
         node.status == "pending" or (node.items is not None and 0.0 in node.items.again.values())
         for node in state.nodes.values()
@@ -186,7 +185,7 @@ def _why(run: Run[object], seen: Look, *, ended: EventView | None, now: float) -
     going = [name for name, node in run.nodes.items() if node.status == "running"]
     awaited = awaits(seen, now)
     behind = f"; {'; '.join(awaited)}" if awaited else ""
-    if run.held_by is not None and run.status not in _OVER:
+    if run.held_by is not None and run.status not in ENDED:
         return f"{run.held_by} executes it" + (f", now in {', '.join(going)}" if going else "") + behind
     if seen.cut:
         inside = f" in {' and '.join(going)}" if going else ""

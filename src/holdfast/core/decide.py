@@ -45,11 +45,9 @@ from holdfast.core.commands import (
 from holdfast.core.definition import Definition, NodeOptions
 from holdfast.core.events import Failure
 from holdfast.core.readiness import Readiness
-from holdfast.core.run_state import NODE_LEVEL, NodeState, RunState
+from holdfast.core.run_state import ACTIVE, NODE_LEVEL, NodeState, RunState
 from holdfast.core.topology import Topology
 from holdfast.errors import IllegalEvent
-
-_MOVING = frozenset({"pending", "running", "waiting", "paused"})
 
 
 class Shape(Protocol):
@@ -64,7 +62,7 @@ class Shape(Protocol):
 
 def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = None) -> list[AnyCommand]:
     """The next commands, or none where the run waits for something to end, for somebody, or is over."""
-    if state.status not in _MOVING:
+    if state.status not in ACTIVE:
         return []
     ready = ready or Readiness(flow.topology, state)
     commands: list[AnyCommand] = []

@@ -27,6 +27,46 @@ NodeStatus: TypeAlias = Literal[
 
 WaitKind: TypeAlias = Literal["timer", "signal"]
 
+# --- sets of statuses: each has one name, here ---------------------------------------------------------
+
+GOING: frozenset[Status] = frozenset({"pending", "running", "waiting"})
+"""The run continues by itself, or as soon as something that it waits for has come."""
+ACTIVE: frozenset[Status] = GOING | {"paused"}
+"""No event has stopped the run: `decide` has something to say about it."""
+LIVE: frozenset[Status] = ACTIVE - {"pending"}
+"""Nodes of the run may be running."""
+UNDER_WAY: frozenset[Status] = LIVE - {"paused"}
+"""A process has claimed the run and not stopped it: if no process holds it now, that one crashed, or the run only waits."""
+BEGUN: frozenset[Status] = LIVE | {"interrupted"}
+"""The run has begun, and neither ended nor failed."""
+STUCK: frozenset[Status] = frozenset({"waiting", "paused", "failed"})
+"""The run may need an operator before it continues."""
+OPEN: frozenset[Status] = ACTIVE | {"interrupted", "failed"}
+"""The run may continue: by itself, or when it is resumed."""
+CLAIMABLE: frozenset[Status] = OPEN - {"failed"}
+"""An engine may claim the run without a resume; a paused run only for a request."""
+TAKEABLE: frozenset[Status] = CLAIMABLE - {"paused"}
+"""A worker claims the run by itself: at once, or when its time has come."""
+OFFERED: frozenset[Literal["pending", "running", "interrupted"]] = frozenset(
+    {"pending", "running", "interrupted"}
+)
+"""A worker claims the run at once."""
+FINAL: frozenset[Status] = frozenset({"completed", "cancelled"})
+"""No event follows."""
+ENDED: frozenset[Status] = FINAL | {"failed"}
+"""The run has a result or a failure. A failed run may be resumed."""
+STOPPED: frozenset[Status] = ENDED | {"interrupted"}
+"""No engine does anything more about the run unless it is resumed or claimed."""
+HALTED: frozenset[Status] = STOPPED - FINAL
+"""The run stopped before its end, and can be resumed."""
+
+VISIT_DONE: frozenset[NodeStatus] = frozenset({"completed", "skipped"})
+"""The node has its result, or something in place of it."""
+VISIT_OPEN: frozenset[NodeStatus] = frozenset({"running", "waiting", "interrupted", "failed"})
+"""The visit has begun and not ended."""
+VISIT_STUCK: frozenset[NodeStatus] = frozenset({"pending", "waiting", "interrupted", "failed"})
+"""The visit has not ended and does not run: it may be retried or skipped."""
+
 
 class Items(msgspec.Struct, omit_defaults=True, gc=False):
     """The items of a fan-out: what there is to do, and how far each has come."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.core.run_state import Items, NodeState, NodeStatus, RunState
+from holdfast.core.run_state import LIVE, UNDER_WAY, Items, NodeState, NodeStatus, RunState
 from holdfast.errors import IllegalEvent
-
-LIVE = frozenset({"running", "waiting", "paused"})
 
 
 def set_status(state: RunState, node: NodeState, status: NodeStatus) -> None:
@@ -40,7 +38,7 @@ def settle(state: RunState) -> None:
 def awaken(state: RunState) -> None:
     """Something can go on: whoever takes the run up next finds something to do."""
     settle(state)
-    if state.status in ("running", "waiting") and not state.running:
+    if state.status in UNDER_WAY and not state.running:
         state.status = "pending"
 
 

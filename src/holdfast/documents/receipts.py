@@ -419,8 +419,10 @@ class Book:
         visit = self._visit(event)
         visit.running.discard(event.item)
         visit.waiting.discard(event.item)
-        if status in ("running", "waiting"):
-            (visit.running if status == "running" else visit.waiting).add(event.item)
+        if status == "running":
+            visit.running.add(event.item)
+        elif status == "waiting":
+            visit.waiting.add(event.item)
         item.status, item.attempt, item.seq, item.failure = status, event.attempt, stored.seq, None
         attempt = visit.attempt
         if attempt is not None and visit.running and attempt.since is None:

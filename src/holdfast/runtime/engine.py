@@ -23,6 +23,7 @@ import msgspec
 
 from holdfast.core import events
 from holdfast.core.graph import Flow, Graph
+from holdfast.core.run_state import ENDED
 from holdfast.documents.artifacts import Artifacts, left
 from holdfast.documents.scribe import WANTED, Scribe
 from holdfast.errors import (
@@ -384,7 +385,7 @@ class Engine(Working):
 
     async def _run_again(self, flow: Flow[S], run_id: str) -> Run[S]:
         row = self.store.run(run_id)
-        if row.status in ("completed", "failed", "cancelled"):
+        if row.status in ENDED:
             return self._result(self._view(run_id, flow))
         return await self.resume(run_id)
 

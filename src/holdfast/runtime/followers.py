@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
+from holdfast.core.run_state import GOING, UNDER_WAY
 from holdfast.reading.chunks import Chunk, spilled_chunks
 from holdfast.reading.views import EventView, event_view
 from holdfast.runtime.clock import Clock
@@ -17,7 +18,6 @@ from holdfast.storage.contract import Store
 from holdfast.storage.rows import open_row
 
 POLL_S = 0.2
-_GOING = frozenset({"pending", "running", "waiting"})
 _START = "NodeStarted"
 _BEHIND = frozenset(
     {
@@ -161,8 +161,8 @@ class Followers:
                     for chunk in follower.before(event) if chunks else ():
                         yield chunk
                     yield event
-                cut = row.status in ("running", "waiting") and not row.held and not is_here(run_id)
-                over = row.status not in _GOING or cut
+                cut = row.status in UNDER_WAY and not row.held and not is_here(run_id)
+                over = row.status not in GOING or cut
                 for chunk in follower.rest(clock.now(), over=over):
                     yield chunk
                 if over:

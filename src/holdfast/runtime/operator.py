@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.core import events
+from holdfast.core.run_state import HALTED, VISIT_STUCK
 from holdfast.errors import ResumeRefused, did_you_mean
 from holdfast.runtime import outcomes
 from holdfast.runtime.calls.streams import recover
@@ -31,7 +32,7 @@ def cut_all(journal: Journal, reason: str, *, lost: bool = False) -> None:
 def pause(journal: Journal, *, by: str | None, reason: str | None, cut: bool = False) -> None:
     """Start nothing new. Twice is once; a run of which nothing is going on cannot be paused. `cut`: nobody executes it."""
     status = journal.state.status
-    if status in ("failed", "interrupted"):
+    if status in HALTED:
         told = f"it is {status}, so nothing of it is going on"
         raise ResumeRefused(journal.state.run_id, told, asked="paused")
     if cut:
@@ -81,13 +82,9 @@ def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:
     """The visits that somebody can retry or skip: failed, cut, waiting, or due and not begun."""
     nodes = journal.state.nodes
     asked = "tried again" if verb == "retry" else "skipped"
-    names = [
-        name
-        for name in journal.state.open
-        if nodes[name].status in ("failed", "interrupted", "waiting", "pending")
-    ]
+    names = [name for name in journal.state.open if nodes[name].status in VISIT_STUCK]
     # What asks first, or was refused, has not begun: it can be passed over, and nobody tries it without an approval.
-    unbegun = ("pending", "waiting", "failed") if verb == "skip" else ("pending",)
+    unbegun = VISIT_STUCK - {"interrupted"} if verb == "skip" else {"pending"}
     if node in journal.state.arrivals and node in nodes and nodes[node].status in unbegun:
         names.append(node)
     if verb == "retry":

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any, Literal, TypeVar, overload
 
 from holdfast.core.graph import Flow
+from holdfast.core.run_state import FINAL, GOING, OPEN
 from holdfast.errors import RunCancelled, RunFailed, StoreError, ended, named
 from holdfast.reading import history
 from holdfast.reading.chunks import Chunk
@@ -18,14 +19,12 @@ from holdfast.runtime.followers import POLL_S, Followers
 from holdfast.runtime.resume import split
 from holdfast.runtime.runner import Asleep, Runner
 from holdfast.runtime.services import Services
-from holdfast.storage.contract import FINAL, Query, RunRow, RunStatus, Store
+from holdfast.storage.contract import Query, RunRow, RunStatus, Store, in_order
 
 S = TypeVar("S")
 _log = logging.getLogger("holdfast")
 
-_ASKING: tuple[RunStatus, ...] = ("pending", "running", "waiting", "paused", "interrupted", "failed")
 _RUNS_ASKED_MAX = 10_000
-_GOING = frozenset({"pending", "running"})
 
 
 class Reading:
@@ -107,7 +106,7 @@ class Reading:
 
     async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
         """What is asked, oldest first: by one run, or by all that wait."""
-        every = Query(status=_ASKING, limit=_RUNS_ASKED_MAX)
+        every = Query(status=in_order(OPEN), limit=_RUNS_ASKED_MAX)
         rows = self.store.runs(every) if run_id is None else [self.store.run(run_id)]
         asked: list[AskedQuestion] = []
         for row in rows:
@@ -132,7 +131,7 @@ class Reading:
         while True:
             runner = self._runners.get(run_id)
             row = services.store.run(run_id)
-            stopped = row.status not in (*_GOING, "waiting") or (row.status == "waiting" and not row.held)
+            stopped = row.status not in GOING or (row.status == "waiting" and not row.held)
             if runner is None and stopped:
                 return self._result(self._view(run_id))
             if deadline is not None and services.clock.now() >= deadline:

@@ -18,7 +18,7 @@ from holdfast.core import events
 from holdfast.core.difference import compatible, difference
 from holdfast.core.events import CHECKPOINTS, Values
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import NODE_LEVEL, RunState
+from holdfast.core.run_state import FINAL, NODE_LEVEL, RunState
 from holdfast.core.state import diff
 from holdfast.errors import (
     HoldfastError,
@@ -32,7 +32,7 @@ from holdfast.errors import (
 from holdfast.reading import history
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
-from holdfast.storage.contract import FINAL, RunRow
+from holdfast.storage.contract import RunRow
 from holdfast.storage.rows import open_row
 
 

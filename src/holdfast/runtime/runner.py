@@ -23,6 +23,7 @@ from holdfast.core import commands, events
 from holdfast.core.decide import decide
 from holdfast.core.events import Failure
 from holdfast.core.graph import Flow, Node
+from holdfast.core.run_state import FINAL, HALTED, STOPPED
 from holdfast.errors import AnswerRefused, FenceLost, LogBudget, ResumeRefused, SettingError
 from holdfast.runtime import failures, operator, outcomes, questions
 from holdfast.runtime.calls.attempt import Work
@@ -33,9 +34,8 @@ from holdfast.runtime.calls.streams import Stream
 from holdfast.runtime.clock import Timer
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.perform import give_up, perform
-from holdfast.storage.contract import FINAL, Request
+from holdfast.storage.contract import Request
 
-ENDED = frozenset({"completed", "failed", "cancelled", "interrupted"})
 _EXIT_EVENTS_MAX = 1000
 _PATIENCE_S = 30.0
 """How long the thread of an attempt that was given up may still live before the next one fails for it (or the node's timeout)."""
@@ -218,7 +218,7 @@ class Runner:
                 self.asleep_until = until
         journal.due_at = wake_at if due_at is None else due_at
         busy = starts or self._bodies or self._haunted or wake_at is not None
-        idle = state.status in ENDED or not busy or (self._halt is not None and not self._bodies)
+        idle = state.status in STOPPED or not busy or (self._halt is not None and not self._bodies)
         idle = idle or self.asleep_until is not None
         if idle and self._more_requests():
             idle, self.asleep_until = False, None
@@ -585,7 +585,7 @@ class Runner:
 
     def _finish_halt(self, halt: Halt) -> None:
         """All bodies have ended: record what was cut, and how the run stands."""
-        if self.state.status in ENDED:
+        if self.state.status in STOPPED:
             return
         operator.cut_all(self.journal, halt.reason or halt.kind)
         if halt.kind == "cancel":
@@ -608,7 +608,7 @@ class Runner:
     def _take_requests(self) -> None:
         requests, self._requests = self._requests, []
         for request in requests:
-            if self.state.status in ("failed", "interrupted") and request.verb != "cancel":
+            if self.state.status in HALTED and request.verb != "cancel":
                 continue  # it stays where it is, for whoever takes the run up again
             with suppress(
                 ResumeRefused, AnswerRefused, SettingError
@@ -619,7 +619,7 @@ class Runner:
         """Do what a request asks, once. Raises `ResumeRefused` where the run does not allow it."""
         self._known_requests.add(request.id)
         self.journal.taken.append(request.id)
-        if self.state.status in ("failed", "interrupted"):
+        if self.state.status in HALTED:
             operator.cancel(self.journal, by=request.by, reason=request.reason)
         elif self.state.status not in FINAL:
             self._perform_request(request)

@@ -39,10 +39,14 @@ STATUSES: tuple[RunStatus, ...] = (
     "failed",
     "cancelled",
 )
-FINAL: frozenset[str] = frozenset({"completed", "cancelled"})
 
 Holder: TypeAlias = leases.Holder
 Lease: TypeAlias = leases.Lease
+
+
+def in_order(statuses: Collection[str]) -> tuple[RunStatus, ...]:
+    """A set of statuses in the order of `STATUSES`, as a `Query` takes them."""
+    return tuple(status for status in STATUSES if status in statuses)
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):

@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.core.events import QuestionAsked
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import Question
+from holdfast.core.run_state import ENDED, Question
 from holdfast.errors import (
     AnswerRefused,
     ResumeRefused,
@@ -44,7 +44,6 @@ S = TypeVar("S")
 Answer: TypeAlias = Any
 """What is answered: a value, a list of values (one for each time it is asked), or a function of the question."""
 
-_ENDED = frozenset({"completed", "failed", "cancelled"})
 _ROUNDS_MAX = 1000
 _PATIENCE_S = 5.0
 
@@ -259,7 +258,7 @@ async def attend_run(
             (trouble,) = await asyncio.gather(attending, return_exceptions=True)
         if isinstance(trouble, AnswerRefused):
             raise trouble
-        if run.status in _ENDED or not await audience.step_in(engine, run_id, clock):
+        if run.status in ENDED or not await audience.step_in(engine, run_id, clock):
             return run
     raise AssertionError(
         f"run {run_id!r} was answered {_ROUNDS_MAX} times and still asks. Does it ask in a loop?"

@@ -19,6 +19,7 @@ import msgspec
 from holdfast.core import answers
 from holdfast.core.events import Failure, QuestionAsked
 from holdfast.core.graph import Flow
+from holdfast.core.run_state import FINAL
 from holdfast.errors import AnswerRefused, HoldfastError, RunFailed, SettingError, StateError, named
 from holdfast.reading import history
 from holdfast.runtime import questions
@@ -29,8 +30,6 @@ from holdfast.testing.fakes import Answer
 from holdfast.testing.simulator_faults import Faults, Ledger
 from holdfast.testing.simulator_flows import Tale, answer_to
 from holdfast.testing.simulator_loop import Loop, Stuck
-
-_OVER = ("completed", "cancelled")
 
 Answers: TypeAlias = Callable[[str, int, list[str]], Any]
 """Node, iteration, options -> what is answered."""
@@ -105,7 +104,7 @@ class Hand:
             await self._ask(self._start)
         while True:
             row = self._scene.disk.run(self._run_id)
-            if row.status in _OVER:
+            if row.status in FINAL:
                 return self._fork() if self._forks and row.status == "completed" else None
             await self._see_to(row.status)
             await self._scene.outside.rest(self._luck.choice((0.05, 0.2, 0.6)))

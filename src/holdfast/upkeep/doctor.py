@@ -18,10 +18,10 @@ import msgspec
 from holdfast.core.definition import Definition
 from holdfast.core.difference import compatible, difference
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import RunState
+from holdfast.core.run_state import OPEN, RunState
 from holdfast.errors import HoldfastError, RunNotFound, StoreError
 from holdfast.reading import history
-from holdfast.storage.contract import Query, RunRow, RunStatus, Store
+from holdfast.storage.contract import Query, RunRow, Store, in_order
 from holdfast.storage.oversize import references
 from holdfast.storage.queues import Queue
 from holdfast.storage.rows import unpack
@@ -45,7 +45,6 @@ LINE_MAX = 400
 RUNS_MAX = 10_000
 """Runs whose logs are read: those that have stood still longest."""
 _PAGE = 500
-_OPEN: tuple[RunStatus, ...] = ("pending", "running", "waiting", "paused", "interrupted", "failed")
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -264,7 +263,7 @@ def _rows(store: Store) -> tuple[list[RunRow], int]:
 
     def counted() -> Iterator[RunRow]:
         nonlocal count
-        for row in retention.rows_of(store, Query(status=_OPEN, limit=_PAGE)):
+        for row in retention.rows_of(store, Query(status=in_order(OPEN), limit=_PAGE)):
             count += 1
             yield row
 

@@ -16,10 +16,10 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from holdfast.core.definition import Definition, NodeOptions
-from holdfast.core.run_state import NodeState, RunState
+from holdfast.core.run_state import TAKEABLE, NodeState, RunState
 from holdfast.errors import HoldfastError, RunNotFound
 from holdfast.reading import history
-from holdfast.storage.contract import Query, RunRow, RunStatus, Store
+from holdfast.storage.contract import Query, RunRow, Store, in_order
 from holdfast.storage.leases import Holder
 
 Why: TypeAlias = Literal[
@@ -33,7 +33,6 @@ ROWS_MAX = 10_000
 LOADS_MAX = 200
 """Runs of which one sweep looks into the log."""
 _PAGE = 500
-_MOVING: tuple[RunStatus, ...] = ("pending", "running", "waiting", "interrupted")
 _ON_OFFER = "it is on offer: a worker that knows its flow takes it up"
 _CUT = {
     "rerun": "it is run again, as attempt {next}",
@@ -139,7 +138,7 @@ class _Sweep:
         self._complete = False
 
     def _page(self, before: str | None) -> list[RunRow]:
-        return self._store.runs(Query(status=_MOVING, before=before, limit=_PAGE))
+        return self._store.runs(Query(status=in_order(TAKEABLE), before=before, limit=_PAGE))
 
     def _page_behind(self, page: list[RunRow]) -> list[RunRow]:
         """The next page, by the last run of this one that is still there: somebody may be deleting."""

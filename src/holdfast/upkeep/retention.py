@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.core import run_state
 from holdfast.core.events import CHECKPOINTS
-from holdfast.core.run_state import RunState, stretches
+from holdfast.core.run_state import ENDED, FINAL, RunState, stretches
 from holdfast.errors import (
     HoldfastError,
     ResumeRefused,
@@ -34,7 +34,7 @@ from holdfast.errors import (
     did_you_mean,
 )
 from holdfast.reading import history, verification
-from holdfast.storage.contract import FINAL, STATUSES, Holder, Query, RunRow, RunStatus, Store
+from holdfast.storage.contract import STATUSES, Holder, Query, RunRow, RunStatus, Store, in_order
 from holdfast.storage.oversize import BLOB_OVER, take_out
 from holdfast.storage.rows import pack
 from holdfast.storage.upkeep import Kept
@@ -45,7 +45,6 @@ _Aside = Callable[[Callable[[], None], Callable[[BaseException | None], None]], 
 KEEP_LAST = 5
 YOUNG_S = 3600.0
 """A blob that was put later than this may belong to an append that is still on its way."""
-ENDED: tuple[RunStatus, ...] = ("completed", "cancelled", "failed")
 _WINDOW = 256
 _PAGE = 500
 _CARRIED_ON = "it was carried on meanwhile"
@@ -267,7 +266,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Which runs need not be kept. Every condition must hold."""
 
     flow: str | None = None
-    status: tuple[RunStatus, ...] = ("completed", "cancelled")
+    status: tuple[RunStatus, ...] = in_order(FINAL)
     older_than: float | None = None
     """Seconds since its last event."""
     keep: int | None = None
@@ -323,7 +322,7 @@ def checked(policy: Policy) -> Policy:
     for status in policy.status:
         if status not in ENDED:
             raise SettingError(
-                f"a run that is {status} has not ended and is never deleted; choose among {', '.join(ENDED)}"
+                f"a run that is {status} has not ended and is never deleted; choose among {', '.join(in_order(ENDED))}"
             )
     if policy.older_than is None and policy.keep is None:
         raise SettingError(

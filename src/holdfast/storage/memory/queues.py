@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, suppress
 
 import msgspec
 
+from holdfast.core.run_state import OFFERED
 from holdfast.errors import StoreUnusable
 from holdfast.storage import holder as holders
 from holdfast.storage.leases import Holder, Lease
@@ -185,7 +186,7 @@ def _is_wanted(run: Run, wanted: Wanted) -> bool:
 
 def _offer(run_id: str, run: Run, now: float, asked_at: float | None) -> _Offer | None:
     status, due_at = run.view.status, run.view.due_at
-    if status in {"pending", "running", "interrupted"}:
+    if status in OFFERED:
         return _Offer(run_id, run, status, run.new.created_at)
     if status == "waiting" and due_at is not None and due_at <= now:
         return _Offer(run_id, run, "due", due_at)
