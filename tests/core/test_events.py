@@ -2,7 +2,8 @@ import msgspec
 import pytest
 
 from holdfast.core import events
-from holdfast.core.events import CHECKPOINTS, KINDS, Encoded, decode, encode
+from holdfast.core.events import KINDS, Encoded, decode, encode
+from holdfast.core.kinds import CHECKPOINTS
 from holdfast.errors import SchemaTooNew, StoreCorrupt
 from holdfast.testing.builders import example
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COVERED = (
-    "core/decide.py", "core/fold.py", "core/inside.py", "core/standing.py",
+    "core/decide.py", "core/fold/*.py",
     "storage/sqlite/*.py", "storage/postgres/*.py",
     "storage/rows.py", "storage/verdicts.py", "storage/writer.py", "storage/queues.py",
     "storage/offers.py", "storage/upkeep.py",

@@ -1,6 +1,6 @@
 """Mutants: small mistakes are made in the core, one at a time, and the core's own tests must find each.
 
-    python tests/proof/mutation.py [seconds] [decide.py fold.py …]      # and a list of those that survived
+    python tests/proof/mutation.py [seconds] [decide.py fold/nodes.py …]      # and a list of those that survived
 
 cosmic-ray makes the mutants; here is decided which are worth trying, in which order, and by which tests. Not tried: what stands
 in annotations, which nobody executes, and a dozen further ways to spoil one operator that was spoilt already. The order looks
@@ -71,7 +71,7 @@ def mutants(tree: Path, files: list[str]) -> list[Any]:
     from cosmic_ray.work_db import use_db
 
     chosen = [str(CORE / name) for name in files] or sorted(
-        str(path.relative_to(tree)) for path in (tree / CORE).glob("*.py")
+        str(path.relative_to(tree)) for path in (tree / CORE).rglob("*.py")
     )
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.toml"
@@ -100,7 +100,8 @@ def mutants(tree: Path, files: list[str]) -> list[Any]:
 
 def command(module: Path) -> str:
     """The tests of the core, those of this module first."""
-    own = Path("tests/core") / f"test_{module.stem}.py"
+    subject = module.parent.name if module.parent.name != CORE.name else module.stem
+    own = Path("tests/core") / f"test_{subject}.py"
     first = f"{own} " if (ROOT / own).exists() else ""
     return f"{sys.executable} -m pytest -x -q -n 0 -p no:cacheprovider --hypothesis-profile quick {first}tests/core"
 
@@ -129,7 +130,9 @@ def attempt(mutant: Any) -> tuple[Any, str, str]:
 
 def require_sound() -> None:
     """Without a mutant the tests must pass here, or every mutant would seem to be found."""
-    done = subprocess.run(command(CORE / "fold.py").split(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command(CORE / "fold/__init__.py").split(), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, f"tests/core fails without a mutant: {done.stdout[-1500:]}"
 
 

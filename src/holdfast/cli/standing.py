@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.cli import flow_files, program, screen
 from holdfast.core.definition import Definition
+from holdfast.core.kinds import FROM_OUTSIDE
 from holdfast.core.run_state import ENDED, GOING, NodeState, Question, RunState, Wait, awaited_signals
 from holdfast.documents.scribe import WANTED
 from holdfast.errors import StoreCorrupt, named
@@ -25,8 +26,6 @@ from holdfast.storage import urls
 from holdfast.storage.contract import RunRow, RunStatus
 
 _ENDINGS = {"cancelled": "RunCancelled", "paused": "RunPaused", "interrupted": "RunInterrupted"}
-_SAYING = frozenset({"QuestionAnswered", "SignalReceived", "NodeSkipped"})
-"""What somebody may have recorded in a run that nobody executes."""
 _ASKED_MAX = 3
 
 
@@ -134,7 +133,7 @@ def _is_cut(status: RunStatus, state: RunState) -> bool:
 
 def _is_told(engine: Engine, row: RunRow, state: RunState) -> bool:
     last = engine.store.events(row.run_id, row.seq - 1)
-    if not last or last[-1].kind not in _SAYING:
+    if not last or last[-1].kind not in FROM_OUTSIDE:
         return False
     if row.status != "waiting":
         return row.status in GOING

@@ -440,22 +440,9 @@ AnyEvent: TypeAlias = (
     | ItemFailed | LayerCompleted | QuestionAsked | QuestionAnswered | NodeWaiting | NodeCheckpointed | NodeStreamed
     | StepCompleted | CostIncurred | TimerSet | TimerFired | SignalAwaited | SignalReceived
 )  # fmt: skip
-"""The closed union. Whatever handles events handles every one of these."""
+"""The closed union. What is known about each of these is a row of `core/kinds`."""
 
 KINDS: dict[str, type[Event]] = {cls.__name__: cls for cls in AnyEvent.__args__}
-CHECKPOINTS: frozenset[str] = frozenset(
-    {
-        "RunCreated",
-        "RunForked",
-        "NodeCompleted",
-        "NodeSkipped",
-        "NodeRouted",
-        "LayerCompleted",
-        "StateEdited",
-        "QuestionAnswered",
-    }
-)
-"""The kinds after which a run can be resumed or forked."""
 
 UPCASTERS: dict[tuple[str, int], Any] = {}
 """(kind, version) -> a function that lifts the body of that version, a dict, by one version."""

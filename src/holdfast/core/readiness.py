@@ -6,29 +6,19 @@ ten costs.
 
 A node is *live* while its visit is open, the run has arrived at it, or its completion waits for its layer. A
 join is blocked as long as a live node can still reach it. Each blocked join watches one such node, its
-witness; only when the witness stops being live is another one looked for. Where a flow has no join, nobody asks
-who is live, and it is not kept.
+witness; only when the witness stops being live is another one looked for. In a flow without joins it does not
+matter which nodes are live, and that is not kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, assert_never
 
-from holdfast.core import events
-from holdfast.core.events import Event, NodeEvent
+from holdfast.core.events import NodeStarted
+from holdfast.core.kinds import LOOKS
 from holdfast.core.run_state import RunState
 from holdfast.core.topology import Topology
-
-_NodeStarted = events.NodeStarted
-_ROUTED = (events.NodeCompleted, events.NodeSkipped, events.NodeRouted)
-_WHOLE = (
-    events.RunCreated,
-    events.RunForked,
-    events.RunClaimed,
-    events.RunResumed,
-    events.RunRewound,
-    events.FlowChanged,
-)
 
 
 class Readiness:
@@ -71,30 +61,39 @@ class Readiness:
         for name in state.arrivals:
             self._consider(state, name)
 
-    def observe(self, state: RunState, event: Event) -> None:
+    def observe(self, state: RunState, event: Any) -> None:
         """Follow one event that has just been folded into the state."""
-        # Half of all events are starts: what starts was live and stays so, and wants nothing more.
-        if type(event) is _NodeStarted:
+        cls = type(event)
+        # Half of all events are starts: what starts was live and stays so, and needs nothing more.
+        if cls is NodeStarted:
             name = event.node
             if name in self.due:
                 del self.due[name]
                 self.unscheduled.pop(name, None)
             if self.open or state.nodes[name].items is not None:
                 self._attend(state, name)
-        elif isinstance(event, NodeEvent):
-            if isinstance(event, _ROUTED) and event.routes:
-                self._move(state, event.node, event.routes)
-            self._touch(state, event.node)
-        elif isinstance(event, _WHOLE):
-            self.rebuild(state)
-        elif isinstance(event, events.LayerCompleted):
-            for source, routes in event.routes.items():
-                self._move(state, source, routes)
-            for name in event.nodes:
-                self._touch(state, name)
+            return
+        match LOOKS[cls]:
+            case "routes":
+                if event.routes:
+                    self._move(state, event.node, event.routes)
+                self._touch(state, event.node)
+            case "node":
+                self._touch(state, event.node)
+            case "everything":
+                self.rebuild(state)
+            case "layer":
+                for source, routes in event.routes.items():
+                    self._move(state, source, routes)
+                for name in event.nodes:
+                    self._touch(state, name)
+            case "nothing":
+                pass
+            case look:
+                assert_never(look)
 
     def _move(self, state: RunState, source: str, routes: Sequence[str]) -> None:
-        """The run goes from a node to these. All of them are live before one of them is looked at: a branch
+        """The run goes from a node to these. All of them are made live before any of them is considered: a branch
         may lead to a join and to a node before that join.
         """
         if self.joins:
@@ -125,7 +124,7 @@ class Readiness:
             self._enliven(state, name, number)
 
     def _enliven(self, state: RunState, name: str, number: int) -> None:
-        """Is this node still live? Where it was a witness and is not, another one is looked for."""
+        """Note whether this node is still live. Where it was a witness and is no longer live, look for another one."""
         bit = 1 << number
         if name in state.open or name in state.arrivals or name in state.held:
             self.live |= bit
@@ -136,7 +135,7 @@ class Readiness:
                 self._consider(state, join)
 
     def _attend(self, state: RunState, name: str) -> None:
-        """Open visits that are not simply running want a decision: cut, waiting, due again, fanning out, unrouted."""
+        """Open visits that are not simply running need a decision: interrupted, waiting, due again, fanning out, unrouted."""
         if name in state.open:
             node = state.nodes[name]
             if node.status != "running" or node.items is not None:
@@ -146,7 +145,7 @@ class Readiness:
             del self.open[name]
 
     def _consider(self, state: RunState, name: str) -> None:
-        """Is this node due, blocked by a witness, or neither?"""
+        """Work out whether this node is due, blocked by a witness, or neither."""
         wanted = name in state.arrivals and name not in state.open and name not in state.held
         node = state.nodes.get(name)
         if wanted and node is not None:
@@ -168,7 +167,7 @@ class Readiness:
             self.unscheduled[name] = None
 
     def _watch(self, name: str, blockers: int) -> None:
-        """A blocked join watches one of those who block it."""
+        """Let a blocked join watch one of the nodes that block it."""
         witness = self._blocked.get(name)
         if witness is not None and not blockers >> witness & 1:
             del self._blocked[name]

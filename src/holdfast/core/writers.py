@@ -8,8 +8,10 @@ first.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, assert_never
 
-from holdfast.core.events import Event, FlowChanged, LayerCompleted, NodeCompleted, NodeSkipped, RunRewound
+from holdfast.core.events import NodeCompleted
+from holdfast.core.kinds import WRITES
 from holdfast.core.run_state import RunState
 from holdfast.core.topology import Topology
 
@@ -34,16 +36,25 @@ class Writers:
             for name in by:
                 self._add(name, (field,))
 
-    def observe(self, state: RunState, event: Event) -> None:
+    def observe(self, state: RunState, event: Any) -> None:
         """Follow one event that has just been folded into the state."""
-        if isinstance(event, (NodeCompleted, NodeSkipped)):
-            if event.node not in self._topology.alone and state.schedule == "eager":
-                if isinstance(event, NodeCompleted) and event.items:
-                    self._add(event.node, [field for field, by in state.writers.items() if event.node in by])
-                changes = event.changes
-                self._add(event.node, (*changes.set, *changes.unset) if changes.unset else changes.set)
-        elif isinstance(event, (LayerCompleted, FlowChanged, RunRewound)):
-            self.rebuild(state)
+        match WRITES[type(event)]:
+            case "fields":
+                if event.node not in self._topology.alone and state.schedule == "eager":
+                    self._follow(state, event)
+            case "everything":
+                self.rebuild(state)
+            case "nothing":
+                pass
+            case writes:
+                assert_never(writes)
+
+    def _follow(self, state: RunState, event: Any) -> None:
+        """A node that has others beside it has set fields."""
+        if type(event) is NodeCompleted and event.items:
+            self._add(event.node, [field for field, by in state.writers.items() if event.node in by])
+        changes = event.changes
+        self._add(event.node, (*changes.set, *changes.unset) if changes.unset else changes.set)
 
     def conflict(self, state: RunState, name: str, fields: Iterable[str]) -> tuple[str, str] | None:
         """The first of these fields that a parallel node has set, and that node."""

@@ -23,7 +23,8 @@ import msgspec
 
 from holdfast.core import events
 from holdfast.core.definition import Definition, Edge
-from holdfast.core.events import CHECKPOINTS, Changes, Failure, NodeEvent, Stored
+from holdfast.core.events import Changes, Failure, NodeEvent, Stored
+from holdfast.core.kinds import CHECKPOINTS
 from holdfast.documents import run_folder
 from holdfast.documents.run_folder import ARTIFACTS, HANDOFFS, RECEIPTS, RUN_FILE
 from holdfast.storage.contract import RunRow

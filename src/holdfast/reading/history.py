@@ -11,6 +11,7 @@ import msgspec
 from holdfast.core import events, run_state
 from holdfast.core.definition import Definition
 from holdfast.core.fold import fold
+from holdfast.core.kinds import CHECKPOINTS
 from holdfast.core.run_state import RunState, stretches
 from holdfast.errors import BlobCorrupt, BlobMissing, IllegalEvent, RunNotFound, StoreCorrupt, ended, named
 from holdfast.storage.contract import Row, RunRow, Store, View
@@ -201,7 +202,7 @@ def checkpoints(store: Store, run_id: str) -> list[Checkpoint]:
     layered = stored is not None and defined(stored, run_id).schedule == "layered"
     layer = 0
     listed = []
-    for found in store.events(run_id, kinds=events.CHECKPOINTS):
+    for found in store.events(run_id, kinds=CHECKPOINTS):
         if found.kind == "LayerCompleted":
             layer = open_row(found, store.blobs).event.layer
         if found.seq < retired:

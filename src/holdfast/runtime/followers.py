@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
+from holdfast.core.kinds import ENDS_STREAM
 from holdfast.core.run_state import GOING, UNDER_WAY
 from holdfast.reading.chunks import Chunk, spilled_chunks
 from holdfast.reading.views import EventView, event_view
@@ -19,21 +20,6 @@ from holdfast.storage.rows import open_row
 
 POLL_S = 0.2
 _START = "NodeStarted"
-_BEHIND = frozenset(
-    {
-        "NodeStreamed",
-        "NodeCompleted",
-        "NodeFailed",
-        "NodeInterrupted",
-        "NodeSkipped",
-        "NodeWaiting",
-        "StepCompleted",
-        "NodeCheckpointed",
-        "ItemCompleted",
-        "ItemFailed",
-    }
-)
-"""What is recorded when the words that belong to it have been streamed."""
 
 
 class _Follower:
@@ -66,7 +52,7 @@ class _Follower:
             self.take(_recorded(self.run_id, event))
         if event.kind == _START:
             self.begun.update((event.node, event.iteration, event.execution, at) for at in (0, event.attempt))
-        if not self.pending or event.kind not in _BEHIND:
+        if not self.pending or event.kind not in ENDS_STREAM:
             return []
         return self._out(lambda chunk: _belongs_before(chunk, event))
 

@@ -21,6 +21,7 @@ from holdfast.core import events, run_state
 from holdfast.core.events import Encoded, Event, Stored, encode
 from holdfast.core.fold import fold
 from holdfast.core.graph import Flow
+from holdfast.core.kinds import CHECKPOINTS, HEARD, OURS, RESULTS
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState
 from holdfast.core.writers import Writers
@@ -60,33 +61,7 @@ _LIGHT_FOR_EVENT_SMALL = 400
 WARN_BYTES = 500_000
 """Of log for one checkpoint: worth a warning."""
 _LIGHT_BYTES = 50_000
-_RESULTS = (
-    events.NodeCompleted,
-    events.ItemCompleted,
-    events.StepCompleted,
-    events.NodeCheckpointed,
-)
-_OURS = frozenset(
-    {
-        "NodeStarted",
-        "NodeCompleted",
-        "ItemStarted",
-        "ItemCompleted",
-        "StepCompleted",
-        "RunCompleted",
-    }
-)
-"""Kinds of which every word is our own, or was checked before."""
-_CHECKPOINTS = events.CHECKPOINTS
 _NodeStarted = events.NodeStarted
-_HEARD = (
-    events.QuestionAsked,
-    events.QuestionAnswered,
-    events.SignalAwaited,
-    events.SignalReceived,
-    events.TimerFired,
-)
-"""What somebody waits for, outside or inside of a node: it is told when it is durable."""
 _ROW_BYTES = 64
 _RETRY_S = 0.05
 _LATER = StoreBusy("tried again later")
@@ -177,13 +152,13 @@ class Journal:
     def _checked(self, event: Event, encoded: Encoded) -> Encoded:
         """An event that may be recorded, without what is too large for a log."""
         kind = encoded.kind
-        if kind not in _OURS:
+        if kind not in OURS:
             self._check(event, encoded)
         since = self._since_checkpoint + len(encoded.body)
         if since > self._light:
             encoded = self._weighed(event, encoded)
             since = self._since_checkpoint + len(encoded.body)
-        if kind in _CHECKPOINTS:
+        if kind in CHECKPOINTS:
             self._since_checkpoint = 0
         elif kind != "NodeStreamed":  # that was said already: it is no reason to refuse a result
             self._since_checkpoint = since
@@ -191,7 +166,7 @@ class Journal:
 
     def _check(self, event: Event, encoded: Encoded) -> None:
         """Nothing is recorded that could not be read again: a name that is no text, say."""
-        self.urgent = self.urgent or isinstance(event, _HEARD)
+        self.urgent = self.urgent or isinstance(event, HEARD)
         try:
             events.decode(encoded)
         except StoreCorrupt as fault:
@@ -204,7 +179,7 @@ class Journal:
         body, taken = take_out(encoded.body, self.services.blob_over)
         weight = self._since_checkpoint + len(body)
         where = f"run {self.state.run_id!r}, node {encoded.node!r}"
-        if weight > self.services.log_budget and isinstance(event, _RESULTS):
+        if weight > self.services.log_budget and isinstance(event, RESULTS):
             raise LogBudget(
                 f"{weight:,} bytes of log since the last checkpoint are over its budget of "
                 f"{self.services.log_budget:,}. Keep what is large elsewhere (ctx.artifacts, hf.Asset), or raise log_budget "

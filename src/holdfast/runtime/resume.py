@@ -16,8 +16,9 @@ import msgspec
 
 from holdfast.core import events
 from holdfast.core.difference import compatible, difference
-from holdfast.core.events import CHECKPOINTS, Values
+from holdfast.core.events import Values
 from holdfast.core.graph import Flow
+from holdfast.core.kinds import CHECKPOINTS
 from holdfast.core.run_state import FINAL, NODE_LEVEL, RunState
 from holdfast.core.state import diff
 from holdfast.errors import (

@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_origin
 
 import msgspec
 
@@ -559,7 +559,14 @@ def example(kind: type[Event], **fields: Any) -> Any:
         events.SignalReceived: {"name": "paid", "payload": 1},
     }
     header = {"node": "a", "iteration": 1} if issubclass(kind, events.NodeEvent) else {}
-    return kind(**{**header, **told.get(kind, {}), **fields})
+    return kind(**{**_plainest(kind), **header, **told.get(kind, {}), **fields})
+
+
+def _plainest(kind: type[Event]) -> dict[str, Any]:
+    """The fields of a kind that must be given, each with the plainest value of its type."""
+    made: dict[Any, Callable[[], Any]] = {Failure: failure, Changes: Changes, Any: lambda: None}
+    types = {field.name: field.type for field in msgspec.structs.fields(kind) if field.required}
+    return {name: made.get(one, get_origin(one) or one)() for name, one in types.items()}
 
 
 def failure(message: str = "broken") -> Failure:

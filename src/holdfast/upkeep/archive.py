@@ -26,6 +26,7 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.core import run_state
+from holdfast.core.kinds import TAKES_OVER
 from holdfast.errors import (
     RunExists,
     RunNotFound,
@@ -51,7 +52,6 @@ _PIECE_ROWS, _PIECE_BYTES = 5_000, 16 * 1024 * 1024
 """What is put back in one append."""
 _UNFINISHED = "It is being put back from an archive. If nobody does so any more, put it back again."
 _TRIES = 5
-_TAKE_UPS = ("RunClaimed", "RunResumed", "RunRewound")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
@@ -424,7 +424,7 @@ def _whole(file: str) -> _Content:
                     raise _NotALog(file, found.run_id, broken[1])
                 found.first = found.first or part.seq
                 found.events += 1
-                found.take_ups += part.kind in _TAKE_UPS
+                found.take_ups += part.kind in TAKES_OVER
                 seq, digest = part.seq, part.digest
             case _:
                 pass

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core import run_state
-from holdfast.core.events import CHECKPOINTS
+from holdfast.core.kinds import CHECKPOINTS
 from holdfast.core.run_state import ENDED, FINAL, RunState, stretches
 from holdfast.errors import (
     HoldfastError,

@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.core import events
 from holdfast.core.events import NodeEvent
+from holdfast.core.kinds import FROM_PROCESS
 from holdfast.core.run_state import NODE_LEVEL, NodeState
 from holdfast.core.slots import CHECKPOINT, step_text
 from holdfast.documents.artifacts import Artifacts
@@ -27,8 +28,6 @@ from holdfast.runtime.calls.body import Body, Threads
 from holdfast.runtime.calls.executors import Call
 from holdfast.runtime.calls.process.wire import Asked, Order, Told
 from holdfast.runtime.calls.streams import written
-
-_RECORDED = ("StepCompleted", "NodeCheckpointed", "TimerSet", "SignalAwaited", "QuestionAsked")
 
 
 def told(call: Call) -> Told:
@@ -58,7 +57,7 @@ class Answering:
         """Raises `Parked` where the node has to wait."""
         work, given = self._work, asked.given
         match asked.verb:
-            case "record" if given["kind"] in _RECORDED:
+            case "record" if given["kind"] in FROM_PROCESS:
                 return self._wait(work.record(getattr(events, given["kind"]), **given["fields"]))
             case "until_kept":
                 return self._wait(work.until_kept(given["slot"]))

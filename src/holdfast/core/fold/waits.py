@@ -11,9 +11,9 @@ from typing import Any, assert_never
 
 from holdfast.core import events
 from holdfast.core.events import Failure, NodeEvent, Stored
+from holdfast.core.fold.status import awaken, end_item, set_status, settle, spend
 from holdfast.core.run_state import NODE_LEVEL, Question, RunState, Wait, WaitKind, wait_key
 from holdfast.core.slots import CHECKPOINT, step_text
-from holdfast.core.standing import awaken, end_item, set_status, settle, spend
 from holdfast.errors import IllegalEvent
 
 # --- inside a node -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from holdfast.errors import IllegalEvent
 
 
 def set_status(state: RunState, node: NodeState, status: NodeStatus) -> None:
-    """What a node is now, and how many of them are that."""
+    """Set the status of a node, and count the running and the waiting ones."""
     before = node.status
     if before == "running":
         state.running -= 1
@@ -36,7 +36,7 @@ def settle(state: RunState) -> None:
 
 
 def awaken(state: RunState) -> None:
-    """Something can go on: whoever takes the run up next finds something to do."""
+    """Something can continue: the next holder of the run finds something to do."""
     settle(state)
     if state.status in UNDER_WAY and not state.running:
         state.status = "pending"
@@ -61,7 +61,7 @@ def end_item(state: RunState, items: Items, event: Any, seq: int) -> None:
 
 
 def close_waits(state: RunState, name: str, item: int | None = None) -> None:
-    """Nobody waits any more: the visit has ended, or is begun anew."""
+    """The visit, or this item of it, no longer waits: it has ended, or begins anew."""
     waiting: list[dict[str, Any]] = [state.waits, state.questions]
     for pending in waiting:
         for key, wait in list(pending.items()):

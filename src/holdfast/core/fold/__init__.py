@@ -1,0 +1,159 @@
+"""The fold: what an event does to the state of a run. `fold(state, stored) -> state`.
+
+Rules of this package
+- Everything that changes a `RunState` is here, and nothing here decides: the events say what happened, the
+  fold believes them.
+- It calls no user code and reads no clock: time, routes and the results of reducers are inside the events.
+- An event that the state does not allow is refused with `IllegalEvent`, and the state stays as it was. What is allowed is
+  a table, `core/kinds`: the statuses that a run and a node may have, and the counts that must match. So the late result
+  of an attempt that was given up never counts.
+- It owns the state it is given and changes it in place. A caller that wants to keep an event's JSON encodes it first.
+
+One module per subject: `run` (and its state and flow), `nodes`, `items`, `waits` (what a visit keeps, waits for and asks);
+`status` is what they share. A handler is called after the event was found to be allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, assert_never
+
+from holdfast.core import events
+from holdfast.core.events import Event, NodeEvent, Stored
+from holdfast.core.fold import items, nodes, run, waits
+from holdfast.core.kinds import TABLE, Kind
+from holdfast.core.run_state import NodeState, RunState
+from holdfast.errors import IllegalEvent
+
+Handler: TypeAlias = Callable[[RunState, Any, Stored], None]
+_Check: TypeAlias = Callable[[RunState, Any, int], None]
+
+_RunRewound = events.RunRewound
+
+
+def fold(state: RunState, stored: Stored) -> RunState:
+    """Apply one event. Refuses what the table does not allow; otherwise changes the state in place and returns it."""
+    event = stored.event
+    cls = type(event)
+    rule = _RULES.get(cls)
+    if rule is None:
+        raise IllegalEvent(f"run {state.run_id!r}: {cls.__name__} is not an event of a run")
+    handler, statuses, check = rule
+    if state.status not in statuses:
+        raise IllegalEvent(
+            f"run {state.run_id!r} is {state.status}: {cls.__name__} (event {stored.seq}) cannot happen then"
+        )
+    seq = stored.seq
+    if seq != state.seq + 1 and not (cls is _RunRewound and event.to == state.seq < seq):
+        raise IllegalEvent(
+            f"run {state.run_id!r}: event {stored.seq} ({cls.__name__}) cannot follow event {state.seq}"
+        )
+    if check is not None:
+        check(state, event, seq)
+    handler(state, event, stored)
+    state.seq = seq
+    state.at = stored.at
+    return state
+
+
+# --- what must hold of the node of an event --------------------------------------------------------------
+
+
+def _check_status(state: RunState, event: NodeEvent, seq: int) -> None:
+    """The node of an event must have a status that allows it."""
+    node = state.nodes.get(event.node)
+    if (node.status if node is not None else "") not in _NODE[type(event)]:
+        raise _out_of_place(state, event, seq)
+
+
+def _check_visit(state: RunState, event: NodeEvent, seq: int) -> None:
+    """An event of an item must be of the visit that has listed it."""
+    node = state.nodes.get(event.node)
+    if node is None or node.status not in _NODE[type(event)]:
+        raise _out_of_place(state, event, seq)
+    if node.items is None or event.iteration != node.iteration or event.execution != node.execution:
+        raise IllegalEvent(
+            f"run {state.run_id!r}: node {event.node!r} has listed no items in visit {event.iteration}.{event.execution}"
+        )
+
+
+def _check_attempt(state: RunState, event: NodeEvent, seq: int) -> None:
+    """What ends an attempt must be of the attempt that is open."""
+    node = state.nodes.get(event.node)
+    if node is None or node.status not in _NODE[type(event)]:
+        raise _out_of_place(state, event, seq)
+    if (
+        event.attempt != node.attempt
+        or event.execution != node.execution
+        or event.iteration != node.iteration
+    ):
+        raise _late(state, event, node, node.attempt, seq)
+
+
+def _check_open_attempt(state: RunState, event: NodeEvent, seq: int) -> None:
+    """What happens inside an attempt must be of the attempt that runs: the node's, or that of an item."""
+    node = state.nodes.get(event.node)
+    if node is None or node.status != "running":
+        raise _out_of_place(state, event, seq)
+    item = getattr(event, "item", None)
+    running = node.items.running if node.items is not None else {}
+    attempt = node.attempt if item is None else running.get(item, 0)
+    if (event.iteration, event.execution, event.attempt) != (node.iteration, node.execution, attempt):
+        raise _late(state, event, node, attempt, seq)
+
+
+def _check_asked(state: RunState, event: events.QuestionAsked, seq: int) -> None:
+    """A question of a node's own is asked inside an attempt; those about a node, between them."""
+    (_check_open_attempt if event.about == "ask" else _check_status)(state, event, seq)
+
+
+def _out_of_place(state: RunState, event: NodeEvent, seq: int) -> IllegalEvent:
+    status = state.nodes[event.node].status if event.node in state.nodes else "not reached"
+    return IllegalEvent(
+        f"run {state.run_id!r}: node {event.node!r} is {status}: "
+        f"{type(event).__name__} (event {seq}) cannot happen then"
+    )
+
+
+def _late(state: RunState, event: NodeEvent, node: NodeState, attempt: int, seq: int) -> IllegalEvent:
+    return IllegalEvent(
+        f"run {state.run_id!r}: {type(event).__name__} (event {seq}) is of {event.node!r} "
+        f"{event.iteration}.{event.execution}.{event.attempt}, but "
+        f"{node.iteration}.{node.execution}.{attempt} is open"
+    )
+
+
+# --- the table, bound ------------------------------------------------------------------------------------
+
+
+def _check_of(kind: Kind) -> _Check | None:
+    """What must hold of the node of an event; None: nothing."""
+    match kind.counts:
+        case "none":
+            return _check_status if kind.node is not None else None
+        case "visit":
+            return _check_visit
+        case "attempt":
+            return _check_attempt
+        case "open attempt":
+            return _check_open_attempt
+        case "asked":
+            return _check_asked
+        case _:
+            assert_never(kind.counts)
+
+
+def _handler_of(kind: Kind) -> Handler:
+    module, _, name = kind.handler.partition(".")
+    found: Handler | None = getattr(_MODULES[module], name, None)
+    if found is None:
+        raise AssertionError(
+            f"{kind.event.__name__}: core/fold/{module}.py has no handler {name!r}, which core/kinds.py names"
+        )
+    return found
+
+
+_MODULES = {"run": run, "nodes": nodes, "items": items, "waits": waits}
+_NODE: dict[type[Event], frozenset[str]] = {kind.event: kind.node for kind in TABLE if kind.node is not None}
+_RULES = {kind.event: (_handler_of(kind), kind.run, _check_of(kind)) for kind in TABLE}
+"""Handler, statuses of the run and check of each kind: one look for each event."""

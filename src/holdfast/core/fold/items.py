@@ -1,0 +1,66 @@
+"""The part of the fold that is about the items of a fan-out."""
+
+from __future__ import annotations
+
+from holdfast.core import events
+from holdfast.core.events import Stored
+from holdfast.core.fold.status import close_waits, end_item, set_status
+from holdfast.core.fold.waits import rest
+from holdfast.core.run_state import Items, RunState
+
+
+def items_listed(state: RunState, event: events.ItemsListed, stored: Stored) -> None:
+    """The list of a fan-out, once an execution."""
+    state.nodes[event.node].items = Items(values=event.items)
+
+
+def item_started(state: RunState, event: events.ItemStarted, stored: Stored) -> None:
+    """An attempt at one item begins, or continues after a wait."""
+    node = state.nodes[event.node]
+    items = node.items
+    assert items is not None  # this kind is only allowed where items are listed
+    if node.status == "waiting":
+        node.started_at = stored.at
+        set_status(state, node, "running")
+        state.status = "running"
+    node.parked.pop(event.item, None)
+    items.again.pop(event.item, None)
+    items.running[event.item] = event.attempt
+    items.begun = max(items.begun, event.item + 1)
+    if event.attempt > 1:
+        items.attempts[event.item] = event.attempt
+
+
+def item_completed(state: RunState, event: events.ItemCompleted, stored: Stored) -> None:
+    """The result of one item."""
+    node = state.nodes[event.node]
+    items = node.items
+    assert items is not None  # as above
+    end_item(state, items, event, stored.seq)
+    items.done[event.item] = event.changes
+    node.crashes = 0
+    node.kept.pop(event.item, None)
+    close_waits(state, event.node, event.item)
+    rest(state, event.node, stored.at)
+
+
+def item_failed(state: RunState, event: events.ItemFailed, stored: Stored) -> None:
+    """An attempt at one item failed: for good, or until its retry."""
+    items = state.nodes[event.node].items
+    assert items is not None  # as above
+    end_item(state, items, event, stored.seq)
+    items.failures[event.item] = items.failures.get(event.item, 0) + 1
+    if event.retry_at is None:
+        items.failed[event.item] = event.failure
+    else:
+        items.again[event.item] = event.retry_at
+    close_waits(state, event.node, event.item)
+    rest(state, event.node, stored.at)
+
+
+def cut_items(items: Items) -> None:
+    """The items that were running are tried again as soon as there is room."""
+    for item, attempt in items.running.items():
+        items.again[item] = 0.0
+        items.attempts[item] = attempt
+    items.running.clear()

@@ -1,0 +1,275 @@
+"""The part of the fold that is about nodes: visits that begin, end and lead on, and layers."""
+
+from __future__ import annotations
+
+from holdfast.core import events
+from holdfast.core.events import Changes, Stored
+from holdfast.core.fold.items import cut_items
+from holdfast.core.fold.status import close_waits, set_status, settle, spend
+from holdfast.core.run_state import NODE_LEVEL, Held, NodeState, NodeStatus, RunState, Warned
+from holdfast.core.state import apply
+from holdfast.errors import IllegalEvent
+
+
+def node_scheduled(state: RunState, event: events.NodeScheduled, stored: Stored) -> None:
+    """A visit that is open is tried again; any other has arrived and is due."""
+    node = state.visit(event.node)
+    if event.node in state.open and (node.input is not None or not node.routed):
+        try_again(state, event.node, fresh=event.fresh)
+    else:  # it has arrived and not begun: that is all there is to know
+        set_status(state, node, "pending")
+    settle(state)
+
+
+def node_started(state: RunState, event: events.NodeStarted, stored: Stored) -> None:
+    """A visit, an execution or an attempt begins, or an attempt that waited continues."""
+    if event.woken:
+        _wake_up(state, event, stored)
+        return
+    if event.took:
+        _take_arrivals(state, event)
+    name = event.node
+    node = state.nodes.get(name)
+    if node is None:
+        node = state.nodes[name] = NodeState(input=dict(state.values), iteration=event.iteration)
+        if state.fresh:
+            node.fresh = state.fresh.get(name, {}).get(event.iteration, 0)
+    else:
+        _start_again(state, node, event)
+    node.iteration, node.execution, node.attempt = event.iteration, event.execution, event.attempt
+    node.tries += 1
+    node.started_at = stored.at
+    set_status(state, node, "running")
+    state.open[name] = None
+    state.status = "running"
+
+
+def _start_again(state: RunState, node: NodeState, event: events.NodeStarted) -> None:
+    """A node that was reached before: a new visit forgets the last one, a new attempt forgets why the last one ended."""
+    if event.attempt == 1 or event.iteration != node.iteration or event.execution != node.execution:
+        if event.iteration != node.iteration or node.input is None:
+            node.input = dict(state.values)
+        if node.failures or node.items is not None:
+            node.failures, node.items = 0, None
+        if node.kept or node.asked or node.streamed or node.parked:
+            node.kept, node.streamed, node.approved, node.parked = {}, 0, False, {}
+        if event.iteration != node.iteration:
+            node.crashes = 0  # doing a visit over is no reason to forget whom it killed
+            node.fresh = state.fresh.get(event.node, {}).get(event.iteration, 0) if state.fresh else 0
+    elif node.parked:  # its items keep waiting
+        node.parked.pop(NODE_LEVEL, None)
+    node.cut = ""
+    node.retry_at = node.failure = node.question = None
+
+
+def _wake_up(state: RunState, event: events.NodeStarted, stored: Stored) -> None:
+    """The same attempt continues after a wait."""
+    node = state.visit(event.node) if event.node in state.open else NodeState()
+    same = (event.iteration, event.execution, event.attempt) == (node.iteration, node.execution, node.attempt)
+    if not same or NODE_LEVEL not in node.parked:
+        raise IllegalEvent(
+            f"run {state.run_id!r}: node {event.node!r} does not wait, so event {stored.seq} cannot wake it"
+        )
+    del node.parked[NODE_LEVEL]
+    node.started_at = stored.at
+    set_status(state, node, "running")
+    state.status = "running"
+
+
+def node_completed(state: RunState, event: events.NodeCompleted, stored: Stored) -> None:
+    """The visit has its result."""
+    node = state.nodes[event.node]
+    node.completed_seq = stored.seq
+    items = node.items.results() if event.items and node.items is not None else []
+    _close(state, event.node, "completed", stored.at)
+    if node.failures or node.crashes:
+        node.failures = node.crashes = 0
+    _finish(state, event, items, stored.seq)
+
+
+def node_skipped(state: RunState, event: events.NodeSkipped, stored: Stored) -> None:
+    """Something takes the place of the result."""
+    if event.took:
+        _take_arrivals(state, event)
+    node = state.nodes[event.node]
+    node.iteration = event.iteration  # one more, where it was due and never began: the skip is that visit
+    node.completed_seq = stored.seq
+    if event.warning is not None:
+        state.warnings.append(Warned(event.node, event.iteration, event.warning))
+    _close(state, event.node, "skipped", stored.at)
+    _finish(state, event, [], stored.seq)
+
+
+def node_failed(state: RunState, event: events.NodeFailed, stored: Stored) -> None:
+    """The attempt failed: for good, or until its retry."""
+    node = state.nodes[event.node]
+    if node.status == "running":
+        spend(state, node, stored.at)
+        node.crashes = 0
+    node.failures += 1
+    node.failure = event.failure
+    close_waits(state, event.node)
+    node.retry_at = event.retry_at
+    if event.retry_at is None:
+        state.failed[event.node] = None
+    set_status(state, node, "failed" if event.retry_at is None else "waiting")
+    settle(state)
+
+
+def node_interrupted(state: RunState, event: events.NodeInterrupted, stored: Stored) -> None:
+    """The attempt was stopped; one that ended with its process counts as a crash."""
+    node = state.nodes[event.node]
+    node.cut = event.reason
+    if event.lost:
+        node.crashes += 1
+    spend(state, node, state.at if event.lost else stored.at)
+    if node.items is not None:
+        cut_items(node.items)
+    set_status(state, node, "interrupted")
+    settle(state)
+
+
+def node_routed(state: RunState, event: events.NodeRouted, stored: Stored) -> None:
+    """The router of a completed node has decided after all."""
+    node = state.nodes[event.node]
+    node.routed = True
+    node.failure = None
+    state.open.pop(event.node, None)
+    state.failed.pop(event.node, None)
+    arrive(state, event.routes)
+    settle(state)
+
+
+def routing_failed(state: RunState, event: events.RoutingFailed, stored: Stored) -> None:
+    """The node keeps its result; only its route is missing."""
+    node = state.nodes[event.node]
+    node.routed = False
+    node.failure = event.failure
+    state.open[event.node] = None
+    state.failed[event.node] = None
+
+
+def layer_completed(state: RunState, event: events.LayerCompleted, stored: Stored) -> None:
+    """The changes that the layer held back are applied in node order."""
+    if state.held.keys() != set(event.nodes):
+        raise IllegalEvent(
+            f"run {state.run_id!r}: layer {event.layer} is {event.nodes}, but {list(state.held)} have completed"
+        )
+    for name in event.nodes:
+        held = state.held.pop(name)
+        for changes in (*held.items, held.changes):
+            _apply(state, name, changes, stored.seq)
+    apply(state.values, event.changes, state.shared)
+    for routes in event.routes.values():
+        arrive(state, routes)
+    state.layer = event.layer
+    settle(state)
+
+
+# --- what several of them do -------------------------------------------------------------------------
+
+
+def arrive(state: RunState, routes: list[str]) -> None:
+    """The run has reached these nodes."""
+    for name in routes:
+        if name != "END":
+            state.arrivals[name] = state.arrivals.get(name, 0) + 1
+
+
+def _take_arrivals(state: RunState, event: events.NodeStarted | events.NodeSkipped) -> None:
+    """A visit begins for arrivals, which are then no longer there."""
+    left = state.arrivals.get(event.node, 0) - event.took
+    if left < 0:
+        raise IllegalEvent(
+            f"run {state.run_id!r}: node {event.node!r} took {event.took} arrivals, which are not there"
+        )
+    del state.arrivals[event.node]
+    if left:
+        state.arrivals[event.node] = left
+
+
+def _close(state: RunState, name: str, status: NodeStatus, at: float) -> None:
+    """A visit has ended: it holds nothing any more."""
+    node = state.nodes[name]
+    if node.status == "running":
+        spend(state, node, at)
+    else:
+        node.ended_at = at
+    if node.question is not None:
+        state.questions.pop(node.question, None)
+    if state.waits or state.questions:
+        close_waits(state, name)
+    if node.kept or node.parked or node.asked:
+        node.kept, node.parked, node.approved, node.answer, node.asked = {}, {}, False, None, 0
+    node.input = None
+    if (
+        node.items is not None
+        or node.retry_at is not None
+        or node.failure is not None
+        or node.question is not None
+    ):
+        node.items = node.retry_at = node.failure = node.question = None
+    state.open.pop(name, None)
+    if state.failed:
+        state.failed.pop(name, None)
+    set_status(state, node, status)
+
+
+def _finish(
+    state: RunState, event: events.NodeCompleted | events.NodeSkipped, items: list[Changes], seq: int
+) -> None:
+    """Apply what a completion changed and go where it leads, or hold both back until the layer is complete."""
+    if state.schedule == "layered":
+        state.held[event.node] = Held(event.changes, items)
+    else:
+        for changes in items:
+            _apply(state, event.node, changes, seq)
+        _apply(state, event.node, event.changes, seq)
+        if event.routes is None:
+            state.nodes[event.node].routed = False
+            state.open[event.node] = None
+        else:
+            arrive(state, event.routes)
+    settle(state)
+
+
+def _apply(state: RunState, name: str, changes: Changes, seq: int) -> None:
+    apply(state.values, changes, state.shared)
+    for field in changes.set:
+        state.writers.setdefault(field, {})[name] = seq
+    for field in changes.unset:
+        state.writers.setdefault(field, {})[name] = seq
+
+
+def try_again(state: RunState, name: str, *, fresh: bool) -> None:
+    """A failed, interrupted or waiting visit is due again; a completed one whose router failed is routed again."""
+    node = state.nodes.get(name)
+    if node is None or (name not in state.open and name not in state.failed):
+        return
+    state.failed.pop(name, None)
+    if not node.routed:
+        route_again(state, name)
+        return
+    if node.question is not None:
+        state.questions.pop(node.question, None)
+    node.question = node.retry_at = None
+    waited, node.parked = node.parked, {}
+    close_waits(state, name)
+    if name not in state.open:  # it was refused before it began: it is due, and will be asked about again
+        set_status(state, node, "pending")
+        return
+    if fresh:
+        state.executions.setdefault(name, {})[node.iteration] = node.execution
+        node.attempt = 0
+        node.fresh += 1
+    elif node.items is not None:
+        node.items.again.update(dict.fromkeys((*node.items.failed, *waited), 0.0))
+        node.items.failed.clear()
+    set_status(state, node, "pending")
+
+
+def route_again(state: RunState, name: str) -> None:
+    """The router of a completed node is asked again: by itself, or with its whole layer."""
+    if name in state.held:
+        state.nodes[name].routed = True
+        state.open.pop(name, None)

@@ -1,0 +1,210 @@
+"""The part of the fold that is about the run as a whole, its state and its flow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.core import events
+from holdfast.core.events import Stored
+from holdfast.core.fold.items import cut_items
+from holdfast.core.fold.nodes import arrive, route_again, try_again
+from holdfast.core.fold.status import set_status, settle, spend
+from holdfast.core.run_state import RunState, wait_key
+from holdfast.core.state import always, apply
+from holdfast.errors import IllegalEvent
+
+
+def run_created(state: RunState, event: events.RunCreated, stored: Stored) -> None:
+    """The input is the state, and START leads to the first nodes."""
+    state.status = "pending"
+    state.flow = event.flow
+    state.fingerprint = event.fingerprint
+    state.state_version = event.state_version
+    state.schedule = event.schedule
+    state.created_at = state.asked_at = stored.at
+    state.labels = event.labels
+    state.options = event.options
+    state.values = dict(event.input)
+    arrive(state, event.starts)
+
+
+def run_forked(state: RunState, event: events.RunForked, stored: Stored) -> None:
+    """A fork starts as a pending run of its own: the visits that were open at that place are due again."""
+    state.parent = event.parent
+    state.created_at = state.asked_at = stored.at
+    state.labels = event.labels if event.labels is not None else state.labels
+    state.path = [*state.path, (state.since, event.to)] if event.to >= state.since else state.path
+    state.since = stored.seq
+    _reopen(state)
+    state.status = "pending"
+
+
+def run_claimed(state: RunState, event: events.RunClaimed, stored: Stored) -> None:
+    """What was running crashed with the last holder, or was interrupted."""
+    _cut(state, outlived=event.outlived)
+    state.status = "running"
+    settle(state)
+
+
+def run_resumed(state: RunState, event: events.RunResumed, stored: Stored) -> None:
+    """As after a claim; and what failed is due again."""
+    _cut(state, outlived=event.outlived)
+    state.paused = False
+    state.failure = state.failure_node = None
+    state.asked_at = stored.at
+    for name in list(state.failed) if event.nodes is None else event.nodes:
+        if event.force and name in state.nodes:
+            state.nodes[name].crashes = 0
+        try_again(state, name, fresh=event.fresh)
+    state.status = "running"
+    settle(state)
+
+
+def run_rewound(state: RunState, event: events.RunRewound, stored: Stored) -> None:
+    """The state at an earlier place, with what a rewind never undoes."""
+    state.path = [*state.path, (state.since, event.to)] if event.to >= state.since else state.path
+    state.since = stored.seq
+    for name, visits in event.executions.items():
+        state.executions.setdefault(name, {}).update(visits)
+    for name, crashes in event.crashes.items():
+        if name in state.nodes:
+            state.nodes[name].crashes = crashes
+    state.active_s = max(state.active_s, event.active_s)
+    state.usd, state.tokens = max(state.usd, event.usd), max(state.tokens, event.tokens)
+    state.asked_at = stored.at
+    _reopen(state)
+    state.signals.update(event.signals)
+    for name, fresh in event.fresh.items():
+        state.fresh.setdefault(name, {}).update(fresh)
+        visit = state.nodes.get(name)
+        if visit is not None:
+            visit.fresh = max(visit.fresh, fresh.get(visit.iteration, 0))
+    state.status = "running"
+
+
+def run_paused(state: RunState, event: events.RunPaused, stored: Stored) -> None:
+    """Nothing new starts; the status follows when the running nodes have ended."""
+    state.paused = True
+    settle(state)
+
+
+def run_interrupted(state: RunState, event: events.RunInterrupted, stored: Stored) -> None:
+    """The process has stopped the run."""
+    state.status = "interrupted"
+
+
+def run_completed(state: RunState, event: events.RunCompleted, stored: Stored) -> None:
+    """Nothing may be left to do."""
+    if state.open or state.arrivals or state.held:
+        raise IllegalEvent(
+            f"run {state.run_id!r} cannot be completed while {[*state.open, *state.arrivals, *state.held]} is not done"
+        )
+    state.status = "completed"
+
+
+def run_failed(state: RunState, event: events.RunFailed, stored: Stored) -> None:
+    """The failure of a node is kept with its traceback."""
+    state.status = "failed"
+    node = state.nodes.get(event.node) if event.node is not None else None
+    state.failure = node.failure if node is not None and node.failure is not None else event.failure
+    state.failure_node = event.node
+
+
+def run_cancelled(state: RunState, event: events.RunCancelled, stored: Stored) -> None:
+    """Nothing is asked or awaited any more."""
+    state.status = "cancelled"
+    state.questions.clear()
+    state.waits.clear()
+
+
+def resume_refused(state: RunState, event: events.ResumeRefused, stored: Stored) -> None:
+    """Only for the record."""
+
+
+def state_edited(state: RunState, event: events.StateEdited, stored: Stored) -> None:
+    """The inputs of visits that have not ended change with the state."""
+    apply(state.values, event.changes, state.shared)
+    for name in state.open:
+        given = state.nodes[name].input
+        if given is not None:
+            apply(given, event.changes, always)
+
+
+def state_upgraded(state: RunState, event: events.StateUpgraded, stored: Stored) -> None:
+    """The state and the inputs of visits that have not ended, as the newer type has them."""
+    state.state_version = event.state_version
+    state.values = dict(event.values)
+    for name, given in event.inputs.items():
+        state.nodes[name].input = dict(given)
+
+
+def flow_changed(state: RunState, event: events.FlowChanged, stored: Stored) -> None:
+    """What was recorded of a renamed node is found under its new name."""
+    state.fingerprint = event.fingerprint
+    rename = event.rename
+    if rename:
+        state.nodes = _renamed(state.nodes, rename)
+        state.open = _renamed(state.open, rename)
+        state.failed = _renamed(state.failed, rename)
+        state.arrivals = _renamed(state.arrivals, rename)
+        state.held = _renamed(state.held, rename)
+        state.executions = _renamed(state.executions, rename)
+        state.fresh = _renamed(state.fresh, rename)
+        state.writers = {field: _renamed(by, rename) for field, by in state.writers.items()}
+        state.failure_node = rename.get(state.failure_node or "", state.failure_node)
+        _rename_waits(state, rename)
+
+
+def _rename_waits(state: RunState, rename: dict[str, str]) -> None:
+    """The key of a wait or a question begins with the name of its node."""
+    waits, questions = list(state.waits.values()), list(state.questions.values())
+    for wait in waits:
+        wait.node = rename.get(wait.node, wait.node)
+    for question in questions:
+        before, question.node = question.node, rename.get(question.node, question.node)
+        if question.about == "ask":
+            question.key = question.node + question.key.removeprefix(before)
+    state.waits = {wait_key(w.node, w.iteration, w.execution, w.item, w.slot): w for w in waits}
+    state.questions = {question.key: question for question in questions}
+
+
+def _renamed(named: dict[str, Any], rename: dict[str, str]) -> dict[str, Any]:
+    return {rename.get(name, name): value for name, value in named.items()}
+
+
+def _cut(state: RunState, *, outlived: bool) -> None:
+    """The holder crashed or lost the run: what was running ended in the middle."""
+    for name in state.open:
+        node = state.nodes[name]
+        if node.status == "running":
+            spend(state, node, state.at)  # as far as the log knows
+            node.crashes += not outlived
+            if node.items is not None:
+                cut_items(node.items)
+            set_status(state, node, "interrupted")
+
+
+def _reopen(state: RunState) -> None:
+    """After a rewind or in a fork: each open visit is due again, as a new execution with the input it had."""
+    for name in tuple(state.open):
+        node = state.nodes[name]
+        if not node.routed:
+            route_again(state, name)
+            continue
+        done = state.executions.setdefault(name, {})
+        done[node.iteration] = max(done.get(node.iteration, 0), node.execution)
+        node.attempt = 0
+        node.items = node.retry_at = node.failure = node.question = None
+        node.failures = 0
+        node.kept, node.parked, node.approved, node.asked = {}, {}, False, 0
+        set_status(state, node, "pending")
+    for name in state.arrivals:  # what was asked before they begin is asked again
+        gate = state.nodes.get(name)
+        if gate is not None and name not in state.open and gate.status in ("waiting", "failed"):
+            gate.question = gate.failure = None
+            set_status(state, gate, "pending")
+    state.failed.clear()
+    state.questions.clear()
+    state.waits.clear()
+    state.failure = state.failure_node = None
+    state.paused = False
