@@ -13,6 +13,7 @@ from holdfast.cli import screen, told
 from holdfast.cli.screen import Part
 from holdfast.core.definition import Definition
 from holdfast.core.drawing import MARKS
+from holdfast.core.kinds import TAKES_OVER
 from holdfast.errors import named
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.views import Cost, EventView, Run
@@ -244,14 +245,12 @@ class Story:
     def _tell_run(self, event: EventView) -> Line | None:
         reason = f": {event.body['reason']}" if event.body.get("reason") else ""
         match event.kind:
-            case "RunResumed" | "RunClaimed" | "RunRewound":
+            case kind if kind in TAKES_OVER:
                 self.status = "running"
                 for seen in self.nodes.values():
                     if seen.status == "running":
                         seen.status, seen.started_at = "interrupted", 0.0
-                place = (
-                    f"rewound to event {event.body.get('to')}" if event.kind == "RunRewound" else "resumed"
-                )
+                place = f"rewound to event {event.body.get('to')}" if kind == "RunRewound" else "resumed"
                 return Line("running", "run", f"{place}{_by(event)}{reason}")
             case "RunPaused":
                 self.status = "paused"

@@ -39,13 +39,13 @@ class FireTimer(Command, frozen=True):
 
 
 class ExpireQuestion(Command, frozen=True):
-    """Nobody has answered in time."""
+    """No answer has come in time."""
 
     key: str
 
 
 class QuarantineNode(Command, frozen=True):
-    """The node kills its process again and again: it is not tried any more."""
+    """The node crashes its process again and again: it is not tried any more."""
 
     node: NodeName
 
@@ -60,13 +60,13 @@ class ScheduleNode(Command, frozen=True):
 
 
 class SkipNode(Command, frozen=True):
-    """Put nothing in place of a visit that was cut (`on_interrupt="skip"`) or was safe to fail, and go on."""
+    """Put nothing in place of a visit that was interrupted (`on_interrupt="skip"`) or was safe to fail, and continue."""
 
     node: NodeName
 
 
 class AskAboutNode(Command, frozen=True):
-    """Ask what to do with a visit that was cut (`on_interrupt="ask"`)."""
+    """Ask what to do with a visit that was interrupted (`on_interrupt="ask"`)."""
 
     node: NodeName
 
@@ -118,13 +118,13 @@ class FailRun(Command, frozen=True):
 
 
 class WakeAt(Command, frozen=True):
-    """Nothing to do before this time, unless something ends or somebody speaks."""
+    """Nothing to do before this time, unless a node ends, or an answer, a signal or a request comes."""
 
     at: float
 
 
 class DueAt(Command, frozen=True):
-    """The run wants attention then, but until then only somebody can carry it on: nobody need wait for it."""
+    """The run is due then; until then only an answer, a signal or an operator can continue it, so no holder need wait."""
 
     at: float
 

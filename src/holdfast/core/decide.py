@@ -4,16 +4,16 @@ state and the time.
 It is asked after every append until it has nothing more to say. The order of its thoughts:
 
 1. Waits whose time has come are over.
-2. Open visits that want something: one that was cut is run again, asked about or skipped, as its node says, or
-   quarantined when it kills its process again and again; one whose retry is due, or for which something came
-   that it waits for, goes on; a fan-out starts, completes or fails its items; a completed node whose router had
+2. Open visits that need a decision: an interrupted one is run again, asked about or skipped, as its node says, or
+   quarantined when it crashes its process again and again; one whose retry is due, or for which something came
+   that it waits for, continues; a fan-out starts, completes or fails its items; a completed node whose router had
    failed is routed.
-3. Nodes that are due begin a new visit, as long as there is room and the loop limit is not reached. Where
-   something is to be asked first, it is asked, and only an approval lets them begin.
+3. Nodes that are due begin a new visit, as long as there is room and the loop limit is not reached. A node with a
+   gate asks first, and only an approval lets it begin.
 4. With nothing running and nothing to start: the layer is complete, the run has failed, or it is completed.
 
 Once a node has failed for good, or while the run is paused, nothing new starts; what runs, ends. (The items
-of a fan-out that runs belong to it and go on.) A run never ends with arrivals that nobody takes up: that
+of a fan-out that runs belong to it and continue.) A run never ends with arrivals for which no visit began: that
 would be a defect here, and is raised as one.
 """
 
@@ -61,7 +61,7 @@ class Shape(Protocol):
 
 
 def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = None) -> list[AnyCommand]:
-    """The next commands, or none where the run waits for something to end, for somebody, or is over."""
+    """The next commands; none where the run is over, or waits for a node to end, an answer, a signal or an operator."""
     if state.status not in ACTIVE:
         return []
     ready = ready or Readiness(flow.topology, state)
@@ -80,8 +80,8 @@ def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = N
             commands.append(command)
     starts, limit = _begin(flow.definition, state, ready, room)
     if state.running or commands or starts:
-        told = commands + starts
-        return told + _later(state, told, wakes, lapses) if wakes or lapses else told
+        wanted = commands + starts
+        return wanted + _later(state, wanted, wakes, lapses) if wakes or lapses else wanted
     return [limit] if limit is not None else _end(state, ready, wakes, lapses)
 
 
@@ -113,7 +113,7 @@ def _over(state: RunState, now: float, wakes: list[float], lapses: list[float]) 
 def _open_visit(
     definition: Definition, state: RunState, name: str, now: float, wakes: list[float]
 ) -> Iterator[AnyCommand]:
-    """What an open visit that is not simply running wants."""
+    """What to do about an open visit that is not simply running."""
     node = state.nodes[name]
     options = definition.nodes[name]
     held_back = bool(state.failed) or state.paused
@@ -138,14 +138,14 @@ def _open_visit(
 
 
 def _is_refused(node: NodeState) -> bool:
-    """Whether somebody has said no: that is not a failure one can do without."""
+    """Whether an answer refused the visit: `safe_to_fail` does not cover that."""
     return node.failure is not None and node.failure.type == "QuestionRefused"
 
 
 def _cut(
     options: NodeOptions, state: RunState, node: NodeState, name: str, *, held_back: bool
 ) -> Iterator[AnyCommand]:
-    """What becomes of a visit that was cut."""
+    """What becomes of an interrupted visit."""
     if options.on_interrupt == "ask":
         yield AskAboutNode(name)
     elif options.on_interrupt == "rerun" and node.crashes >= options.crash_limit:
@@ -159,15 +159,15 @@ def _cut(
 
 
 def _again(options: NodeOptions, state: RunState, node: NodeState, name: str) -> AnyCommand:
-    """The next attempt of the same visit, or the same one behind a wait; the first of a new execution where the visit is
-    done over, which is asked about again where the first one was.
+    """The next attempt of the same visit, or the same one after a wait; the first of a new execution where the visit is
+    repeated, which asks again where the first one did.
     """
     if NODE_LEVEL in node.parked:
         return StartNode(name, node.iteration, node.execution, node.attempt, 0, woken=True)
     execution = state.next_execution(name, node.iteration)
-    cut_behind_answer = node.status == "interrupted" and bool(node.asked)
-    if options.question is not None and not node.approved and not cut_behind_answer:
-        # What failed was putting the question, or merging the answer: nobody has approved anything.
+    interrupted_after_answer = node.status == "interrupted" and bool(node.asked)
+    if options.question is not None and not node.approved and not interrupted_after_answer:
+        # What failed was putting the question, or merging the answer: nothing is approved yet.
         return AskFirst(name, node.iteration, execution)
     if node.attempt:
         return StartNode(name, node.iteration, node.execution, node.attempt + 1, 0)
@@ -177,7 +177,7 @@ def _again(options: NodeOptions, state: RunState, node: NodeState, name: str) ->
 
 
 def _items(limit: int, node: NodeState, name: str, now: float, wakes: list[float]) -> Iterator[AnyCommand]:
-    """Start items as long as there is room; retries and cut ones first. When none is left the node ends."""
+    """Start items as long as there is room; retries and interrupted ones first. When none is left the node ends."""
     items = node.items
     assert items is not None, f"{name!r} is open and waits for no decision"  # see Readiness.open
     room = limit - len(items.running)
@@ -259,7 +259,7 @@ def _end(state: RunState, ready: Readiness, wakes: list[float], lapses: list[flo
     if wakes or lapses:
         return _later(state, [], wakes, lapses)
     if state.open or state.questions:
-        return []  # waits for somebody
+        return []  # waits for an answer, a signal or an operator
     if state.arrivals:
         raise IllegalEvent(
             f"run {state.run_id!r} is stuck: {list(state.arrivals)} were reached and cannot start. "
@@ -269,12 +269,12 @@ def _end(state: RunState, ready: Readiness, wakes: list[float], lapses: list[flo
 
 
 def _later(
-    state: RunState, told: list[AnyCommand], wakes: list[float], lapses: list[float]
+    state: RunState, wanted: list[AnyCommand], wakes: list[float], lapses: list[float]
 ) -> list[AnyCommand]:
-    """When to look again. Nobody need stay for that where nothing runs and only somebody's word could come earlier, or
-    where the run is paused.
+    """When to look again. The holder need not stay for that where nothing runs and only an answer or a signal could come
+    earlier, or where the run is paused.
     """
-    runs = state.running or any(isinstance(command, (StartNode, StartItem)) for command in told)
+    runs = state.running or any(isinstance(command, (StartNode, StartItem)) for command in wanted)
     if runs or (wakes and not state.paused):
         return [WakeAt(min(wakes + lapses))]
     return [] if state.paused else [DueAt(min(lapses))]

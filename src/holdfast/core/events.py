@@ -36,7 +36,7 @@ class Changes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     set: dict[str, Any] = {}
     """Fields that have a new value."""
     append: dict[str, list[Any]] = {}
-    """Items that come behind those of a list field."""
+    """Items that are added to the end of a list field."""
     merge: dict[str, dict[str, Any]] = {}
     """Keys that a mapping field gets or replaces."""
     add: dict[str, Any] = {}
@@ -106,15 +106,15 @@ class RunForked(Event, frozen=True, kw_only=True):
 
 
 class RunClaimed(Event, frozen=True, kw_only=True):
-    """An engine took the run up without being asked by a person. What was running has been cut."""
+    """An engine claimed the run without a resume. What was running has been interrupted."""
 
     holder: str
     outlived: bool = False
-    """The process that had it lives, and had to give it up: what was cut has killed nobody."""
+    """The last holder lives and had to give the run up: what was interrupted has crashed no process."""
 
 
 class RunResumed(Event, frozen=True, kw_only=True):
-    """Somebody asked the run to go on. What was running has been cut; what failed is due again."""
+    """A caller resumed the run. What was running has been interrupted; what failed is due again."""
 
     holder: str = ""
     nodes: list[NodeName] | None = None
@@ -122,26 +122,26 @@ class RunResumed(Event, frozen=True, kw_only=True):
     fresh: bool = False
     force: bool = False
     outlived: bool = False
-    """The process that had it lives, and had to give it up: what was cut has killed nobody."""
+    """The last holder lives and had to give the run up: what was interrupted has crashed no process."""
     by: str | None = None
     reason: str | None = None
 
 
 class RunRewound(Event, frozen=True, kw_only=True):
-    """The run goes on from an earlier place. Folded onto the fold of the log up to `to`; carries what is never undone."""
+    """The run continues from an earlier place. Folded onto the fold of the log up to `to`; holds what is never undone."""
 
     to: Seq
     executions: dict[NodeName, dict[int, int]] = {}
-    """How often the visits that are done over were executed already."""
+    """How often the visits that are repeated were executed already."""
     crashes: dict[NodeName, int] = {}
     active_s: float = 0.0
     usd: float = 0.0
     tokens: int = 0
     fresh: dict[NodeName, dict[int, int]] = {}
-    """How often the visits that are done over had been asked to be, with new idempotency keys."""
+    """How often the visits that are repeated had been asked to be, with new idempotency keys."""
     signals: dict[str, list[Any]] = {}
-    """Signals that nobody has taken any more, oldest first, where the rewind changes that: they came, and are there for
-    whoever asks next.
+    """Signals that no visit has taken any more, oldest first, where the rewind changes that: they came, and are there for
+    the next visit that waits for them.
     """
     by: str | None = None
     reason: str | None = None
@@ -172,14 +172,14 @@ class RunFailed(Event, frozen=True, kw_only=True):
 
 
 class RunCancelled(Event, frozen=True, kw_only=True):
-    """Somebody called the run off. Final."""
+    """The run was cancelled. Final."""
 
     by: str | None = None
     reason: str | None = None
 
 
 class ResumeRefused(Event, frozen=True, kw_only=True):
-    """A validation said no to a resume. Nothing ran."""
+    """A validation refused a resume. Nothing ran."""
 
     reason: str
     by: str | None = None
@@ -189,7 +189,7 @@ class ResumeRefused(Event, frozen=True, kw_only=True):
 
 
 class StateEdited(Event, frozen=True, kw_only=True):
-    """Somebody changed the state. It also replaces the input of what has not ended."""
+    """A caller changed the state. It also changes the inputs of visits that have not ended."""
 
     changes: Changes
     by: str | None = None
@@ -197,7 +197,7 @@ class StateEdited(Event, frozen=True, kw_only=True):
 
 
 class StateUpgraded(Event, frozen=True, kw_only=True):
-    """The state was lifted to a newer version of its type, with the inputs of what has not ended."""
+    """The state was upgraded to a newer version of its type, with the inputs of visits that have not ended."""
 
     state_version: int
     values: Values
@@ -205,7 +205,7 @@ class StateUpgraded(Event, frozen=True, kw_only=True):
 
 
 class FlowChanged(Event, frozen=True, kw_only=True):
-    """The run goes on with a changed flow."""
+    """The run continues with a changed flow."""
 
     fingerprint: str
     rename: dict[NodeName, NodeName] = {}
@@ -216,7 +216,7 @@ class FlowChanged(Event, frozen=True, kw_only=True):
 
 
 class NodeScheduled(NodeEvent, frozen=True, kw_only=True):
-    """A node is due and does not start in the same append; or somebody asked that a visit which has not ended is tried again."""
+    """A node is due and does not start in the same append; or a caller asked to retry a visit that has not ended."""
 
     why: str
     fresh: bool = False
@@ -229,13 +229,13 @@ class NodeStarted(NodeEvent, frozen=True, kw_only=True):
     """An attempt begins. The state at the first one of an execution is the input of all its attempts."""
 
     took: int = 1
-    """How many arrivals this visit takes up; 0 for a later attempt or execution."""
+    """How many arrivals this visit begins for; 0 for a later attempt or execution."""
     woken: bool = False
-    """The same attempt goes on behind a wait, from its top, with what it kept."""
+    """The same attempt continues after a wait: from its top, with what it kept."""
 
 
 class NodeCompleted(NodeEvent, frozen=True, kw_only=True):
-    """The node is done and never runs again unless asked. Its route is decided here, once."""
+    """The node is done and never runs again unless a caller asks for it. Its route is decided here, once."""
 
     changes: Changes = Changes()
     routes: list[NodeName] | None = None
@@ -258,16 +258,16 @@ class NodeInterrupted(NodeEvent, frozen=True, kw_only=True):
 
     reason: str = ""
     lost: bool = False
-    """It ended with its process, and nobody knows when: the time until now is not its own."""
+    """It ended with its process, at an unknown time: the time until now is not its own."""
 
 
 class NodeSkipped(NodeEvent, frozen=True, kw_only=True):
-    """Somebody, or the node's own `on_interrupt="skip"`, put this in place of a completion."""
+    """A caller, or the node's own `on_interrupt="skip"`, put this in place of a completion."""
 
     changes: Changes = Changes()
     routes: list[NodeName] | None = None
     took: int = 0
-    """How many arrivals this takes up, where the visit had not begun."""
+    """How many arrivals this stands for, where the visit had not begun."""
     warning: Failure | None = None
     """Why a node that is `safe_to_fail` has no result."""
     by: str | None = None
@@ -287,7 +287,7 @@ class RoutingFailed(NodeEvent, frozen=True, kw_only=True):
 
 
 class NodeWaiting(NodeEvent, frozen=True, kw_only=True):
-    """An attempt has unwound and holds nothing any more. It goes on when something that it waits for has come."""
+    """An attempt has unwound and holds nothing any more. It continues when something that it waits for has come."""
 
     on: list[str]
     """The slots it waits for."""
@@ -302,7 +302,7 @@ class NodeCheckpointed(NodeEvent, frozen=True, kw_only=True):
 
 
 class NodeStreamed(NodeEvent, frozen=True, kw_only=True):
-    """What an attempt streamed, in one piece: written when it ended, or when it was found cut."""
+    """What an attempt streamed, in one piece: written when it ended, or when it was found interrupted."""
 
     chunks: list[Any]
     item: int | None = None
@@ -336,7 +336,7 @@ class ItemStarted(NodeEvent, frozen=True, kw_only=True):
 
 
 class ItemCompleted(NodeEvent, frozen=True, kw_only=True):
-    """One item is done and never runs again unless asked."""
+    """One item is done and never runs again unless a caller asks for it."""
 
     item: int
     changes: Changes = Changes()
@@ -366,13 +366,13 @@ class LayerCompleted(Event, frozen=True, kw_only=True):
 
 
 class QuestionAsked(NodeEvent, frozen=True, kw_only=True):
-    """The run needs a decision before this node can go on."""
+    """The run needs a decision before this node can continue."""
 
     key: str
     text: str
     options: list[str] = []
     about: Literal["interrupt", "gate", "ask"] = "interrupt"
-    """What the answer decides: a visit that was cut, whether a visit may begin, or what a running one has asked for."""
+    """What the answer decides: about an interrupted visit, whether a visit may begin, or what a running one has asked for."""
     answer_schema: dict[str, Any] = {}
     approving: list[str] = []
     """The answers that let a visit begin; any other refuses. Empty: every answer does."""
@@ -380,9 +380,9 @@ class QuestionAsked(NodeEvent, frozen=True, kw_only=True):
     item: int | None = None
     until: float | None = None
     on_timeout: str = "fail"
-    """`fail`, or the option that is taken when nobody answers in time."""
+    """`fail`, or the option that is taken when no answer comes in time."""
     partial: dict[str, Any] = {}
-    """What is known of the visit that was cut."""
+    """What is known of the visit that was interrupted."""
 
 
 class QuestionAnswered(NodeEvent, frozen=True, kw_only=True):
@@ -391,7 +391,7 @@ class QuestionAnswered(NodeEvent, frozen=True, kw_only=True):
     key: str
     answer: Any
     refused: bool = False
-    """The answer keeps the run from going on."""
+    """The answer keeps the run from continuing."""
     confidence: float | None = None
     by: str | None = None
     reason: str | None = None
@@ -425,7 +425,7 @@ class SignalAwaited(NodeEvent, frozen=True, kw_only=True):
 
 
 class SignalReceived(Event, frozen=True, kw_only=True):
-    """Something that the run was told. It goes to whoever has waited longest for it, or waits for whoever asks."""
+    """A signal was sent to the run. The visit that has waited longest for it takes it; otherwise it is kept for the next one."""
 
     name: str
     payload: Any = None

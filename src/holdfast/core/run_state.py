@@ -123,7 +123,7 @@ class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
     parked: dict[int, list[str]] = {}
     """Item (or `NODE_LEVEL`) that has unwound -> the slots it waits for."""
     approved: bool = False
-    """Somebody has let the next visit begin."""
+    """An answer has let the next visit begin."""
     answer: Any = None
     """What a question node was answered."""
     cut: str = ""
@@ -131,7 +131,7 @@ class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
     asked: int = 0
     """How often this visit has asked before it began."""
     fresh: int = 0
-    """How often this visit was asked to be done over with new idempotency keys."""
+    """How often this visit was asked to be repeated with new idempotency keys."""
     streamed: int = 0
     """Chunks that this visit has streamed, as far as recorded."""
     usd: float = 0.0
@@ -202,7 +202,7 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     schedule: Literal["eager", "layered"] = "eager"
     created_at: float = 0.0
     asked_at: float = 0.0
-    """When somebody last asked the run to go: a run's timeout counts from here."""
+    """When the run was last started or resumed: its timeout counts from here."""
     labels: dict[str, str] = {}
     options: dict[str, Any] = {}
     parent: str | None = None
@@ -224,12 +224,12 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     executions: dict[NodeName, dict[int, int]] = {}
     """Visits that were rewound -> how often they had been executed."""
     fresh: dict[NodeName, dict[int, int]] = {}
-    """Visits that were rewound -> how often they had been asked to be done over with new idempotency keys."""
+    """Visits that were rewound -> how often they had been asked to be repeated with new idempotency keys."""
     questions: dict[str, Question] = {}
     waits: dict[str, Wait] = {}
     """Open timers and awaited signals, oldest first, by `wait_key`."""
     signals: dict[str, list[Any]] = {}
-    """Signals that nobody has taken yet, oldest first."""
+    """Signals that no visit has taken yet, oldest first."""
     warnings: list[Warned] = []
     usd: float = 0.0
     tokens: int = 0

@@ -1,4 +1,4 @@
-"""Parallel writers: two nodes that set the same plain field, where the graph does not say who comes last.
+"""Parallel writers: two nodes that set the same plain field, where the graph does not say which comes last.
 
 It is a conflict when neither node is a forward ancestor of the other and both wrote since their common
 ancestors last completed. The graph decides, not the timing: the answer is the same whichever of the two ended

@@ -26,6 +26,7 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.core import run_state
+from holdfast.core.events import KINDS
 from holdfast.core.kinds import TAKES_OVER
 from holdfast.errors import (
     RunExists,
@@ -52,6 +53,7 @@ _PIECE_ROWS, _PIECE_BYTES = 5_000, 16 * 1024 * 1024
 """What is put back in one append."""
 _UNFINISHED = "It is being put back from an archive. If nobody does so any more, put it back again."
 _TRIES = 5
+_NAME_A_DEFINITION = tuple(name for name, cls in KINDS.items() if "fingerprint" in cls.__struct_fields__)
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
@@ -317,7 +319,7 @@ def _referred(body: bytes) -> set[str]:
 def fingerprints(store: Store, row: RunRow) -> set[str]:
     """The definitions that a run refers to: its own, those it began with, and those it changed to."""
     found = {row.fingerprint}
-    for event in store.events(row.run_id, kinds=("RunCreated", "FlowChanged")):
+    for event in store.events(row.run_id, kinds=_NAME_A_DEFINITION):
         found.add(open_row(event, store.blobs).event.fingerprint)
     for kept in store.upkeep.snapshots(row.run_id):
         if kept.base:
