@@ -100,8 +100,9 @@ def mutants(tree: Path, files: list[str]) -> list[Any]:
 
 def command(module: Path) -> str:
     """The tests of the core, those of this module first."""
-    own = Path("tests/core") / f"test_{module.stem}.py"
-    first = f"{own} " if (ROOT / own).exists() else ""
+    folder = Path("tests/core")
+    places = (folder / f"test_{module.stem}.py", folder / module.stem)
+    first = "".join(f"{own} " for own in places if (ROOT / own).exists())
     return f"{sys.executable} -m pytest -x -q -n 0 -p no:cacheprovider --hypothesis-profile quick {first}tests/core"
 
 

@@ -66,6 +66,25 @@ def rewound(history: History, seq: int, **carried) -> History:
     return other.record(events.RunRewound(to=seq, **carried))
 
 
+@dataclass
+class Notes:
+    n: int = 0
+
+
+def of(history: History, node: str) -> dict:
+    visit = history.state.nodes[node]
+    return {
+        "node": node,
+        "iteration": visit.iteration,
+        "execution": visit.execution,
+        "attempt": visit.attempt,
+    }
+
+
+def wanted(history: History) -> list[tuple[type, str]]:
+    return [(type(command), command.node) for command in history.commands()]
+
+
 # --- gates -------------------------------------------------------------------------------------------
 
 
@@ -291,6 +310,10 @@ def test_a_renamed_gate_is_still_asked_about():
 # --- answers -----------------------------------------------------------------------------------------
 
 
+def alone_asking(*options: str, **more) -> History:
+    return told("START a END").started("a").asking("a", "Sure?", *options, **more)
+
+
 def test_the_same_question_is_not_asked_twice():
     run = alone_asking()
     again = events.QuestionAsked(
@@ -386,6 +409,19 @@ def test_two_question_nodes_beside_each_other_get_each_its_own_answer():
     )
 
 
+def test_a_question_node_that_failed_is_asked_about_again():
+    run = told("START q END", asks={"q": {"into": "n"}}, state=Notes)
+    run.record(events.NodeStarted(node="q", iteration=1, took=1))
+    run.failed("q", ValueError("could not be asked")).settled().taken_up()
+    assert run.commands() == [AskFirst("q", 1, 1)]
+
+
+def test_a_question_node_that_was_cut_before_anybody_was_asked_asks():
+    run = told("START q END", asks={"q": {"into": "n"}}, state=Notes)
+    run.record(events.NodeStarted(node="q", iteration=1, took=1)).taken_up()
+    assert run.commands() == [AskFirst("q", 1, 1)]
+
+
 # --- nobody answers ----------------------------------------------------------------------------------
 
 
@@ -431,11 +467,7 @@ def test_a_question_beside_a_timer_wakes_the_run_at_the_earlier_of_the_two():
     assert run.commands() == [WakeAt(run.state.questions["q.1.1"].until)]
 
 
-# --- questions inside a node ---------------------------------------------------------------------------
-
-
-def alone_asking(*options: str, **more) -> History:
-    return told("START a END").started("a").asking("a", "Sure?", *options, **more)
+# --- questions inside a node -------------------------------------------------------------------------
 
 
 def test_a_node_that_asks_without_unwinding_runs_until_the_answer_comes():
@@ -484,7 +516,7 @@ def test_a_run_that_was_woken_by_an_answer_and_that_nobody_carries_on_is_pending
         assert wake(run).state.status == "pending"
 
 
-# --- what was cut --------------------------------------------------------------------------------------
+# --- what was cut ------------------------------------------------------------------------------------
 
 
 def cut() -> History:
@@ -532,3 +564,18 @@ def test_nobody_waits_for_the_times_of_a_paused_run():
         .completed("a")
     )
     assert run.commands() == [ScheduleNode("b", 1, 1, "paused")]
+
+
+# --- questions ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheduled", [True, False])
+def test_a_question_about_a_cut_attempt_is_dropped_when_the_node_is_tried_again_without_an_answer(scheduled):
+    run = told("START a END", nodes={"a": {"on_interrupt": "ask"}}).crashed_in("a").taken_up().settled()
+    assert len(run.state.questions) == 1
+    if scheduled:
+        run.record(events.NodeScheduled(**of(run, "a"), why="retry"))
+    else:
+        run.record(events.RunResumed(nodes=["a"]))
+    assert run.state.questions == {}
+    assert wanted(run) == [(StartNode, "a")]
