@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage import Stage, Work
+from harness import Stage, Work
 
 import holdfast as hf
 from holdfast.upkeep import doctor

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from stage import until
+from harness import until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph

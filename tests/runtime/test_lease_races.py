@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from stage import PATIENCE_S, Stage, until
+from harness import PATIENCE_S, Stage, until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from stage import Stage, until
+from harness import Stage, until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph

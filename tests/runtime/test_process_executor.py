@@ -19,8 +19,8 @@ from typing import Any
 
 import process_nodes as nodes
 import pytest
+from harness import until
 from process_nodes import Page, Work
-from stage import until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from stage import Stage, Work, turns, until
+from harness import Stage, Work, turns, until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, append

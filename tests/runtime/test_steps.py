@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage import Stage, Work, until
+from harness import Stage, Work, until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry

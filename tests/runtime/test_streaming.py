@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage import Stage, Work, turns, until
+from harness import Stage, Work, turns, until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage import PATIENCE_S, until
+from harness import PATIENCE_S, until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph

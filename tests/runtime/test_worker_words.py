@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage import Stage
+from harness import Stage
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
