@@ -28,10 +28,11 @@ from holdfast import END, START, Flow, Graph, add, append
 from holdfast.reading import verification
 from holdfast.runtime.calls.context import BlockingContext
 from holdfast.storage.contract import Store
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import open_row
 from holdfast.storage.urls import open_store
 from holdfast.testing.appends import Killed
-from holdfast.testing.builders import crashed_copy
+from holdfast.testing.builders import History, crashed_copy, outline
 from holdfast.testing.clock import ManualClock
 
 PATIENCE_S = 60
@@ -216,3 +217,17 @@ async def turns(count: int) -> None:
     """Let the event loop go round so many times."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+class LeftRuns:
+    """A store with runs on it that nobody carries on."""
+
+    def __init__(self, *ids: str) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryStore(clock=self.clock.now)
+        for run_id in ids:
+            self.write(run_id)
+
+    def write(self, run_id: str) -> None:
+        story = History(run_id, outline("START a b END"), starts_at=self.clock.now()).created()
+        story.completed("a").started("b").write(self.store)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from test_plugin import pytest_on
+from inner_pytest import pytest_on
 
 import holdfast as hf
 from holdfast import END, START, Graph
