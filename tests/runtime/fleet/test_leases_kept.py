@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from harness import Stage, until
+from harness import LeftRuns, Stage, until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.errors import FenceLost, StoreBusy, StoreError
-from holdfast.runtime.renewal import MARGIN, Renewal
+from holdfast.runtime.renewal import MARGIN, Renewal, elapsed
+from holdfast.storage import holder as holders
 from holdfast.storage.contract import Store
-from holdfast.storage.holder import this_process
+from holdfast.storage.holder import alive, this_process
 from holdfast.storage.memory.store import MemoryStore
+from holdfast.testing.appends import Log
 from holdfast.testing.clock import ManualClock
 
 TTL_S = 30.0
@@ -124,6 +128,17 @@ def test_a_lease_stands_again_when_the_store_answers() -> None:
     assert kept.renewal.sure
 
 
+async def nothing(state: dict[str, Any]) -> dict[str, Any]:
+    return {"done": True}
+
+
+def flow_of(body: Any) -> Flow[Any]:
+    graph = Graph("one", dict)
+    graph.node(name="only")(body)
+    graph.node(name="behind")(nothing)
+    return graph.chain(START, "only", "behind", END).compile()
+
+
 def test_a_lease_that_could_not_be_given_back_is_given_back_later(tmp_path: Path) -> None:
     stage = Stage("memory", tmp_path)
     flow = flow_of(nothing)
@@ -143,17 +158,6 @@ def test_a_lease_that_could_not_be_given_back_is_given_back_later(tmp_path: Path
 
 
 # --- what an engine does with it ---------------------------------------------------------------------
-
-
-async def nothing(state: dict[str, Any]) -> dict[str, Any]:
-    return {"done": True}
-
-
-def flow_of(body: Any) -> Flow[Any]:
-    graph = Graph("one", dict)
-    graph.node(name="only")(body)
-    graph.node(name="behind")(nothing)
-    return graph.chain(START, "only", "behind", END).compile()
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
@@ -292,3 +296,116 @@ def test_leases_are_renewed_by_a_thread_while_a_node_runs(tmp_path: Path) -> Non
             assert run.status == "completed"
 
     asyncio.run(main())
+
+
+# --- claims without a reply --------------------------------------------------------------------------
+
+
+def renewal_of(kept: LeftRuns, **options: Any) -> Renewal:
+    return Renewal(
+        kept.store,
+        this_process(TTL_S, "me"),
+        now=kept.clock.now,
+        quiet=True,
+        **{"lost": lambda: None, **options},
+    )
+
+
+def test_a_lease_that_was_perhaps_got_is_found_and_given_back() -> None:
+    kept = LeftRuns("r0", "r1", "r2")
+    renewal = renewal_of(kept, executes=lambda run_id: run_id == "r1")
+    for run_id in ("r0", "r1"):
+        kept.store.claim(run_id, this_process(TTL_S, "me"))
+    renewal.doubt()
+    renewal.renew()
+    assert kept.store.run("r0").held  # perhaps it was only just got
+    renewal.renew()
+    assert [kept.store.run(run_id).held for run_id in ("r0", "r1", "r2")] == [False, True, False]
+
+
+def test_a_look_for_strays_that_fails_is_made_again() -> None:
+    kept = LeftRuns("r0")
+    renewal = renewal_of(kept, executes=lambda run_id: False)
+    kept.store.claim("r0", this_process(TTL_S, "me"))
+    listed = kept.store.queues.held_by
+
+    def fails(holder: str) -> Any:
+        raise StoreBusy("later")
+
+    kept.store.queues.held_by = fails  # type: ignore[method-assign]
+    renewal.doubt()
+    renewal.renew()
+    assert kept.store.run("r0").held
+    kept.store.queues.held_by = listed  # type: ignore[method-assign]
+    renewal.renew()
+    renewal.renew()
+    assert not kept.store.run("r0").held
+
+
+def test_the_thread_that_renews_asks_again_soon_when_the_store_does_not_answer() -> None:
+    store = MemoryStore()
+    asked, again = threading.Semaphore(0), store.renew
+
+    def fails_twice(holder: Any) -> None:
+        asked.release()
+        if calls.pop():
+            raise StoreBusy("later")
+        again(holder)
+
+    calls = [False, False, False, True, True, False]
+    store.renew = fails_twice  # type: ignore[method-assign]
+
+    async def main() -> None:
+        renewal = Renewal(store, this_process(0.03), lost=lambda: None)
+        await asyncio.to_thread(lambda: [asked.acquire(timeout=20) for _ in range(5)])
+        renewal.stop()
+
+    asyncio.run(main())
+    assert len(calls) <= 1
+
+
+def test_time_passes_also_where_the_machine_does_not_count_its_sleep(monkeypatch: Any) -> None:
+    before = elapsed()
+    assert elapsed() >= before
+    monkeypatch.delattr("time.CLOCK_BOOTTIME", raising=False)
+    before = elapsed()
+    assert elapsed() >= before
+
+
+# --- whether a holder lives --------------------------------------------------------------------------
+
+
+def test_a_process_that_proc_hides_is_dead_only_when_its_pid_is_free(monkeypatch: Any) -> None:
+    found = holders._state_and_start(os.getppid())
+    assert found is not None
+    parent = msgspec.structs.replace(this_process(), pid=os.getppid(), process_started=found[1])
+    assert alive(parent) is True
+    monkeypatch.setattr(holders, "_state_and_start", lambda pid: None)
+    assert alive(parent) is None
+
+    def refused(pid: int, signal: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refused)
+    assert alive(parent) is None
+
+
+def test_a_machine_that_tells_nothing_leaves_it_to_the_lease(monkeypatch: Any) -> None:
+    def missing(self: Path) -> Any:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    monkeypatch.setattr(Path, "readlink", missing)
+    holders._own.cache_clear()
+    me = this_process()
+    try:
+        assert (me.boot, me.pid_namespace) == ("", "")
+        assert alive(me) is None
+    finally:
+        holders._own.cache_clear()
+
+
+def test_a_log_is_not_needed_to_hold_a_run() -> None:
+    kept = LeftRuns()
+    kept.store.append([Log("r0").create()])
+    assert kept.store.claim("r0", this_process(TTL_S, "me")).fence == 1

@@ -8,12 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from harness import Stage, until
+from harness import LeftRuns, Stage, until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry
-from holdfast.errors import StoreBusy
+from holdfast.errors import StoreBusy, StoreCorrupt
 from holdfast.storage.holder import this_process
+from holdfast.testing.builders import History, outline
+from holdfast.upkeep import recovery
 from holdfast.upkeep.recovery import Recovery, Report
 
 calls: list[str] = []
@@ -195,3 +197,50 @@ def test_a_sweep_survives_its_own_database_errors(stage: Stage) -> None:
     assert ("r", "holder gone", None) in found(report)
     stage.store.queues.give_back = give_back  # type: ignore[method-assign]
     assert recovery.sweep().given_back != ()
+
+
+# --- many runs and damaged logs ----------------------------------------------------------------------
+
+
+def test_a_sweep_reads_page_after_page_and_says_where_it_stopped(monkeypatch: Any) -> None:
+    kept = LeftRuns(*(f"r{number}" for number in range(5)))
+    kept.clock.advance(60)
+    monkeypatch.setattr(recovery, "_PAGE", 2)
+    report = Recovery(kept.store).sweep()
+    assert {found.run_id for found in report.findings} == {f"r{number}" for number in range(5)}
+    assert report.complete
+    monkeypatch.setattr(recovery, "ROWS_MAX", 4)
+    report = Recovery(kept.store).sweep()
+    assert len({found.run_id for found in report.findings}) == 4
+    assert not report.complete
+
+
+def test_a_sweep_looks_into_so_many_logs_and_no_more(monkeypatch: Any) -> None:
+    kept = LeftRuns("r0", "r1")
+    kept.clock.advance(60)
+    monkeypatch.setattr(recovery, "LOADS_MAX", 1)
+    report = Recovery(kept.store).sweep()
+    assert sum(found.why == "cut" for found in report.findings) == 1
+    assert not report.complete
+
+
+def test_a_run_whose_log_cannot_be_read_is_told_of_with_the_way_out(monkeypatch: Any) -> None:
+    kept = LeftRuns("r0")
+    kept.clock.advance(60)
+
+    def damaged(*asked: Any, **named: Any) -> Any:
+        raise StoreCorrupt("event 2 is not what was written")
+
+    monkeypatch.setattr(recovery.history, "load", damaged)
+    (found,) = (one for one in Recovery(kept.store).sweep().findings if one.why == "unreadable")
+    assert found.told == "event 2 is not what was written"
+    assert "holdfast verify r0" in found.next
+
+
+def test_a_run_that_waits_for_somebody_is_no_finding() -> None:
+    kept = LeftRuns()
+    flow = outline("START a END", nodes={"a": {"approve": "Go on?"}})
+    History("r0", flow, starts_at=kept.clock.now()).created().settled().write(kept.store)
+    kept.clock.advance(60)
+    assert kept.store.run("r0").status == "waiting"
+    assert Recovery(kept.store).sweep().findings == ()
