@@ -11,7 +11,7 @@ import signal
 from hypothesis import HealthCheck, settings
 
 LONG = (
-    "runtime/test_random_flows.py",
+    "execution/test_random_flows.py",
     "acceptance/test_kill_everywhere.py",
     "proof/test_crash_points.py",
     "proof/test_power_loss.py",
@@ -26,8 +26,8 @@ LONG = (
     "acceptance/test_worker_process.py",
     "acceptance/test_examples.py",
     "proof/test_zombies.py",
-    "runtime/test_retention.py",
-    "runtime/test_process_executor.py",
+    "upkeep/test_retention.py",
+    "execution/test_process_executor.py",
     "simulation/test_planted_bugs.py",
     "simulation/test_simulator.py",
     "core/test_state.py",

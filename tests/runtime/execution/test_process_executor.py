@@ -235,7 +235,7 @@ def test_an_engine_that_is_killed_leaves_no_process_behind(pipe: str, url: str, 
         "from test_process_executor import one\n"
         "hf.run(one(nodes.hog), nodes.Work(pipe=sys.argv[1]), run_id='r', store=sys.argv[2])\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     engine = subprocess.Popen([sys.executable, program, pipe, url], env=environment)
     witness = Witness()
     witness.begun(pipe)
