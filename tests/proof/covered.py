@@ -28,7 +28,7 @@ COVERED = (
 )  # fmt: skip
 TESTED_BY = (
     ("tests/core", *(f"tests/acceptance/test_restore_{name}.py" for name in ("killed", "refused"))),
-    ("tests/conformance", "tests/storage", "tests/runtime/execution/test_many_runs.py", *(
+    ("tests/storage", "tests/runtime/execution/test_many_runs.py", *(
         f"tests/runtime/fleet/test_{name}.py" for name in (
             "recovery", "recovery_meanwhile", "leases_kept", "lease_races", "worker"))),
 )  # fmt: skip

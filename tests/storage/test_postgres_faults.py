@@ -1,4 +1,4 @@
-"""The rarer turns of the PostgreSQL store: a server that is away for a moment, transactions that give way, forks, odd names."""
+"""Faults of the PostgreSQL store: a server that is away for a moment, transactions that give way, forks, odd names."""
 
 import re
 
@@ -6,9 +6,8 @@ import psycopg
 import pytest
 from psycopg import errors as pg
 
-from holdfast.errors import CodecError, RunNotFound, SettingError, StoreBusy, StoreError, StoreUnusable
+from holdfast.errors import CodecError, RunNotFound, StoreBusy, StoreError, StoreUnusable
 from holdfast.storage.contract import Holder
-from holdfast.storage.postgres import upkeep as postgres_upkeep
 from holdfast.storage.postgres import wire
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.postgres.wire import Session, Wire
@@ -155,18 +154,18 @@ def test_a_connection_that_is_left_in_a_transaction_is_not_used_again(store):
     assert wire._is_stale(connection)
 
 
+def raise_or(faults, value):
+    if faults:
+        raise faults.pop()
+    return value
+
+
 def test_a_transaction_that_must_give_way_is_tried_again_and_not_for_ever(store):
     faults = [pg.DeadlockDetected("give way"), pg.SerializationFailure("give way")]
     assert store._wire._tried(store._wire._writer, lambda session: raise_or(faults, "kept")) == "kept"
     many = [pg.DeadlockDetected("give way")] * 100
     with pytest.raises(StoreBusy):
         store._wire.write("renew", lambda session: raise_or(many, "never"))
-
-
-def raise_or(faults, value):
-    if faults:
-        raise faults.pop()
-    return value
 
 
 def test_a_commit_that_the_server_turned_into_a_rollback_is_no_commit(store):
@@ -224,33 +223,3 @@ def test_a_whole_run_that_is_adopted_is_trimmed_by_nothing(store):
 def test_a_run_whose_name_no_store_can_hold_is_not_there(store):
     with pytest.raises(RunNotFound):
         store.upkeep.delete("\ud800", 1)
-
-
-def test_a_machine_without_the_programs_of_postgresql_says_so(store, monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(SettingError, match="there is no pg_dump on this machine"):
-        store.upkeep.backup(str(tmp_path / "copy"))
-
-
-def test_a_program_of_postgresql_that_fails_is_quoted(monkeypatch, tmp_path):
-    (tmp_path / "pg_dump").write_text("#!/bin/sh\necho no luck >&2\nexit 3\n")
-    (tmp_path / "pg_dump").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(StoreError, match="pg_dump failed: no luck"):
-        postgres_upkeep.call("pg_dump", None)
-
-
-@pytest.mark.parametrize(
-    ("conninfo", "plain", "password"),
-    [
-        ("postgresql://me:se%20cret@host/db", "postgresql://me@host/db", "se cret"),
-        (
-            "postgresql://host/db?password=x%21&a=b",
-            "postgresql://host/db?application_name=holdfast&a=b",
-            "x!",
-        ),
-        ("postgresql://host/db", "postgresql://host/db", ""),
-    ],
-)
-def test_a_password_is_handed_over_apart_from_the_address(conninfo, plain, password):
-    assert postgres_upkeep._apart(conninfo) == (plain, password)

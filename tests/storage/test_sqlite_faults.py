@@ -1,4 +1,4 @@
-"""The rarer turns of the SQLite store: files that vanish, statements that fail where they hardly ever do."""
+"""Faults of the SQLite store: files that vanish, statements that fail where they hardly ever do."""
 
 import os
 import sys
@@ -7,20 +7,14 @@ import apsw
 import pytest
 
 from holdfast.errors import (
-    FenceLost,
-    RunExists,
     RunNotFound,
-    SeqConflict,
     StoreBusy,
     StoreError,
-    StoreFull,
     StorePoisoned,
     StoreUnusable,
 )
 from holdfast.storage import schema
-from holdfast.storage.blobs import Blob, MemoryBlobs
-from holdfast.storage.contract import Holder, Query, Request, Snapshot
-from holdfast.storage.sqlite import batches
+from holdfast.storage.contract import Holder
 from holdfast.storage.sqlite import upkeep as sqlite_upkeep
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.upkeep import WHOLE
@@ -219,61 +213,3 @@ def test_a_backup_to_a_place_that_cannot_be_is_refused_and_blames_the_place(stor
 def test_a_run_whose_name_no_store_can_hold_is_not_there(store):
     with pytest.raises(RunNotFound):
         store.upkeep.delete("\ud800", 1)
-
-
-# --- batches of many ---------------------------------------------------------------------------------
-
-
-class Picky(MemoryBlobs):
-    """A place for blobs that keeps none which is bad."""
-
-    def put(self, digest, body):
-        if body == b"bad":
-            raise StoreFull("no space left")
-        super().put(digest, body)
-
-
-def test_a_large_batch_of_all_kinds_writes_what_single_appends_would_write(path):
-    store = SqliteStore(path, blobs=Picky("picky"))
-    store.renew(ME)
-    old = [Log(f"old{number}", holder="me", fence=1) for number in range(4)]
-    for log in old:
-        first = log.create()
-        assert store.append([first]) == [None]
-        log.wrote(first)
-    store.post("old2", Request(id="q", verb="pause"))
-    batch = [
-        old[0].next(release=True, status="interrupted"),
-        old[1].next(snapshots=(Snapshot(3, b"{}"),)),
-        old[2].next(taken=("q",)),
-        old[3].next(blobs=(Blob.of(b"bad"),)),
-        Log("defined", holder="me", fence=1).create(definition=b"{}", labels={"team": "a"}, fingerprint="f"),
-        Log("again").create(definition=b"{}", fingerprint="f"),
-        Log("nobody").next(),
-        Log("stranger", holder="unknown", fence=1).create(),
-        *(Log(f"new{number}").create() for number in range(batches.MANY)),
-    ]
-    found = store.append(batch)
-    refused = {3: StoreFull, 6: RunNotFound, 7: FenceLost}
-    assert {index: type(verdict) for index, verdict in enumerate(found) if verdict is not None} == refused
-    assert store.run("old0").holder is None
-    assert store.snapshot("old1", [(1, 9)]) == Snapshot(3, b"{}")
-    assert store.inbox("me") == []
-    assert store.definition("f") == b"{}"
-    assert [row.run_id for row in store.runs(Query(labels={"team": "a"}))] == ["defined"]
-    assert all(
-        store.events(one.run_id)[-1] == one.rows[-1]
-        for index, one in enumerate(batch)
-        if index not in refused
-    )
-    store.close()
-
-
-def test_a_large_batch_of_which_nothing_may_be_written_writes_nothing(store):
-    logs = [Log(f"r{number}") for number in range(batches.MANY)]
-    assert store.append([log.create() for log in logs]) == [None] * batches.MANY
-    stale = [log.next(holder="me", fence=9) for log in logs]
-    again = [log.create() for log in logs]
-    assert {type(verdict) for verdict in store.append(stale)} <= {FenceLost, SeqConflict}
-    assert {type(verdict) for verdict in store.append(again)} == {RunExists}
-    assert {row.seq for row in store.runs(Query())} == {1}

@@ -5,9 +5,13 @@ import pytest
 from holdfast.errors import SettingError
 from holdfast.storage import failpoints
 from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.postgres import store as postgres
+from holdfast.storage.postgres.address import Address
+from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.urls import open_store
 from holdfast.testing.appends import Log, hooked
+from postgres_server import drop_schema, shared_url
 
 
 @pytest.mark.parametrize("form", ["{}", "sqlite:///{}"])
@@ -71,3 +75,27 @@ def test_an_armed_failpoint_that_is_not_listed_is_a_defect():
     with hooked(reached.append), pytest.raises(KeyError, match="nowhere"):
         failpoints.reach("nowhere")
     assert reached == []
+
+
+# --- looking, and slips ------------------------------------------------------------------------------
+
+
+def test_a_schema_that_is_only_looked_at_is_left_as_it_is():
+    url = f"{shared_url()}"
+    name = "rest_looked_at"
+    drop_schema(url, name)
+    there = f"{url}{'&' if '?' in url else '?'}schema={name}"
+    assert not postgres.is_there(there)
+    assert not postgres.is_there(there)  # the first look has made nothing
+    PostgresStore(url, schema=name).close()
+    try:
+        assert postgres.is_there(there)
+    finally:
+        drop_schema(url, name)
+    assert not postgres.is_there(there)
+
+
+def test_an_option_of_a_url_with_a_slip_in_it_is_told_with_the_one_that_was_meant():
+    assert "connect_timeout" in Address("postgresql://me@host/db?conect_timeout=3").slip
+    assert Address("postgresql://me@host/db?connect_timeout=3").slip == ""
+    assert Address("postgresql://me@host/db?zzz=3").slip == ""

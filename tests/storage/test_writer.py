@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from holdfast.errors import FenceLost, RunExists, StoreFull, StoreUnusable
+from holdfast.storage import process
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Append, Holder, Query, Snapshot
 from holdfast.storage.memory.store import MemoryStore
@@ -14,6 +15,13 @@ from holdfast.storage.writer import QUICK_S, InlineWriter, Writer
 from holdfast.testing.appends import Killed, Log, hooked, kill_at
 
 ME = Holder(id="me", ttl_s=30.0)
+
+
+@pytest.fixture
+def store():
+    store = MemoryStore()
+    store.renew(ME)
+    return store
 
 
 class Gate:
@@ -63,13 +71,6 @@ def commit_alone(writer: Writer | InlineWriter, append: Append) -> bool:
     if outcomes[0] is not None:
         raise outcomes[0]
     return True
-
-
-@pytest.fixture
-def store():
-    store = MemoryStore()
-    store.renew(ME)
-    return store
 
 
 @pytest.fixture
@@ -398,3 +399,20 @@ def test_many_threads_share_few_commits(tmp_path, outcomes, writer_of):
     assert len(store.runs(Query(limit=1000))) == 200
     assert len(commits) < 100
     store.close()
+
+
+# --- forks -------------------------------------------------------------------------------------------
+
+
+def test_a_child_neither_writes_with_nor_closes_what_is_its_parents(monkeypatch):
+    store = MemoryStore()
+    writer = Writer(store)
+    append = Log("r").create()
+    with monkeypatch.context() as child:
+        child.setattr(process, "count", process.count + 1)
+        with pytest.raises(StoreUnusable, match="before the process was forked"):
+            writer.try_commit((append,))
+        writer.close()
+    assert store.runs(Query()) == []
+    assert writer.try_commit((append,)) == [None]  # the parent's works on
+    writer.close()
