@@ -21,7 +21,7 @@ LONG = (
     "storage/test_queues.py",
     "storage/test_postgres_server.py",
     "acceptance/test_inside_a_node.py",
-    "acceptance/test_cli_questions.py",
+    "cli/test_questions.py",
     "acceptance/test_crash_and_resume.py",
     "acceptance/test_worker_process.py",
     "acceptance/test_examples.py",
