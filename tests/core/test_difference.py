@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.core.definition import END, START, Definition, Edge, NodeOptions, QuestionOptions
 from holdfast.core.difference import compatible, difference, fingerprint
+from holdfast.testing.builders import outline
 
 REVIEW = Definition(
     name="review",
@@ -253,13 +254,24 @@ def test_two_nodes_can_change_names():
     assert compatible(REVIEW, swapped, completed=["write"], pending=["check"], rename=rename) == []
 
 
+def test_only_nodes_that_there_were_and_that_have_another_name_now_are_renamed():
+    old, new = outline("START a b END").definition, outline("START a c END").definition
+    told = difference(old, new, rename={"a": "a", "nobody": "somebody", "b": "c"})
+    assert told.renamed == [("b", "c")]
+    assert (told.nodes_added, told.nodes_removed) == ([], [])
+
+
+def test_a_difference_is_told_in_the_letters_in_which_it_was_written():
+    asked = [
+        outline("START a END", asks={"a": {"options": options}}).definition
+        for options in (["ä", "b"], ["ö", "b"])
+    ]
+    (line,) = difference(*asked).lines()
+    assert '"ä"' in line
+    assert '"ö"' in line
+
+
 # --- may a run go on? --------------------------------------------------------------------------------
-
-
-def refusal(new, completed="", pending="", **rename):
-    found = compatible(REVIEW, new, completed=completed.split(), pending=pending.split(), rename=rename)
-    assert len(found) == 1, found
-    return found[0]
 
 
 @pytest.mark.parametrize("what", TUNED)
@@ -278,6 +290,12 @@ def test_a_run_goes_on_when_a_node_went_that_it_never_reached():
     gone = changed(nodes={n: o for n, o in REVIEW.nodes.items() if n != "publish"}, edges=REVIEW.edges[:-1],
                    branches={"check": [END, "write"]})  # fmt: skip
     assert compatible(REVIEW, gone, completed=["write"], pending=["check"]) == []
+
+
+def refusal(new, completed="", pending="", **rename):
+    found = compatible(REVIEW, new, completed=completed.split(), pending=pending.split(), rename=rename)
+    assert len(found) == 1, found
+    return found[0]
 
 
 def test_a_completed_node_that_is_gone_is_refused_with_the_likely_new_name():
@@ -373,3 +391,11 @@ def test_code_that_became_a_question_is_another_node_and_a_reworded_question_is_
     ).only_options
     (told,) = compatible(REVIEW, became, completed={"write"}, pending={"publish"})
     assert "had question=false and has true now" in told
+
+
+def test_a_node_that_is_gone_and_was_reached_again_has_yet_to_finish():
+    old, new = outline("START a b", branches={"b": "b END"}).definition, outline("START a END").definition
+    (refusal,) = compatible(old, new, completed=["a", "b"], pending=["b"])
+    assert "'b', which the run has yet to finish, is gone" in refusal
+    (refusal,) = compatible(old, new, completed=["a", "b"], pending=[])
+    assert "'b', which the run completed, is gone" in refusal

@@ -9,12 +9,14 @@ from itertools import pairwise
 from textwrap import dedent
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.definition import END, START, Definition, Edge, NodeOptions
 from holdfast.core.drawing import MARKS, mermaid, terminal
 from holdfast.core.validate import problems
+from holdfast.testing.builders import outline
 
 
 def flow(nodes, *chains, branches=None, **options):
@@ -77,6 +79,11 @@ def wide(nodes):
 
 def picture(text):
     return dedent(text).strip("\n")
+
+
+def has_rails(*paths: str, width: int = 80) -> bool:
+    """A list names START first and has no END."""
+    return terminal(outline(*paths).definition, width=width).splitlines()[-1].startswith("◎")
 
 
 # --- the terminal ------------------------------------------------------------------------------------
@@ -321,6 +328,27 @@ def test_a_note_cannot_colour_the_terminal_or_break_the_line():
     drawn = terminal(CHAIN, notes={"fetch": "\x1b[31mred\nnext\u202e"})
     assert "?[31mred?next?" in drawn
     assert len(drawn.splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("paths", "least"),
+    [(("START a b END",), 4), (("START aa b END", "START cc b"), 7), (("START abcdef END",), 9)],
+)
+def test_rails_are_drawn_as_soon_as_they_and_the_longest_name_fit(paths, least):
+    assert has_rails(*paths, width=least)
+    assert not has_rails(*paths, width=least - 1)
+
+
+def test_rails_are_drawn_up_to_sixty_nodes():
+    chain = [f"n{number}" for number in range(61)]
+    assert has_rails(" ".join(["START", *chain[:60], "END"]))
+    assert not has_rails(" ".join(["START", *chain, "END"]))
+
+
+def test_rails_are_drawn_up_to_fourteen_beside_each_other():
+    beside = [f"START n{number} END" for number in range(15)]
+    assert has_rails(*beside[:14])
+    assert not has_rails(*beside)
 
 
 # --- Mermaid -----------------------------------------------------------------------------------------

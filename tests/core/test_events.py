@@ -8,6 +8,10 @@ from holdfast.errors import SchemaTooNew, StoreCorrupt
 from holdfast.testing.builders import example
 
 
+def paused_in(version: int) -> events.Encoded:
+    return events.Encoded("RunPaused", None, 0, 0, 0, b'{"v":%d,"by":"ann"}' % version)
+
+
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_every_kind_survives_its_encoding(kind):
     event = example(kind)
@@ -81,3 +85,12 @@ def test_a_body_that_cannot_be_read_is_corrupt(body):
 def test_a_missing_field_is_corrupt():
     with pytest.raises(StoreCorrupt, match="RunClaimed"):
         decode(Encoded("RunClaimed", None, 0, 0, 0, b""))
+
+
+def test_an_event_that_says_the_version_which_is_known_is_read():
+    assert events.decode(paused_in(events.RunPaused.VERSION)) == events.RunPaused(by="ann")
+
+
+def test_an_event_of_a_later_version_is_refused():
+    with pytest.raises(SchemaTooNew, match="version 2 of 'RunPaused'; this Holdfast knows 1"):
+        events.decode(paused_in(events.RunPaused.VERSION + 1))

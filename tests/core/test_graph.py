@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import pytest
 
+from holdfast import Context
 from holdfast.core.graph import END, START, Graph, Retry
-from holdfast.errors import GraphError
+from holdfast.errors import CodecError, GraphError
 
 
 @dataclass
@@ -42,6 +44,27 @@ def problems(build) -> str:
 def asked(question: Any = "Sure?", **options):
     graph = Graph("g", Notes).ask("a", question, **options)
     return graph.chain(START, "a", END).compile().nodes["a"]
+
+
+async def alone(state: Notes) -> None: ...
+
+
+async def with_context(state: Notes, ctx: Context) -> None: ...
+
+
+async def streaming(state: Notes):
+    yield state.n
+
+
+def blocking(state: Notes) -> None: ...
+
+
+def compiled(fn, **options):
+    graph = Graph("flow", Notes)
+    graph.node(name="a", **options)(fn)
+    graph.edge(START, "a")
+    graph.edge("a", END)
+    return graph.compile()
 
 
 # --- retries -----------------------------------------------------------------------------------------
@@ -191,15 +214,7 @@ def context(state, anything):
     return {}
 
 
-def none():
-    return {}
-
-
 def three(state, ctx, more=1):
-    return {}
-
-
-def by_word(state, *, ctx):
     return {}
 
 
@@ -216,6 +231,14 @@ def by_word(state, *, ctx):
 )
 def test_a_function_gets_the_context_where_it_has_a_place_for_it(fn, takes):
     assert added(fn).takes_context is takes
+
+
+def none():
+    return {}
+
+
+def by_word(state, *, ctx):
+    return {}
 
 
 @pytest.mark.parametrize("fn", [none, lambda a, b, c: {}, by_word])
@@ -296,15 +319,7 @@ def items_of(fn) -> Any:
     return graph.chain(START, "a", END).compile().item_codecs["a"].type
 
 
-def unresolved(item: Missing):  # noqa: F821
-    return {}
-
-
 def typed(item: int, ctx):
-    return {}
-
-
-def nothing_by_place(*items):
     return {}
 
 
@@ -312,20 +327,44 @@ def test_the_items_of_a_fan_out_are_of_the_type_that_its_function_says():
     assert items_of(typed) is int
 
 
+def unresolved(item: Missing):  # noqa: F821
+    return {}
+
+
+def nothing_by_place(*items):
+    return {}
+
+
 @pytest.mark.parametrize("fn", [plain, unresolved, nothing_by_place, Now(), Mute(ValueError("none")), max])
 def test_the_items_of_a_fan_out_may_be_anything_where_its_function_says_nothing(fn):
     assert items_of(fn) is Any
 
 
+@pytest.mark.parametrize(
+    ("fn", "plain"), [(alone, True), (with_context, False), (streaming, False), (blocking, False)]
+)
+def test_a_node_is_plain_where_it_is_a_coroutine_that_wants_the_state_and_nothing_else(fn, plain):
+    assert compiled(fn).nodes["a"].is_plain is plain
+
+
+def test_an_item_must_fit_what_the_function_asks_of_it():
+    def visit(item: Annotated[int, msgspec.Meta(ge=1)]) -> None: ...
+
+    codec = compiled(visit, each=lambda state: [1]).item_codecs["a"]
+    assert codec.encode(1) == 1
+    with pytest.raises(CodecError, match=">= 1"):
+        codec.encode(0)
+
+
 # --- processes ---------------------------------------------------------------------------------------
-
-
-def in_a_process(fn) -> str:
-    return problems(lambda graph: graph.node(name="a", executor="process")(fn))
 
 
 def test_a_function_at_the_top_of_a_module_can_have_a_process():
     assert added(plain, executor="process").options.executor == "process"
+
+
+def in_a_process(fn) -> str:
+    return problems(lambda graph: graph.node(name="a", executor="process")(fn))
 
 
 @pytest.mark.parametrize("fn", [lambda state: {}, Later().__call__])

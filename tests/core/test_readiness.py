@@ -159,3 +159,10 @@ def test_what_is_kept_event_by_event_is_what_the_state_says_after_every_event_of
         for step, _ in enumerate(play(history, sketch, luck, trouble=0.15)):
             assert_kept(history)
             assert step < 20_000, "the run does not end"
+
+
+def test_a_node_that_is_skipped_before_it_began_is_not_due_any_more():
+    run = History("r", outline("START a b END", max_parallel=1)).created().paused().settled()
+    assert list(run.ready.due) == ["a"]
+    run.record(events.NodeSkipped(node="a", iteration=1, took=1, routes=["b"]))
+    assert list(run.ready.due) == ["b"]

@@ -5,6 +5,9 @@ import dataclasses
 import datetime as dt
 import decimal
 import operator
+from dataclasses import dataclass, make_dataclass
+from datetime import date
+from decimal import Decimal
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
@@ -91,7 +94,46 @@ def applied(values: dict[str, Any], changes: Changes) -> dict[str, Any]:
     return after
 
 
-# --- the invariant ----------------------------------------------------------------------------------------
+@dataclass
+class Dated:
+    day: date = date(2026, 1, 1)
+
+
+class OpenSums(TypedDict, total=False):
+    exact: Annotated[Decimal, add]
+    n: int
+
+
+@dataclass
+class Demanding:
+    first: int
+    second: int
+
+
+def latest(old: date | None, new: date) -> date:
+    return new if old is None else max(old, new)
+
+
+@dataclass
+class Reduced:
+    day: Annotated[date, latest] = date(2026, 1, 1)
+
+
+@dataclass
+class Sums:
+    exact: Annotated[Decimal, add] = Decimal(0)
+    count: Annotated[int, add] = 0
+
+
+SUMS = StateType.of(Sums)
+
+
+class Renamed(msgspec.Struct, rename="camel"):
+    all_of_it: int = 0
+
+
+# --- the invariant -----------------------------------------------------------------------------------
+
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 finite = st.floats(-1e9, 1e9)
@@ -226,7 +268,7 @@ def test_decimals_add_up_exactly_whatever_their_length(parts):
         assert state.load(values).cost == sum(parts, D(0))
 
 
-# --- partial updates ----------------------------------------------------------------------------------------
+# --- partial updates ---------------------------------------------------------------------------------
 
 
 @every_kind
@@ -327,7 +369,40 @@ def test_none_changes_nothing():
     assert StateType.of(Review).changes(None, {}, node="write") == Changes()
 
 
-# --- whole states -------------------------------------------------------------------------------------------
+def test_a_value_that_is_given_by_hand_may_be_in_its_json_form():
+    assert StateType.of(Dated).by_hand({"day": "2026-02-03"}, node="a").set == {"day": "2026-02-03"}
+
+
+def test_a_value_that_a_node_returns_may_not_be_in_its_json_form():
+    with pytest.raises(CodecError, match="would come back as a date"):
+        StateType.of(Dated).changes({"day": "2026-02-03"}, {}, node="a")
+
+
+def test_an_open_state_takes_no_list_for_an_update():
+    with pytest.raises(StateError, match="it returned a list; expected a partial update"):
+        StateType.of(dict).changes([1], {"n": 1}, node="a")
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"), [(3, "an int (3)"), ("abc", "a str ('abc')"), ([1], "a list;")]
+)
+def test_what_a_node_should_not_have_returned_is_named_and_shown_where_it_is_short(returned, words):
+    with pytest.raises(StateError) as refused:
+        SUMS.changes(returned, {"exact": "0", "count": 0}, node="a")
+    assert f"it returned {words}" in str(refused.value)
+
+
+def test_a_field_of_a_model_is_encoded_as_its_model_is_configured():
+    class Picture(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+
+        data: bytes = b""
+
+    changes = StateType.of(Picture).changes({"data": b"\xff"}, {"data": ""}, node="a")
+    assert changes.set == {"data": "_w=="}
+
+
+# --- whole states ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -416,7 +491,22 @@ def test_a_node_that_touched_its_input_is_found_out():
     assert opened.untouched(mine, {"a": [1], "b": 1, "c": 2}) == ["a", "c", "d"]
 
 
-# --- dump and load --------------------------------------------------------------------------------------------
+def test_a_whole_state_whose_numbers_have_no_difference_is_refused():
+    @dataclass
+    class Mixed:
+        n: Annotated[int | float, add] = 0
+
+    with pytest.raises(StateError, match="no float added to"):
+        StateType.of(Mixed).changes(Mixed(0.5), {"n": 10**400}, node="a")
+
+
+def test_an_open_state_that_comes_back_itself_tells_what_was_added_and_removed():
+    given = {"n": 1, "new": [2]}
+    changes = StateType.of(dict).changes(given, {"n": 1, "gone": 3}, node="a", given=given)
+    assert (changes.set, changes.unset) == ({"new": [2]}, ["gone"])
+
+
+# --- dump and load -----------------------------------------------------------------------------------
 
 
 @every_kind
@@ -496,7 +586,41 @@ def test_a_validator_of_the_type_has_its_say_about_an_input():
     assert caught.value.field == "name"
 
 
-# --- declarations -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("config", [{"populate_by_name": True}, {"validate_by_name": True}, {}])
+def test_a_field_with_several_aliases_goes_by_its_name_where_its_model_allows_that(config):
+    class Named(pydantic.BaseModel):
+        model_config = config
+
+        n: int = pydantic.Field(default=0, validation_alias=pydantic.AliasChoices("en", "number"))
+
+    if config:
+        assert StateType.of(Named).load({"n": 3}).n == 3
+    else:
+        with pytest.raises(StateError, match="set populate_by_name=True"):
+            StateType.of(Named)
+
+
+def test_a_state_all_of_whose_fields_are_renamed_is_loaded_by_its_names():
+    assert StateType.of(Renamed).load({"all_of_it": 3}) == Renamed(3)
+
+
+def test_a_field_that_a_stored_state_does_not_know_starts_from_what_its_model_makes():
+    class Later(pydantic.BaseModel):
+        n: int = 0
+        lines: list[str] = pydantic.Field(default_factory=lambda: ["first"])
+
+    later = StateType.of(Later)
+    assert later.changes(Later(n=0, lines=["first"]), {"n": 0}, node="a") == Changes()
+    assert later.changes(Later(n=0, lines=["second"]), {"n": 0}, node="a").set == {"lines": ["second"]}
+
+
+def test_a_state_that_lacks_two_fields_is_refused_with_both_and_at_the_first():
+    with pytest.raises(StateError, match="lacks 'first', 'second'") as refused:
+        StateType.of(Demanding).dump({})
+    assert refused.value.field == "first"
+
+
+# --- declarations ------------------------------------------------------------------------------------
 
 
 def declare(hint: Any) -> Any:
@@ -549,7 +673,30 @@ def test_constraints_hold_for_the_whole_not_for_an_update():
         state.dump({"last": [1]})
 
 
-# --- the fold's half ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("declared", [int | str, int | None, str, list[int]])
+def test_only_numbers_can_be_added_to(declared):
+    odd = make_dataclass("Odd", [("n", Annotated[declared, add])])
+    with pytest.raises(StateError, match="needs an int, float or Decimal"):
+        StateType.of(odd)
+
+
+def test_a_state_has_a_say_of_its_own_where_its_type_looks_at_the_whole():
+    @dataclass
+    class Strict:
+        n: int = 0
+
+        def __post_init__(self) -> None:
+            assert self.n >= 0
+
+    class Model(pydantic.BaseModel):
+        n: int = 0
+
+    assert StateType.of(Strict).validates
+    assert StateType.of(Model).validates
+    assert not SUMS.validates
+
+
+# --- the fold's half ---------------------------------------------------------------------------------
 
 
 def test_a_shared_container_is_copied_before_it_is_changed():
@@ -610,3 +757,39 @@ def test_a_difference_sees_true_and_one_as_two_things():
     assert diff({"a": 1, "b": [0], "c": 1}, {"a": True, "b": [False], "c": 1}) == Changes(
         set={"a": True, "b": [False]}
     )
+
+
+@pytest.mark.parametrize(
+    ("field", "most", "too_much"),
+    [
+        ("exact", Decimal("1e1000"), Decimal("1e1001")),
+        ("exact", Decimal("1e-1000"), Decimal("1e-1001")),
+        ("exact", Decimal("1" * 1000), Decimal("1" * 1001)),
+        ("count", 2**3299, 2**3300),
+        ("count", -(2**3299), -(2**3300)),
+    ],
+)
+def test_what_takes_part_in_a_sum_has_a_thousand_digits_at_most(field, most, too_much):
+    SUMS.changes({field: most}, {}, node="a")
+    with pytest.raises(CodecError, match="1000 digits at most"):
+        SUMS.changes({field: too_much}, {}, node="a")
+
+
+def test_an_integer_that_no_float_holds_is_not_added_to_a_float():
+    with pytest.raises(StateError, match="beyond what a float holds"):
+        apply({"n": 10**400}, Changes(add={"n": 0.5}))
+
+
+def test_a_decimal_sum_that_was_not_there_before_begins_at_zero():
+    sums = StateType.of(OpenSums)
+    given = sums.load({"n": 1})
+    given["exact"] = Decimal("1.5")
+    assert sums.changes(given, {"n": 1}, node="a", given=given).add == {"exact": "1.5"}
+
+
+def test_what_an_update_gave_comes_to_a_reducer_as_its_type():
+    assert StateType.of(Reduced).decode_operand("day", "2026-02-03") == date(2026, 2, 3)
+
+
+def test_what_an_update_of_an_open_state_gave_comes_back_as_it_is():
+    assert StateType.of(dict).decode_operand("days", ["2026-02-03"]) == ["2026-02-03"]

@@ -1,6 +1,10 @@
 import random
 
+import pytest
+
+from holdfast.core.run_state import RunState
 from holdfast.core.topology import Topology
+from holdfast.core.writers import Writers
 from holdfast.testing.builders import outline
 from holdfast.testing.flows import arbitrary, nested
 
@@ -16,6 +20,23 @@ def waits_for(topology: Topology, join: str) -> set[str]:
 
 def bodies(topology: Topology) -> dict[str, set[str]]:
     return {topology.names[loop.head]: set(topology.members(loop.body)) for loop in topology.loops}
+
+
+def numbered(*paths: str, first: str = "", **options) -> Topology:
+    """The shape of a graph; nodes are numbered as they are met, those in `first` before all others."""
+    return Topology.of(outline(*(f"{name} END" for name in first.split()), *paths, **options).definition)
+
+
+def loops(topology: Topology) -> dict[str, str]:
+    """Head -> its body."""
+    return {
+        topology.names[loop.head]: " ".join(sorted(topology.members(loop.body))) for loop in topology.loops
+    }
+
+
+def waits(topology: Topology, join: str) -> str:
+    """Whom a join waits for."""
+    return " ".join(sorted(topology.members(topology.joins[join])))
 
 
 # --- loops -------------------------------------------------------------------------------------------
@@ -59,6 +80,30 @@ def test_an_inner_loop_belongs_to_the_body_of_the_outer_one():
 
 def test_what_comes_after_a_loop_is_not_part_of_it():
     assert bodies(shape("START a b", "c END", b="a c")) == {"a": {"a", "b"}}
+
+
+def test_what_comes_behind_a_loop_is_not_part_of_it_though_it_was_declared_first():
+    topology = numbered("START a", first="z", branches={"a": "a z"})
+    assert topology.names[0] == "z"
+    assert loops(topology) == {"a": "a"}
+
+
+def test_a_loop_behind_a_loop_is_not_part_of_it():
+    topology = numbered("START a b", "c d", branches={"b": "a c", "d": "c END"})
+    assert loops(topology) == {"a": "a b", "c": "c d"}
+
+
+def test_a_loop_within_a_loop_brings_its_own_nodes_and_nothing_behind_it():
+    topology = numbered("START a b c", "e END", branches={"b": "c a e", "c": "b"})
+    assert loops(topology) == {"a": "a b c", "b": "b c"}
+
+
+@pytest.mark.parametrize("between", ["START s END", "e END"])
+def test_a_loop_within_a_loop_is_found_whatever_is_declared_behind_its_head(between):
+    others = {"START s END", "e END"} - {between}
+    topology = numbered("START a b", between, *others, branches={"b": "c a", "c": "b e"})
+    assert topology.names[2] == between.split()[-2]
+    assert loops(topology) == {"a": "a b c", "b": "b c"}
 
 
 # --- joins -------------------------------------------------------------------------------------------
@@ -105,6 +150,47 @@ def test_a_join_in_an_inner_loop_does_not_wait_for_what_comes_behind_that_loop()
     topology = shape("START out in", "x early in", "p late", **{"in": "x early p late", "late": "out END"})
     assert waits_for(topology, "early") == {"out", "in", "x"}
     assert waits_for(topology, "late") == {"out", "in", "x", "early", "p"}
+
+
+def test_a_join_waits_for_what_comes_before_it_and_not_for_a_loop_behind_it():
+    topology = numbered("START a j", "START b j", "j x", branches={"x": "x END"})
+    assert waits(topology, "j") == "a b"
+
+
+def test_a_join_waits_for_a_loop_before_it_and_not_for_what_was_declared_first():
+    topology = numbered("START a", "START b j", "j z", first="z", branches={"a": "a j"})
+    assert topology.names[0] == "z"
+    assert waits(topology, "j") == "a b"
+
+
+def test_a_join_waits_for_all_of_a_loop_that_one_of_its_branches_may_still_go_round():
+    topology = numbered("START a b", "START c j END", "d a", branches={"b": "d j"})
+    assert loops(topology) == {"a": "a b d"}
+    assert waits(topology, "j") == "a b c d"
+
+
+# --- nodes beside each other -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("paths", "alone"),
+    [
+        (["START a END"], "a"),
+        (["START a b c END"], "a b c"),
+        (["START a b d END", "a c d"], "a d"),
+        (["START a END", "START b END"], ""),
+        (["START a b c d END", "b d"], "a b c d"),
+    ],
+)
+def test_a_node_is_alone_where_every_other_comes_before_or_after_it(paths, alone):
+    assert outline(*paths).topology.alone == set(alone.split())
+
+
+def test_what_a_node_wrote_that_the_flow_does_not_know_yet_is_no_conflict():
+    """A run that is taken up with a changed flow: the renaming is recorded later."""
+    flow = outline("START a END", "START b END")
+    state = RunState("r", status="running", writers={"n": {"old name": 3}})
+    assert Writers(flow.topology, state).conflict(state, "a", ["n"]) is None
 
 
 # --- all graphs --------------------------------------------------------------------------------------

@@ -31,6 +31,15 @@ def the_problem(definition):
     return found[0]
 
 
+def lift(values):
+    return values
+
+
+NO_TARGETS = "the branch from 'a' has no targets"
+LETTERS = "the branch from 'b' takes the letters of 'publish' for its targets"
+TWICE = "the branch from 'c' lists 'publish' more than once"
+
+
 def test_a_sound_graph_has_no_problems():
     review = flow(
         "write check publish", "START write check", "publish END", branches={"check": ["publish", "write"]}
@@ -216,18 +225,67 @@ def test_ten_thousand_nodes_are_checked_well_within_a_second():
     assert time.process_time() - begun < 10, "on a busy machine; the square of so many takes minutes"
 
 
+# --- branches and reach ------------------------------------------------------------------------------
+
+
+def test_a_branch_from_an_end_hides_no_other_fault():
+    found = problems(flow("a", "START a END", branches={START: ["a"], "a": []}))
+    assert len(found) == 2
+    assert "cannot leave from START" in found[0]
+    assert "has no targets" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("lost", "who", "them"),
+    [
+        ("b", "node 'b' cannot", "it"),
+        ("b c", "node 'b' (and with it 'c') cannot", "them"),
+        ("b c d e f g h i", "node 'b' (and with it 'c', 'd', 'e', 'f', 'g', 'h', 'i') cannot", "them"),
+        ("b c d e f g h i j", "node 'b' (and with it 'c', 'd', 'e', 'f', 'g', 2 more, 'j') cannot", "them"),
+        ("b c d e f g h i j k", "node 'b' (and with it 'c', 'd', 'e', 'f', 'g', 3 more, 'k') cannot", "them"),
+    ],
+)
+def test_nodes_that_cannot_be_reached_are_told_together_and_shortly(lost, who, them):
+    assert problems(flow(f"a {lost}", "START a END", f"{lost} END")) == [
+        f"{who} be reached from START; add an edge or a branch that leads to 'b', or remove {them}"
+    ]
+
+
+def test_nodes_that_lead_nowhere_are_told_together_with_the_first_to_be_mended():
+    assert problems(flow("a b c", "START a", "b c", branches={"a": ["b", END], "c": ["b"]})) == [
+        "no way from node 'b' (and with it 'c') leads to END; add .edge('b', END), or a branch with END among its targets"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("faulty", "words"),
+    [
+        ({START: ["a"], "a": []}, ["a branch cannot leave from START", NO_TARGETS]),
+        ({END: ["a"], "a": []}, ["a branch cannot leave from END", NO_TARGETS]),
+        ({"a": [], "b": list("publish")}, [NO_TARGETS, LETTERS]),
+        ({"b": list("publish"), "a": []}, [LETTERS, NO_TARGETS]),
+        ({"b": list("publish"), "c": ["publish", "publish"]}, [LETTERS, TWICE]),
+        ({"a": [], "c": ["publish", "publish"]}, [NO_TARGETS, TWICE]),
+    ],
+)
+def test_two_faulty_branches_are_two_problems(faulty, words):
+    chains = ["START a", "a b c publish END"]
+    found = [one for one in problems(flow("a b c publish", *chains, branches=faulty)) if "branch" in one]
+    assert all(any(one.startswith(word) for one in found) for word in words), found
+
+
 # --- one node ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a", "_a", "9", "fetch.page-2", "a" * 128])
+def test_a_good_node_has_no_problems(name):
+    assert node_problems(name, NodeOptions(timeout_s=0.1, limit=1, join="any"), taken=False) == []
 
 
 def the_node_problem(name, *, taken=False, **options):
     found = node_problems(name, NodeOptions(**options), taken=taken)
     assert len(found) == 1, found
     return found[0]
-
-
-@pytest.mark.parametrize("name", ["a", "_a", "9", "fetch.page-2", "a" * 128])
-def test_a_good_node_has_no_problems(name):
-    assert node_problems(name, NodeOptions(timeout_s=0.1, limit=1, join="any"), taken=False) == []
 
 
 @pytest.mark.parametrize("name", ["a b", ".a", "-a", "a/b", "a" * 129, "é", "a\n", 'a"]'])
@@ -294,6 +352,21 @@ def test_an_agent_that_could_not_name_a_file_is_refused(agent):
     assert f"agent={agent!r} cannot name an agent" in the_node_problem("a", agent=agent)
 
 
+# --- memory ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, 1.5, "1"])
+def test_a_limit_of_memory_is_a_number_of_bytes(limit):
+    (problem,) = node_problems("a", NodeOptions(executor="process", memory_limit=limit), taken=False)
+    assert "is no amount of memory" in problem
+
+
+def test_a_limit_of_memory_needs_a_process():
+    assert node_problems("a", NodeOptions(executor="process", memory_limit=1), taken=False) == []
+    (problem,) = node_problems("a", NodeOptions(memory_limit=1), taken=False)
+    assert "needs a process of its own" in problem
+
+
 # --- questions ---------------------------------------------------------------------------------------
 
 
@@ -311,12 +384,6 @@ def ask_problems(*args, **options):
     except GraphError as fault:
         return fault.problems
     return []
-
-
-def the_question_problem(**options):
-    found = ask_problems("q", "Ship it?", **options)
-    assert len(found) == 1, found
-    return found[0]
 
 
 @pytest.mark.parametrize(
@@ -348,6 +415,12 @@ def test_a_question_with_the_name_of_a_node_is_refused():
     graph.ask("q", "Ship it?").edge(START, "q").edge("q", END)
     with pytest.raises(GraphError, match="two nodes are named 'q'"):
         graph.compile()
+
+
+def the_question_problem(**options):
+    found = ask_problems("q", "Ship it?", **options)
+    assert len(found) == 1, found
+    return found[0]
 
 
 @pytest.mark.parametrize("options", [["yes", "yes"], ["yes", ""], ["yes", 7]])
@@ -451,3 +524,38 @@ def test_run_ids_begin_with_a_letter_or_a_digit_and_node_ids_may_begin_with_an_u
         True, True, False, False, False, False, False,
     ]  # fmt: skip
     assert NODE_ID.fullmatch("_r")
+
+
+# --- upgrades ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "span"),
+    [(3, [1], "2"), (4, [1], "2 to 3"), (5, [1, 4], "2 to 3"), (4, [1, 3], "2"), (9, [2, 3], "4 to 8")],
+)
+def test_the_upgrades_that_are_missing_are_named(version, given, span):
+    assert upgrade_problems(version, dict.fromkeys(given, lift)) == [
+        f"a state of version {span.split()[0]} cannot be lifted to version {version}; add upgrades for {span}"
+    ]
+
+
+def test_an_upgrade_beyond_the_version_is_one_problem():
+    assert upgrade_problems(2, {1: lift, 5: lift}) == [
+        "upgrades[5] starts at version 5, but the state is at version 2; raise version= to 6 or remove the upgrade"
+    ]
+
+
+def test_an_upgrade_that_starts_at_no_version_is_one_problem():
+    (problem,) = upgrade_problems(2, {1: lift, "x": lift})
+    assert "starts at no version" in problem
+
+
+@pytest.mark.parametrize(("version", "given"), [(1, []), (2, [1]), (3, [1, 2]), (3, [2]), (3, [])])
+def test_upgrades_without_a_gap_are_sound(version, given):
+    assert upgrade_problems(version, dict.fromkeys(given, lift)) == []
+
+
+def test_an_upgrade_from_version_zero_is_one_problem():
+    assert upgrade_problems(2, {0: lambda values: values}) == [
+        "upgrades[0] starts at no version; versions are whole numbers from 1 up"
+    ]

@@ -28,8 +28,9 @@ COVERED = (
 )  # fmt: skip
 TESTED_BY = (
     ("tests/core", *(f"tests/acceptance/test_restore_{name}.py" for name in ("killed", "refused"))),
-    ("tests/conformance", "tests/storage", *(f"tests/runtime/test_{name}.py" for name in (
-        "recovery", "recovery_branches", "recovery_meanwhile", "leases_kept", "lease_races", "worker", "many_runs"))),
+    ("tests/storage", "tests/runtime/execution/test_many_runs.py", *(
+        f"tests/runtime/fleet/test_{name}.py" for name in (
+            "recovery", "recovery_meanwhile", "leases_kept", "lease_races", "worker"))),
 )  # fmt: skip
 """About equally long."""
 _COVERAGE = (sys.executable, "-m", "coverage")

@@ -101,8 +101,9 @@ def mutants(tree: Path, files: list[str]) -> list[Any]:
 def command(module: Path) -> str:
     """The tests of the core, those of this module first."""
     subject = module.parent.name if module.parent.name != CORE.name else module.stem
-    own = Path("tests/core") / f"test_{subject}.py"
-    first = f"{own} " if (ROOT / own).exists() else ""
+    folder = Path("tests/core")
+    places = (folder / f"test_{subject}.py", folder / subject)
+    first = "".join(f"{own} " for own in places if (ROOT / own).exists())
     return f"{sys.executable} -m pytest -x -q -n 0 -p no:cacheprovider --hypothesis-profile quick {first}tests/core"
 
 

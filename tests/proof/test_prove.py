@@ -92,7 +92,7 @@ def test_an_hour_of_a_night_has_room_for_its_share_of_all_parts() -> None:
 
 def test_branches_count_that_any_of_the_groups_of_tests_has_taken_and_failures_are_told() -> None:
     pytest.importorskip("coverage", reason="the extra night is not installed")
-    tests = "tests/core/test_inside.py"
+    tests = "tests/core/fold/test_waits.py"
     files, failed = covered.measure([[tests], [tests, "-k", "no such test"]])
     inside = next(told for name, told in files.items() if name.endswith("core/fold/waits.py"))
     assert inside["summary"]["covered_branches"] > 0

@@ -1,18 +1,19 @@
 """The programs of PostgreSQL, where they fail or are too old for what they are asked: what they say, and the way out."""
 
-from __future__ import annotations
-
 import os
+import re
 from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg.pq import PGconn
 
-from holdfast.errors import StoreError
+from holdfast.errors import SettingError, StoreError
 from holdfast.storage.postgres import upkeep as postgres_upkeep
 from holdfast.storage.postgres.address import Address
+from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.postgres.wire import _refusal
+from postgres_server import drop_schema, shared_url
 
 TOO_OLD = {
     "pg_dump": "pg_dump: error: aborting because of server version mismatch",
@@ -28,6 +29,20 @@ def old_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         stand_in.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
         stand_in.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.fixture
+def name(request):
+    name = "b_" + re.sub(r"\W+", "_", request.node.name.lower())[-50:].strip("_")
+    yield name
+    drop_schema(shared_url(), name)
+
+
+@pytest.fixture
+def store(name):
+    store = PostgresStore(shared_url(), schema=name)
+    yield store
+    store.close()
 
 
 def test_what_psql_says_itself_comes_before_what_failed_because_of_it(
@@ -71,3 +86,33 @@ def test_another_fault_of_a_program_is_told_in_its_own_words_alone(
     with pytest.raises(StoreError) as refused:
         postgres_upkeep.call("pg_dump", None)
     assert str(refused.value) == "PostgreSQL: pg_dump failed: exit code 7"
+
+
+def test_a_machine_without_the_programs_of_postgresql_says_so(store, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SettingError, match="there is no pg_dump on this machine"):
+        store.upkeep.backup(str(tmp_path / "copy"))
+
+
+def test_a_program_of_postgresql_that_fails_is_quoted(monkeypatch, tmp_path):
+    (tmp_path / "pg_dump").write_text("#!/bin/sh\necho no luck >&2\nexit 3\n")
+    (tmp_path / "pg_dump").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(StoreError, match="pg_dump failed: no luck"):
+        postgres_upkeep.call("pg_dump", None)
+
+
+@pytest.mark.parametrize(
+    ("conninfo", "plain", "password"),
+    [
+        ("postgresql://me:se%20cret@host/db", "postgresql://me@host/db", "se cret"),
+        (
+            "postgresql://host/db?password=x%21&a=b",
+            "postgresql://host/db?application_name=holdfast&a=b",
+            "x!",
+        ),
+        ("postgresql://host/db", "postgresql://host/db", ""),
+    ],
+)
+def test_a_password_is_handed_over_apart_from_the_address(conninfo, plain, password):
+    assert postgres_upkeep._apart(conninfo) == (plain, password)

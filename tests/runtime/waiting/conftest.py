@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Stage
+
+
+@pytest.fixture(
+    params=[(kind, colour) for kind in ("memory", "sqlite") for colour in ("async", "def")], ids="-".join
+)
+def stage(request: Any, tmp_path: Path) -> Iterator[Stage]:
+    """A clock that a test moves: a coroutine and a thread see the same time."""
+    found = Stage(request.param[0], tmp_path, request.param[1], still=True)
+    yield found
+    found.close()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def quick(request: Any, tmp_path: Path) -> Iterator[Stage]:
+    """A clock that jumps over every wait."""
+    found = Stage(request.param, tmp_path)
+    yield found
+    found.close()
