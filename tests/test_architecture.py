@@ -100,7 +100,7 @@ ALWAYS_GOES_ON: dict[str, str] = {
 }
 """Loops that await and may not suspend, and why none of them holds the event loop for ever."""
 
-FILE_LINES_MAX = 800
+FILE_LINES_MAX = 900
 FUNCTION_LINES_MAX = 70
 STORE_VERBS_MAX = 15
 
@@ -604,7 +604,7 @@ BREACHES: dict[Rule, list[tuple[str, str, str]]] = {
         ("core/graph.py", "class A:\n    job_id: str", "'job_id'"),
     ],
     files_and_functions_are_small_enough_to_hold: [
-        ("core/fold.py", "x = 1\n" * 801, "801 lines, more than 800"),
+        ("core/fold.py", "x = 1\n" * 901, "901 lines, more than 900"),
         ("core/fold.py", "def f():\n" + "    x = 1\n" * 70, "f has 71 lines"),
     ],
     a_loop_that_awaits_lets_others_run: [
