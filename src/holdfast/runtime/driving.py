@@ -113,7 +113,9 @@ class Driving(Keeping):
             return []
         services = self._open()
         return [
-            wish for wish in services.store.inbox(services.holder.id) if wish.run_id == journal.state.run_id
+            request
+            for request in services.store.inbox(services.holder.id)
+            if request.run_id == journal.state.run_id
         ]
 
     def _release(self, run_id: str, fence: int) -> None:

@@ -64,7 +64,7 @@ from holdfast.runtime.followers import POLL_S, Followers
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.news import Ear
 from holdfast.runtime.renewal import Renewal, elapsed
-from holdfast.runtime.resume import Invalid, Wish, edited, prepare, refuse_final, split
+from holdfast.runtime.resume import Invalid, TakeUp, edited, prepare, refuse_final, split
 from holdfast.runtime.runner import Asleep, Halt, Runner
 from holdfast.runtime.services import Salts, Services, at_once, in_thread, waker
 from holdfast.runtime.signals import Signals
@@ -341,7 +341,7 @@ class Engine(Working):
             assert run_id is not None
             return run_id
         try:
-            await journal.saved()
+            await journal.save_and_wait()
         except RunExists:
             self._require_same(journal.state.run_id, journal.create)
         return journal.state.run_id
@@ -411,7 +411,7 @@ class Engine(Working):
         never runs again.
         """
         run_id, seq = split(run, checkpoint)
-        wish = Wish(
+        take_up = TakeUp(
             checkpoint=seq,
             after=after,
             restart_at=restart_at,
@@ -428,7 +428,7 @@ class Engine(Working):
         if only_on and self.store.run(run_id).status == "completed":
             return self._view(run_id)
         try:
-            journal = await self._take_up(run_id, wish)
+            journal = await self._take_up(run_id, take_up)
         except ResumeRefused:
             if only_on and self.store.run(run_id).status == "completed":  # since it was looked at
                 return self._view(run_id)
@@ -589,7 +589,7 @@ class Engine(Working):
         if request.verb in ("cancel", "pause", "answer", "signal"):
             return await self._record_on_idle(run_id, request, lease)
         journal = await self._take_up(
-            run_id, Wish(nodes=[], named=True, by=request.by, reason=request.reason), lease
+            run_id, TakeUp(nodes=[], named=True, by=request.by, reason=request.reason), lease
         )
         runner = Runner(journal)
         try:
@@ -618,7 +618,7 @@ class Engine(Working):
             elif request.verb == "cancel" or questions.tell(journal, request):
                 operator.cancel(journal, by=request.by, reason=request.reason)
             if journal.unsaved:
-                await journal.saved()
+                await journal.save_and_wait()
             if journal.spills:
                 services.store.blobs.unspill(run_id, journal.spills)
         finally:
@@ -627,7 +627,7 @@ class Engine(Working):
         fits = flow is not None and state.state_version == flow.definition.state_version
         return run_view(state, services.store.run(run_id), flow if fits else None)
 
-    async def _take_up(self, run_id: str, wish: Wish, lease: Lease | None = None) -> Journal:
+    async def _take_up(self, run_id: str, take_up: TakeUp, lease: Lease | None = None) -> Journal:
         """Claim a run, where that has not been done, and record how it is taken up."""
         services = self._open()
         if run_id in self._runners:
@@ -646,25 +646,25 @@ class Engine(Working):
             if row.fence != lease.fence:
                 raise FenceLost(f"run {run_id!r} was taken over while this process stood still")
             if self._given_up.pop(run_id, -1) == lease.fence - 1:  # nobody has had it since
-                wish = msgspec.structs.replace(wish, outlived=True)
-            return recover(prepare(services, flow, row, lease.fence, wish))
+                take_up = msgspec.structs.replace(take_up, outlived=True)
+            return recover(prepare(services, flow, row, lease.fence, take_up))
         except Invalid as refused:
-            await self._record_refusal(flow, row, lease.fence, refused, wish)
+            await self._record_refusal(flow, row, lease.fence, refused, take_up)
             raise ResumeRefused(run_id, refused.reason) from refused.__cause__
         except BaseException:
             self._release(run_id, lease.fence)
             raise
 
     async def _record_refusal(
-        self, flow: Flow[Any], row: RunRow, fence: int, refused: Invalid, wish: Wish
+        self, flow: Flow[Any], row: RunRow, fence: int, refused: Invalid, take_up: TakeUp
     ) -> None:
         services = self._open()
         journal = Journal(
             services, flow, history.load(services.store, row.run_id, row=row), row=row, fence=fence
         )
         journal.tick()
-        journal.record(events.ResumeRefused(reason=refused.reason, by=wish.by))
-        await journal.saved(release=True)
+        journal.record(events.ResumeRefused(reason=refused.reason, by=take_up.by))
+        await journal.save_and_wait(release=True)
 
     # --- forks ----------------------------------------------------------------------------------------
 
@@ -695,7 +695,7 @@ class Engine(Working):
             journal.record(
                 events.StateEdited(changes=edited(flow, journal.state, edit), by=by, reason=reason)
             )
-        await journal.saved()
+        await journal.save_and_wait()
         return fork_id
 
     # --- inside ---------------------------------------------------------------------------------------

@@ -201,8 +201,8 @@ class Journal:
         self._sent, self._done, self._waited = append, done, 0.0
         self.services.commits.commit(append, self._told)
 
-    async def saved(self, *, release: bool = False) -> None:
-        """The same, for whoever wants to wait for it."""
+    async def save_and_wait(self, *, release: bool = False) -> None:
+        """Make everything recorded durable, and return when it is. Raises the error that `save` passes on."""
         acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: BaseException | None) -> None:

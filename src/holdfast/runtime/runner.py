@@ -26,7 +26,7 @@ from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import FINAL, HALTED, STOPPED
 from holdfast.errors import AnswerRefused, FenceLost, LogBudget, ResumeRefused, SettingError
 from holdfast.runtime import failures, operator, outcomes, questions
-from holdfast.runtime.calls.attempt import Work
+from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import UNWIND_S, Body, Parked, Stopped
 from holdfast.runtime.calls.context import BlockingContext, Context
 from holdfast.runtime.calls.executors import Call
@@ -559,7 +559,7 @@ class Runner:
 
     def _context(self, start: events.NodeEvent, body: Body, *, blocks: bool) -> Any:
         context = Context(
-            Work(self, body, start, blocks=blocks),
+            Attempt(self, body, start, blocks=blocks),
             run_id=self.state.run_id,
             flow=self.flow.name,
             node=start.node,

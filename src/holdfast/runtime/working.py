@@ -18,7 +18,7 @@ from holdfast.runtime.creation import UNKNOWN, checked_queue
 from holdfast.runtime.driving import Driving
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.news import Ear
-from holdfast.runtime.resume import Wish
+from holdfast.runtime.resume import TakeUp
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import Lease, Request
@@ -80,7 +80,7 @@ class Working(Driving):
         run_id = taken.lease.run_id
         if taken.why == "asked" and self.store.run(run_id).status == "failed":
             return await self._do_as_asked(taken.lease)
-        journal = await self._take_up(run_id, Wish(claims=True), taken.lease)
+        journal = await self._take_up(run_id, TakeUp(claims=True), taken.lease)
         runner = Runner(journal)
         # What waits has a slot and a place in its queue that others could use.
         runner.park_after_s = runner.patience_s = min(self.settings.park_after, _SOON_S)
@@ -90,7 +90,9 @@ class Working(Driving):
     async def _do_as_asked(self, lease: Lease) -> Run[Any]:
         """Somebody left a request for a run that has failed, and its holder was gone before it could see it."""
         services = self._open()
-        waiting = [wish for wish in services.store.inbox(services.holder.id) if wish.run_id == lease.run_id]
+        waiting = [
+            request for request in services.store.inbox(services.holder.id) if request.run_id == lease.run_id
+        ]
         if not waiting:  # somebody else has seen to it
             self._release(lease.run_id, lease.fence)
             return self._view(lease.run_id)
@@ -111,7 +113,7 @@ class Working(Driving):
         journal.tick()
         journal.taken.append(request.id)
         journal.record(events.ResumeRefused(reason=refused, by=request.by))
-        await journal.saved(release=True)
+        await journal.save_and_wait(release=True)
 
     def _claim_with(self, run_id: str, request: Request) -> Lease | None:
         """Claim a run for a request in its inbox; None where that has left it: whoever held the run has seen to it."""
@@ -119,7 +121,7 @@ class Working(Driving):
         lease = self._claim(run_id)
         waits = False
         try:
-            waits = any(wish.id == request.id for wish in services.store.inbox(services.holder.id))
+            waits = any(waiting.id == request.id for waiting in services.store.inbox(services.holder.id))
         finally:
             if not waits:
                 self._release(run_id, lease.fence)
@@ -144,7 +146,7 @@ class Working(Driving):
 
     # --- what the engine has for this -----------------------------------------------------------------
 
-    async def _take_up(self, run_id: str, wish: Wish, lease: Lease | None = None) -> Journal:
+    async def _take_up(self, run_id: str, take_up: TakeUp, lease: Lease | None = None) -> Journal:
         raise NotImplementedError
 
     async def _operate_on_idle(
