@@ -18,11 +18,11 @@ import msgspec
 
 from holdfast.core import decide as decides
 from holdfast.core import events, readiness
-from holdfast.runtime import engine as engines
-from holdfast.runtime import journal, outcomes, perform, resume, runner, worker
+from holdfast.runtime import driver, journal, outcomes, perform, resume, runner, worker
 from holdfast.runtime.calls import attempt, streams
 from holdfast.runtime.calls.context import _Told
 from holdfast.runtime.commits import Commits
+from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.renewal import Renewal
 from holdfast.storage import holder as holders
 from holdfast.storage import verdicts
@@ -70,7 +70,7 @@ def patched(*changes) -> Iterator[None]:
 @contextmanager
 def on_take_up(spoil: Callable) -> Iterator[None]:
     """Spoil the state of every run that is taken up again."""
-    real = engines.prepare
+    real = driver.prepare
 
     @wraps(real)
     def prepare(*args, **named):
@@ -79,7 +79,7 @@ def on_take_up(spoil: Callable) -> Iterator[None]:
         prepared.ready.rebuild(prepared.state)
         return prepared
 
-    with patched((engines, "prepare", prepare)):
+    with patched((driver, "prepare", prepare)):
         yield
 
 
@@ -499,7 +499,7 @@ def a_rewind_does_not_count_executions():
 
 @bug
 def what_waits_in_the_inbox_is_recorded_a_second_time():
-    with patched((engines.Engine, "_claim_with", lambda self, run_id, request: self._claim(run_id))):
+    with patched((Holdings, "claim_for", lambda self, run_id, request: self.claim(run_id))):
         yield
 
 

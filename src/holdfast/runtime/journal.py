@@ -313,7 +313,7 @@ class Journal:
             self.bases, self.base_blobs = (), ()
         if append.taken:
             del self.taken[: len(append.taken)]
-        self.services.saved(append.run_id)
+        self.services.listeners.saved(append.run_id)
 
     def _tell(self) -> None:
         told = [waiter for seq, waiter in self._waiters if seq <= self.saved_seq]

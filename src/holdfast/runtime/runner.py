@@ -15,9 +15,7 @@ import asyncio
 import contextvars
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, Literal
-
-import msgspec
+from typing import Any
 
 from holdfast.core import commands, events
 from holdfast.core.decide import decide
@@ -25,28 +23,22 @@ from holdfast.core.events import Failure
 from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import FINAL, HALTED, STOPPED
 from holdfast.errors import AnswerRefused, FenceLost, LogBudget, ResumeRefused, SettingError
-from holdfast.runtime import failures, operator, outcomes, questions
+from holdfast.runtime import failures, inbox, operator, outcomes
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import UNWIND_S, Body, Parked, Stopped
 from holdfast.runtime.calls.context import BlockingContext, Context
 from holdfast.runtime.calls.executors import Call
 from holdfast.runtime.calls.streams import Stream
 from holdfast.runtime.clock import Timer
+from holdfast.runtime.holdings import Halt
+from holdfast.runtime.inbox import AnyRequest
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.operator import VERBS
 from holdfast.runtime.perform import give_up, perform
-from holdfast.storage.contract import Request
 
 _EXIT_EVENTS_MAX = 1000
 _PATIENCE_S = 30.0
 """How long the thread of an attempt that was given up may still live before the next one fails for it (or the node's timeout)."""
-
-
-class Halt(msgspec.Struct, frozen=True):
-    """Why the bodies are being stopped, and what is recorded when they have."""
-
-    kind: Literal["interrupt", "cancel", "timeout"]
-    by: str | None = None
-    reason: str | None = None
 
 
 class Runner:
@@ -86,7 +78,7 @@ class Runner:
         self._ended: list[Body] = []
         self._streams: list[Stream] = []
         """Of attempts that ended: what they spilled is done with when the log is saved."""
-        self._requests: list[Request] = []
+        self._requests: list[AnyRequest] = []
         self._known_requests: set[str] = set()
         self._durability = self.state.options.get("durability", "sync")
         self._calls: list[Body] = []
@@ -101,12 +93,12 @@ class Runner:
         return self.journal.fence
 
     @property
-    def spoken_to(self) -> bool:
-        """Whether somebody wants something that has not been taken up."""
+    def has_requests(self) -> bool:
+        """Whether there are requests that it has not carried out."""
         return bool(self._requests)
 
-    def request(self, request: Request) -> None:
-        """Take up what somebody wants of this run."""
+    def request(self, request: AnyRequest) -> None:
+        """Carry out a request, once, as soon as possible."""
         if request.id not in self._known_requests:
             self._known_requests.add(request.id)
             self._requests.append(request)
@@ -167,7 +159,7 @@ class Runner:
 
     # --- the loop -------------------------------------------------------------------------------------
 
-    async def drive(self, requests: Iterable[Request] = ()) -> None:
+    async def drive(self, requests: Iterable[AnyRequest] = ()) -> None:
         """Carry the run on until it is over or needs somebody. `requests` were left before it was taken up."""
         deadline = self._arm_timeout()
         self._requests.extend(request for request in requests if request.id not in self._known_requests)
@@ -243,8 +235,9 @@ class Runner:
         """Before the lease is given back: what was left in the inbox and has not been seen, is still ours to answer."""
         if not self.journal.saved_seq or self._halt is not None or self.state.status in FINAL:
             return False
-        for request in self.services.store.inbox(self.services.holder.id):
-            if request.run_id == self.state.run_id and request.id not in self._known_requests:
+        services = self.services
+        for request in inbox.requests_in(services.store, services.holder.id, self.state.run_id):
+            if request.id not in self._known_requests:
                 self._known_requests.add(request.id)
                 self._requests.append(request)
                 self._again = True
@@ -314,7 +307,7 @@ class Runner:
 
     def _call_all(self, calls: list[Body]) -> None:
         """The one door to `_call`: a process that stood still behind its lease must not start what is another's by now."""
-        if calls and not self.services.stands(self.state.run_id, self.journal.fence):
+        if calls and not self.services.holdings.stands(self.state.run_id, self.journal.fence):
             raise FenceLost(
                 f"run {self.state.run_id!r} was taken over while this process stood still; nothing more of it is started here"
             )
@@ -376,7 +369,7 @@ class Runner:
             del self._haunted[body.key]
             if not self._haunted:
                 self.services.haunted.pop(self.state.run_id, None)
-            self.services.wake(self.state.run_id)
+            self.services.holdings.wake(self.state.run_id)
 
     def _take_ends(self) -> None:
         ended, self._ended = self._ended, []
@@ -608,78 +601,24 @@ class Runner:
     def _take_requests(self) -> None:
         requests, self._requests = self._requests, []
         for request in requests:
-            if self.state.status in HALTED and request.verb != "cancel":
-                continue  # it stays where it is, for whoever takes the run up again
-            with suppress(
-                ResumeRefused, AnswerRefused, SettingError
-            ):  # it came too late: the run has moved on
-                self.answer(request)
+            if self.state.status in HALTED and not isinstance(request, inbox.Cancel):
+                continue  # it stays in the inbox, for the engine that resumes the run
+            # Refused: it came too late, and the run has moved on.
+            with suppress(ResumeRefused, AnswerRefused, SettingError):
+                self.obey(request)
 
-    def answer(self, request: Request) -> None:
-        """Do what a request asks, once. Raises `ResumeRefused` where the run does not allow it."""
+    def obey(self, request: AnyRequest) -> None:
+        """Carry out a request, once. Raises `ResumeRefused` or `AnswerRefused` where the run does not allow it."""
         self._known_requests.add(request.id)
         self.journal.taken.append(request.id)
         if self.state.status in HALTED:
             operator.cancel(self.journal, by=request.by, reason=request.reason)
         elif self.state.status not in FINAL:
-            self._perform_request(request)
-
-    def _perform_request(self, request: Request) -> None:
-        match request.verb:
-            case "cancel":
-                self.halt(Halt("cancel", request.by, request.reason))
-            case "pause":
-                operator.pause(self.journal, by=request.by, reason=request.reason)
+            verb = VERBS[request.verb]
+            if verb.record(self.journal, request, True):
+                self.halt(Halt("cancel", request.by, request.reason or verb.cancels_because))
+            if verb.parks:
                 self._park_all()
-            case "answer" | "signal":
-                if questions.tell(self.journal, request):
-                    self.halt(Halt("cancel", request.by, request.reason or "aborted by the answer"))
-            case "retry":
-                operator.retry(
-                    self.journal,
-                    request.body.get("node"),
-                    fresh=bool(request.body.get("fresh")),
-                    by=request.by,
-                    reason=request.reason,
-                )
-            case "skip":
-                operator.skip(
-                    self.journal,
-                    request.body["node"],
-                    request.body.get("update"),
-                    by=request.by,
-                    reason=request.reason,
-                )
-            case _:
-                raise ResumeRefused(
-                    self.state.run_id, f"this version does not know the request {request.verb!r}"
-                )
-
-
-class Asleep:
-    """In place of the runner of a run that only waits, and long. The run is in the store; it is loaded when its time comes or
-    somebody speaks.
-    """
-
-    def __init__(self, fence: int) -> None:
-        self.fence = fence
-        self.error: BaseException | None = None
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def wake(self) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
-
-    def request(self, request: Request) -> None:
-        """It is in the inbox, where whoever wakes finds it."""
-        self.wake()
-
-    def halt(self, halt: Halt, *, grace_s: float = 0.0) -> None:
-        self.wake()
-
-    def lose(self, error: BaseException) -> None:
-        self.error = error
-        self.wake()
 
 
 async def _streamed(context: Context, fn: Any, given: tuple[Any, ...]) -> Any:
