@@ -27,7 +27,7 @@ from holdfast.runtime.inbox import AnyRequest
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.news import Ear
 from holdfast.runtime.resume import Invalid, TakeUp, prepare
-from holdfast.runtime.runner import Runner
+from holdfast.runtime.runner import LongWait, Runner
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Lease, RunRow
 
@@ -124,7 +124,7 @@ class Driver:
 
     def _runner(self, journal: Journal) -> Runner:
         runner = Runner(journal)
-        runner.patience_s = max(self.services.park_after, _NAP_S)
+        runner.on_long_wait, runner.patience_s = LongWait.SLEEP, max(self.services.park_after, _NAP_S)
         return runner
 
     async def _sleep_on(self, run_id: str, fence: int, until: float) -> Journal:

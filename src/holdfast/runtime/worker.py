@@ -45,7 +45,7 @@ from holdfast.runtime.creation import checked_queue
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.requests import Requests
 from holdfast.runtime.resume import TakeUp
-from holdfast.runtime.runner import Runner
+from holdfast.runtime.runner import LongWait, Runner
 from holdfast.storage.queues import Taken, Wanted
 from holdfast.upkeep.recovery import Recovery, Report
 
@@ -287,7 +287,7 @@ class Worker:
         runner = Runner(journal)
         # A run that waits has a slot here and a place in its queue that other runs could use.
         runner.park_after_s = runner.patience_s = min(self._services.park_after, _SOON_S)
-        runner.leaves = True
+        runner.on_long_wait = LongWait.LEAVE
         return await self._driver.drive(journal, runner)
 
     async def _is_lost(self, fault: StoreError) -> bool:

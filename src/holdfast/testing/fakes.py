@@ -35,7 +35,7 @@ from holdfast.reading.views import Run
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.runner import Runner
+from holdfast.runtime.runner import LongWait, Runner
 from holdfast.storage.contract import Store
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.clock import ManualClock
@@ -117,7 +117,7 @@ class _PatientDriver(Driver):
 
     async def drive(self, journal: Journal, runner: Runner | None = None) -> Run[Any]:
         runner = runner or Runner(journal)
-        runner.patience_s, runner.leaves = _PATIENCE_S, True
+        runner.patience_s, runner.on_long_wait = _PATIENCE_S, LongWait.LEAVE
         return await super().drive(journal, runner)
 
 
