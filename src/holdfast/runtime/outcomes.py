@@ -15,7 +15,7 @@ from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import NodeState, RunState
 from holdfast.core.state import always, apply, item_conflict
 from holdfast.core.writers import Writers
-from holdfast.errors import HoldfastError, Recoverable, StateError, did_you_mean
+from holdfast.errors import HoldfastError, Recoverable, ResumeRefused, StateError, did_you_mean
 from holdfast.runtime import failures
 
 
@@ -276,6 +276,26 @@ def _listed(name: str, chosen: Any, targets: Sequence[str]) -> list[Any]:
             f"{', '.join(targets)}" + ("" if END in targets else f" (declare {END} as a target to end here)")
         )
     return sorted(chosen, key=list(targets).index) if set(chosen) <= set(targets) else list(chosen)
+
+
+def skipped(
+    flow: Flow[Any], state: RunState, name: str, header: dict[str, Any], *, update: Any = None, **said: Any
+) -> events.NodeSkipped:
+    """The skip of a visit, with this update in place of its result. `said`: who skips it, why, and which arrivals it takes.
+    Raises `ResumeRefused` where the router of the node cannot decide.
+    """
+    changes = flow.state.by_hand(update, node=name)
+    if state.schedule == "layered":
+        return events.NodeSkipped(**header, changes=changes, **said)
+    changes = reduced(flow, state.values, name, changes)
+    try:
+        chosen = route(flow, name, state.values, [changes])
+    except RouterError as fault:
+        raise ResumeRefused(
+            state.run_id,
+            f"skipping {name!r} needs a route: {fault}. Give an update with which its router can decide.",
+        ) from fault
+    return events.NodeSkipped(**header, changes=changes, routes=chosen.to, **said)
 
 
 def layer_merged(flow: Flow[Any], state: RunState, nodes: Sequence[str]) -> tuple[Changes, dict[str, Route]]:

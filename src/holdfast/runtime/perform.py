@@ -9,7 +9,7 @@ import msgspec
 from holdfast.core import commands, events
 from holdfast.core.events import Failure
 from holdfast.errors import ResumeRefused
-from holdfast.runtime import failures, operator, outcomes, questions
+from holdfast.runtime import failures, outcomes, questions
 from holdfast.runtime.journal import Journal
 
 _OnVisit: TypeAlias = (
@@ -174,7 +174,9 @@ def _skip_cut(journal: Journal, name: str, header: dict[str, Any]) -> None:
     warning = journal.state.nodes[name].failure
     reason = "on_interrupt" if warning is None else "safe_to_fail"
     try:
-        journal.record(operator.skipped(journal, name, header, reason=reason, warning=warning))
+        journal.record(
+            outcomes.skipped(journal.flow, journal.state, name, header, reason=reason, warning=warning)
+        )
     except ResumeRefused as fault:
         cause = fault.__cause__ or fault
         journal.record(events.NodeSkipped(**header, reason=reason, warning=warning))

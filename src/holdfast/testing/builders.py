@@ -33,7 +33,9 @@ from holdfast.runtime import failures, outcomes, perform, questions
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.creation import input_digest
+from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.listeners import Listeners
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Append, Holder, NewRun, Snapshot, Store, View
 from holdfast.storage.memory.store import MemoryStore
@@ -620,10 +622,10 @@ def crashed_copy(store: Store, run_id: str, seq: int, into: Store, *, snapshot_a
 
 
 def _services(store: Store, holder: Holder | None) -> Services:
-    luck = random.Random(0)
+    luck, holdings = random.Random(0), Holdings()
     return Services(
         store=store,
-        commits=Commits(InlineWriter(store), lambda: 1),
+        commits=Commits(InlineWriter(store), holdings),
         clock=ManualClock(),
         luck=luck,
         salts=lambda: luck.randbytes(SALT_BYTES),
@@ -632,8 +634,8 @@ def _services(store: Store, holder: Holder | None) -> Services:
         stage=Stage(),
         threads=None,
         haunted={},
-        wake=lambda run_id: None,
-        saved=lambda run_id: None,
+        holdings=holdings,
+        listeners=Listeners(),
     )
 
 

@@ -32,9 +32,10 @@ from holdfast.errors import (
     ended,
 )
 from holdfast.reading.views import Run
+from holdfast.runtime.driver import Driver
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.runner import Runner
+from holdfast.runtime.runner import LongWait, Runner
 from holdfast.storage.contract import Store
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.clock import ManualClock
@@ -111,8 +112,19 @@ class Receiver:
         self._replies = {}
 
 
+class _PatientDriver(Driver):
+    """Leaves a run that only waits, instead of waiting for it."""
+
+    async def drive(self, journal: Journal, runner: Runner | None = None) -> Run[Any]:
+        runner = runner or Runner(journal)
+        runner.patience_s, runner.on_long_wait = _PATIENCE_S, LongWait.LEAVE
+        return await super().drive(journal, runner)
+
+
 class PatientEngine(Engine):
     """An engine on one thread that leaves a run which only waits to whoever moves the clock, so that a month passes at once."""
+
+    _driver_type = _PatientDriver
 
     def __init__(self, store: Store, clock: ManualClock, luck: random.Random, **options: Any) -> None:
         chosen = {
@@ -121,13 +133,6 @@ class PatientEngine(Engine):
             **options,
         }  # nobody looks in, or says that it lives, all that time
         super().__init__(store, clock=clock, luck=luck, inline=True, **chosen)
-
-    async def _drive(
-        self, journal: Journal, runner: Runner | None = None, *, raises: bool = True
-    ) -> Run[Any]:
-        runner = runner or Runner(journal)
-        runner.patience_s, runner.leaves = _PATIENCE_S, True
-        return await super()._drive(journal, runner, raises=raises)
 
 
 class Audience:

@@ -31,7 +31,6 @@ from holdfast.errors import HoldfastError, SettingError
 from holdfast.reading import history
 from holdfast.runtime import engine as engines
 from holdfast.runtime import journal, questions, settings
-from holdfast.runtime.commits import Commits
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.settings import Durability
 from holdfast.storage.contract import Holder, Row, Store
@@ -275,19 +274,9 @@ class SimulatedEngine(Engine):
 
     def settle(self, steady: SteppedClock, writer: LateWriter | None) -> None:
         """What a machine would give it: a clock that cannot be set, and a thread that writes."""
-        self._steady = steady
+        self._holdings.now = steady.now
         if writer is not None:
-            assert self._services is not None
-            commits = Commits(writer, lambda: len(self._runners))  # type: ignore[arg-type]
-            self._services = msgspec.structs.replace(self._services, commits=commits)
-
-    def _hold(self) -> None:
-        """Leases go by a clock that nobody sets."""
-        wall, self._clock = self._clock, self._steady
-        try:
-            super()._hold()
-        finally:
-            self._clock = wall
+            self._open().commits._writer = writer  # type: ignore[assignment]  # noqa: SLF001
 
 
 class Process:
@@ -337,8 +326,8 @@ class Process:
 
     def _renew(self, engine: SimulatedEngine, loop: Loop) -> None:
         """What the thread does that renews leases: also for an engine that has nothing to do."""
-        if engine._renewal is not None and engine._services is not None:  # noqa: SLF001
-            engine._renewal.keep()  # noqa: SLF001
+        if engine._services is not None:  # noqa: SLF001
+            engine._holdings.keep()  # noqa: SLF001
         loop.call_later(LEASE_TTL_S / 3, self._renew, engine, loop)
 
     def _maybe_die(self, place: str) -> None:
@@ -528,7 +517,7 @@ class Schedule:
         engine = process.engine
         assert engine is not None
         for subject in self.subjects:
-            process.loop.call_soon(engine._wake, subject.run_id)  # noqa: SLF001
+            process.loop.call_soon(engine._holdings.wake, subject.run_id)  # noqa: SLF001
         if engine._worker is not None:  # noqa: SLF001
             process.loop.call_soon(engine._worker.look)  # noqa: SLF001
 

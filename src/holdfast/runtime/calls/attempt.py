@@ -42,8 +42,8 @@ def _is_untouched(coroutine: Coroutine[Any, Any, Any]) -> bool:
     return inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
 
 
-class Driver(Protocol):
-    """What the work inside a node needs of the runner of its run."""
+class Recorder(Protocol):
+    """What an attempt needs of the runner of its run."""
 
     journal: Journal
     park_after_s: float
@@ -53,14 +53,14 @@ class Driver(Protocol):
     def look_again(self) -> None: ...
 
 
-class Work:
+class Attempt:
     """The inside of one attempt."""
 
-    def __init__(self, driver: Driver, body: Body, start: NodeEvent, *, blocks: bool) -> None:
-        self._driver = driver
-        self._journal = driver.journal
-        self._services = driver.journal.services
-        state, options = driver.journal.state, driver.journal.flow.nodes[start.node].options
+    def __init__(self, runner: Recorder, body: Body, start: NodeEvent, *, blocks: bool) -> None:
+        self._runner = runner
+        self._journal = runner.journal
+        self._services = runner.journal.services
+        state, options = runner.journal.state, runner.journal.flow.nodes[start.node].options
         header = {
             "node": start.node,
             "iteration": start.iteration,
@@ -135,7 +135,7 @@ class Work:
         self._used.add(slot)
 
     def number(self, what: str) -> int:
-        """The how-manieth of its kind, counted from 1."""
+        """Which call of its kind this is, counted from 1."""
         self._counts[what] = self._counts.get(what, 0) + 1
         return self._counts[what]
 
@@ -180,7 +180,7 @@ class Work:
             fields["item"] = self._item
         self._journal.tick()
         self._journal.record(kind(**self._header, **fields))
-        self._driver.look_again()
+        self._runner.look_again()
         return self._journal.state.seq
 
     async def _durable(self, seq: int) -> None:
@@ -320,7 +320,7 @@ class Work:
         loop = asyncio.get_running_loop()
         waiter = self._waiters[slot] = loop.create_future()
         clock = self._services.clock
-        timer = clock.call_at(clock.now() + self._driver.park_after_s, self.park)
+        timer = clock.call_at(clock.now() + self._runner.park_after_s, self.park)
         self._adopt()
         if not self._steps:
             self.body.hold_limit()
@@ -341,7 +341,7 @@ class Work:
     def park(self) -> None:
         """Unwind, because a wait takes long; not while a step is under way, or when it is over by now."""
         self._park_due = bool(self._waiters) and all(not waiter.done() for waiter in self._waiters.values())
-        if self._park_due and not self._steps and self._driver.is_current(self.body):
+        if self._park_due and not self._steps and self._runner.is_current(self.body):
             self.body.park(list(self._waiters))
 
     # --- inside ---------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ class Work:
             self.artifacts_made = self._artifacts.collect()
 
     def _require_current(self) -> None:
-        if not self._driver.is_current(self.body):
+        if not self._runner.is_current(self.body):
             raise Stopped("this attempt was given up; nothing of it is recorded any more")
 
     def artifacts(self) -> Artifacts:

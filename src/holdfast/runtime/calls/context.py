@@ -25,7 +25,7 @@ from holdfast.core.run_state import wait_key
 from holdfast.core.slots import CHECKPOINT, Slot
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import CodecError, ContextError, WaitTimeout
-from holdfast.runtime.calls.attempt import Work
+from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.streams import written
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class _Told:
 
     def __init__(
         self,
-        work: Work,
+        work: Attempt,
         *,
         run_id: str,
         flow: str,

@@ -46,7 +46,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     context: Any = None
     """The `BlockingContext` of the call, where the function takes one."""
     work: Any = None
-    """What goes on inside it (`runtime.work.Work`), where it takes a context: for whoever calls it in another process."""
+    """The `Attempt` that the function belongs to, where it takes a context: for an executor that calls it in another process."""
     returned: Callable[[], None] | None = None
     """To be called, where it may block, when the function has returned: its files are made durable."""
 

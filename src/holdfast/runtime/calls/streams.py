@@ -65,7 +65,7 @@ class Stream:
         self.chunks.append(_decode(line))
         self._pending.append(line)
         self._pending_bytes += len(line)
-        self._services.streamed(
+        self._services.listeners.streamed(
             Chunk(run_id=self._run_id, **self._header, item=self._item, number=len(self.chunks), value=value)
         )
         if self._pending_bytes >= SPILL_BYTES:

@@ -38,7 +38,7 @@ from holdfast.runtime.calls.context import BlockingContext, Context
 from holdfast.runtime.calls.executors import loading
 from holdfast.runtime.calls.fresh_source import spec_of
 from holdfast.runtime.calls.process.wire import Answer, Asked, Order, Place, Raised, Returned, Wire
-from holdfast.runtime.calls.process.work import DistantWork, NoResources
+from holdfast.runtime.calls.process.work import DistantAttempt, NoResources
 
 _MAIN = "__holdfast_main__"
 """What a program's own file is called here, so that what stands under `if __name__ == "__main__"` is left out."""
@@ -103,9 +103,9 @@ class _Performance:
         self._wire = wire
         self._turn = threading.Lock()
         self._before = set(threading.enumerate())
-        self._work: DistantWork | None = None
+        self._work: DistantAttempt | None = None
         if order.told is not None:
-            self._work = DistantWork(order, order.told, self._ask, threads)
+            self._work = DistantAttempt(order, order.told, self._ask, threads)
 
     def end(self) -> Returned | Raised:
         """Do it, and say how it ended."""
@@ -146,7 +146,7 @@ class _Performance:
         with _loop_beside() as loop:
             return fn(given, BlockingContext(self._context(self._work), loop))
 
-    def _context(self, work: DistantWork) -> Context:
+    def _context(self, work: DistantAttempt) -> Context:
         order, told = self._order, self._order.told
         assert told is not None
         return Context(

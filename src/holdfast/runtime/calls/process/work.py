@@ -1,6 +1,6 @@
 """The context of a node whose function runs in another process: what is asked there, and how it is answered here.
 
-Both halves stand side by side because they must know the same verbs. `DistantWork` is the inside of the attempt as the other
+Both halves stand side by side because they must know the same verbs. `DistantAttempt` is the inside of the attempt as the other
 process sees it: what was kept comes with the order, and whatever has to be recorded or waited for is asked of the engine.
 `Answering` does so for real, on the event loop, as for a plain function in a thread: a wait unwinds the node at once.
 
@@ -23,7 +23,7 @@ from holdfast.core.run_state import NODE_LEVEL, NodeState
 from holdfast.core.slots import CHECKPOINT, step_text
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
-from holdfast.runtime.calls.attempt import Work
+from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import Body, Threads
 from holdfast.runtime.calls.executors import Call
 from holdfast.runtime.calls.process.wire import Asked, Order, Told
@@ -48,7 +48,7 @@ def told(call: Call) -> Told:
 class Answering:
     """The engine's half. Made on the event loop; answers from a thread."""
 
-    def __init__(self, work: Work, node: str) -> None:
+    def __init__(self, work: Attempt, node: str) -> None:
         self._work = work
         self._node = node
         self._loop = asyncio.get_running_loop()
@@ -80,7 +80,7 @@ class Answering:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
 
-class DistantWork(Work):
+class DistantAttempt(Attempt):
     """The node's half: the inside of one attempt, seen from the process that its function runs in."""
 
     def __init__(
