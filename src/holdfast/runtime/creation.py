@@ -35,7 +35,7 @@ UNKNOWN: Flow[Any] = Flow(
 """In place of a flow that an engine was not given, for what only records."""
 
 
-def created(
+def create_journal(
     services: Services, flow: Flow[Any], run_id: str, created_as: events.RunCreated, *, held: bool
 ) -> Journal:
     """The journal of a new run. With `held` its first append takes the lease."""
@@ -72,7 +72,7 @@ def checkpoint_zero(
         starts=list(flow.plain_routes[START]),
         schedule=flow.definition.schedule,
         options=dict(options),
-        labels=checked_labels(labels),
+        labels=check_labels(labels),
         by=by,
     )
 
@@ -106,7 +106,7 @@ def fork_place(services: Services, run_id: str, seq: int | None) -> int:
     return seq
 
 
-def forked(
+def fork_journal(
     services: Services,
     flow: Flow[Any] | None,
     row: RunRow,
@@ -130,7 +130,7 @@ def forked(
     journal.base_blobs = blobs
     # Again: its parent may be deleted just now, and what no run names is swept.
     journal.definition = services.store.definition(state.fingerprint)
-    checked = checked_labels(labels) if labels is not None else None
+    checked = check_labels(labels) if labels is not None else None
     journal.create = NewRun(
         flow=row.flow,
         input_digest=sha256(digest + base).digest(),
@@ -149,7 +149,7 @@ def forked(
     return journal
 
 
-def checked_id(run_id: str) -> str:
+def check_id(run_id: str) -> str:
     """A run id that is safe in files, URLs and shells."""
     if not isinstance(run_id, str) or not RUN_ID.fullmatch(run_id):
         raise SettingError(
@@ -158,21 +158,21 @@ def checked_id(run_id: str) -> str:
     return run_id
 
 
-def checked_said(by: Any, reason: Any) -> None:
+def check_by_and_reason(by: Any, reason: Any) -> None:
     """Who does something, and why, are words."""
     for name, said in (("by", by), ("reason", reason)):
         if said is not None and not isinstance(said, str):
             raise SettingError(f"{name}={said!r}: give text, or leave it out")
 
 
-def checked_seconds(seconds: float, name: str) -> float:
+def check_seconds(seconds: float, name: str) -> float:
     """A time that can pass."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e10:
         raise SettingError(f"{name}={seconds!r}: give a positive number of seconds")
     return float(seconds)
 
 
-def checked_queue(name: Any) -> str:
+def check_queue(name: Any) -> str:
     """A name that a queue can have: what a run id can be, too."""
     if not isinstance(name, str) or not RUN_ID.fullmatch(name):
         raise SettingError(
@@ -181,17 +181,17 @@ def checked_queue(name: Any) -> str:
     return name
 
 
-def placed(queue: Any, priority: Any) -> dict[str, Any]:
+def make_queue_options(queue: Any, priority: Any) -> dict[str, Any]:
     """Where a run is to wait for a worker, as options of the run; nothing where that is the usual place."""
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > PRIORITY_MAX:
         raise SettingError(
             f"priority={priority!r}: give a whole number, at most {PRIORITY_MAX}; higher comes first"
         )
-    place: dict[str, Any] = {"queue": checked_queue(queue)} if queue is not None else {}
+    place: dict[str, Any] = {"queue": check_queue(queue)} if queue is not None else {}
     return place | ({"priority": priority} if priority else {})
 
 
-def checked_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
+def check_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
     """Labels are pairs of short strings."""
     if labels is not None and not isinstance(labels, Mapping):
         raise SettingError(f"labels={labels!r}: give a dict of short strings")

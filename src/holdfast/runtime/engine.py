@@ -43,21 +43,21 @@ from holdfast.reading.views import Run, run_view
 from holdfast.runtime import operator, questions, settings
 from holdfast.runtime.calls.body import Threads
 from holdfast.runtime.calls.executors import Executor, check_given, names_elsewhere, refuse_uncallable
-from holdfast.runtime.calls.process.executor import executors_on
+from holdfast.runtime.calls.process.executor import build_executors
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.calls.streams import recover
 from holdfast.runtime.clock import Clock, SystemClock, sleep
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.creation import (
     UNKNOWN,
-    checked_id,
-    checked_said,
-    checked_seconds,
+    check_by_and_reason,
+    check_id,
+    check_seconds,
     checkpoint_zero,
-    created,
+    create_journal,
+    fork_journal,
     fork_place,
-    forked,
-    placed,
+    make_queue_options,
     refuse_another,
 )
 from holdfast.runtime.followers import POLL_S, Followers
@@ -188,7 +188,7 @@ class Engine(Working):
             self.settings.store, clock=own_clock, blobs=self.settings.blobs
         )
         threads = None if self._inline else Threads()
-        executors = executors_on(threads, self._executors)
+        executors = build_executors(threads, self._executors)
         writer = InlineWriter(store) if self._inline else Writer(store, waker(asyncio.get_running_loop()))
         self._services = Services(
             store=store,
@@ -302,7 +302,7 @@ class Engine(Working):
         carried on, or returned if it is completed.
         """
         self.add(flow)
-        place = placed(queue, priority)
+        place = make_queue_options(queue, priority)
         journal = await self._new_run(
             flow, input, run_id, place, held=True, timeout=timeout, labels=labels, by=by
         )
@@ -333,7 +333,7 @@ class Engine(Working):
         those with the highest `priority` come first.
         """
         self.add(flow)
-        place = placed(queue, priority)
+        place = make_queue_options(queue, priority)
         journal = await self._new_run(
             flow, input, run_id, place, held=False, timeout=timeout, labels=labels, by=by
         )
@@ -359,16 +359,16 @@ class Engine(Working):
     ) -> Journal | None:
         """A journal with `RunCreated` recorded, or None where the same run exists already."""
         services = self._open()
-        run_id = checked_id(run_id) if run_id is not None else self._new_id(flow.name)
+        run_id = check_id(run_id) if run_id is not None else self._new_id(flow.name)
         options: dict[str, Any] = {"durability": self.settings.durability, **place}
         if self._scribe is not None:
             options[WANTED] = True
         if timeout is not None:
-            options["timeout_s"] = checked_seconds(timeout, "timeout")
+            options["timeout_s"] = check_seconds(timeout, "timeout")
         zero = checkpoint_zero(flow, given, options=options, **said)
         if held:
             self._hold()
-        journal = created(services, flow, run_id, zero, held=held)
+        journal = create_journal(services, flow, run_id, zero, held=held)
         # Whether it exists is what its first append finds out; only in here two of them could meet before that.
         runner = self._runners.get(run_id)
         if runner is not None:
@@ -557,7 +557,7 @@ class Engine(Working):
     async def _operate(self, run_id: str, request: Request, *, posted: bool = False) -> Run[Any]:
         """Do what an operator asks: through the runner that has the run, its inbox, or a short claim."""
         services = self._open()
-        checked_said(request.by, request.reason)
+        check_by_and_reason(request.by, request.reason)
         row = services.store.run(run_id)
         refuse_final(run_id, row.status, _ASKED[request.verb])
         runner = self._runners.get(run_id)
@@ -686,9 +686,11 @@ class Engine(Working):
         parent, seq = split(run, checkpoint)
         row = services.store.run(parent)
         flow = self.flows.get(row.flow)
-        fork_id = checked_id(run_id) if run_id is not None else self._new_id(row.flow)
+        fork_id = check_id(run_id) if run_id is not None else self._new_id(row.flow)
         place = fork_place(services, parent, seq)
-        journal = forked(services, flow, row, place, fork_id=fork_id, labels=labels, by=by, reason=reason)
+        journal = fork_journal(
+            services, flow, row, place, fork_id=fork_id, labels=labels, by=by, reason=reason
+        )
         if edit is not None:
             if flow is None:
                 raise FlowNotFound(row.flow, self.flows, run_id=parent)
@@ -787,7 +789,7 @@ class Engine(Working):
             await sleep(self._clock, POLL_S)
             looks += 1
             if self._ear is not None and looks > _SOON_OVER:
-                await self._ear.heard(self._clock, _UNHEARD_S)
+                await self._ear.wait(self._clock, _UNHEARD_S)
             elif self._inline and self._renewal is not None:
                 self._renewal.keep()
             with suppress(StoreError):  # the next round asks again; an append that fails is what stops a run

@@ -177,19 +177,19 @@ def classify(error: BaseException) -> FailureClass:
     if isinstance(error, BaseExceptionGroup):
         kinds = {classify(inner) for inner in error.exceptions}
         return "fatal" if "fatal" in kinds else "partial" if "partial" in kinds else "recoverable"
-    if isinstance(error, Elsewhere):
+    if isinstance(error, RemoteError):
         return error.failure.kind
     if isinstance(error, Fatal):
         return "fatal"
     if isinstance(error, HoldfastError):
         return "recoverable" if isinstance(error, (Recoverable, ProcessEnded)) else "partial"
-    return "recoverable" if _passes(error) else "partial"
+    return "recoverable" if _may_pass(error) else "partial"
 
 
 def describe(error: BaseException, *, kind: FailureClass | None = None) -> Failure:
     """The record of an exception: class, type, message and the traceback without our own frames."""
     kind = kind or classify(error)
-    if isinstance(error, Elsewhere):
+    if isinstance(error, RemoteError):
         return Failure(kind, error.failure.type, error.failure.message, error.failure.traceback)
     return Failure(kind, type(error).__name__, message(error), _trace(error))
 
@@ -206,7 +206,7 @@ def message(error: BaseException) -> str:
     return text[:4000] or type(error).__name__
 
 
-def _passes(error: BaseException) -> bool:
+def _may_pass(error: BaseException) -> bool:
     """Whether the same call may succeed later."""
     chain = list(_chain(error))
     if any(not _SPOILING.isdisjoint(_names(inner)) for inner in chain):
@@ -282,7 +282,7 @@ def _http_status(error: BaseException) -> int | None:
 # --- raised in another process -----------------------------------------------------------------------
 
 
-class Elsewhere(Exception):
+class RemoteError(Exception):
     """What a node raised in another process. It was looked at there, by `describe`: what its class means is known."""
 
     failure: Failure
@@ -291,13 +291,13 @@ class Elsewhere(Exception):
     retry_after: float | None
 
 
-def elsewhere(failure: Failure, names: Iterable[str], retry_after: float | None) -> Elsewhere:
+def rebuild_error(failure: Failure, names: Iterable[str], retry_after: float | None) -> RemoteError:
     """An exception that stands for one in another process: with the name of its class, and what it says by being a
     `Recoverable` or `Fatal`. The class itself stays where it was raised.
     """
     names = frozenset(names)
     ours = tuple(kind for kind in (Recoverable, Fatal) if name_of(kind) in names)
-    error: Elsewhere = type(failure.type, (Elsewhere, *ours), {})(failure.message)
+    error: RemoteError = type(failure.type, (RemoteError, *ours), {})(failure.message)
     error.failure, error.names, error.retry_after = failure, names, retry_after
     return error
 
@@ -326,7 +326,7 @@ def retry_delay(
 
 
 def _is_one_of(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
-    if isinstance(error, Elsewhere):
+    if isinstance(error, RemoteError):
         return any(name_of(kind) in error.names for kind in kinds)
     return isinstance(error, kinds)
 
@@ -347,14 +347,14 @@ def retry_after(error: BaseException, *, now: float) -> float | None:
         waits = [wait for inner in error.exceptions if (wait := retry_after(inner, now=now)) is not None]
         return max(waits, default=None)
     for holder in _chain(error):
-        for value, unit in _asked(holder):
+        for value, unit in _find_delays(holder):
             seconds = _seconds(value, now)
             if seconds is not None:
                 return seconds * unit
     return None
 
 
-def _asked(error: BaseException) -> Iterator[tuple[object, float]]:
+def _find_delays(error: BaseException) -> Iterator[tuple[object, float]]:
     """Whatever may say how long to wait, with its unit in seconds, the most exact first."""
     yield _attribute(error, "retry_after"), 1.0
     holders = [_attribute(error, "headers")]

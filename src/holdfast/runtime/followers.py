@@ -49,12 +49,12 @@ class _Follower:
     def before(self, event: EventView) -> list[Chunk]:
         """The chunks that belong before this event. Those that came too fast to be seen are in it."""
         if event.kind == "NodeStreamed":
-            self.take(_recorded(self.run_id, event))
+            self.take(_read_chunks(self.run_id, event))
         if event.kind == _START:
             self.begun.update((event.node, event.iteration, event.execution, at) for at in (0, event.attempt))
         if not self.pending or event.kind not in ENDS_STREAM:
             return []
-        return self._out(lambda chunk: _belongs_before(chunk, event))
+        return self._out(lambda chunk: _is_before(chunk, event))
 
     def rest(self, now: float, *, over: bool) -> list[Chunk]:
         """The chunks of attempts that have begun; all of them where nothing more comes, or where it takes too long."""
@@ -72,7 +72,7 @@ class _Follower:
         return due
 
 
-def _recorded(run_id: str, event: EventView) -> Iterator[Chunk]:
+def _read_chunks(run_id: str, event: EventView) -> Iterator[Chunk]:
     for number, value in enumerate(event.body.get("chunks", []), 1):
         yield Chunk(
             run_id=run_id,
@@ -90,7 +90,7 @@ def _attempt(chunk: Chunk) -> tuple[str, int, int, int]:
     return chunk.node, chunk.iteration, chunk.execution, chunk.attempt if chunk.item is None else 0
 
 
-def _belongs_before(chunk: Chunk, event: EventView) -> bool:
+def _is_before(chunk: Chunk, event: EventView) -> bool:
     if (chunk.node, chunk.iteration, chunk.execution) != (event.node, event.iteration, event.execution):
         return False
     item = event.body.get("item")

@@ -44,7 +44,7 @@ class Ear:
         if not self._listeners:
             self._queues.hush()
 
-    async def heard(self, clock: Clock, seconds: float) -> None:
+    async def wait(self, clock: Clock, seconds: float) -> None:
         """Wait until something is heard, at most this long."""
         news = asyncio.Event()
         timer = clock.call_at(clock.now() + seconds, news.set)

@@ -67,7 +67,7 @@ def skipped(
     changes = journal.flow.state.by_hand(update, node=name)
     if journal.state.schedule == "layered":
         return events.NodeSkipped(**header, changes=changes, **said)
-    changes = outcomes.reduced(journal.flow, journal.state.values, name, changes)
+    changes = outcomes.apply_reducers(journal.flow, journal.state.values, name, changes)
     try:
         route = outcomes.route(journal.flow, name, journal.state.values, [changes])
     except outcomes.RouterError as fault:

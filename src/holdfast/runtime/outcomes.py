@@ -47,7 +47,7 @@ def visit_of(name: str, node: NodeState) -> dict[str, Any]:
 # --- returned ----------------------------------------------------------------------------------------
 
 
-def completed(
+def complete_node(
     flow: Flow[Any],
     state: RunState,
     writers: Writers,
@@ -59,12 +59,12 @@ def completed(
     """A node returned. Raises `StateError` where what it returned does not fit; nothing is recorded then."""
     node = state.nodes[name]
     changes = (
-        returned if type(returned) is Changes else changed(flow, name, node.input or {}, given, returned)
+        returned if type(returned) is Changes else find_changes(flow, name, node.input or {}, given, returned)
     )
-    return _finished(flow, state, writers, name, changes, [], artifacts)
+    return _finish_node(flow, state, writers, name, changes, [], artifacts)
 
 
-def changed(flow: Flow[Any], name: str, values: Values, given: Any, returned: Any) -> Changes:
+def find_changes(flow: Flow[Any], name: str, values: Values, given: Any, returned: Any) -> Changes:
     """What a node returned, as changes of what it was given. Where it ran elsewhere, that was asked there."""
     changes = flow.state.changes(returned, values, node=name, given=given)
     if returned is None:
@@ -72,14 +72,14 @@ def changed(flow: Flow[Any], name: str, values: Values, given: Any, returned: An
     return changes
 
 
-def answered(
+def answer_node(
     flow: Flow[Any], state: RunState, writers: Writers, name: str, update: dict[str, Any]
 ) -> list[events.Event]:
     """A question node was answered: this update, in its plain form, is its result."""
-    return _finished(flow, state, writers, name, flow.state.by_hand(update, node=name), [])
+    return _finish_node(flow, state, writers, name, flow.state.by_hand(update, node=name), [])
 
 
-def items_completed(flow: Flow[Any], state: RunState, writers: Writers, name: str) -> list[events.Event]:
+def complete_items(flow: Flow[Any], state: RunState, writers: Writers, name: str) -> list[events.Event]:
     """All items of a fan-out are done."""
     items = state.nodes[name].items
     assert items is not None
@@ -94,10 +94,10 @@ def items_completed(flow: Flow[Any], state: RunState, writers: Writers, name: st
             node=name,
             field=field,
         )
-    return _finished(flow, state, writers, name, Changes(), results)
+    return _finish_node(flow, state, writers, name, Changes(), results)
 
 
-def _finished(
+def _finish_node(
     flow: Flow[Any],
     state: RunState,
     writers: Writers,
@@ -111,7 +111,7 @@ def _finished(
     routes, unroutable = None, None
     if state.schedule == "eager":
         if changes.reduce or items:
-            changes = reduced(flow, state.values, name, changes, items)
+            changes = apply_reducers(flow, state.values, name, changes, items)
         parts = (*items, changes) if items else (changes,)
         if items or changes.add or flow.state.validates:
             _refuse_misfit(flow, state.values, name, parts)
@@ -145,7 +145,7 @@ def _refuse_conflict(
         fields = [field for part in (*items, changes) for field in (*part.set, *part.unset)]
     clash = writers.conflict(state, name, fields)
     if clash is None and state.held:
-        clash = _held_conflict(flow, state, name, fields)
+        clash = _find_held_conflict(flow, state, name, fields)
     if clash is not None:
         field, other = clash
         raise StateError(
@@ -176,7 +176,7 @@ def _refuse_misfit(flow: Flow[Any], values: Values, name: str, parts: Sequence[C
         raise StateError(f"what it returned makes a state that does not fit: {misfit}", node=name) from misfit
 
 
-def _held_conflict(
+def _find_held_conflict(
     flow: Flow[Any], state: RunState, name: str, fields: Iterable[str]
 ) -> tuple[str, str] | None:
     """A field that another node of the same layer has set; its changes wait for the layer."""
@@ -200,7 +200,7 @@ def _refuse_silent_mutation(flow: Flow[Any], name: str, given: Any, values: Valu
         )
 
 
-def item_completed(
+def complete_item(
     flow: Flow[Any],
     name: str,
     header: dict[str, Any],
@@ -216,7 +216,7 @@ def item_completed(
 # --- custom reducers ---------------------------------------------------------------------------------
 
 
-def reduced(
+def apply_reducers(
     flow: Flow[Any], values: Values, name: str, changes: Changes, items: Iterable[Changes] = ()
 ) -> Changes:
     """The changes with the operands of custom reducers replaced by their results (those of the items first, in order)."""
@@ -258,7 +258,7 @@ def route(flow: Flow[Any], name: str, values: Values, changes: Iterable[Changes]
         chosen = branch.router(flow.state.load(after))
     except Exception as raised:
         raise RouterError(f"the router of {name!r} raised {type(raised).__name__}: {raised}") from raised
-    for target in [chosen] if isinstance(chosen, str) else _listed(name, chosen, branch.targets):
+    for target in [chosen] if isinstance(chosen, str) else _list_targets(name, chosen, branch.targets):
         if target not in branch.targets:
             raise RouterError(
                 f"the router of {name!r} returned {target!r}, which is not one of its targets "
@@ -269,7 +269,7 @@ def route(flow: Flow[Any], name: str, values: Values, changes: Iterable[Changes]
     return Route(routes)
 
 
-def _listed(name: str, chosen: Any, targets: Sequence[str]) -> list[Any]:
+def _list_targets(name: str, chosen: Any, targets: Sequence[str]) -> list[Any]:
     if not isinstance(chosen, (list, tuple, set, frozenset)) or not chosen:
         raise RouterError(
             f"the router of {name!r} returned {chosen!r}; it must name one or several of "
@@ -278,7 +278,7 @@ def _listed(name: str, chosen: Any, targets: Sequence[str]) -> list[Any]:
     return sorted(chosen, key=list(targets).index) if set(chosen) <= set(targets) else list(chosen)
 
 
-def layer_merged(flow: Flow[Any], state: RunState, nodes: Sequence[str]) -> tuple[Changes, dict[str, Route]]:
+def merge_layer(flow: Flow[Any], state: RunState, nodes: Sequence[str]) -> tuple[Changes, dict[str, Route]]:
     """What a layer changed beyond what its nodes recorded (results of custom reducers), and where each node leads."""
     after = dict(state.values)
     results: dict[str, Any] = {}
@@ -288,7 +288,7 @@ def layer_merged(flow: Flow[Any], state: RunState, nodes: Sequence[str]) -> tupl
             try:
                 _refuse_misfit(flow, after, name, [part])
                 apply(after, part, always)
-                merged = reduced(flow, after, name, Changes(reduce=part.reduce))
+                merged = apply_reducers(flow, after, name, Changes(reduce=part.reduce))
             except Exception as raised:
                 raise LayerError(name, f"merging raised {type(raised).__name__}: {raised}") from raised
             results.update(merged.set)
@@ -305,7 +305,7 @@ def layer_merged(flow: Flow[Any], state: RunState, nodes: Sequence[str]) -> tupl
 # --- raised ------------------------------------------------------------------------------------------
 
 
-def failed(
+def fail_node(
     node: Node, state: NodeState, error: BaseException, *, now: float, luck: random.Random, timed_out: bool
 ) -> events.NodeFailed:
     """A node raised, or took too long."""
@@ -315,7 +315,7 @@ def failed(
     )
 
 
-def item_failed(
+def fail_item(
     node: Node,
     state: NodeState,
     header: dict[str, Any],

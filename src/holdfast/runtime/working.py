@@ -14,7 +14,7 @@ from holdfast.core import events
 from holdfast.errors import AnswerRefused, ResumeRefused, SettingError, StoreBusy
 from holdfast.reading import history
 from holdfast.reading.views import Run
-from holdfast.runtime.creation import UNKNOWN, checked_queue
+from holdfast.runtime.creation import UNKNOWN, check_queue
 from holdfast.runtime.driving import Driving
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.news import Ear
@@ -64,7 +64,7 @@ class Working(Driving):
             stopping=lambda: self._stopping is not None,
             ear=self._ear,
             concurrency=_checked(self.settings.concurrency if concurrency is None else concurrency),
-            queues=tuple(checked_queue(queue) for queue in _several(queues)),
+            queues=tuple(check_queue(queue) for queue in _several(queues)),
             until=until,
             on_end=on_end,
             on_report=on_report,

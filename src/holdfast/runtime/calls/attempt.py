@@ -391,7 +391,7 @@ class Work:
         self._on_loop(lambda: self.note(events.CostIncurred, usd=usd, tokens=tokens))
 
     def emit(self, written: bytes, value: Any) -> None:
-        """Stream a chunk that `streams.written` has accepted. May be called from a thread of the node."""
+        """Stream a chunk that `streams.encode_chunk` has accepted. May be called from a thread of the node."""
 
         def add() -> None:
             self._require_current()

@@ -26,7 +26,7 @@ from holdfast.core.slots import CHECKPOINT, Slot
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import CodecError, ContextError, WaitTimeout
 from holdfast.runtime.calls.attempt import Work
-from holdfast.runtime.calls.streams import written
+from holdfast.runtime.calls.streams import encode_chunk
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -34,7 +34,7 @@ _ANY: Codec[Any] = Codec.of(Any)
 _SECONDS_MAX = 10 * 366 * 86_400
 
 
-def _to_be_awaited(
+def _require_await(
     method: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Coroutine[Any, Any, T]]:
     """A method that does nothing unless it is awaited; a node that forgets to is told."""
@@ -50,7 +50,7 @@ def _to_be_awaited(
     return call
 
 
-class _Told:
+class _AnyContext:
     """Who is running: `run_id flow node iteration execution attempt` (and `item`, in a fan-out), and the engine's `resources`."""
 
     def __init__(
@@ -102,7 +102,7 @@ class _Told:
 
     def emit(self, chunk: Any) -> None:
         """Stream a piece of output: followers see it at once, and what was streamed outlives the process."""
-        self._work.emit(written(chunk, self.node), chunk)
+        self._work.emit(encode_chunk(chunk, self.node), chunk)
 
     def cost(self, *, usd: float = 0.0, tokens: int = 0) -> None:
         """Add to what the run has cost. Kept across crashes, resumes and rewinds."""
@@ -114,7 +114,7 @@ class _Told:
         return f"<{name} {self.run_id} {self.node} {self.iteration}.{self.execution}.{self.attempt}{item}>"
 
 
-class Context(_Told):
+class Context(_AnyContext):
     """The context of an `async def` node."""
 
     # --- steps ----------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class Context(_Told):
         self, name: str, fn: Callable[..., T], /, *args: Any, key: Any = None, **named: Any
     ) -> T: ...
 
-    @_to_be_awaited
+    @_require_await
     async def step(
         self,
         name: str,
@@ -161,7 +161,7 @@ class Context(_Told):
             value = await self._work.call(fn, args, named)
             return await self._work.keep_step(slot, value, codec)
 
-    @_to_be_awaited
+    @_require_await
     async def map(
         self,
         name: str,
@@ -202,7 +202,7 @@ class Context(_Told):
             raise failed[0]
         return results
 
-    @_to_be_awaited
+    @_require_await
     async def checkpoint(self, value: Any) -> None:
         """Keep how far this node has come: `last_checkpoint` of the next attempt."""
         plain = self._work.encode(value, "checkpoint")
@@ -210,7 +210,7 @@ class Context(_Told):
 
     # --- waiting --------------------------------------------------------------------------------------
 
-    @_to_be_awaited
+    @_require_await
     async def sleep(self, seconds: float, *, key: Any = None) -> None:
         """Wait. The time is set once; neither a crash nor a restart begins it anew. `key`: by default, the how-manieth it is."""
         self._require_time(f"ctx.sleep({seconds!r})", seconds)
@@ -221,7 +221,7 @@ class Context(_Told):
             await self._work.record(events.TimerSet, slot=slot.text, until=until)
         await self._work.until_kept(slot.text)
 
-    @_to_be_awaited
+    @_require_await
     async def wait_for(
         self, signal: str, *, timeout: float | None = None, key: Any = None, type: Any = None
     ) -> Any:
@@ -246,7 +246,7 @@ class Context(_Told):
             )
         return _codec(type).decode(came[0], path=f"signal {signal!r}", node=self.node)
 
-    @_to_be_awaited
+    @_require_await
     async def ask(
         self,
         question: str,
@@ -317,7 +317,7 @@ class Context(_Told):
         return not self._work.is_waiting(text) and text not in self._work.kept()
 
 
-class BlockingContext(_Told):
+class BlockingContext(_AnyContext):
     """The context of a plain `def` node: the same methods, which block the node's thread."""
 
     def __init__(self, inner: Context, loop: asyncio.AbstractEventLoop) -> None:

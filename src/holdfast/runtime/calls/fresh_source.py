@@ -15,11 +15,11 @@ def spec_of(name: str, path: str) -> ModuleSpec | None:
     """How to load that file as a module of that name; None: it is no Python file."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is not None and isinstance(spec.loader, SourceFileLoader):
-        spec.loader = _AsItStands(name, path)
+        spec.loader = _UncachedLoader(name, path)
     return spec
 
 
-class _AsItStands(SourceFileLoader):
+class _UncachedLoader(SourceFileLoader):
     """Reads the file itself, as Python does with a program."""
 
     def get_code(self, fullname: str) -> CodeType | None:

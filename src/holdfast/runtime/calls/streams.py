@@ -28,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-def written(value: Any, node: str) -> bytes:
+def encode_chunk(value: Any, node: str) -> bytes:
     """A chunk as JSON. Refuses what JSON cannot hold, and what is too large to be a piece of a stream."""
     if isinstance(value, (str, bytes)) and len(value) > CHUNK_BYTES_MAX:
         size = len(value)

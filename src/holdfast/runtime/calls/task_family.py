@@ -46,12 +46,12 @@ def start(
     """Start the coroutine of an attempt, whose further tasks are to be noted in `family`."""
     factory = loop.get_task_factory()
     if not getattr(factory, "notes_families", False):
-        loop.set_task_factory(_noting(factory))
+        loop.set_task_factory(_wrap_factory(factory))
     context.run(_family.set, family)
     return asyncio.Task(coroutine, loop=loop, context=context)
 
 
-def _noting(factory: Callable[..., Any] | None) -> Callable[..., Any]:
+def _wrap_factory(factory: Callable[..., Any] | None) -> Callable[..., Any]:
     def make(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
         task = (
             asyncio.Task(coroutine, loop=loop, **options)

@@ -53,7 +53,7 @@ def main(talk: int, life: int, crash: int) -> None:
     wire: Wire[Order | Answer] = Wire(socket.socket(fileno=talk), Order | Answer)
     threads = Threads()
     while isinstance(order := wire.receive(), Order):
-        end = _Performance(order, wire, threads).end()
+        end = _NodeCall(order, wire, threads).end()
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # nobody reads it any more, or the node has closed it
                 stream.flush()
@@ -78,7 +78,7 @@ def _watch(life: int) -> None:
 
 
 @contextmanager
-def _memory_limited(limit: int | None) -> Iterator[None]:
+def _limit_memory(limit: int | None) -> Iterator[None]:
     if limit is None:
         yield
         return
@@ -95,7 +95,7 @@ def _memory_limited(limit: int | None) -> Iterator[None]:
 # --- one call ----------------------------------------------------------------------------------------
 
 
-class _Performance:
+class _NodeCall:
     """One call of a function."""
 
     def __init__(self, order: Order, wire: Wire[Order | Answer], threads: Threads) -> None:
@@ -112,25 +112,25 @@ class _Performance:
         try:
             return Returned(self._changes(), self._is_spent())
         except BaseException as raised:  # noqa: BLE001 - whatever it is, the engine is told
-            return self._raised(raised)
+            return self._describe_error(raised)
 
     def _changes(self) -> Changes:
         order = self._order
-        flow = _flow(order)
+        flow = _build_flow(order)
         node = flow.nodes[order.node]
         if order.item is None:
             given = flow.state.load(order.plain)
         else:
             codec = flow.item_codecs[order.node]
             given = codec.decode(order.plain, path=f"item {order.item}", node=order.node)
-        with _memory_limited(order.memory_limit):
-            call = self._awaited if node.is_async else self._called
+        with _limit_memory(order.memory_limit):
+            call = self._call_async if node.is_async else self._call_plain
             returned = call(node.fn, given)
         if order.item is None:
-            return outcomes.changed(flow, order.node, order.plain, given, returned)
+            return outcomes.find_changes(flow, order.node, order.plain, given, returned)
         return flow.state.changes(returned, {}, node=order.node)
 
-    def _awaited(self, fn: Any, given: Any) -> Any:
+    def _call_async(self, fn: Any, given: Any) -> Any:
         return asyncio.run(self._coroutine(fn, given))
 
     async def _coroutine(self, fn: Any, given: Any) -> Any:
@@ -140,10 +140,10 @@ class _Performance:
         self._work.refuse_forgotten()
         return value
 
-    def _called(self, fn: Any, given: Any) -> Any:
+    def _call_plain(self, fn: Any, given: Any) -> Any:
         if self._work is None:
             return fn(given)
-        with _loop_beside() as loop:
+        with _run_loop_in_thread() as loop:
             return fn(given, BlockingContext(self._context(self._work), loop))
 
     def _context(self, work: DistantWork) -> Context:
@@ -173,7 +173,7 @@ class _Performance:
             raise ContextError(answer.refused)
         return answer.value
 
-    def _raised(self, raised: BaseException) -> Raised:
+    def _describe_error(self, raised: BaseException) -> Raised:
         failure = failures.describe(raised)
         limit = self._order.memory_limit
         if isinstance(raised, MemoryError) and limit is not None:
@@ -204,7 +204,7 @@ class _Performance:
 
 
 @contextmanager
-def _loop_beside() -> Iterator[asyncio.AbstractEventLoop]:
+def _run_loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
     """An event loop in a thread, for the context of a plain function."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="holdfast-context", daemon=True)
@@ -220,11 +220,11 @@ def _loop_beside() -> Iterator[asyncio.AbstractEventLoop]:
 # --- finding the function ----------------------------------------------------------------------------
 
 
-def _flow(order: Order) -> Flow[Any]:
+def _build_flow(order: Order) -> Flow[Any]:
     """A flow of only this node: what is needed of the real one is the type of its state, and of its items."""
-    graph: Graph[Any] = Graph("process", _found(order.state))
+    graph: Graph[Any] = Graph("process", _find(order.state))
     each = None if order.item is None else _no_items
-    graph.node(name=order.node, each=each)(_found(order.function))
+    graph.node(name=order.node, each=each)(_find(order.function))
     return graph.chain(START, order.node, END).compile()
 
 
@@ -232,7 +232,7 @@ def _no_items(state: Any) -> list[Any]:
     return []
 
 
-def _found(place: Place) -> Any:
+def _find(place: Place) -> Any:
     found: Any = _module(place)
     for part in place.name.split("."):
         found = getattr(found, part)
@@ -245,14 +245,14 @@ def _module(place: Place) -> ModuleType:
         return sys.modules[name]
     loading.set()
     try:
-        if name != _MAIN and not _stands_alone(name, place.file) and _is_importable(name, place.file):
+        if name != _MAIN and not _is_single_file(name, place.file) and _is_importable(name, place.file):
             return importlib.import_module(name)
         return _from_file(name, str(place.file))
     finally:
         loading.clear()
 
 
-def _stands_alone(name: str, file: str | None) -> bool:
+def _is_single_file(name: str, file: str | None) -> bool:
     """Whether it is a file like one of flows: no part of a package, and to be read as it stands."""
     if file is None or "." in name or os.path.basename(file) == "__init__.py":
         return False

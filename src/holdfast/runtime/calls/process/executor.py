@@ -31,7 +31,16 @@ from holdfast.errors import ContextError, ProcessEnded
 from holdfast.runtime import failures
 from holdfast.runtime.calls.body import Parked, ThreadExecutor, Threads
 from holdfast.runtime.calls.executors import Call, Executor, Killed, Left, refuse_while_loading
-from holdfast.runtime.calls.process.wire import Answer, Asked, Order, Place, Raised, Returned, Wire, framed
+from holdfast.runtime.calls.process.wire import (
+    Answer,
+    Asked,
+    Order,
+    Place,
+    Raised,
+    Returned,
+    Wire,
+    encode_frame,
+)
 from holdfast.runtime.calls.process.work import Answering, told
 from holdfast.storage.failpoints import reach
 
@@ -44,7 +53,7 @@ _BOOT = (
 )
 
 
-def executors_on(threads: Threads | None, given: Mapping[str, Executor]) -> dict[str, Executor]:
+def build_executors(threads: Threads | None, given: Mapping[str, Executor]) -> dict[str, Executor]:
     """The executors of an engine, by their names; none where it calls everything on its event loop."""
     refuse_while_loading()
     if threads is None:
@@ -161,7 +170,7 @@ class _Handle:
             told=None if call.work is None else told(call),
             memory_limit=self._limit,
         )
-        self._frame = framed(order)
+        self._frame = encode_frame(order)
 
     def kill(self) -> bool:
         with self._lock:
@@ -179,11 +188,11 @@ class _Handle:
             if self._killed:
                 raise Killed
             reach("node.enter")
-            child = _usable(child) or _Child()
+            child = _reuse(child) or _Child()
             self._hold(child)
             said = self._converse(child)
             usable = not said.spent
-            value = self._taken(said)
+            value = self._take_result(said)
             if self._returned is not None:
                 self._returned()
             reach("node.exit")
@@ -221,7 +230,7 @@ class _Handle:
                 return said
             with suppress(OSError):
                 child.wire.send(self._answer(said))
-        raise child.ended(self._node, self._limit)
+        raise child.describe_end(self._node, self._limit)
 
     def _answer(self, asked: Asked) -> Answer:
         assert self._answering is not None
@@ -233,12 +242,12 @@ class _Handle:
         except BaseException as raised:  # noqa: BLE001 - told to the node
             return Answer(refused=failures.message(raised))
 
-    def _taken(self, said: Returned | Raised) -> Changes:
+    def _take_result(self, said: Returned | Raised) -> Changes:
         if isinstance(said, Returned):
             return said.changes
         if said.parked and self._parked is not None:
             raise self._parked
-        raise failures.elsewhere(said.failure, said.names, said.retry_after)
+        raise failures.rebuild_error(said.failure, said.names, said.retry_after)
 
 
 class _Child:
@@ -285,7 +294,7 @@ class _Child:
         self.wire.close()
         self._give_back()
 
-    def ended(self, node: str, limit: int | None) -> ProcessEnded:
+    def describe_end(self, node: str, limit: int | None) -> ProcessEnded:
         """It is gone in the middle of a call: how."""
         code = self._reap()
         self._crash.seek(0)
@@ -313,7 +322,7 @@ class _Child:
         self._crash.close()
 
 
-def _usable(child: _Child | None) -> _Child | None:
+def _reuse(child: _Child | None) -> _Child | None:
     """A warm process, unless somebody has killed it in the meantime."""
     if child is not None and child.is_dead():
         child.end()

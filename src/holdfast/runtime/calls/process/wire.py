@@ -104,7 +104,7 @@ class Wire(Generic[T]):
 
     def send(self, message: Any) -> None:
         """Raises `OSError` when the other side is gone."""
-        self.send_framed(framed(message))
+        self.send_framed(encode_frame(message))
 
     def send_framed(self, frame: bytes) -> None:
         left = memoryview(frame)
@@ -143,7 +143,7 @@ class Wire(Generic[T]):
         return found
 
 
-def framed(message: Any) -> bytes:
+def encode_frame(message: Any) -> bytes:
     """A message as it goes over the socket."""
     body = msgspec.json.encode(message)
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body

@@ -27,7 +27,7 @@ from holdfast.runtime.calls.attempt import Work
 from holdfast.runtime.calls.body import Body, Threads
 from holdfast.runtime.calls.executors import Call
 from holdfast.runtime.calls.process.wire import Asked, Order, Told
-from holdfast.runtime.calls.streams import written
+from holdfast.runtime.calls.streams import encode_chunk
 
 
 def told(call: Call) -> Told:
@@ -66,7 +66,7 @@ class Answering:
             case "now":
                 return work.now()
             case "emit":
-                return work.emit(written(given["chunk"], self._node), given["chunk"])
+                return work.emit(encode_chunk(given["chunk"], self._node), given["chunk"])
             case "cost":
                 return work.cost(given["usd"], given["tokens"])
             case "artifacts":
