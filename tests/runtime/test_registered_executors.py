@@ -144,8 +144,8 @@ def test_a_flow_with_an_unknown_executor_is_refused_when_the_engine_gets_it() ->
     with pytest.raises(hf.SettingError) as refused:
         Engine("memory://unknown", flows=[flow], executors={"counting": Counting()})
     assert str(refused.value) == (
-        "flow 'flow': node 'a' has executor='contuing', and this engine knows only 'thread', 'process', 'counting'; did you "
-        "mean 'counting'? Name one of these, or give the engine yours: Engine(executors={'contuing': …})."
+        "flow 'flow': node 'a' has executor='contuing', but this engine has only 'thread', 'process', 'counting'; did you "
+        "mean 'counting'? Use one of these, or register yours: Engine(executors={'contuing': …})."
     )
 
 

@@ -20,7 +20,7 @@ from holdfast.core import decide as decides
 from holdfast.core import events, readiness
 from holdfast.runtime import driver, journal, outcomes, perform, resume, runner, worker
 from holdfast.runtime.calls import attempt, streams
-from holdfast.runtime.calls.context import _Told
+from holdfast.runtime.calls.context import _AnyContext
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.renewal import Renewal
@@ -638,7 +638,7 @@ def the_idempotency_key_changes_with_the_attempt():
     def key(self, name=""):
         return f"{self.run_id}.{self.node}.{self.iteration}.{self.item}.{self.attempt}.{name}"
 
-    with patched((_Told, "idempotency_key", key)):
+    with patched((_AnyContext, "idempotency_key", key)):
         yield
 
 
@@ -647,7 +647,7 @@ def the_idempotency_key_is_the_same_in_every_round():
     def key(self, name=""):
         return f"{self.run_id}.{self.node}.{self.item}.{name}"
 
-    with patched((_Told, "idempotency_key", key)):
+    with patched((_AnyContext, "idempotency_key", key)):
         yield
 
 

@@ -125,14 +125,14 @@ class History:
                 events.NodeCompleted(**outcomes.visit_of(node, visit), changes=changes, routes=routes)
             )
         given = self.flow.state.load(visit.input or {})
-        for event in outcomes.completed(self.flow, self.state, self.writers, node, given, update, {}):
+        for event in outcomes.complete_node(self.flow, self.state, self.writers, node, given, update, {}):
             self.record(event)
         return self
 
     def item_completed(self, node: str, item: int, update: Any = None) -> History:
         """One item of a fan-out returned `update`."""
         header = self._item_header(node, item)
-        return self.record(outcomes.item_completed(self.flow, node, header, item, update))
+        return self.record(outcomes.complete_item(self.flow, node, header, item, update))
 
     def failed(self, node: str, error: BaseException, *, retry_in: float | None = None) -> History:
         """The node raised this; with `retry_in` it is tried again after so many seconds."""
