@@ -32,7 +32,7 @@ from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing import checked, checker
 from holdfast.testing.builders import History, crashed_copy, play
-from holdfast.testing.checked import unpacked
+from holdfast.testing.checked import unpack
 from holdfast.testing.checker import Violation, check, compare, trace
 from holdfast.testing.clock import STARTS_AT, ManualClock
 from holdfast.testing.flows import arbitrary, attended, nested
@@ -480,7 +480,7 @@ def test_a_base_that_a_fork_was_not_made_from_is_found(file: Path) -> None:
         ((body,),) = run.db.execute(
             "select body from snapshots where run = ? and base", (run.key,)
         ).fetchall()
-        state = json.loads(unpacked(body))
+        state = json.loads(unpack(body))
         state["state"]["values"]["verdict"] = "yes, yes"
         run.sql("update snapshots set body = ? where run = ? and base", json.dumps(state).encode(), run.key)
 

@@ -127,10 +127,10 @@ def a_database_of_others(place: Path) -> None:
 
 TOLD = {
     missing: "there is no store at ",
-    a_folder: " is a folder, and no store",
+    a_folder: " is a folder, not a store",
     an_empty_file: ": the file is empty",
-    a_text: " is no SQLite database",
-    a_database_of_others: "is a SQLite database, but no store of Holdfast",
+    a_text: " is not a SQLite database",
+    a_database_of_others: "is a SQLite database, but not a Holdfast store",
 }
 
 

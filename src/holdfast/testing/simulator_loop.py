@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from holdfast.testing.clock import STARTS_AT
-from holdfast.testing.event_loops import STEP, forget, running_loop, set_running_loop, stepping_outside
+from holdfast.testing.event_loops import STEP, forget, running_loop, set_running_loop, step_outside
 
 TURNS_MAX = 4_000
 _CLOSINGS = 5
@@ -307,7 +307,7 @@ class World:
         until = self.now + seconds
         loop.standing = True
         try:
-            with stepping_outside(loop):
+            with step_outside(loop):
                 self.go_on(bool, until, standing=loop)
         finally:
             loop.standing = False
