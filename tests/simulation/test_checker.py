@@ -1,8 +1,8 @@
-"""The checker finds every violation that is planted, names exactly that, and finds nothing in what the engine wrote.
+"""The checker finds every planted violation, reports nothing else, and finds no violation in what the engine wrote.
 
-A store is made by the real engine: retries, a fan-out, a loop, a question, a signal, a rewind and a fork. Each plant changes one
-thing in a copy of its file. The second reading of the log (`replay`) is held against the fold on random histories, so that the
-two may only be wrong in the same way by accident.
+A store is made by the real engine: retries, a fan-out, a loop, a question, a signal, a rewind and a fork. Each test changes one
+thing in a copy of its file. The second interpretation of the log (`replay`) is compared with the fold on random histories, so
+that both can be wrong in the same way only by accident.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The checker and the simulator as somebody calls them for the first time: on what is no store, on a run from an archive, and
-with answers, inputs and flows that cannot be simulated.
+"""The checker and the simulator in the hands of a new user: called with a path that is not a store, with a run from an archive,
+and with answers, inputs and flows that cannot be simulated.
 """
 
 from __future__ import annotations

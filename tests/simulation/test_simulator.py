@@ -1,4 +1,4 @@
-"""The simulator: schedules from seeds, the same every time and on every store, and nothing wrong in any of them."""
+"""The simulator: schedules from seeds are the same every time and on every store, and have no violations."""
 
 import asyncio
 import gc
