@@ -1,7 +1,7 @@
-"""Bugs on purpose: each switch breaks one promise of the engine or the store, as a slip of ours might. Tests only.
+"""Planted bugs: each breaks one promise of the engine or the store, as a real mistake might. Only for tests.
 
-`BUGS` maps a name to a context in which the bug is there. `found(name, seeds)` runs the standard simulation with it and says
-which seed found it first. A bug that survives is a hole in the harness.
+`BUGS` maps a name to a context manager that activates the bug. `found(name, seeds)` runs the standard simulation with the bug,
+and returns the first seed that found it. A bug that is not found is a gap in the harness.
 """
 
 from __future__ import annotations
