@@ -26,7 +26,7 @@ endif
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.installed ## kill a workflow in the middle and see it carry on
+demo: $(VENV)/.installed ## kill a workflow in the middle, and resume it
 	@$(BIN)/holdfast demo
 
 test: $(VENV)/.installed-dev ## run all tests (ARGS="-k fence" chooses)

@@ -70,7 +70,7 @@ def _fleet(seen: Seen) -> str:
     return (
         f"syncs are shared and cost next to nothing here. The same fleet in memory, where nothing is written at all, makes "
         f"{number(rate)} steps/s, {number(rate / raw)} of raw: one thread at a time runs Python, {1e6 / rate:.0f} µs a step, and "
-        f"the target leaves {1e6 / (2.2 * raw):.0f} µs. The profile shows no part that stands out."
+        f"the target leaves {1e6 / (2.2 * raw):.0f} µs. The profile shows no dominant part."
     )
 
 
@@ -116,7 +116,7 @@ def _postgres_chain(seen: Seen) -> str:
 def _resume(seen: Seen) -> str:
     cpu, opened = (seen[f"resume, 1,000 nodes: {what}"] for what in ("ms CPU", "ms to open the engine"))
     return (
-        f"{number(cpu)} ms of it are CPU: the events behind the last snapshot, up to 250 of them here, are read, held against "
+        f"{number(cpu)} ms of it are CPU: the events after the last snapshot, up to 250 of them here, are read, checked against "
         f"the hash chain and folded. The rest is one durable claim. To open the engine took {number(opened)} ms before that."
     )
 
@@ -132,7 +132,7 @@ WHY = {
     "overhead, nodes of 100 ms": _slow_nodes,
     "resume, 1,000 nodes": _resume,
     "takeover after kill -9 on the same machine, sqlite": lambda seen: (
-        "a worker at rest looks for the dead once in a renewal. The worst of these kills came right behind a look, and the run "
+        "a worker at rest looks for dead holders once per renewal. The worst of these kills came right after a poll, and the run "
         f"was taken at the next: after {seen['takeover after kill -9 on the same machine, sqlite: s']:.2f} s in the median."
     ),
     "import holdfast": lambda seen: (

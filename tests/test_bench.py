@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from bench import chart, counts, document, lasting, payloads, reasons, report, workloads
+from bench import chart, counts, document, house, lasting, payloads, reasons, report, workloads
 from bench.report import Figure, at_least, at_most
 from bench.stores import Place
 
@@ -141,3 +141,47 @@ def test_a_reason_is_made_of_what_was_measured() -> None:
 def test_the_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     report.show(a_result()["figures"])
     assert "not met" in capsys.readouterr().out
+
+
+# --- the shape of the code --------------------------------------------------------------------------------
+
+TOWER = """
+class Reading:
+    def _open(self): raise NotImplementedError
+class Engine(Reading):
+    def __init__(self):
+        self._going = True
+        self.parts = Services(saved=self._saved, quiet=lambda: self._going, going=self._going, name=lambda: "x")
+    def _saved(self): ...
+"""
+SMALL = {
+    "errors.py": "class RunFailed(Exception): ...",
+    "core/events.py": "AnyEvent: TypeAlias = RunCreated | NodeStarted | RunFailed",
+    "core/kinds.py": "TABLE = (Kind(events.RunCreated), Kind(events.NodeStarted))\nERRORS = {'RunFailed': 1, 'RunCreated': 2}",
+    "runtime/__init__.py": "",
+    "runtime/engine.py": "from holdfast.runtime import journal\n" + TOWER,
+    "runtime/journal.py": "from holdfast.runtime.clock import Clock\nfrom holdfast.core.events import AnyEvent",
+    "runtime/clock.py": "class Clock: ...",
+    "testing/clock.py": "class Clock: ...",
+}
+
+
+def test_the_shape_of_a_tree_is_counted(tmp_path: Path) -> None:
+    for path, text in SMALL.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    assert [node.name for node in house.engine_classes(tmp_path)] == ["Engine", "Reading"]
+    assert house.stubs(tmp_path) == 1
+    assert house.callbacks(tmp_path) == ["Services.saved", "Services.quiet"]
+    assert (len(house.files(tmp_path, "runtime")), house.layers(tmp_path, "runtime")) == (4, 3)
+    assert house.tables_of_kinds(tmp_path) == ["core/events.py:AnyEvent", "core/kinds.py:TABLE"]
+    assert house.names_in_two_rooms(tmp_path) == (["clock"], ["Clock"])
+    assert house.guarded_places(tmp_path) is None
+
+
+def test_the_paths_through_this_tree_are_measured() -> None:
+    step = house.measure(house.HERE.parent, "step")
+    assert {"core/fold", "core/decide", "runtime/runner", "runtime/journal", "storage/writer"} <= {
+        *step["named"]
+    }
+    assert step["modules"] == len(step["named"]) < step["changes"] < step["calls"]

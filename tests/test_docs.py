@@ -7,6 +7,7 @@ command, is what comes out; `…` stands for anything, and what follows a colon 
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import runpy
@@ -16,12 +17,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from bench import house
 
 import holdfast as hf
 from holdfast import errors
 from holdfast.core import events
 from holdfast.core.definition import NodeOptions
 from holdfast.runtime.settings import Settings
+from test_architecture import ROOMS
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -140,3 +143,114 @@ def test_the_reference_names_every_event_and_every_exception() -> None:
 def test_the_schema_of_the_events_is_what_the_code_says() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "schema.py"))
     assert made["FILE"].read_text("utf-8") == made["schema"](), "run `python docs/schema.py`"
+
+
+# --- the map of the source --------------------------------------------------------------------------------
+
+SOURCE = ROOT / "src" / "holdfast"
+DESIGN = (ROOT / "docs" / "design.md").read_text("utf-8")
+READING_ORDER = (
+    "core/events", "core/fold", "core/decide", "runtime/runner", "runtime/journal", "runtime/perform", "runtime/outcomes",
+    "storage/contract", "storage/writer",
+)  # fmt: skip
+PICTURES = {"step": "The path of one step", "resume": "The path of one resume"}
+
+
+def is_module(name: str) -> bool:
+    return (SOURCE / f"{name}.py").exists() or (SOURCE / name / "__init__.py").exists()
+
+
+def on_the_map() -> dict[str, set[str]]:
+    """Room, or folder of a room -> who may import it, as the table of the design says."""
+    rows = re.findall(r"^\| `([\w/]+)` \| .+ \| (.*?) ?\|$", DESIGN, re.MULTILINE)
+    return {room: set(re.findall(r"`(\w+)`", importers)) for room, importers in rows}
+
+
+def section(heading: str) -> str:
+    return DESIGN.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def drawn(heading: str) -> set[str]:
+    """The modules in the picture of a section: the first word of each of its lines."""
+    (picture,) = re.findall(r"^```text\n(.*?)^```", section(heading), re.MULTILINE | re.DOTALL)
+    return set(re.findall(r"^[│├└─ ]*(\w+/[\w/]+)  ", picture, re.MULTILINE))
+
+
+def test_every_package_is_on_the_map_and_nothing_else() -> None:
+    packages = {file.parent.relative_to(SOURCE).as_posix() for file in SOURCE.rglob("*/__init__.py")}
+    assert set(on_the_map()) == packages | {"errors"}
+
+
+def test_the_map_says_who_may_import_a_room() -> None:
+    there = {name for name in on_the_map() if "/" not in name}
+    for room in there:
+        allowed = {other for other in there if room in ROOMS[other]}
+        assert on_the_map()[room] == allowed, f"{room} may be imported by {sorted(allowed)}"
+
+
+@pytest.mark.parametrize("part", PICTURES)
+def test_every_module_in_a_picture_is_on_the_path_that_it_draws(part: str) -> None:
+    """Measured on the real engine, so a picture cannot fall behind the code."""
+    measured = set(house.measure(ROOT, part)["named"])
+    found = drawn(PICTURES[part])
+    assert len(found) > 10
+    assert [name for name in sorted(found) if not is_module(name)] == []
+    assert found - measured == set(), f"not on the path of a {part}; it leads through {sorted(measured)}"
+    assert {name.partition("/")[0] for name in measured} == {name.partition("/")[0] for name in found}
+
+
+def test_the_reading_order_is_the_same_everywhere_and_leads_through_files_that_exist() -> None:
+    told = " → ".join(f"`{name}`" for name in READING_ORDER)
+    for document in ("README.md", "CONTRIBUTING.md", "docs/design.md"):
+        assert told in " ".join((ROOT / document).read_text("utf-8").split()), document
+    assert all(map(is_module, READING_ORDER))
+
+
+# --- recipes -----------------------------------------------------------------------------------------------
+
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+RECIPES = (
+    "an event",
+    "a command of `decide`",
+    "a store",
+    "an option of a node",
+    "a CLI command",
+    "an executor",
+)
+
+
+def recipes() -> dict[str, list[tuple[str, str]]]:
+    """What is added -> the places that its recipe names, as path and symbol."""
+    found = re.findall(r"^\*\*Add (.+?)\.\*\*(.*?)(?=^\*\*|\Z)", CONTRIBUTING, re.MULTILINE | re.DOTALL)
+    place = re.compile(r"`((?:src|tests|docs|bench)/[\w./-]*)(?::(\w+(?:\.\w+)*))?`")
+    return {what: place.findall(text) for what, text in found}
+
+
+def symbols(file: Path) -> set[str]:
+    """Everything that a file defines at its top or in a class: `Engine.run`, `TABLE`."""
+    found: set[str] = set()
+
+    def walk(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(prefix + node.name)
+            if isinstance(node, ast.ClassDef):
+                walk(node.body, f"{node.name}.")
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found.update(prefix + target.id for target in targets if isinstance(target, ast.Name))
+
+    walk(ast.parse(file.read_text("utf-8")).body, "")
+    return found
+
+
+def test_there_is_a_recipe_for_everything_that_is_often_added() -> None:
+    assert tuple(recipes()) == RECIPES
+    assert all(len(places) >= 3 for places in recipes().values())
+
+
+@pytest.mark.parametrize("what", RECIPES)
+def test_every_place_of_a_recipe_exists(what: str) -> None:
+    for path, symbol in recipes()[what]:
+        assert (ROOT / path).exists(), f"{what}: there is no {path}"
+        assert not symbol or symbol in symbols(ROOT / path), f"{what}: {path} has no {symbol}"
