@@ -194,8 +194,10 @@ def test_a_built_in_executor_is_not_replaced(name: str) -> None:
 def test_what_is_not_an_executor_or_has_no_name_is_refused() -> None:
     with pytest.raises(hf.SettingError, match="has no submit and no close and no traits"):
         Engine("memory://given", executors={"farm": object()})  # type: ignore[dict-item]
-    with pytest.raises(hf.SettingError, match="needs a name"):
+    with pytest.raises(hf.SettingError, match="'the farm' cannot name an executor"):
         Engine("memory://given", executors={"the farm": Counting()})
+    with pytest.raises(hf.SettingError, match="give names and executors"):
+        Engine("memory://given", executors=[Counting()])  # type: ignore[arg-type]
 
 
 # --- what stays as it was -----------------------------------------------------------------------------

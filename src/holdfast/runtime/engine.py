@@ -42,7 +42,7 @@ from holdfast.reading import history
 from holdfast.reading.views import Run, run_view
 from holdfast.runtime import operator, questions, settings
 from holdfast.runtime.calls.body import Threads
-from holdfast.runtime.calls.executors import Executor, elsewhere, refuse_uncallable, registered
+from holdfast.runtime.calls.executors import Executor, check_given, names_elsewhere, refuse_uncallable
 from holdfast.runtime.calls.process.executor import executors_on
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.calls.streams import recover
@@ -142,7 +142,7 @@ class Engine(Working):
             }
         )
         self._inline = inline
-        self._executors = registered(executors or {})
+        self._executors = check_given(executors or {})
         self.flows: dict[str, Flow[Any]] = {}
         for flow in flows if isinstance(flows, Iterable) else (flows,):
             self.add(flow)
@@ -203,7 +203,7 @@ class Engine(Working):
             stage=Stage(0.0) if self._inline else Stage(),
             threads=threads,
             executors=executors,
-            elsewhere=elsewhere(executors),
+            elsewhere=names_elsewhere(executors),
             haunted={},
             aside=in_thread(threads) if threads is not None else at_once,
             streamed=self._followers.streamed,

@@ -215,7 +215,7 @@ class Context(_Told):
         """Wait. The time is set once; neither a crash nor a restart begins it anew. `key`: by default, the how-manieth it is."""
         self._require_time(f"ctx.sleep({seconds!r})", seconds)
         self._work.refuse_waits("ctx.sleep")
-        slot = self._claimed(Slot.sleep(self._work.number("sleep") if key is None else key))
+        slot = self._claim_wait(Slot.sleep(self._work.number("sleep") if key is None else key))
         if self._is_new(slot):
             until = self._work.now() + seconds
             await self._work.record(events.TimerSet, slot=slot.text, until=until)
@@ -234,7 +234,7 @@ class Context(_Told):
             self._require_time(f"ctx.wait_for({signal!r}, timeout={timeout!r})", timeout)
         self._work.refuse_waits("ctx.wait_for")
         number = self._work.number(f"signal:{signal}") if key is None else key
-        slot = self._claimed(Slot.signal(signal, number))
+        slot = self._claim_wait(Slot.signal(signal, number))
         if self._is_new(slot):
             until = None if timeout is None else self._work.now() + timeout
             await self._work.record(events.SignalAwaited, slot=slot.text, name=signal, until=until)
@@ -278,7 +278,7 @@ class Context(_Told):
         if timeout is not None:
             self._require_time(f"ctx.ask({question!r}, timeout={timeout!r})", timeout)
         self._work.refuse_waits("ctx.ask")
-        slot = self._claimed(Slot.ask(question if key is None else key))
+        slot = self._claim_wait(Slot.ask(question if key is None else key))
         if self._is_new(slot):
             self._work.warn_of_unused_answers(slot)
             await self._work.record(
@@ -306,8 +306,8 @@ class Context(_Told):
                 f"node {self.node!r}: {told} is no time to wait; give seconds from 0 to ten years"
             )
 
-    def _claimed(self, slot: Slot) -> Slot:
-        """The slot of a wait, taken for this attempt."""
+    def _claim_wait(self, slot: Slot) -> Slot:
+        """Take the slot of a wait for this attempt."""
         text = slot.text
         self._work.claim(text, f"the wait {text!r}")
         return slot

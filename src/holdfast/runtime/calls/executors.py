@@ -74,12 +74,14 @@ class Executor(Protocol):
         """Kill what still runs, as far as that is possible, and give everything back."""
 
 
-def registered(given: Mapping[str, Executor]) -> dict[str, Executor]:
-    """The executors that a caller gives to an engine, by their names. Raises `SettingError`."""
+def check_given(given: Mapping[str, Executor]) -> dict[str, Executor]:
+    """Check the executors that a caller gives to an engine, by their names. Raises `SettingError`."""
+    if not isinstance(given, Mapping):
+        raise SettingError(f"executors={given!r}: give names and executors, such as executors={{'ray': …}}")
     for name, executor in given.items():
         if not isinstance(name, str) or not validate.NODE_ID.fullmatch(name):
             raise SettingError(
-                f"executors={{{name!r}: …}}: an executor needs a name that a node can have, too"
+                f"executors={{{name!r}: …}}: {name!r} cannot name an executor; use letters, digits, '.', '_' or '-'"
             )
         if name in definition.BUILT_IN_EXECUTORS:
             raise SettingError(
@@ -115,8 +117,8 @@ def refuse_uncallable(flow: Flow[Any], given: Mapping[str, Executor]) -> None:
         raise GraphError(flow.name, problems)
 
 
-def elsewhere(executors: Mapping[str, Executor]) -> frozenset[str]:
-    """The names of those that call functions outside of this process."""
+def names_elsewhere(executors: Mapping[str, Executor]) -> frozenset[str]:
+    """The names of the executors that call functions outside of this process."""
     return frozenset(name for name, executor in executors.items() if not executor.traits.here)
 
 
