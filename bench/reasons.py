@@ -116,8 +116,8 @@ def _postgres_chain(seen: Seen) -> str:
 def _resume(seen: Seen) -> str:
     cpu, opened = (seen[f"resume, 1,000 nodes: {what}"] for what in ("ms CPU", "ms to open the engine"))
     return (
-        f"{number(cpu)} ms of it are CPU: the events behind the last snapshot, up to 250 of them here, are read, held against "
-        f"the hash chain and folded. The rest is one durable claim. To open the engine took {number(opened)} ms before that."
+        f"{number(cpu)} ms of it are CPU: the events after the last snapshot, up to 250 of them here, are read, checked "
+        f"against the hash chain and folded. The rest is one durable claim. Opening the engine took {number(opened)} ms more."
     )
 
 
@@ -132,8 +132,8 @@ WHY = {
     "overhead, nodes of 100 ms": _slow_nodes,
     "resume, 1,000 nodes": _resume,
     "takeover after kill -9 on the same machine, sqlite": lambda seen: (
-        "a worker at rest looks for the dead once in a renewal. The worst of these kills came right behind a look, and the run "
-        f"was taken at the next: after {seen['takeover after kill -9 on the same machine, sqlite: s']:.2f} s in the median."
+        "an idle worker looks for dead workers once per renewal. The worst of these kills came right after a look, and the run "
+        f"was claimed at the next: after {seen['takeover after kill -9 on the same machine, sqlite: s']:.2f} s in the median."
     ),
     "import holdfast": lambda seen: (
         "most of it is the standard library and msgspec (`python -X importtime -c 'import holdfast'`); Python itself takes "

@@ -167,7 +167,7 @@ class StoreConformance(LeaseConformance):
                 with raises(RunNotFound):
                     ask(run_id)
 
-    # --- what is refused -----------------------------------------------------------------------------
+    # --- refusals ------------------------------------------------------------------------------------
 
     def test_a_run_is_created_once(self) -> None:
         self.start_run()

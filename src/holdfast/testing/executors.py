@@ -196,7 +196,7 @@ class ExecutorConformance:
                 assert told.read() == "begun"
         return calls
 
-    # --- what an engine has to know -------------------------------------------------------------------
+    # --- traits ---------------------------------------------------------------------------------------
 
     def test_its_traits_say_whether_it_calls_functions_in_this_process(self) -> None:
         assert isinstance(self.executor.traits, ExecutorTraits)

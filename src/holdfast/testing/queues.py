@@ -124,7 +124,7 @@ class QueuesConformance:
         while store.queues.hear(QUIET_S):
             pass
 
-    # --- what is on offer ----------------------------------------------------------------------------
+    # --- offers --------------------------------------------------------------------------------------
 
     def test_a_pending_run_is_taken_and_then_held(self) -> None:
         self.create_pending("r1")
@@ -231,7 +231,7 @@ class QueuesConformance:
         assert len(self.take(limit=2)) == 2
         assert len(self.take(limit=2)) == 1
 
-    # --- those who are gone --------------------------------------------------------------------------
+    # --- dead holders --------------------------------------------------------------------------------
 
     def test_a_run_whose_holder_ran_out_of_time_is_on_offer_and_its_late_write_is_refused(self) -> None:
         log = self.create_held(self.rival, "r1")
@@ -363,7 +363,7 @@ class QueuesConformance:
         self.time.pass_s(45)
         assert self.take() == ["r1"]
 
-    # --- asked ---------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------
 
     def test_a_request_puts_a_run_on_offer_that_waits_is_paused_or_failed(self) -> None:
         for status in ("waiting", "paused", "failed", "completed", "cancelled"):
@@ -536,7 +536,7 @@ class QueuesConformance:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
 
-    # --- hearing -------------------------------------------------------------------------------------
+    # --- notifications -------------------------------------------------------------------------------
 
     def test_whoever_hears_is_woken_by_all_that_may_be_taken(self) -> None:
         listener = self.another()
