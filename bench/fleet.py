@@ -201,7 +201,7 @@ async def _takeover(place: Place, *, host: str, by_resume: bool = False) -> floa
             return taken_at - at
 
 
-# --- many ----------------------------------------------------------------------------------------------
+# --- many runs -----------------------------------------------------------------------------------------
 
 
 def _many_runs(bench: Bench, kind: StoreKind, size: Size) -> Figure:
@@ -305,7 +305,7 @@ def _claim_us(store: Store, count: int = 100) -> float:
     return statistics.median(took) * 1e6
 
 
-# --- none ----------------------------------------------------------------------------------------------
+# --- idle workers --------------------------------------------------------------------------------------
 
 
 def _idle_on_sqlite(bench: Bench, size: Size) -> Figure:

@@ -113,7 +113,7 @@ def wide(place: Place, steps: int, *, typed: bool) -> Widened:
     return Widened(place.stored_bytes() - stored[1] - of_warm_up, took)
 
 
-# --- taking up again -----------------------------------------------------------------------------------
+# --- resuming ------------------------------------------------------------------------------------------
 
 
 class Resumed(NamedTuple):

@@ -38,7 +38,7 @@ class Chat:
     shop: str = "shop"  # a folder in place of the real systems outside
 
 
-# --- a model that knows its lines ---------------------------------------------------------------------
+# --- a scripted model ---------------------------------------------------------------------------------
 
 SCRIPT = [
     Message("model", "Let me see what was ordered, and what our rules say.", "look_up", {"order": 7}),

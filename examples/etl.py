@@ -46,7 +46,7 @@ class Batch:
     folder: str = "batch"  # a folder in place of the real systems outside
 
 
-# --- the world outside --------------------------------------------------------------------------------
+# --- systems outside ----------------------------------------------------------------------------------
 
 
 def note(folder: str, book: str, entry: Any) -> None:

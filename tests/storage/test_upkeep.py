@@ -24,8 +24,8 @@ class TestSqliteUpkeep(UpkeepConformance):
         return SqliteStore(folder / "runs.db", clock=clock)
 
     def test_what_a_deletion_leaves_is_swept_in_pieces(self):
-        self.ended("r1")
-        self.ended("r2")
+        self.create_released("r1")
+        self.create_released("r2")
         self.store.upkeep.delete("r1", 9)
         assert self.store.upkeep.facts().unswept == 1
         assert self.sweep_all(limit=4) == 9
@@ -33,18 +33,18 @@ class TestSqliteUpkeep(UpkeepConformance):
         assert events == 9
 
     def test_the_number_of_a_deleted_run_is_never_taken_with_its_events(self):
-        self.ended("r1")
-        self.ended("r2")
-        self.ended("r3")
+        self.create_released("r1")
+        self.create_released("r2")
+        self.create_released("r3")
         for run_id in ("r2", "r1", "r3"):  # what is left of r2 and r1 is in the way once r3 is gone
             self.store.upkeep.delete(run_id, 9)
         assert self.store.upkeep.facts().unswept == 0
         for run_id in ("n1", "n2", "n3"):
-            self.ended(run_id, events=1)
+            self.create_released(run_id, events=1)
         assert [self.seqs(run_id) for run_id in ("n1", "n2", "n3")] == [[1], [1], [1]]
 
     def test_a_backup_is_of_one_moment_while_runs_go_on(self):
-        log = self.run(events=2001)
+        log = self.create_held(events=2001)
         told = []
 
         def go_on(done, of):

@@ -240,7 +240,7 @@ class History:
         """The values that the visit has recorded, by slot."""
         return self.state.nodes[node].kept.get(run_state.NODE_LEVEL if item is None else item, {})
 
-    # --- what there is --------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------
 
     @property
     def running(self) -> list[str]:

@@ -318,13 +318,13 @@ def open_body(body: bytes, source: Source) -> tuple[dict[str, Any], list[str]]:
         if value is None:
             missing.append(digest)
         else:
-            told = _placed(told, pointer.split("/")[1:], json.loads(value))
+            told = _replace_at(told, pointer.split("/")[1:], json.loads(value))
     return told, missing
 
 
-def _placed(tree: Any, path: list[str], value: Any) -> Any:
+def _replace_at(tree: Any, path: list[str], value: Any) -> Any:
     if not path:
         return value
     key: Any = path[0].replace("~1", "/").replace("~0", "~") if isinstance(tree, dict) else int(path[0])
-    tree[key] = _placed(tree[key], path[1:], value)
+    tree[key] = _replace_at(tree[key], path[1:], value)
     return tree

@@ -155,7 +155,7 @@ class Checking:
         if self._secrets:
             self._look_for_secrets(json.dumps(run, default=repr).encode(), "the run row", run.run_id, None)
         killed = self._seen.others.get("killed", [])
-        testimony.hold(seen, notes, run, replay, say, killed, self.takeover_s)
+        testimony.check_run(seen, notes, run, replay, say, killed, self.takeover_s)
         if at_end:
             _require_over_or_waiting(run, replay.now, now, say)
 
@@ -307,8 +307,8 @@ class Checking:
         self._requests(at_end=at_end)
         for run_id, seen in self._seen.runs.items():
             if run_id not in self._known:
-                testimony.hold_missing(run_id, seen, say)
-        testimony.hold_others(self._seen.others, self._seen.runs, say, at_end=at_end)
+                testimony.check_missing_run(run_id, seen, say)
+        testimony.check_others(self._seen.others, self._seen.runs, say, at_end=at_end)
 
     def _requests(self, *, at_end: bool) -> None:
         """Check the requests in the inbox, and those that the witness says were acknowledged."""

@@ -58,14 +58,14 @@ class StoreConformance(LeaseConformance):
     # --- appending and reading -----------------------------------------------------------------------
 
     def test_what_was_appended_is_read_back(self) -> None:
-        log = self.started()
+        log = self.start_run()
         first = self.store.events("r1")
         second = self.write(log, b'{"a":1}', b'{"b":2}')
         assert self.store.events("r1") == [*first, *second.rows]
         assert self.another().events("r1") == [*first, *second.rows]
 
     def test_the_run_row_holds_what_was_written_once_and_the_view_of_the_last_append(self) -> None:
-        log = self.started(
+        log = self.start_run(
             flow="review", input_digest=b"\x00\xff", created_at=12.5, labels={"team": "a"}, parent="r0"
         )
         last = self.write(
@@ -87,7 +87,7 @@ class StoreConformance(LeaseConformance):
         assert (run.status, run.active, run.error, run.rewinds, run.due_at) == ("running", (), None, (), None)
 
     def test_rows_come_back_exactly(self) -> None:
-        log = self.started()
+        log = self.start_run()
         log.at = 1_700_000_000.123456
         body = bytes(range(256)) * 40
         appended = self.write(log, body, b"", node="nœud 日本 '; drop table events; --")
@@ -96,7 +96,7 @@ class StoreConformance(LeaseConformance):
             assert self.reopen().events("r1", after=1) == list(appended.rows)
 
     def test_a_piece_of_a_log_is_read_by_after_and_upto(self) -> None:
-        log = self.started()
+        log = self.start_run()
         for _ in range(4):
             self.write(log)
         assert [row.seq for row in self.store.events("r1", after=3)] == [4, 5, 6, 7, 8, 9]
@@ -109,7 +109,7 @@ class StoreConformance(LeaseConformance):
         assert self.store.events("r1", limit=0) == []
 
     def test_events_are_found_by_kind_and_node(self) -> None:
-        log = self.started()
+        log = self.start_run()
         self.write(log, b"", kind="NodeStarted", node="a")
         self.write(log, b"", kind="NodeCompleted", node="a")
         self.write(log, b"", kind="NodeStarted", node="b")
@@ -127,14 +127,14 @@ class StoreConformance(LeaseConformance):
         )
 
     def test_the_chain_holds_over_many_appends(self) -> None:
-        log = self.started()
+        log = self.start_run()
         for n in range(50):
             self.write(log, b"x" * n * 100, b"")
         assert rows.broken_at("r1", self.store.events("r1"), after=0, digest=b"") is None
         assert self.store.run("r1").digest == log.digest
 
     def test_an_append_is_found_by_its_id(self) -> None:
-        log = self.started()
+        log = self.start_run()
         append = self.write(log)
         identity = append.rows[0].salt
         assert self.store.appended("r1", 2, identity)
@@ -144,7 +144,7 @@ class StoreConformance(LeaseConformance):
         assert not self.store.appended("r2", 2, identity)
 
     def test_definitions_are_kept_once_per_fingerprint(self) -> None:
-        log = self.started(fingerprint="f1", definition=b"one")
+        log = self.start_run(fingerprint="f1", definition=b"one")
         self.write(log, fingerprint="f1", definition=b"changed")
         self.write(log, fingerprint="f2", definition=b"two")
         assert self.store.definition("f1") == b"one"
@@ -167,53 +167,53 @@ class StoreConformance(LeaseConformance):
                 with raises(RunNotFound):
                     ask(run_id)
 
-    # --- what is refused -----------------------------------------------------------------------------
+    # --- refusals ------------------------------------------------------------------------------------
 
     def test_a_run_is_created_once(self) -> None:
-        self.started()
-        self.refused(Log("r1").create(), RunExists, "r1")
-        self.refused(Log("r1", holder=self.holder.id).create(), RunExists, "r1")
+        self.start_run()
+        self.require_refused(Log("r1").create(), RunExists, "r1")
+        self.require_refused(Log("r1", holder=self.holder.id).create(), RunExists, "r1")
 
     def test_an_append_to_no_run_is_refused(self) -> None:
-        self.refused(Log("r1", holder=self.holder.id, fence=1).next(), RunNotFound, "r1")
+        self.require_refused(Log("r1", holder=self.holder.id, fence=1).next(), RunNotFound, "r1")
 
     def test_an_append_behind_another_end_is_refused(self) -> None:
-        log = self.started()
+        log = self.start_run()
         self.write(log)
         for seq in (0, 1, 2, 4, 50):
             stray = Log("r1", holder=self.holder.id, fence=1, seq=seq)
-            self.refused(stray.next(snapshots=(Snapshot(seq, b"s"),)), SeqConflict, "r1")
+            self.require_refused(stray.next(snapshots=(Snapshot(seq, b"s"),)), SeqConflict, "r1")
 
     def test_rows_that_leave_a_gap_are_refused(self) -> None:
-        log = self.started()
+        log = self.start_run()
         good = log.next(b"1", b"2", b"3")
         for chosen in ((), (good.rows[1],), (good.rows[0], good.rows[2]), (good.rows[0], good.rows[0])):
-            self.refused(msgspec.structs.replace(good, rows=chosen), SeqConflict, "r1")
+            self.require_refused(msgspec.structs.replace(good, rows=chosen), SeqConflict, "r1")
         new = Log("r2").create()
-        self.refused(msgspec.structs.replace(new, rows=()), SeqConflict, "r2")
+        self.require_refused(msgspec.structs.replace(new, rows=()), SeqConflict, "r2")
 
     def test_a_stale_fence_is_refused(self) -> None:
-        log = self.started()
+        log = self.start_run()
         self.store.claim("r1", self.holder)
-        self.refused(log.next(), FenceLost, "r1")
-        self.refused(log.next(fence=3), FenceLost, "r1")
+        self.require_refused(log.next(), FenceLost, "r1")
+        self.require_refused(log.next(fence=3), FenceLost, "r1")
         self.write(log, fence=2)
 
     def test_an_append_by_another_engine_is_refused(self) -> None:
-        log = self.started()
+        log = self.start_run()
         self.store.renew(self.rival)
-        self.refused(log.next(holder=self.rival.id), FenceLost, "r1")
-        self.refused(log.next(holder=None), FenceLost, "r1")
-        self.refused(log.next(holder="nobody"), FenceLost, "r1")
+        self.require_refused(log.next(holder=self.rival.id), FenceLost, "r1")
+        self.require_refused(log.next(holder=None), FenceLost, "r1")
+        self.require_refused(log.next(holder="nobody"), FenceLost, "r1")
 
     def test_an_append_to_a_run_nobody_holds_is_refused(self) -> None:
         log = Log("r1")
         self.write(log)
-        self.refused(log.next(), FenceLost, "nobody holds it")
-        self.refused(log.next(holder=self.holder.id), FenceLost)
+        self.require_refused(log.next(), FenceLost, "nobody holds it")
+        self.require_refused(log.next(holder=self.holder.id), FenceLost)
 
     def test_an_engine_the_store_does_not_know_cannot_create_for_itself(self) -> None:
-        self.refused(Log("r1", holder="nobody").create(), FenceLost, "Renew the holder")
+        self.require_refused(Log("r1", holder="nobody").create(), FenceLost, "Renew the holder")
 
     def test_text_that_no_store_can_keep_is_refused_and_its_neighbours_are_written(self) -> None:
         for name, change in (
@@ -231,7 +231,7 @@ class StoreConformance(LeaseConformance):
     # --- batches -------------------------------------------------------------------------------------
 
     def test_each_append_of_a_batch_has_its_own_verdict(self) -> None:
-        kept, stale, behind = self.started("kept"), self.started("stale"), self.started("behind")
+        kept, stale, behind = self.start_run("kept"), self.start_run("stale"), self.start_run("behind")
         self.store.claim("stale", self.holder)
         self.write(behind)
         batch = [
@@ -280,7 +280,7 @@ class StoreConformance(LeaseConformance):
     # --- crashes -------------------------------------------------------------------------------------
 
     def test_every_write_passes_its_failpoints(self) -> None:
-        log = self.started()
+        log = self.start_run()
         reached: list[str] = []
         with hooked(reached.append):
             self.write(log)
@@ -299,7 +299,7 @@ class StoreConformance(LeaseConformance):
         }
 
     def test_a_crash_before_the_commit_leaves_nothing_and_one_after_it_everything(self) -> None:
-        log = self.started()
+        log = self.start_run()
         before = self.contents("r1")
         for place, kept in (("append.before", False), ("append.written", False), ("append.committed", True)):
             append = log.next(b"1", snapshots=(Snapshot(2, b"s"),), status="paused")
@@ -310,7 +310,7 @@ class StoreConformance(LeaseConformance):
             assert bool(self.store.runs(Query(status=("paused",)))) is kept
 
     def test_a_rival_that_takes_over_just_before_an_append_wins(self) -> None:
-        log = self.started()
+        log = self.start_run()
         self.time.pass_s(TTL_S + 1)
 
         def take_over(place: str) -> None:
@@ -325,7 +325,7 @@ class StoreConformance(LeaseConformance):
     # --- snapshots and forks -------------------------------------------------------------------------
 
     def test_the_latest_snapshot_within_the_ranges_is_found(self) -> None:
-        log = self.started()
+        log = self.start_run()
         for seq in (2, 3, 4, 5, 6):
             self.write(log, b"", snapshots=(Snapshot(seq, b"at %d" % seq, digest=b"d"),) if seq != 5 else ())
         find = self.store.snapshot
@@ -338,7 +338,7 @@ class StoreConformance(LeaseConformance):
         assert find("r1", []) is None
 
     def test_nothing_but_a_base_replaces_a_base(self) -> None:
-        log = self.started(snapshots=(Snapshot(1, b"base", base=True),))
+        log = self.start_run(snapshots=(Snapshot(1, b"base", base=True),))
         self.write(log, snapshots=(Snapshot(1, b"other"), Snapshot(2, b"old")))
         assert self.store.snapshot("r1", [(1, 1)]) == Snapshot(1, b"base", base=True)
         self.write(log, snapshots=(Snapshot(1, b"new base", base=True), Snapshot(2, b"new")))
@@ -346,7 +346,7 @@ class StoreConformance(LeaseConformance):
         assert self.store.snapshot("r1", [(2, 2)]) == Snapshot(2, b"new")
 
     def test_a_fork_begins_behind_its_base(self) -> None:
-        log = self.started()
+        log = self.start_run()
         self.write(log)
         base = Snapshot(3, b"fold", base=True, digest=log.digest)
         fork = Log("r2", holder=self.holder.id, fence=1, seq=3, digest=log.digest)
@@ -372,7 +372,7 @@ class StoreConformance(LeaseConformance):
 
     def test_the_blobs_of_an_append_are_kept_and_another_way_in_finds_them(self) -> None:
         blobs = (Blob.of(b"one"), Blob.of(b"two"))
-        log = self.started(blobs=blobs)
+        log = self.start_run(blobs=blobs)
         self.write(log, blobs=blobs[:1])
         assert list(self.another().blobs.digests()) == sorted(blob.digest for blob in blobs)
         assert [self.another().blobs.get(blob.digest) for blob in blobs] == [b"one", b"two"]
@@ -389,11 +389,11 @@ class StoreConformance(LeaseConformance):
             self.store.append([Log("r1").create(blobs=(blob,))])
         assert self.contents("r1") is None
         with hooked(look):
-            self.started("r2", blobs=(Blob.of(b"another"),))
+            self.start_run("r2", blobs=(Blob.of(b"another"),))
         assert found == [sorted((blob.digest, Blob.of(b"another").digest))]
 
     def test_an_append_whose_blob_cannot_be_kept_is_refused_and_its_neighbours_are_written(self) -> None:
-        log = self.started()
+        log = self.start_run()
         fault = StoreFull("no space left")
         self.store.blobs = Refusing(fault)
         try:
@@ -439,7 +439,7 @@ class StoreConformance(LeaseConformance):
         assert found(status=("failed",), before="b") == ["a"]
 
     def test_the_status_of_a_listing_follows_the_log(self) -> None:
-        log = self.started()
+        log = self.start_run()
         for status in ("running", "waiting", "running", "failed"):
             self.write(log, status=status)
             assert [run.run_id for run in self.store.runs(Query(status=(status,)))] == ["r1"]
@@ -461,7 +461,7 @@ class StoreConformance(LeaseConformance):
     def test_everything_survives_being_closed(self) -> None:
         if not self.persistent:
             return
-        log = self.started(labels={"a": "b"}, definition=b"flow", snapshots=(Snapshot(1, b"s"),))
+        log = self.start_run(labels={"a": "b"}, definition=b"flow", snapshots=(Snapshot(1, b"s"),))
         self.write(log)
         self.store.post("r1", Request(id="q", verb="cancel"))
         before = self.contents("r1")
@@ -472,7 +472,7 @@ class StoreConformance(LeaseConformance):
         self.write(log)
 
     def test_a_closed_store_refuses_every_verb(self) -> None:
-        log = self.started()
+        log = self.start_run()
         self.store.close()
         self.store.close()
         for use in self.every_verb(log):
@@ -501,7 +501,7 @@ class StoreConformance(LeaseConformance):
     def test_a_forked_child_is_refused_every_verb(self) -> None:
         if not hasattr(os, "fork"):
             return
-        log = self.started()
+        log = self.start_run()
         child = os.fork()
         if child == 0:
             refusals = 0
@@ -523,7 +523,7 @@ class StoreConformance(LeaseConformance):
         assert self.store.now() == self.time.at
 
     def test_a_healthy_store_has_nothing_wrong_with_it(self) -> None:
-        self.started()
+        self.start_run()
         assert self.store.check() == []
 
     def test_the_url_opens_the_store_and_holds_its_scheme(self) -> None:
@@ -532,7 +532,7 @@ class StoreConformance(LeaseConformance):
 
     def test_what_goes_in_and_comes_out_is_shared_with_nobody(self) -> None:
         labels, body = {"a": "b"}, {"list": [1]}
-        self.started(labels=labels)
+        self.start_run(labels=labels)
         self.store.post("r1", Request(id="q", verb="signal", body=body))
         labels["a"] = "changed"
         body["list"].append(2)
@@ -547,7 +547,7 @@ class StoreConformance(LeaseConformance):
     # --- many at once --------------------------------------------------------------------------------
 
     def test_of_many_threads_that_append_behind_the_same_end_one_wins(self) -> None:
-        self.started()
+        self.start_run()
         rounds, threads = 20, 6
         together = threading.Barrier(threads)
         wins: list[int] = []
@@ -588,7 +588,7 @@ class StoreConformance(LeaseConformance):
         assert sorted(claimed) == [f"r{number}" for number in range(10)]
 
     def test_a_reader_sees_whole_appends_only(self) -> None:
-        log = self.started()
+        log = self.start_run()
         done = threading.Event()
 
         def read() -> None:

@@ -185,7 +185,7 @@ class ExecutorConformance:
         os.mkfifo(path)
         return path
 
-    def waiting(self, count: int = 1) -> list[tuple[Submitted, Callable[[], None]]]:
+    def start_waiting(self, count: int = 1) -> list[tuple[Submitted, Callable[[], None]]]:
         """Start calls that wait, and return each with the function that lets it continue."""
         calls: list[tuple[Submitted, Callable[[], None]]] = []
         for number in range(count):
@@ -196,7 +196,7 @@ class ExecutorConformance:
                 assert told.read() == "begun"
         return calls
 
-    # --- what an engine has to know -------------------------------------------------------------------
+    # --- traits ---------------------------------------------------------------------------------------
 
     def test_its_traits_say_whether_it_calls_functions_in_this_process(self) -> None:
         assert isinstance(self.executor.traits, ExecutorTraits)
@@ -254,7 +254,7 @@ class ExecutorConformance:
     # --- at once -------------------------------------------------------------------------------------
 
     def test_as_many_run_at_once_as_are_submitted(self) -> None:
-        for call, let_go in reversed(self.waiting(AT_ONCE)):
+        for call, let_go in reversed(self.start_waiting(AT_ONCE)):
             let_go()
             assert call.changes().set == {"done": True}
 
@@ -277,7 +277,7 @@ class ExecutorConformance:
 
     def test_a_call_is_killed_whatever_it_does_or_says_that_it_cannot_be(self) -> None:
         if not self.kills:
-            [(call, let_go)] = self.waiting()
+            [(call, let_go)] = self.start_waiting()
             assert call.handle.kill() is False
             let_go()
             assert call.changes().set == {"done": True}  # reported when the call has really ended
@@ -303,7 +303,7 @@ class ExecutorConformance:
             call.changes()
 
     def test_killing_one_call_leaves_the_others_alone(self) -> None:
-        (one, go_one), (other, go_other) = self.waiting(2)
+        (one, go_one), (other, go_other) = self.start_waiting(2)
         if one.handle.kill():
             assert isinstance(one.error(), Killed)
         else:
@@ -312,7 +312,7 @@ class ExecutorConformance:
         assert other.changes().set == {"done": True}
 
     def test_closing_kills_what_still_runs(self) -> None:
-        [(call, let_go)] = self.waiting()
+        [(call, let_go)] = self.start_waiting()
         self.executor.close()
         if self.kills:
             assert isinstance(call.error(), Killed)
@@ -325,7 +325,7 @@ class ExecutorConformance:
     def test_a_process_that_dies_is_a_failure_of_its_call_only(self) -> None:
         if not self.isolates:
             return
-        [(other, let_go)] = self.waiting()
+        [(other, let_go)] = self.start_waiting()
         for fn, code, told in ((leave, 3, "exit code 3"), (die, -signal.SIGSEGV, "signal SIGSEGV")):
             error = self.submit(fn).error()
             assert isinstance(error, ProcessEnded)

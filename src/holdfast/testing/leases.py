@@ -65,13 +65,13 @@ class LeaseConformance:
         log.wrote(append)
         return append
 
-    def started(self, run_id: str = "r1", **changes: Any) -> Log:
+    def start_run(self, run_id: str = "r1", **changes: Any) -> Log:
         """Create a run that the first engine holds."""
         log = Log(run_id, holder=self.holder.id, fence=1)
         self.write(log, **changes)
         return log
 
-    def refused(self, append: Append, kind: type[Exception], *parts: str) -> None:
+    def require_refused(self, append: Append, kind: type[Exception], *parts: str) -> None:
         """Require that the store refuses this append and stores nothing of it."""
         before = self.contents(append.run_id)
         (verdict,) = self.store.append([append])
@@ -95,7 +95,7 @@ class LeaseConformance:
     # --- leases --------------------------------------------------------------------------------------
 
     def test_a_created_run_is_held_at_once_with_fence_1(self) -> None:
-        self.started()
+        self.start_run()
         run = self.store.run("r1")
         assert (run.fence, run.held, run.holder) == (1, True, self.holder)
 
@@ -108,7 +108,7 @@ class LeaseConformance:
         assert self.store.run("r1").holder == self.rival
 
     def test_a_held_run_cannot_be_claimed_by_another(self) -> None:
-        log = self.started()
+        log = self.start_run()
         before = self.contents("r1")
         with raises(RunHeld, "r1", "engine-1"):
             self.another().claim("r1", self.rival)
@@ -116,13 +116,13 @@ class LeaseConformance:
         self.write(log)
 
     def test_the_same_holder_claims_again_and_the_fence_grows(self) -> None:
-        log = self.started()
+        log = self.start_run()
         self.write(log)
         assert self.store.claim("r1", self.holder) == Lease("r1", 2, 3)
         assert self.store.claim("r1", self.holder) == Lease("r1", 3, 3)
 
     def test_a_lease_that_ran_out_is_taken_over_and_the_old_holder_cannot_write(self) -> None:
-        log = self.started()
+        log = self.start_run()
         self.time.pass_s(TTL_S - 1)
         assert self.store.run("r1").held
         with raises(RunHeld):
@@ -131,17 +131,17 @@ class LeaseConformance:
         assert not self.store.run("r1").held
         lease = self.store.claim("r1", self.rival)
         assert lease.fence == 2
-        self.refused(log.next(), FenceLost, "engine-2")
+        self.require_refused(log.next(), FenceLost, "engine-2")
         self.write(log, holder=self.rival.id, fence=lease.fence)
 
     def test_a_lease_that_ran_out_still_writes_until_somebody_takes_it(self) -> None:
-        log = self.started()
+        log = self.start_run()
         self.time.pass_s(TTL_S * 10)
         self.write(log)
 
     def test_renewal_keeps_every_lease_of_a_holder(self) -> None:
-        self.started("r1")
-        self.started("r2")
+        self.start_run("r1")
+        self.start_run("r2")
         for _ in range(3):
             self.time.pass_s(TTL_S - 1)
             self.store.renew(self.holder)
@@ -150,38 +150,38 @@ class LeaseConformance:
                 self.store.claim(run_id, self.rival)
 
     def test_a_claim_renews_its_holder(self) -> None:
-        self.started("r1")
+        self.start_run("r1")
         self.time.pass_s(TTL_S - 1)
-        self.started("r2")
+        self.start_run("r2")
         self.store.claim("r2", self.holder)
         self.time.pass_s(2)
         assert self.store.run("r1").held
 
     def test_a_late_renewal_does_not_bring_a_lost_lease_back(self) -> None:
-        log = self.started()
+        log = self.start_run()
         self.time.pass_s(TTL_S + 1)
         self.store.claim("r1", self.rival)
         self.store.renew(self.holder)
         assert self.store.run("r1").holder == self.rival
-        self.refused(log.next(), FenceLost)
+        self.require_refused(log.next(), FenceLost)
 
     def test_a_holder_that_is_gone_holds_nothing(self) -> None:
-        log = self.started("r1")
-        self.started("r2")
+        log = self.start_run("r1")
+        self.start_run("r2")
         self.store.renew(msgspec.structs.replace(self.holder, ttl_s=0.0))
         assert [(run.held, run.holder) for run in self.store.runs(Query())] == [(False, None)] * 2
-        self.refused(log.next(), FenceLost, "nobody holds it")
+        self.require_refused(log.next(), FenceLost, "nobody holds it")
         assert self.store.claim("r1", self.rival).fence == 2
 
     def test_a_released_run_can_be_claimed_and_its_old_holder_cannot_write(self) -> None:
-        log = self.started()
+        log = self.start_run()
         self.store.release("r1", self.holder.id, 1)
         assert not self.store.run("r1").held
-        self.refused(log.next(), FenceLost, "nobody holds it")
+        self.require_refused(log.next(), FenceLost, "nobody holds it")
         assert self.store.claim("r1", self.rival).fence == 2
 
     def test_a_release_of_another_lease_does_nothing(self) -> None:
-        self.started()
+        self.start_run()
         before = self.contents("r1")
         self.store.release("r1", self.rival.id, 1)
         self.store.release("r1", self.holder.id, 7)
@@ -189,7 +189,7 @@ class LeaseConformance:
         assert self.contents("r1") == before
 
     def test_an_append_can_give_the_lease_back(self) -> None:
-        log = self.started()
+        log = self.start_run()
         self.write(log, release=True, status="completed")
         run = self.store.run("r1")
         assert (run.held, run.holder, run.fence, run.status) == (False, None, 1, "completed")
@@ -207,10 +207,10 @@ class LeaseConformance:
 
     def test_a_holder_that_ran_out_long_ago_and_holds_nothing_is_forgotten(self) -> None:
         self.store.renew(self.rival)
-        self.started("held")
+        self.start_run("held")
         self.time.pass_s(10 * 86_400)
         self.store.renew(Holder(id="newcomer", ttl_s=TTL_S))
-        self.refused(Log("r1", holder=self.rival.id).create(), FenceLost, "Renew the holder")
+        self.require_refused(Log("r1", holder=self.rival.id).create(), FenceLost, "Renew the holder")
         assert self.store.run("held").holder == self.holder
         self.write(Log("r1", holder=self.holder.id))
 
@@ -234,8 +234,8 @@ class LeaseConformance:
     # --- the inbox -----------------------------------------------------------------------------------
 
     def test_requests_wait_in_the_order_they_came_for_the_holder_of_their_run(self) -> None:
-        self.started("r1")
-        self.started("r2")
+        self.start_run("r1")
+        self.start_run("r2")
         self.write(Log("r3"))
         for run_id, request in (("r1", "b"), ("r2", "c"), ("r3", "x"), ("r1", "a")):
             self.time.pass_s(1)
@@ -249,8 +249,8 @@ class LeaseConformance:
         assert [r.id for r in self.store.inbox(self.rival.id)] == ["x"]
 
     def test_a_request_is_left_once_per_run(self) -> None:
-        self.started("r1")
-        self.started("r2")
+        self.start_run("r1")
+        self.start_run("r2")
         assert self.store.post("r1", Request(id="q", verb="cancel", at=5.0))
         assert not self.store.post("r1", Request(id="q", verb="pause"))
         assert self.store.post("r2", Request(id="q", verb="cancel"))
@@ -261,23 +261,23 @@ class LeaseConformance:
         assert self.store.inbox(self.holder.id)[0].at == 5.0
 
     def test_a_request_leaves_the_inbox_with_the_append_that_answers_it(self) -> None:
-        log = self.started("r1")
-        self.started("r2")
+        log = self.start_run("r1")
+        self.start_run("r2")
         for run_id in ("r1", "r2"):
             self.store.post(run_id, Request(id="q", verb="cancel"))
-        self.refused(log.next(fence=9, taken=("q",)), FenceLost)
+        self.require_refused(log.next(fence=9, taken=("q",)), FenceLost)
         self.write(log, taken=("q", "never posted"))
         assert [r.run_id for r in self.store.inbox(self.holder.id)] == ["r2"]
 
     def test_a_request_that_was_taken_is_not_accepted_again(self) -> None:
-        log = self.started()
+        log = self.start_run()
         self.store.post("r1", Request(id="q", verb="signal"))
         self.write(log, taken=("q",))
         assert not self.store.post("r1", Request(id="q", verb="signal"))
         assert self.store.inbox(self.holder.id) == []
 
     def test_a_request_that_no_store_can_keep_is_refused(self) -> None:
-        self.started()
+        self.start_run()
         for request in (
             Request(id="\ud800", verb="signal"),
             Request(id="q", verb="signal", body={"x": ["\ud800"]}),

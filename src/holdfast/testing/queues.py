@@ -97,7 +97,7 @@ class QueuesConformance:
         self.opened.append(store)
         return store
 
-    def recorded(self, run_id: str, **changes: Any) -> Log:
+    def create_pending(self, run_id: str, **changes: Any) -> Log:
         """Create a run that no engine holds; its status is pending unless `changes` has another."""
         log = Log(run_id)
         append = log.create(**{"status": "pending", "created_at": self.time.at, **changes})
@@ -105,7 +105,7 @@ class QueuesConformance:
         log.wrote(append)
         return log
 
-    def held_by(self, holder: Holder, run_id: str, **changes: Any) -> Log:
+    def create_held(self, holder: Holder, run_id: str, **changes: Any) -> Log:
         """Create a run that this holder holds; its status is running unless `changes` has another."""
         self.store.renew(holder)
         log = Log(run_id, holder=holder.id, fence=1)
@@ -114,35 +114,35 @@ class QueuesConformance:
         log.wrote(append)
         return log
 
-    def taken(self, holder: Holder | None = None, **wanted: Any) -> list[str]:
+    def take(self, holder: Holder | None = None, **wanted: Any) -> list[str]:
         """Take runs for a holder, and return their ids in order."""
         asked = msgspec.structs.replace(ANY, **wanted)
         return [one.lease.run_id for one in self.queues.take(holder or self.worker, asked)]
 
-    def quiet(self, store: Store) -> None:
+    def wait_until_quiet(self, store: Store) -> None:
         """Wait until no more notifications come."""
         while store.queues.hear(QUIET_S):
             pass
 
-    # --- what is on offer ----------------------------------------------------------------------------
+    # --- offers --------------------------------------------------------------------------------------
 
     def test_a_pending_run_is_taken_and_then_held(self) -> None:
-        self.recorded("r1")
+        self.create_pending("r1")
         assert self.queues.take(self.worker, ANY) == [Taken(Lease("r1", 1, 1), "flow", "pending")]
         run = self.another().run("r1")
         assert (run.holder, run.held, run.fence) == (self.worker, True, 1)
         with raises(RunHeld):
             self.store.claim("r1", self.rival)
-        assert self.taken(self.rival) == []
+        assert self.take(self.rival) == []
 
     def test_what_was_taken_can_be_written_to(self) -> None:
-        log = self.recorded("r1")
+        log = self.create_pending("r1")
         (one,) = self.queues.take(self.worker, ANY)
         assert self.store.append([log.next(holder=self.worker.id, fence=one.lease.fence)]) == [None]
 
     def test_queue_and_priority_are_kept_and_found(self) -> None:
-        self.recorded("r1")
-        self.recorded("r2", queue="mail", priority=-7)
+        self.create_pending("r1")
+        self.create_pending("r2", queue="mail", priority=-7)
         assert [(run.queue, run.priority) for run in map(self.store.run, ("r1", "r2"))] == [
             ("default", 0),
             ("mail", -7),
@@ -152,10 +152,10 @@ class QueuesConformance:
 
     def test_what_a_holder_left_is_on_offer(self) -> None:
         for status in ("running", "interrupted"):
-            log = self.held_by(self.rival, status)
+            log = self.create_held(self.rival, status)
             append = log.next(status=status, release=True)
             assert self.store.append([append]) == [None]
-        self.held_by(self.rival, "released")
+        self.create_held(self.rival, "released")
         self.store.release("released", self.rival.id, 1)
         found = {one.lease.run_id: (one.why, one.lease) for one in self.queues.take(self.worker, ANY)}
         assert found == {
@@ -166,78 +166,78 @@ class QueuesConformance:
 
     def test_what_has_ended_or_waits_for_somebody_is_not_on_offer(self) -> None:
         for status in ("completed", "cancelled", "failed", "waiting", "paused"):
-            self.recorded(status, status=status)
-        assert self.taken() == []
+            self.create_pending(status, status=status)
+        assert self.take() == []
         assert self.queues.next_due(ANY) is None
 
     def test_runs_of_flows_that_are_not_known_are_left_alone(self) -> None:
-        self.recorded("strange", flow="strange", priority=9)
-        self.recorded("known")
-        assert self.taken() == ["known"]
-        assert self.taken(flows=()) == []
+        self.create_pending("strange", flow="strange", priority=9)
+        self.create_pending("known")
+        assert self.take() == ["known"]
+        assert self.take(flows=()) == []
         run = self.store.run("strange")
         assert (run.status, run.fence, run.holder) == ("pending", 0, None)
-        assert self.taken(flows=("other", "strange")) == ["strange"]
+        assert self.take(flows=("other", "strange")) == ["strange"]
 
     def test_only_the_wanted_queues_are_served(self) -> None:
         for queue in ("default", "mail", "video"):
-            self.recorded(queue, queue=queue)
-        assert self.taken(queues=("mail", "none")) == ["mail"]
-        assert self.taken(queues=("video", "default"), limit=1) == ["default"]
-        assert self.taken() == ["video"]
+            self.create_pending(queue, queue=queue)
+        assert self.take(queues=("mail", "none")) == ["mail"]
+        assert self.take(queues=("video", "default"), limit=1) == ["default"]
+        assert self.take() == ["video"]
 
     def test_names_are_taken_as_they_are(self) -> None:
         for number, name in enumerate(HOSTILE):
-            self.recorded(f"r{number}", flow=name, queue=name)
+            self.create_pending(f"r{number}", flow=name, queue=name)
         for name in HOSTILE:
             self.queues.limit(name, 1)
         for number, name in enumerate(HOSTILE):
-            assert self.taken(flows=(name,), queues=(name,)) == [f"r{number}"]
-        assert self.taken(flows=HOSTILE, queues=HOSTILE) == []
+            assert self.take(flows=(name,), queues=(name,)) == [f"r{number}"]
+        assert self.take(flows=HOSTILE, queues=HOSTILE) == []
         assert {queue.name for queue in self.queues.queues()} == set(HOSTILE)
 
     # --- order ---------------------------------------------------------------------------------------
 
     def test_the_highest_priority_comes_first_and_then_who_waits_longest(self) -> None:
         for run_id, priority, age in (("b", 1, 5), ("c", 1, 3), ("a", 2, 1), ("e", -3, 99), ("d", 0, 50)):
-            self.recorded(run_id, priority=priority, created_at=self.time.at - age)
-        assert self.taken(limit=2) == ["a", "b"]
-        assert self.taken() == ["c", "d", "e"]
+            self.create_pending(run_id, priority=priority, created_at=self.time.at - age)
+        assert self.take(limit=2) == ["a", "b"]
+        assert self.take() == ["c", "d", "e"]
 
     def test_flows_and_queues_of_one_priority_are_served_by_age(self) -> None:
         for number in range(6):
-            self.recorded(
+            self.create_pending(
                 f"r{number}", flow=f"flow{number % 2}", queue=f"q{number % 3}", created_at=float(number)
             )
         for number in range(6):
-            assert self.taken(flows=("flow0", "flow1"), limit=1) == [f"r{number}"]
+            assert self.take(flows=("flow0", "flow1"), limit=1) == [f"r{number}"]
 
     def test_due_and_orphaned_and_asked_runs_stand_in_one_line_with_the_pending(self) -> None:
         at = self.time.at
-        self.recorded("pending", created_at=at - 10)
-        self.recorded("due", status="waiting", due_at=at - 20, created_at=at - 99)
-        self.recorded("asked", status="paused", created_at=at - 99)
+        self.create_pending("pending", created_at=at - 10)
+        self.create_pending("due", status="waiting", due_at=at - 20, created_at=at - 99)
+        self.create_pending("asked", status="paused", created_at=at - 99)
         self.store.post("asked", Request(id="q", verb="resume", at=at - 5))
-        self.held_by(msgspec.structs.replace(self.rival, ttl_s=1.0), "orphan", created_at=at - 15)
-        self.recorded("first", status="waiting", due_at=at, priority=1)
+        self.create_held(msgspec.structs.replace(self.rival, ttl_s=1.0), "orphan", created_at=at - 15)
+        self.create_pending("first", status="waiting", due_at=at, priority=1)
         self.time.pass_s(2)
-        assert self.taken() == ["first", "due", "orphan", "pending", "asked"]
+        assert self.take() == ["first", "due", "orphan", "pending", "asked"]
 
     def test_no_more_than_asked_for_are_taken(self) -> None:
         for number in range(5):
-            self.recorded(f"r{number}")
-        assert self.taken(limit=0) == []
-        assert len(self.taken(limit=2)) == 2
-        assert len(self.taken(limit=2)) == 2
-        assert len(self.taken(limit=2)) == 1
+            self.create_pending(f"r{number}")
+        assert self.take(limit=0) == []
+        assert len(self.take(limit=2)) == 2
+        assert len(self.take(limit=2)) == 2
+        assert len(self.take(limit=2)) == 1
 
-    # --- those who are gone --------------------------------------------------------------------------
+    # --- dead holders --------------------------------------------------------------------------------
 
     def test_a_run_whose_holder_ran_out_of_time_is_on_offer_and_its_late_write_is_refused(self) -> None:
-        log = self.held_by(self.rival, "r1")
-        self.held_by(self.rival, "waits", status="waiting", due_at=self.time.at + 99)
+        log = self.create_held(self.rival, "r1")
+        self.create_held(self.rival, "waits", status="waiting", due_at=self.time.at + 99)
         self.time.pass_s(TTL_S - 1)
-        assert self.taken() == []
+        assert self.take() == []
         self.time.pass_s(2)
         assert self.queues.take(self.worker, ANY) == [Taken(Lease("r1", 2, 1), "flow", "running")]
         (verdict,) = self.store.append([log.next()])
@@ -246,48 +246,48 @@ class QueuesConformance:
         assert self.store.run("waits").holder == self.rival
 
     def test_a_holder_that_goes_on_renewing_keeps_its_runs(self) -> None:
-        self.held_by(self.rival, "r1")
+        self.create_held(self.rival, "r1")
         for _ in range(3):
             self.time.pass_s(TTL_S - 1)
             self.store.renew(self.rival)
-        assert self.taken() == []
+        assert self.take() == []
 
     def test_the_runs_of_a_dead_process_are_on_offer_at_once(self) -> None:
         dead = dead_process()
         if alive(dead) is None:
-            return  # this platform cannot tell; the time to live decides
+            return  # this platform cannot see whether a process lives; the time to live decides
         for number in range(3):
-            self.held_by(dead, f"r{number}", priority=-number)
-        assert self.taken(limit=2) == ["r0", "r1"]
-        assert self.taken() == ["r2"]
+            self.create_held(dead, f"r{number}", priority=-number)
+        assert self.take(limit=2) == ["r0", "r1"]
+        assert self.take() == ["r2"]
 
     def test_a_take_says_that_its_holder_lives(self) -> None:
-        self.recorded("r1")
-        self.recorded("r2")
-        assert self.taken(limit=1) == ["r1"]
+        self.create_pending("r1")
+        self.create_pending("r2")
+        assert self.take(limit=1) == ["r1"]
         self.time.pass_s(TTL_S - 1)
-        assert self.taken(limit=1) == ["r2"]
+        assert self.take(limit=1) == ["r2"]
         self.time.pass_s(2)
-        assert self.taken(self.rival) == []
+        assert self.take(self.rival) == []
 
     def test_a_holder_that_is_gone_leaves_its_runs_on_offer(self) -> None:
-        self.recorded("r1")
-        assert self.taken() == ["r1"]
+        self.create_pending("r1")
+        assert self.take() == ["r1"]
         self.store.renew(msgspec.structs.replace(self.worker, ttl_s=0.0))
-        assert self.taken(self.rival) == ["r1"]
+        assert self.take(self.rival) == ["r1"]
 
     def test_the_leases_of_a_holder_are_listed_in_its_name(self) -> None:
-        self.recorded("r1")
-        self.held_by(self.rival, "other")
-        self.held_by(self.worker, "r2")
-        assert self.taken() == ["r1"]
+        self.create_pending("r1")
+        self.create_held(self.rival, "other")
+        self.create_held(self.worker, "r2")
+        assert self.take() == ["r1"]
         assert self.queues.held_by(self.worker.id) == [Lease("r1", 1, 1), Lease("r2", 1, 1)]
         assert self.queues.held_by("nobody") == []
 
     def test_holders_that_are_gone_give_back_and_those_that_have_renewed_keep_what_they_have(self) -> None:
         late = Holder(id="late", ttl_s=TTL_S)
-        self.held_by(self.rival, "left")
-        self.held_by(late, "kept")
+        self.create_held(self.rival, "left")
+        self.create_held(late, "kept")
         self.time.pass_s(TTL_S + 1)
         self.another().renew(late)
         assert self.queues.give_back(["late", self.rival.id, "nobody"]) == [self.rival.id]
@@ -298,9 +298,9 @@ class QueuesConformance:
     def test_the_dead_give_back_at_once_and_that_is_heard(self) -> None:
         dead = dead_process()
         if alive(dead) is None:
-            return  # this platform cannot tell; the time to live decides
-        self.held_by(dead, "r1")
-        self.quiet(self.store)
+            return  # this platform cannot see whether a process lives; the time to live decides
+        self.create_held(dead, "r1")
+        self.wait_until_quiet(self.store)
         assert self.queues.give_back([dead.id]) == [dead.id]
         assert self.queues.hear(20.0)
         assert self.store.run("r1").holder is None
@@ -309,21 +309,21 @@ class QueuesConformance:
 
     def test_a_waiting_run_is_on_offer_when_its_time_has_come(self) -> None:
         due_at = self.time.at + 10.5
-        self.recorded("r1", status="waiting", due_at=due_at)
+        self.create_pending("r1", status="waiting", due_at=due_at)
         assert self.queues.next_due(ANY) == due_at
         self.time.pass_s(10)
-        assert self.taken() == []
+        assert self.take() == []
         self.time.pass_s(0.5)
         assert self.queues.take(self.worker, ANY) == [Taken(Lease("r1", 1, 1), "flow", "due")]
         assert self.queues.next_due(ANY) is None
 
     def test_the_next_due_time_is_that_of_what_is_wanted(self) -> None:
         at = self.time.at
-        self.recorded("late", status="waiting", due_at=at + 30, priority=5)
-        self.recorded("soon", status="waiting", due_at=at + 20, queue="mail")
-        self.recorded("strange", status="waiting", due_at=at + 10, flow="strange")
-        self.recorded("pending", due_at=at + 5)
-        self.held_by(self.rival, "held", status="waiting", due_at=at + 1)
+        self.create_pending("late", status="waiting", due_at=at + 30, priority=5)
+        self.create_pending("soon", status="waiting", due_at=at + 20, queue="mail")
+        self.create_pending("strange", status="waiting", due_at=at + 10, flow="strange")
+        self.create_pending("pending", due_at=at + 5)
+        self.create_held(self.rival, "held", status="waiting", due_at=at + 1)
         assert self.queues.next_due(ANY) == at + 20
         assert self.queues.next_due(msgspec.structs.replace(ANY, queues=("default",))) == at + 30
         assert self.queues.next_due(msgspec.structs.replace(ANY, flows=("none",))) is None
@@ -332,9 +332,9 @@ class QueuesConformance:
 
     def test_what_is_passed_over_has_no_next_due_time(self) -> None:
         at = self.time.at
-        self.recorded("first", status="waiting", due_at=at - 1)
-        self.recorded("second", status="waiting", due_at=at + 20)
-        self.held_by(self.rival, "left", status="waiting", due_at=at + 1)
+        self.create_pending("first", status="waiting", due_at=at - 1)
+        self.create_pending("second", status="waiting", due_at=at + 20)
+        self.create_held(self.rival, "left", status="waiting", due_at=at + 1)
         self.time.pass_s(TTL_S + 1)
         assert self.queues.next_due(msgspec.structs.replace(ANY, without=("first",))) == at + 1
         assert self.queues.next_due(msgspec.structs.replace(ANY, without={"first", "left"})) == at + 20
@@ -344,30 +344,30 @@ class QueuesConformance:
 
     def test_a_queue_at_its_limit_has_no_next_due_time(self) -> None:
         self.queues.limit("default", 1)
-        log = self.held_by(self.rival, "held")
-        self.recorded("r1", status="waiting", due_at=self.time.at - 1)
+        log = self.create_held(self.rival, "held")
+        self.create_pending("r1", status="waiting", due_at=self.time.at - 1)
         assert self.queues.next_due(ANY) is None
-        assert self.taken() == []
+        assert self.take() == []
         assert self.store.append([log.next(status="completed", release=True)]) == [None]
         assert self.queues.next_due(ANY) == self.time.at - 1
-        assert self.taken() == ["r1"]
+        assert self.take() == ["r1"]
 
     def test_a_time_that_changes_while_a_run_is_held_counts_when_it_is_left(self) -> None:
-        log = self.held_by(self.rival, "r1", status="waiting", due_at=self.time.at + 5)
+        log = self.create_held(self.rival, "r1", status="waiting", due_at=self.time.at + 5)
         assert self.store.append([log.next(status="waiting", due_at=self.time.at + 50, release=True)]) == [
             None
         ]
         assert self.queues.next_due(ANY) == self.time.at + 50
         self.time.pass_s(6)
-        assert self.taken() == []
+        assert self.take() == []
         self.time.pass_s(45)
-        assert self.taken() == ["r1"]
+        assert self.take() == ["r1"]
 
-    # --- asked ---------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------
 
     def test_a_request_puts_a_run_on_offer_that_waits_is_paused_or_failed(self) -> None:
         for status in ("waiting", "paused", "failed", "completed", "cancelled"):
-            self.recorded(status, status=status)
+            self.create_pending(status, status=status)
             self.store.post(status, Request(id="one", verb="signal"))
             self.store.post(status, Request(id="two", verb="signal"))
         found = self.queues.take(self.worker, ANY)
@@ -375,7 +375,7 @@ class QueuesConformance:
         assert {one.why for one in found} == {"asked"}
 
     def test_a_request_that_was_answered_offers_nothing_any_more(self) -> None:
-        log = self.recorded("r1", status="waiting", due_at=self.time.at + 99)
+        log = self.create_pending("r1", status="waiting", due_at=self.time.at + 99)
         self.store.post("r1", Request(id="q", verb="signal"))
         (one,) = self.queues.take(self.worker, ANY)
         assert one.why == "asked"
@@ -388,67 +388,67 @@ class QueuesConformance:
             release=True,
         )
         assert self.store.append([answered]) == [None]
-        assert self.taken() == []
+        assert self.take() == []
 
     def test_a_request_to_a_held_run_is_for_its_holder(self) -> None:
-        self.held_by(self.rival, "r1", status="waiting")
+        self.create_held(self.rival, "r1", status="waiting")
         self.store.post("r1", Request(id="q", verb="signal"))
-        assert self.taken() == []
+        assert self.take() == []
         self.time.pass_s(TTL_S + 1)
-        assert self.taken() == ["r1"]
+        assert self.take() == ["r1"]
 
     # --- limits --------------------------------------------------------------------------------------
 
     def test_no_more_runs_of_a_queue_are_held_than_its_limit(self) -> None:
         for number in range(5):
-            self.recorded(f"r{number}", queue="mail", created_at=float(number))
+            self.create_pending(f"r{number}", queue="mail", created_at=float(number))
         self.queues.limit("mail", 2)
         other = self.another().queues
-        assert self.taken() == ["r0", "r1"]
+        assert self.take() == ["r0", "r1"]
         assert other.take(self.rival, ANY) == []
         self.store.release("r0", self.worker.id, 1)
         assert [one.lease.run_id for one in other.take(self.rival, ANY)] == ["r0"]
         self.queues.limit("mail", 4)
-        assert self.taken() == ["r2", "r3"]
+        assert self.take() == ["r2", "r3"]
         self.queues.limit("mail", 0)
-        assert self.taken() == []
+        assert self.take() == []
         self.queues.limit("mail", None)
-        assert self.taken() == ["r4"]
+        assert self.take() == ["r4"]
 
     def test_a_queue_at_its_limit_hides_nobody_behind_it(self) -> None:
         for number in range(10):
-            self.recorded(f"mail{number}", queue="mail", priority=9)
-            self.recorded(f"paused{number}", status="paused", queue="mail", priority=9)
+            self.create_pending(f"mail{number}", queue="mail", priority=9)
+            self.create_pending(f"paused{number}", status="paused", queue="mail", priority=9)
             self.store.post(f"paused{number}", Request(id="q", verb="resume"))
-            self.held_by(
+            self.create_held(
                 msgspec.structs.replace(self.rival, ttl_s=1.0), f"orphan{number}", queue="mail", priority=9
             )
-        self.recorded("r1")
+        self.create_pending("r1")
         self.queues.limit("mail", 1)
         self.time.pass_s(2)
-        assert sorted(self.taken(limit=2))[1] == "r1"
-        assert self.taken(limit=2) == []
+        assert sorted(self.take(limit=2))[1] == "r1"
+        assert self.take(limit=2) == []
 
     def test_what_the_dead_hold_does_not_count_against_a_limit(self) -> None:
         self.queues.limit("default", 1)
-        self.held_by(self.rival, "r1")
-        assert self.taken() == []
+        self.create_held(self.rival, "r1")
+        assert self.take() == []
         self.time.pass_s(TTL_S + 1)
-        self.recorded("r2")
-        assert self.taken(limit=5) == ["r1"]
-        assert self.taken(limit=5) == []
+        self.create_pending("r2")
+        assert self.take(limit=5) == ["r1"]
+        assert self.take(limit=5) == []
 
     def test_what_one_holds_counts_against_a_limit_also_when_it_was_late_with_its_renewal(self) -> None:
         self.queues.limit("default", 1)
-        self.recorded("r1")
-        self.recorded("r2")
-        assert self.taken() == ["r1"]
+        self.create_pending("r1")
+        self.create_pending("r2")
+        assert self.take() == ["r1"]
         self.time.pass_s(TTL_S + 1)  # no other holder has taken it over, and the next take revives the lease
-        assert self.taken(limit=5) == []
+        assert self.take(limit=5) == []
 
     def test_a_limit_holds_however_many_ask_at_once(self) -> None:
         for number in range(30):
-            self.recorded(f"r{number}")
+            self.create_pending(f"r{number}")
         self.queues.limit("default", 7)
         stores = [self.another() for _ in range(4)]
         found: list[str] = []
@@ -468,20 +468,20 @@ class QueuesConformance:
         assert self.queues.queues() == [Queue(name="default", limit=7, held=7, offered=23)]
 
     def test_queues_are_listed_with_what_is_held_and_offered(self) -> None:
-        self.held_by(msgspec.structs.replace(self.worker, ttl_s=1.0), "over", queue="a")
+        self.create_held(msgspec.structs.replace(self.worker, ttl_s=1.0), "over", queue="a")
         self.time.pass_s(2)
         self.queues.limit("empty", 3)
         self.queues.limit("gone", 3)
         self.queues.limit("gone", None)
-        self.recorded("p1", queue="mail")
-        self.recorded("p2", queue="mail", flow="strange")
-        self.recorded("due", queue="mail", status="waiting", due_at=self.time.at)
-        self.recorded("asked", queue="mail", status="failed")
+        self.create_pending("p1", queue="mail")
+        self.create_pending("p2", queue="mail", flow="strange")
+        self.create_pending("due", queue="mail", status="waiting", due_at=self.time.at)
+        self.create_pending("asked", queue="mail", status="failed")
         self.store.post("asked", Request(id="q", verb="retry"))
-        self.recorded("waits", queue="mail", status="waiting", due_at=self.time.at + 1)
-        self.held_by(self.rival, "held", queue="mail")
-        self.recorded("failed", queue="old", status="failed")
-        self.recorded("done", queue="done", status="completed")
+        self.create_pending("waits", queue="mail", status="waiting", due_at=self.time.at + 1)
+        self.create_held(self.rival, "held", queue="mail")
+        self.create_pending("failed", queue="old", status="failed")
+        self.create_pending("done", queue="done", status="completed")
         assert self.queues.queues() == [
             Queue(name="a", offered=1),
             Queue(name="empty", limit=3),
@@ -493,7 +493,7 @@ class QueuesConformance:
 
     def test_no_run_is_taken_twice_and_none_is_left_by_threads(self) -> None:
         for number in range(80):
-            self.recorded(f"r{number}", priority=number % 3, queue=f"q{number % 2}")
+            self.create_pending(f"r{number}", priority=number % 3, queue=f"q{number % 2}")
         stores = [self.another() for _ in range(4)]
         found: list[str] = []
 
@@ -506,14 +506,14 @@ class QueuesConformance:
             return take_all
 
         in_threads(1, *(work(store) for store in stores))
-        found.extend(self.taken())
+        found.extend(self.take())
         assert sorted(found) == sorted(f"r{number}" for number in range(80))
 
     def test_no_run_is_taken_twice_among_processes(self) -> None:
         if not self.shared:
             return
         for number in range(60):
-            self.recorded(f"r{number}")
+            self.create_pending(f"r{number}")
         workers = [self._process(f"p{number}") for number in range(3)]
         for worker in workers:
             assert worker.stdout is not None
@@ -536,16 +536,16 @@ class QueuesConformance:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
 
-    # --- hearing -------------------------------------------------------------------------------------
+    # --- notifications -------------------------------------------------------------------------------
 
     def test_whoever_hears_is_woken_by_all_that_may_be_taken(self) -> None:
         listener = self.another()
-        log = self.held_by(self.rival, "held")
-        self.held_by(self.rival, "held2")
+        log = self.create_held(self.rival, "held")
+        self.create_held(self.rival, "held2")
         self.queues.limit("default", 2)
         gone = msgspec.structs.replace(self.rival, ttl_s=0.0)
         acts: dict[str, Callable[[], object]] = {
-            "a new run": lambda: self.recorded("new"),
+            "a new run": lambda: self.create_pending("new"),
             "a request": lambda: self.store.post("held", Request(id="q", verb="cancel")),
             "an append that gives back": lambda: self.store.append([log.next(status="completed", release=True)]),
             "a lease given back": lambda: self.store.release("held2", self.rival.id, 1),
@@ -554,23 +554,23 @@ class QueuesConformance:
         }  # fmt: skip
         for what, act in acts.items():
             if what == "a holder that is gone":
-                self.held_by(self.rival, "held3")
-            self.quiet(listener)
+                self.create_held(self.rival, "held3")
+            self.wait_until_quiet(listener)
             act()
             assert listener.queues.hear(20.0), what
 
     def test_a_store_hears_what_it_writes_itself(self) -> None:
-        self.quiet(self.store)
-        self.recorded("r1")
+        self.wait_until_quiet(self.store)
+        self.create_pending("r1")
         assert self.queues.hear(20.0)
 
     def test_nothing_is_heard_where_nothing_happens(self) -> None:
-        self.quiet(self.store)
+        self.wait_until_quiet(self.store)
         assert not self.queues.hear(0.05)
         assert not self.queues.hear(0.0)
 
     def test_a_hush_ends_the_hearing(self) -> None:
-        self.quiet(self.store)
+        self.wait_until_quiet(self.store)
         self.queues.hush()
         assert not self.queues.hear(120.0)
         heard: list[bool] = []
@@ -581,7 +581,7 @@ class QueuesConformance:
         assert heard == [False]
 
     def test_a_closed_store_has_no_queues(self) -> None:
-        self.recorded("r1")
+        self.create_pending("r1")
         self.store.close()
         for call in (
             lambda: self.queues.take(self.worker, ANY),
@@ -601,7 +601,7 @@ class QueuesConformance:
         assert self.another().generation == self.store.generation
 
     def test_a_store_that_was_put_back_knows_no_holder_and_refuses_every_fence_of_before(self) -> None:
-        log = self.held_by(self.rival, "r1")
+        log = self.create_held(self.rival, "r1")
         before = self.store.generation
         assert self.queues.renew_generation() != before
         assert self.another().generation not in {"", before}

@@ -574,7 +574,7 @@ class Replay:
         self.now.failed[name] = None
         self.now.turn(visit, "failed")
 
-    # --- what several of them do ------------------------------------------------------------------------
+    # --- shared by several handlers ---------------------------------------------------------------------
 
     def _arrive(self, routes: Any) -> None:
         arrivals = self.now.arrivals

@@ -599,7 +599,7 @@ class Schedule:
         return sha256(_packed(happened)).hexdigest()
 
 
-# --- stillness ---------------------------------------------------------------------------------------
+# --- isolation from the machine ----------------------------------------------------------------------
 
 
 @contextmanager

@@ -282,7 +282,7 @@ class FaultyStore:
     def _stall(self) -> None:
         self._world.elsewhere(self._loop, self._faults.luck.choice(STALLS_S))
 
-    # --- verbs that are spied on ----------------------------------------------------------------------
+    # --- verbs that the ledger notes ------------------------------------------------------------------
 
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
         verdicts: list[Verdict] = self.call("append", self._append, batch)

@@ -418,7 +418,7 @@ def _item_body(made: list[Tale], habit: Habit) -> Callable[..., Any]:
     return visit_item
 
 
-# --- flows of others ---------------------------------------------------------------------------------
+# --- users' flows ------------------------------------------------------------------------------------
 
 
 def witness_flow(flow: Flow[Any]) -> Flow[Any]:

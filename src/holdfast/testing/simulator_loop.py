@@ -105,7 +105,7 @@ class Loop(_EventLoop):  # type: ignore[misc]
         world.living.append(self)
         world.names.add(name)
 
-    # --- what asyncio asks of a loop ------------------------------------------------------------------
+    # --- methods that asyncio calls -------------------------------------------------------------------
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
         handle = Handle(callback, args, copy_context() if context is None else context)
@@ -160,7 +160,7 @@ class Loop(_EventLoop):  # type: ignore[misc]
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Ignore exceptions that no code has retrieved: a fault that matters shows in the store."""
 
-    # --- its life -------------------------------------------------------------------------------------
+    # --- lifecycle ------------------------------------------------------------------------------------
 
     def rest(self, seconds: float) -> asyncio.Future[None]:
         """A cheaper `asyncio.sleep` that cannot be cancelled: half of the time of a world is spent in it."""

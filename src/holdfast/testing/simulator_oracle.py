@@ -336,19 +336,19 @@ def check_bodies(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
             continue
         attempt = (entry.node, entry.iteration, entry.execution, entry.attempt, entry.item)
         if entry.what == "enter":
-            wrong += _entered(walk, ledger, entry, attempt, entered)
+            wrong += _check_call(walk, ledger, entry, attempt, entered)
         elif entry.what == "exit":
             left.add((entry.node, entry.iteration, entry.execution, entry.item))
         elif entry.what.startswith("kept "):
-            wrong += _heard_of(walk, ledger, entry)
+            wrong += _check_step_result(walk, ledger, entry)
         else:
-            wrong += _stepped(walk, ledger, entry)
+            wrong += _check_step(walk, ledger, entry)
     for visit in walk.ends:
-        wrong += _ended(walk, visit, left)
+        wrong += _check_end(walk, visit, left)
     return wrong
 
 
-def _entered(
+def _check_call(
     walk: Walk,
     ledger: Ledger,
     entry: Entry,
@@ -359,26 +359,26 @@ def _entered(
     number = entered[attempt]
     entered[attempt] += 1
     if walk.loose and not walk.is_careful(entry.node):
-        return _entered_loosely(walk, ledger, entry, starts)
+        return _check_loose_call(walk, ledger, entry, starts)
     if number >= len(starts):
         return [f"{walk.run_id}: {attempt} was called {number + 1} times, but started {len(starts)} times"]
     if entry.turn < ledger.when[walk.run_id, starts[number]]:
         return [f"{walk.run_id}: {attempt} was called before its start was durable"]
-    return _saw(walk, entry)
+    return _check_given_state(walk, entry)
 
 
-def _entered_loosely(walk: Walk, ledger: Ledger, entry: Entry, starts: list[int]) -> list[str]:
+def _check_loose_call(walk: Walk, ledger: Ledger, entry: Entry, starts: list[int]) -> list[str]:
     """A body whose start need not be durable may be called again until its end is durable, and never after."""
     end = walk.ends.get((entry.node, entry.iteration, entry.execution, entry.item))
     holds = entry.fence[0] == entry.process
     if end is not None and holds and ledger.when[walk.run_id, end] < entry.turn:
         return [f"{walk.run_id}: {entry.visit} was called after its end was durable"]
     if any(ledger.writers[walk.run_id, seq] == entry.process for seq in starts):
-        return _saw(walk, entry)
+        return _check_given_state(walk, entry)
     return []
 
 
-def _saw(walk: Walk, entry: Entry) -> list[str]:
+def _check_given_state(walk: Walk, entry: Entry) -> list[str]:
     """The body was given the state of its first start."""
     tale = walk.tale
     if tale is None or entry.item is not None or tale.flow.definition.schedule == "layered":
@@ -389,7 +389,7 @@ def _saw(walk: Walk, entry: Entry) -> list[str]:
     return [f"{walk.run_id}: {entry.visit} saw {entry.seen!r}, but should see {given!r}"]
 
 
-def _stepped(walk: Walk, ledger: Ledger, entry: Entry) -> list[str]:
+def _check_step(walk: Walk, ledger: Ledger, entry: Entry) -> list[str]:
     """A recorded step is not done again, except by a process that has lost the run: it does not know of the record."""
     step = (entry.node, entry.iteration, entry.execution, entry.item, entry.what.removeprefix("step "))
     seq = walk.steps.get(step)
@@ -399,7 +399,7 @@ def _stepped(walk: Walk, ledger: Ledger, entry: Entry) -> list[str]:
     return []
 
 
-def _heard_of(walk: Walk, ledger: Ledger, entry: Entry) -> list[str]:
+def _check_step_result(walk: Walk, ledger: Ledger, entry: Entry) -> list[str]:
     """A body continues after a step only when the step is durable."""
     if walk.loose and not walk.is_careful(entry.node):
         return []
@@ -410,7 +410,7 @@ def _heard_of(walk: Walk, ledger: Ledger, entry: Entry) -> list[str]:
     return []
 
 
-def _ended(
+def _check_end(
     walk: Walk,
     visit: tuple[str, int, int, int | None],
     left: set[tuple[str, int, int, int | None]],

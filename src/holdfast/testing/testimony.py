@@ -49,7 +49,7 @@ class Notes:
             self.signals[body.get("name", ""), _canonical(body.get("payload"))] += 1
 
 
-def hold(
+def check_run(
     seen: Seen,
     notes: Notes,
     run: RunFacts,
@@ -61,16 +61,16 @@ def hold(
     """Compare all that the witness says about one run."""
     if not seen:
         return
-    _bodies(seen, replay, say)
-    _acks(seen.get("ack", []), notes, run, say)
-    _reads(seen.get("read", []), notes, say)
-    _effects(seen.get("effect", []), replay, say)
-    _told(seen.get("told", []), notes, run, say)
+    _check_bodies(seen, replay, say)
+    _check_acks(seen.get("ack", []), notes, run, say)
+    _check_reads(seen.get("read", []), notes, say)
+    _check_effects(seen.get("effect", []), replay, say)
+    _check_signals(seen.get("told", []), notes, run, say)
     if takeover_s is not None:
-        _takeovers(seen.get("ack", []), killed, replay, takeover_s, say)
+        _check_takeovers(seen.get("ack", []), killed, replay, takeover_s, say)
 
 
-def hold_missing(run_id: str, seen: Seen, say: SayOf) -> None:
+def check_missing_run(run_id: str, seen: Seen, say: SayOf) -> None:
     """Report what the witness says about a run that the store does not have."""
     if any(line.get("known", True) for line in seen.get("ack", ())):
         say("I4", run_id, None, "an append was acknowledged, but the store does not have the run")
@@ -78,9 +78,9 @@ def hold_missing(run_id: str, seen: Seen, say: SayOf) -> None:
         say("I5", run_id, None, f"{seen['enter'][0]['node']!r} ran, but the store does not have the run")
 
 
-def hold_others(others: Seen, runs: dict[str, Seen], say: SayOf, *, at_end: bool) -> None:
+def check_others(others: Seen, runs: dict[str, Seen], say: SayOf, *, at_end: bool) -> None:
     """Check the lines of the witness that belong to no run."""
-    _receipts(others, runs, say)
+    _check_receipts(others, runs, say)
     served: dict[str, list[bool]] = {}
     for line in others.get("served", ()):
         served.setdefault(line["worker"], []).append(line["ok"])
@@ -99,7 +99,7 @@ def hold_others(others: Seen, runs: dict[str, Seen], say: SayOf, *, at_end: bool
 # --- nodes -------------------------------------------------------------------------------------------
 
 
-def _bodies(seen: Seen, replay: Replay, say: Say) -> None:
+def _check_bodies(seen: Seen, replay: Replay, say: Say) -> None:
     """I5: a body runs only after its start is durable, and never after its completion is."""
     entered: Counter[tuple[Any, ...]] = Counter()
     for line in seen.get("enter", ()):
@@ -122,7 +122,7 @@ def _bodies(seen: Seen, replay: Replay, say: Say) -> None:
             say("I5", text, None)
 
 
-def _effects(effects: list[Line], replay: Replay, say: Say) -> None:
+def _check_effects(effects: list[Line], replay: Replay, say: Say) -> None:
     """I8: all attempts of a visit use the same keys, unless the operator asked for a fresh visit."""
     keys: dict[tuple[Any, ...], str] = {}
     for line in effects:
@@ -136,7 +136,7 @@ def _effects(effects: list[Line], replay: Replay, say: Say) -> None:
             )
 
 
-def _receipts(others: Seen, runs: dict[str, Seen], say: SayOf) -> None:
+def _check_receipts(others: Seen, runs: dict[str, Seen], say: SayOf) -> None:
     """I8: a receiver acts once on each key, and each key belongs to one visit."""
     owners: dict[str, tuple[Any, ...]] = {}
     for run_id, seen in runs.items():
@@ -163,7 +163,7 @@ def _receipts(others: Seen, runs: dict[str, Seen], say: SayOf) -> None:
 # --- writers, callers and readers ---------------------------------------------------------------------
 
 
-def _acks(acks: list[Line], notes: Notes, run: RunFacts, say: Say) -> None:
+def _check_acks(acks: list[Line], notes: Notes, run: RunFacts, say: Say) -> None:
     """I4, I3, I10: acknowledged appends are stored, fences only grow, and each fence belongs to one engine."""
     owners: dict[int, str | None] = {}
     highest = 0
@@ -186,7 +186,7 @@ def _acks(acks: list[Line], notes: Notes, run: RunFacts, say: Say) -> None:
         say("I3", f"the run row has fence {run.fence}, but an append used fence {highest}", None)
 
 
-def _reads(reads: list[Line], notes: Notes, say: Say) -> None:
+def _check_reads(reads: list[Line], notes: Notes, say: Say) -> None:
     """I11: an event that a reader has seen stays, and no reader sees less than before."""
     seen: dict[tuple[Any, str], int] = {}
     for line in reads:
@@ -202,7 +202,7 @@ def _reads(reads: list[Line], notes: Notes, say: Say) -> None:
             say("I11", "a reader saw another event here than the one that the log has", seq)
 
 
-def _told(told: list[Line], notes: Notes, run: RunFacts, say: Say) -> None:
+def _check_signals(told: list[Line], notes: Notes, run: RunFacts, say: Say) -> None:
     """I9: a signal that was acknowledged is recorded once."""
     for signal, payload in {(line["signal"], _canonical(line.get("payload"))) for line in told}:
         times = notes.signals[signal, payload]
@@ -216,7 +216,9 @@ def _told(told: list[Line], notes: Notes, run: RunFacts, say: Say) -> None:
             )
 
 
-def _takeovers(acks: list[Line], killed: list[Line], replay: Replay, takeover_s: float, say: Say) -> None:
+def _check_takeovers(
+    acks: list[Line], killed: list[Line], replay: Replay, takeover_s: float, say: Say
+) -> None:
     """L2: another engine soon claims a run whose engine died."""
     died = {line["holder"]: line["at"] for line in killed}
     for seq, at, status in replay.take_ups:

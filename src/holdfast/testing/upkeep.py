@@ -65,7 +65,7 @@ class UpkeepConformance:
         log.wrote(append)
         return append
 
-    def run(self, run_id: str = "r1", events: int = 9, **changes: Any) -> Log:
+    def create_held(self, run_id: str = "r1", events: int = 9, **changes: Any) -> Log:
         """Create a run that an engine holds, with this number of events (an odd number)."""
         log = Log(run_id, holder=self.holder.id, fence=1)
         self.write(log, **changes)
@@ -73,9 +73,9 @@ class UpkeepConformance:
             self.write(log, snapshots=(Snapshot(log.seq + 2, b"%d" % (log.seq + 2)),))
         return log
 
-    def ended(self, run_id: str, events: int = 9, **changes: Any) -> Log:
+    def create_released(self, run_id: str, events: int = 9, **changes: Any) -> Log:
         """Create a run that no engine holds."""
-        log = self.run(run_id, events, **changes)
+        log = self.create_held(run_id, events, **changes)
         self.store.release(run_id, self.holder.id, 1)
         return log
 
@@ -98,17 +98,17 @@ class UpkeepConformance:
     # --- retiring ------------------------------------------------------------------------------------
 
     def test_a_log_that_was_left_alone_is_whole(self) -> None:
-        self.run()
+        self.create_held()
         assert self.store.upkeep.trimmed("r1") == self.store.upkeep.trimmed("nobody") == WHOLE
 
     def test_snapshots_are_listed_without_their_bodies(self) -> None:
-        self.run(events=5)
+        self.create_held(events=5)
         assert self.store.upkeep.snapshots("r1") == [Kept(3, False, 1), Kept(5, False, 1)]
         with raises(RunNotFound, "nobody"):
             self.store.upkeep.snapshots("nobody")
 
     def test_retiring_keeps_the_events_and_drops_the_snapshots_it_names(self) -> None:
-        self.run()
+        self.create_held()
         before = self.store.events("r1")
         self.store.upkeep.retire("r1", 6, [3, 5, 77])
         found = self.another().upkeep
@@ -118,7 +118,7 @@ class UpkeepConformance:
         assert self.store.events("r1") == before
 
     def test_what_is_retired_stays_retired(self) -> None:
-        self.run()
+        self.create_held()
         self.store.upkeep.retire("r1", 6)
         self.time.pass_s(10)
         self.store.upkeep.retire("r1", 4)
@@ -130,11 +130,11 @@ class UpkeepConformance:
     # --- references ----------------------------------------------------------------------------------
 
     def test_what_refers_to_blobs_is_found_without_reading_the_rest(self) -> None:
-        log = self.run(events=3)
+        log = self.create_held(events=3)
         plain, packed = b'{"$blobs":{"/a":"d"},"a":null}', pack(b'{"$blobs":{"/a":"%s"}}' % (b"d" * 2000))
         self.write(log, plain, packed)
         self.write(log, b'{"a":"$blobs"}', plain)
-        self.run("neighbour")
+        self.create_held("neighbour")
         found = self.another().upkeep.referring
         assert found("r1") == [(4, plain), (5, packed), (7, plain)]
         assert found("r1", 4) == [(5, packed), (7, plain)]
@@ -146,7 +146,7 @@ class UpkeepConformance:
     # --- compaction ----------------------------------------------------------------------------------
 
     def test_a_compacted_log_begins_behind_its_base(self) -> None:
-        self.run()
+        self.create_held()
         after = self.store.events("r1", 5)
         digest = self.store.events("r1", 4, 5)[0].digest
         self.compact("r1", 5, place="file:///archive")
@@ -165,7 +165,7 @@ class UpkeepConformance:
         assert [kept.seq for kept in self.store.upkeep.snapshots("r1")] == [5, 7, 9]
 
     def test_a_compacted_run_is_carried_on(self) -> None:
-        log = self.run()
+        log = self.create_held()
         self.compact("r1", 8)
         self.write(log)
         self.sweep_all()
@@ -174,7 +174,7 @@ class UpkeepConformance:
         assert self.store.run("r1").seq == 13
 
     def test_a_base_takes_the_place_of_a_base(self) -> None:
-        self.run()
+        self.create_held()
         self.store.upkeep.retire("r1", 4)
         self.compact("r1", 3)
         self.compact("r1", 6)
@@ -185,7 +185,7 @@ class UpkeepConformance:
         assert (self.store.upkeep.trimmed("r1").retired, self.store.upkeep.trimmed("r1").base) == (8, 6)
 
     def test_only_the_holder_compacts(self) -> None:
-        self.run()
+        self.create_held()
         with raises(FenceLost, "r1", "engine-2"):
             self.compact("r1", 5, holder="engine-2")
         with raises(FenceLost, "fence 7"):
@@ -196,7 +196,7 @@ class UpkeepConformance:
         assert self.seqs() == list(range(1, 10))
 
     def test_a_place_that_is_not_inside_the_log_is_refused(self) -> None:
-        self.run()
+        self.create_held()
         self.compact("r1", 5)
         for seq in (0, 4, 5, 9, 10):
             with raises(SeqConflict, "r1", str(seq)):
@@ -208,10 +208,10 @@ class UpkeepConformance:
     # --- deletion ------------------------------------------------------------------------------------
 
     def test_a_deleted_run_is_gone_and_its_neighbours_are_not(self) -> None:
-        kept = self.ended("before", labels={"team": "a"})
-        gone = self.run("gone", events=7, labels={"team": "a", "b": "c"})
+        kept = self.create_released("before", labels={"team": "a"})
+        gone = self.create_held("gone", events=7, labels={"team": "a", "b": "c"})
         self.write(gone, status="completed", release=True)
-        self.ended("after")
+        self.create_released("after")
         self.store.post("gone", Request(id="1", verb="cancel"))  # too late: it does not stop the deletion
         self.store.upkeep.delete("gone", 9)
         for _ in range(2):
@@ -228,31 +228,31 @@ class UpkeepConformance:
 
     def test_the_id_of_a_deleted_run_may_be_used_again(self) -> None:
         for again in range(3):
-            self.ended("r1", events=9 - 2 * again)
+            self.create_released("r1", events=9 - 2 * again)
             self.store.upkeep.delete("r1", 9 - 2 * again)
-        self.ended("older")
-        self.ended("r1")
+        self.create_released("older")
+        self.create_released("r1")
         self.store.upkeep.delete("older", 9)
         self.store.upkeep.delete("r1", 9)
-        self.ended("r1", events=3)
+        self.create_released("r1", events=3)
         assert self.seqs() == [1, 2, 3]
         assert self.store.upkeep.snapshots("r1") == [Kept(3, False, 1)]
         self.sweep_all()
         assert self.seqs() == [1, 2, 3]
 
     def test_a_compacted_run_is_deleted_before_it_was_swept(self) -> None:
-        self.run("r1")
+        self.create_held("r1")
         self.compact("r1", 5)
         self.store.release("r1", self.holder.id, 1)
-        self.ended("r2")
+        self.create_released("r2")
         self.store.upkeep.delete("r1", 9)
-        self.ended("r1", events=3)
+        self.create_released("r1", events=3)
         self.sweep_all()
         assert self.seqs("r1") == [1, 2, 3]
         assert self.seqs("r2") == list(range(1, 10))
 
     def test_a_held_run_is_not_deleted_until_its_holder_is_gone(self) -> None:
-        self.run()
+        self.create_held()
         with raises(RunHeld, "r1", "engine-1"):
             self.store.upkeep.delete("r1", 9)
         assert self.seqs() == list(range(1, 10))
@@ -262,7 +262,7 @@ class UpkeepConformance:
             self.store.run("r1")
 
     def test_a_run_that_somebody_carried_on_is_not_deleted(self) -> None:
-        self.ended("r1")
+        self.create_released("r1")
         with raises(SeqConflict, "r1", "7", "9"):
             self.store.upkeep.delete("r1", 7)
         with raises(RunNotFound, "nobody"):
@@ -270,8 +270,8 @@ class UpkeepConformance:
         assert self.seqs() == list(range(1, 10))
 
     def test_a_run_with_forks_is_not_deleted(self) -> None:
-        self.ended("r1")
-        self.ended("fork", parent="r1")
+        self.create_released("r1")
+        self.create_released("fork", parent="r1")
         with raises(ResumeRefused, "r1", "fork"):
             self.store.upkeep.delete("r1", 9)
         self.store.upkeep.delete("fork", 9)
@@ -292,7 +292,7 @@ class UpkeepConformance:
             self.store.upkeep.delete("r1", 9)
 
         for change in (prune, compact, delete):
-            self.run()
+            self.create_held()
             whole = self.seqs()
             with hooked(kill_at(f"{change.__name__}.before")), raises(Killed):
                 change()
@@ -303,8 +303,8 @@ class UpkeepConformance:
             self.store.upkeep.delete("r1", 9)
 
     def test_a_sweep_that_was_cut_is_taken_up_again(self) -> None:
-        self.run()
-        self.ended("r2")
+        self.create_held()
+        self.create_released("r2")
         self.compact("r1", 5)
         self.store.upkeep.delete("r2", 9)
         for place in ("sweep.before", "sweep.committed"):
@@ -318,7 +318,7 @@ class UpkeepConformance:
 
     def test_one_sweep_takes_what_several_runs_have_left(self) -> None:
         for run_id in ("r1", "r2", "r3", "last"):
-            self.ended(run_id, events=3)
+            self.create_released(run_id, events=3)
         for run_id in ("r1", "r2", "r3"):
             self.store.upkeep.delete(run_id, 3)
         left = self.store.upkeep.facts().unswept  # 0 in a store whose deletions leave nothing
@@ -331,7 +331,7 @@ class UpkeepConformance:
     # --- definitions, facts, backups -----------------------------------------------------------------
 
     def test_a_definition_goes_only_when_no_run_names_it(self) -> None:
-        log = self.run("r1", events=3, fingerprint="one", definition=b"1")
+        log = self.create_held("r1", events=3, fingerprint="one", definition=b"1")
         self.write(log, fingerprint="two", definition=b"2")
         assert self.store.upkeep.fingerprints() == ["one", "two"]
         assert self.store.upkeep.drop_definitions([]) == 0
@@ -346,14 +346,14 @@ class UpkeepConformance:
         )
         self.store.upkeep.adopt("r1", trimmed, {"old": b"o"})
         assert self.store.upkeep.trimmed("r1") == WHOLE
-        self.ended("r1")
+        self.create_released("r1")
         for _ in range(2):
             self.store.upkeep.adopt("r1", trimmed, {"old": b"other"})
         assert self.another().upkeep.trimmed("r1") == trimmed
         assert self.store.definition("old") == b"o"
 
     def test_a_run_that_is_adopted_has_no_lower_fence_than_it_had(self) -> None:
-        self.ended("r1")
+        self.create_released("r1")
         before = self.store.run("r1").fence
         self.store.upkeep.adopt("r1", WHOLE, {}, fence=before + 4)
         self.store.upkeep.adopt("r1", WHOLE, {}, fence=before + 2)
@@ -370,7 +370,7 @@ class UpkeepConformance:
         assert facts.unswept == 0
 
     def test_a_backup_is_a_new_file_for_its_owner_only(self) -> None:
-        self.ended("r1")
+        self.create_released("r1")
         file = self.folder / "copies" / "runs.backup"
         if not self.copies:
             with raises(SettingError, "archive"):

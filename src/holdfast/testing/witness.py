@@ -57,7 +57,7 @@ class Witness:
         """Note that a receiver acted on this key. Do not call it for a request that the receiver refused as a duplicate."""
         self.note("receipt", key=key)
 
-    # --- those who write, read and ask ------------------------------------------------------------------
+    # --- writers, readers and callers -------------------------------------------------------------------
 
     def ack(
         self, run_id: str, seq: int, append_id: bytes, *, holder: str | None, fence: int, known: bool = True
