@@ -23,7 +23,7 @@ from holdfast.runtime.calls.process.executor import _Child
 from holdfast.storage.blobs import Blob, FileBlobs, MemoryBlobs
 from holdfast.storage.contract import Holder, Query, Request
 from holdfast.storage.memory.store import MemoryStore
-from holdfast.storage.postgres import wire
+from holdfast.storage.postgres import database
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.queues import Wanted
 from holdfast.storage.sqlite.store import SqliteStore
@@ -410,7 +410,7 @@ def test_a_server_that_is_silent_on_an_open_connection_is_given_up(tmp_path, mon
         written(store, log, log.create())
         written(store, log, log.next())
         store.renew(ME)
-        monkeypatch.setattr(wire, "SILENT_S", 0.3)
+        monkeypatch.setattr(database, "SILENT_S", 0.3)
         proxy.speaks.clear()
         append = log.next()
         verbs = {

@@ -115,7 +115,7 @@ def test_an_append_over_a_new_connection_to_a_lifted_schema_is_refused(tmp_path,
     place = Postgres(tmp_path, clock)
     recorded(place.store)
     place.lift()
-    pid = place.store._wire._writer.connection.info.backend_pid
+    pid = place.store._database._writer.connection.info.backend_pid
     execute(shared_url(), f"select pg_terminate_backend({pid}, 20000)")
     with raises(*LIFTED):
         recorded(place.store, "r2")

@@ -48,7 +48,7 @@ def begun(store):
 
 
 def backend(store):
-    return store._wire._writer.connection.info.backend_pid
+    return store._database._writer.connection.info.backend_pid
 
 
 def wait_for_lock(name, thread):
@@ -156,13 +156,13 @@ def test_a_renewal_alone_is_refused_by_a_server_that_does_not_wait_for_its_disk(
     store = postgres()
     store.renew(ME)
     before = execute(shared_url(), f'select expires_at from "{name}".holders')
-    store._wire._renewer.connection.execute("set synchronous_commit = off")
+    store._database._renewer.connection.execute("set synchronous_commit = off")
     with raises(StoreUnusable, "synchronous_commit is off"):
         store.renew(ME)
     assert execute(shared_url(), f'select expires_at from "{name}".holders') == before
     unsafe = postgres(unsafe=True)
     unsafe.renew(ME)
-    unsafe._wire._renewer.connection.execute("set synchronous_commit = off")
+    unsafe._database._renewer.connection.execute("set synchronous_commit = off")
     unsafe.renew(ME)
     assert execute(shared_url(), f'select expires_at from "{name}".holders') > before
 
@@ -201,7 +201,7 @@ def test_a_deletion_waits_for_a_holder_that_just_renews_and_spares_its_run(postg
 
 def test_an_ear_that_was_closed_hears_nothing_and_opens_no_connection_any_more(postgres):
     store = postgres()
-    ear = store.queues._ear
+    ear = store.queues._listener
     assert ear.hear(5.0), "what came before it listened may have been missed"
     ear.close()
     assert not ear.hear(0.0)

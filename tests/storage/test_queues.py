@@ -10,7 +10,7 @@ from holdfast.errors import RunHeld, StoreBusy, StoreUnusable
 from holdfast.storage import schema
 from holdfast.storage.contract import Holder, Query, Request
 from holdfast.storage.memory.store import MemoryStore
-from holdfast.storage.postgres import listener as postgres_ear
+from holdfast.storage.postgres import listener
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.queues import Wanted
 from holdfast.storage.sqlite.store import APPLICATION_ID, SqliteStore
@@ -216,18 +216,18 @@ def test_a_take_from_postgres_costs_no_more_where_100_000_runs_wait(postgres, na
     wanted = Wanted(flows=("flow",), queues=("default", "full"))
     store.queues.limit("full", 0)
     asked = {}
-    read = store._wire.read
+    read = store._database.read
 
     def noted(query, *values):
         asked[query] = values
         return read(query, *values)
 
-    store._wire.read = noted
+    store._database.read = noted
 
     def pages(query):
         """How many pages a query looks at."""
-        sql = f"explain (analyze, buffers, format json) {store._wire.sql[query]}"
-        with store._wire.connect() as connection:
+        sql = f"explain (analyze, buffers, format json) {store._database.sql[query]}"
+        with store._database.connect() as connection:
             connection.execute(sql, asked[query])  # the plan is made now, with pages of the catalogue
             ((found,),) = connection.execute(sql, asked[query]).fetchall()
         return found[0]["Plan"]["Shared Hit Blocks"] + found[0]["Plan"]["Shared Read Blocks"]
@@ -285,34 +285,34 @@ def test_steps_and_ends_of_runs_wake_nobody_on_postgres(postgres):
 
 
 def test_who_hears_is_woken_again_after_the_connection_was_lost(postgres, monkeypatch):
-    monkeypatch.setattr(postgres_ear, "AGAIN_S", 0.05)
+    monkeypatch.setattr(listener, "AGAIN_S", 0.05)
     store, other = postgres(), postgres()
     quiet(store)
-    lost = store._queues._ear._connection
+    lost = store._queues._listener._connection
     execute(shared_url(), f"select pg_terminate_backend({lost.info.backend_pid}, 60000)")
     assert store.queues.hear(20.0)  # a new connection may have missed something
-    assert store._queues._ear._connection is not lost
+    assert store._queues._listener._connection is not lost
     quiet(store)
     recorded(other)
     assert store.queues.hear(20.0)
 
 
 def test_a_database_that_cannot_be_reached_is_waited_for(postgres, monkeypatch):
-    monkeypatch.setattr(postgres_ear, "AGAIN_S", 0.05)
+    monkeypatch.setattr(listener, "AGAIN_S", 0.05)
     store = postgres()
-    there, store._wire.address.conninfo = store._wire.address.conninfo, "postgresql:///?host=/nowhere"
+    there, store._database.address.conninfo = store._database.address.conninfo, "postgresql:///?host=/nowhere"
     assert not store.queues.hear(0.3)
-    store._wire.address.conninfo = there
+    store._database.address.conninfo = there
     assert store.queues.hear(20.0)
 
 
 def test_behind_a_pool_that_swallows_notifications_one_looks_once_in_a_while(postgres, monkeypatch):
-    monkeypatch.setattr(postgres_ear, "PROOF_S", 0.2)
-    monkeypatch.setattr(postgres_ear, "DEAF_S", 0.1)
+    monkeypatch.setattr(listener, "PROOF_S", 0.2)
+    monkeypatch.setattr(listener, "DEAF_S", 0.1)
     store = postgres()
-    store._wire.sql["listen"] = "select 1"  # all that is left of it there: another session has listened
+    store._database.sql["listen"] = "select 1"  # all that is left of it there: another session has listened
     assert [store.queues.hear(20.0) for _ in range(4)] == [True] * 4
-    assert store._queues._ear._deaf
+    assert store._queues._listener._deaf
     assert not store.queues.hear(0.01)
 
 
@@ -451,12 +451,12 @@ def test_a_store_that_was_restored_under_a_process_is_refused_when_it_connects_a
     assert store.run("r1").status == "pending"
     execute(
         shared_url(),
-        f"select pg_terminate_backend({store._wire._writer.connection.info.backend_pid}, 60000)",  # and wait until it is gone
+        f"select pg_terminate_backend({store._database._writer.connection.info.backend_pid}, 60000)",  # and wait until it is gone
     )
     with raises(StoreUnusable, "restored from a backup", "Start again"):
         recorded(store, "r2")
     recorded(restored, "r2")
-    assert postgres().generation == restored._wire.generation
+    assert postgres().generation == restored._database.generation
 
 
 def test_a_postgres_store_of_the_first_version_gets_queues(postgres, name):

@@ -105,7 +105,7 @@ def hooked(hook: Callable[[str], None]) -> Iterator[None]:
         failpoints.install(None)
 
 
-class Killed(BaseException):
+class KilledAtFailpoint(BaseException):
     """What a failpoint raises where a process would have died."""
 
 
@@ -114,7 +114,7 @@ def kill_at(place: str) -> Callable[[str], None]:
 
     def kill(reached: str) -> None:
         if reached == place:
-            raise Killed(place)
+            raise KilledAtFailpoint(place)
 
     return kill
 

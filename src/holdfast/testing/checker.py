@@ -26,7 +26,7 @@ from holdfast.storage.contract import Store
 from holdfast.testing import testimony
 from holdfast.testing.checked import RunFacts, SnapshotFacts, Source, opened, source_of, unpacked
 from holdfast.testing.replay import FINAL, Replay
-from holdfast.testing.standings import Standing, standing_of
+from holdfast.testing.standings import RewindableState, standing_of
 from holdfast.testing.witness import Line, Testimony
 
 Place: TypeAlias = Store | str | os.PathLike[str]
@@ -238,7 +238,7 @@ class Checking:
             say("I13", f"it refers to the blob {digest[:12]}…, which is not there as it was put", seq)
         return told
 
-    def _snapshot(self, snapshot: SnapshotFacts, now: Standing, say: Callable[..., None]) -> None:
+    def _snapshot(self, snapshot: SnapshotFacts, now: RewindableState, say: Callable[..., None]) -> None:
         """A snapshot is the fold of the events before it."""
         told = self._opened(snapshot.body, snapshot.seq, say)
         if not told:
@@ -384,7 +384,9 @@ def _row_is_the_log(run: RunFacts, replay: Replay, say: Callable[..., None]) -> 
         )
 
 
-def _is_over_or_waits(run: RunFacts, now: Standing, at: float | None, say: Callable[..., None]) -> None:
+def _is_over_or_waits(
+    run: RunFacts, now: RewindableState, at: float | None, say: Callable[..., None]
+) -> None:
     """L1 and L3: at the end a run has ended, or waits for somebody, and nobody holds it."""
     overdue = run.due_at is not None and at is not None and run.due_at <= at
     signals = any(wait.get("signal") is not None for wait in now.waits.values())

@@ -33,7 +33,7 @@ from holdfast.errors import (
 from holdfast.storage import failpoints, rows
 from holdfast.storage.blobs import Blob, MemoryBlobs
 from holdfast.storage.contract import Append, Holder, Query, Request, Snapshot
-from holdfast.testing.appends import Killed, Log, hooked, in_threads, kill_at, raises
+from holdfast.testing.appends import KilledAtFailpoint, Log, hooked, in_threads, kill_at, raises
 from holdfast.testing.leases import TTL_S, LeaseConformance
 
 HOSTILE = (
@@ -303,7 +303,7 @@ class StoreConformance(LeaseConformance):
         before = self.contents("r1")
         for place, kept in (("append.before", False), ("append.written", False), ("append.committed", True)):
             append = log.next(b"1", snapshots=(Snapshot(2, b"s"),), status="paused")
-            with raises(Killed), hooked(kill_at(place)):
+            with raises(KilledAtFailpoint), hooked(kill_at(place)):
                 self.store.append([append, Log(f"beside {place}").create()])
             assert (self.contents("r1") == before) is not kept
             assert self.store.appended("r1", 2, append.rows[0].salt) is kept
@@ -385,7 +385,7 @@ class StoreConformance(LeaseConformance):
             if place == "append.before":
                 found.append(list(self.store.blobs.digests()))
 
-        with raises(Killed), hooked(kill_at("append.written")):
+        with raises(KilledAtFailpoint), hooked(kill_at("append.written")):
             self.store.append([Log("r1").create(blobs=(blob,))])
         assert self.contents("r1") is None
         with hooked(look):

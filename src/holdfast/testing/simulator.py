@@ -53,14 +53,14 @@ from holdfast.testing.simulator_flows import (
     TALES,
     TRIES,
     WORLD,
+    BodyWitness,
     Reached,
-    Witness,
     tale,
     watching,
     witnessed,
 )
 from holdfast.testing.simulator_hands import Answers, Hand, Subject, answers_of
-from holdfast.testing.simulator_loop import Hung, Killed, Loop, Luck, Stuck, World
+from holdfast.testing.simulator_loop import Hung, Luck, ProcessDied, SimulatedLoop, Stuck, World
 
 PATIENCE_S = 60.0
 """Of virtual time: no run takes that long once the faults are over."""
@@ -98,7 +98,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     virtual_s: float = 0.0
 
 
-class Violation(msgspec.Struct, frozen=True):
+class SeededViolation(msgspec.Struct, frozen=True):
     """Something that must never happen, and the seed that makes it happen again."""
 
     seed: int
@@ -108,7 +108,7 @@ class Violation(msgspec.Struct, frozen=True):
         return f"seed {self.seed}: {self.told}"
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     """What came of many schedules."""
 
     schedules: int
@@ -116,7 +116,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     workers: list[int]
     faults: dict[str, int]
     faults_each: list[int]
-    violations: list[Violation]
+    violations: list[SeededViolation]
 
     @property
     def ok(self) -> bool:
@@ -139,7 +139,7 @@ def simulate(
     signals: Mapping[str, Any] | None = None,
     resources: Mapping[str, Any] | None = None,
     compare: Callable[[dict[str, Any]], Any] = lambda values: values,
-) -> Report:
+) -> SimulationReport:
     """Run a flow once without faults, then once per seed with two or three workers that crash, pause, lose replies and come
     back. Reports every difference in the final state (as `compare` sees the values), every node that ran although its end was
     recorded, what a `Receiver` among `resources` was asked for more or less often, and every run that got stuck. A run that does
@@ -230,23 +230,23 @@ def schedule(seed: int, *, disk: Disk | None = None) -> Schedule:
     return Schedule(seed, subjects, disk=disk)
 
 
-def report_of(outcomes: Iterable[Outcome]) -> Report:
+def report_of(outcomes: Iterable[Outcome]) -> SimulationReport:
     """All outcomes in one."""
     listed = list(outcomes)
     faults: Counter[str] = Counter()
     for outcome in listed:
         faults.update(outcome.faults)
-    return Report(
+    return SimulationReport(
         schedules=len(listed),
         events=[outcome.events for outcome in listed],
         workers=[outcome.workers for outcome in listed],
         faults=dict(sorted(faults.items())),
         faults_each=[sum(outcome.faults.values()) for outcome in listed],
-        violations=[Violation(outcome.seed, told) for outcome in listed for told in outcome.violations],
+        violations=[SeededViolation(outcome.seed, told) for outcome in listed for told in outcome.violations],
     )
 
 
-def figures(report: Report) -> dict[str, str]:
+def figures(report: SimulationReport) -> dict[str, str]:
     """What is printed of a report."""
     if not report.schedules:
         return {"schedules": "0"}
@@ -297,20 +297,20 @@ class Process:
         self.scene = scene
         self.name = name
         self.boots = 0
-        self.loop: Loop
+        self.loop: SimulatedLoop
         self.engine: SimulatedEngine | None = None
         self.clock: SteppedClock
 
     def boot(self) -> None:
         scene = self.scene
         self.boots += 1
-        loop = self.loop = Loop(scene.world, f"{self.name}.{self.boots}")
+        loop = self.loop = SimulatedLoop(scene.world, f"{self.name}.{self.boots}")
         self.clock = SteppedClock(scene.world, loop)
         self.engine = None
         store = FaultyStore(scene.disk, scene.world, loop, scene.faults, scene.ledger, self.crash)
         loop.spawn(self._live(loop, store))
 
-    async def _live(self, loop: Loop, store: FaultyStore) -> None:
+    async def _live(self, loop: SimulatedLoop, store: FaultyStore) -> None:
         scene = self.scene
         engine = SimulatedEngine(
             store,
@@ -335,7 +335,7 @@ class Process:
                 await engine.work(concurrency=scene.concurrency, on_report=scene.reports.append)
             await asyncio.sleep(0.1)
 
-    def _renew(self, engine: SimulatedEngine, loop: Loop) -> None:
+    def _renew(self, engine: SimulatedEngine, loop: SimulatedLoop) -> None:
         """What the thread does that renews leases: also for an engine that has nothing to do."""
         if engine._renewal is not None and engine._services is not None:  # noqa: SLF001
             engine._renewal.keep()  # noqa: SLF001
@@ -344,11 +344,11 @@ class Process:
     def _maybe_die(self, place: str) -> None:
         """In a node's body: perhaps the process ends here."""
         if self.loop.dead:
-            raise Killed
+            raise ProcessDied
         faults = self.scene.faults
         if faults.left and faults.luck.random() < faults.rate / 2 and faults.strike("crash in node"):
             self.crash()
-            raise Killed
+            raise ProcessDied
 
     def crash(self) -> None:
         """The process is killed; another one starts in its place some time later."""
@@ -406,7 +406,7 @@ class Schedule:
         if calm:
             self.faults.left = 0
         self.ledger = Ledger(lambda: self.world.now + self.store_offset)
-        self.witness = Witness(self.ledger.tick, self.ledger.leases)
+        self.witness = BodyWitness(self.ledger.tick, self.ledger.leases)
         self.store_offset = 0.0
         self.writes_late = luck.random() < 0.5
         self.concurrency = luck.choice((1, 2, 4))
@@ -419,7 +419,7 @@ class Schedule:
         if any(subject.queue == _NARROW for subject in subjects):
             self.disk.queues.limit(_NARROW, 1)
             self.ledger.limits[_NARROW] = 1
-        self.outside = Loop(self.world, "outside")
+        self.outside = SimulatedLoop(self.world, "outside")
         self.processes = [Process(self, f"w{number}") for number in range(luck.choice((2, 2, 3)))]
         self.attending: list[asyncio.Task[None]] = []
         self._unattended = 0

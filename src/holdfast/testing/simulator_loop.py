@@ -1,7 +1,7 @@
 """One thread that plays several processes: an event loop for each, one virtual clock for all, and luck that says who goes next.
 
-Owns order and time, and knows nothing of engines and stores. A `Loop` is an asyncio event loop without a selector: it runs
-what is ready, in the order asyncio promises, and waits for nothing else. A `World` gives turns to its loops; where none has
+Owns order and time, and knows nothing of engines and stores. A `SimulatedLoop` is an asyncio event loop without a selector: it
+runs what is ready, in the order asyncio promises, and waits for nothing else. A `World` gives turns to its loops; where none has
 anything to do, the clock jumps to the next timer. A loop may be put to sleep (its process is paused), stand still inside a call
 while others go on, and be killed.
 
@@ -50,7 +50,7 @@ class Luck(random.Random):
         return seq[drawn]
 
 
-class Killed(BaseException):
+class ProcessDied(BaseException):
     """Raised inside a process that has just died, so that nothing of it goes on. No code catches this and carries on."""
 
 
@@ -66,7 +66,7 @@ def _make_plain(loop: Any, coro: Any, **options: Any) -> asyncio.Task[Any]:
     return asyncio.Task(coro, loop=loop, **options)
 
 
-class Handle(msgspec.Struct, eq=False):
+class SimulatedHandle(msgspec.Struct, eq=False):
     """A call that is waiting for its turn, or for its time. A world makes hundreds: a struct is made without a frame."""
 
     call: Callable[..., Any]
@@ -85,14 +85,14 @@ class Handle(msgspec.Struct, eq=False):
         return self.at
 
 
-class Loop(_EventLoop):  # type: ignore[misc]
+class SimulatedLoop(_EventLoop):  # type: ignore[misc]
     """The event loop of one process of the world."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
-        self.ready: deque[Handle] = deque()
-        self.timers: list[tuple[float, int, Handle]] = []
+        self.ready: deque[SimulatedHandle] = deque()
+        self.timers: list[tuple[float, int, SimulatedHandle]] = []
         self.asleep_until = 0.0
         self.standing = False
         """Inside a call that takes its time: it is not given a turn until that returns."""
@@ -108,7 +108,7 @@ class Loop(_EventLoop):  # type: ignore[misc]
     # --- what asyncio asks of a loop ------------------------------------------------------------------
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        handle = Handle(callback, args, copy_context() if context is None else context)
+        handle = SimulatedHandle(callback, args, copy_context() if context is None else context)
         if type(callback) is STEP:
             self._begun.append(callback.__self__)  # type: ignore[attr-defined]
         if not self.dead:
@@ -119,13 +119,13 @@ class Loop(_EventLoop):  # type: ignore[misc]
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
         when = self.world.now + delay
-        handle = Handle(callback, args, copy_context() if context is None else context, when)
+        handle = SimulatedHandle(callback, args, copy_context() if context is None else context, when)
         if not self.dead:
             heappush(self.timers, (when, next(self.world.order), handle))
         return handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        handle = Handle(callback, args, copy_context() if context is None else context, when)
+        handle = SimulatedHandle(callback, args, copy_context() if context is None else context, when)
         if not self.dead:
             heappush(self.timers, (when, next(self.world.order), handle))
         return handle
@@ -212,8 +212,8 @@ class World:
     def __init__(self, luck: random.Random, *, turns_max: int = TURNS_MAX) -> None:
         self.luck = luck
         self.now = STARTS_AT
-        self.loops: list[Loop] = []
-        self.living: list[Loop] = []
+        self.loops: list[SimulatedLoop] = []
+        self.living: list[SimulatedLoop] = []
         self.names: set[str] = set()
         """Of those that live."""
         self.order = itertools.count()
@@ -250,7 +250,9 @@ class World:
         self._turns_max = -1  # a task that swallows what is raised here gets no other turn
         raise Hung(self._hung)
 
-    def go_on(self, over: Callable[[], bool], until: float = _NEVER, *, standing: Loop | None = None) -> None:
+    def go_on(
+        self, over: Callable[[], bool], until: float = _NEVER, *, standing: SimulatedLoop | None = None
+    ) -> None:
         """Give turns until it is over, or until a time at which nobody has anything to do. `standing`: a loop whose call is over
         at that time, whatever others have to do, and when it dies. Raises `Stuck`.
         """
@@ -262,7 +264,7 @@ class World:
         finally:
             set_running_loop(outer)
 
-    def _give_turns(self, over: Callable[[], bool], until: float, standing: Loop | None) -> None:
+    def _give_turns(self, over: Callable[[], bool], until: float, standing: SimulatedLoop | None) -> None:
         running = None
         living, luck = self.living, self.luck
         while not over():
@@ -287,7 +289,7 @@ class World:
             else:
                 self._pass_time(until)
 
-    def _give_turn(self, loop: Loop, ready: deque[Handle]) -> None:
+    def _give_turn(self, loop: SimulatedLoop, ready: deque[SimulatedHandle]) -> None:
         """One pass: everything that was ready when it began."""
         for _ in range(len(ready)):
             handle = ready.popleft()
@@ -295,15 +297,15 @@ class World:
                 continue
             try:
                 handle.context.run(handle.call, *handle.args)
-            except (Killed, Hung):
+            except (ProcessDied, Hung):
                 pass
             except Exception as fault:  # noqa: BLE001 - a defect, and told as one
                 self.escaped.append(f"{loop.name}: {type(fault).__name__}: {fault}")
             if loop.dead or loop.asleep_until > self.now:
                 return
 
-    def elsewhere(self, loop: Loop, seconds: float) -> None:
-        """Let a loop stand still inside a call for so long, while the others go on. Raises `Killed` if it died meanwhile."""
+    def elsewhere(self, loop: SimulatedLoop, seconds: float) -> None:
+        """Let a loop stand still inside a call for so long, while the others go on. Raises `ProcessDied` if it died meanwhile."""
         until = self.now + seconds
         loop.standing = True
         try:
@@ -312,7 +314,7 @@ class World:
         finally:
             loop.standing = False
         if loop.dead:
-            raise Killed
+            raise ProcessDied
 
     def end(self) -> None:
         for loop in self.loops:

@@ -20,7 +20,7 @@ from holdfast.reading.verification import verify
 from holdfast.storage.contract import Row, RunRow, Store
 from holdfast.storage.rows import open_row
 from holdfast.testing.simulator_faults import Ledger
-from holdfast.testing.simulator_flows import STEPS, Entry, Tale, Witness
+from holdfast.testing.simulator_flows import STEPS, BodyCall, BodyWitness, Tale
 
 Visit = tuple[str, int, int]
 _OVER = frozenset({"RunCompleted", "RunCancelled"})
@@ -323,7 +323,7 @@ def walked(disk: Store, run_id: str, rows: list[Row], tale: Tale | None, tries: 
     return walk
 
 
-def attested(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
+def attested(walk: Walk, witness: BodyWitness, ledger: Ledger) -> list[str]:
     """What the bodies say they did, beside what the log says."""
     wrong: list[str] = []
     entered: Counter[tuple[str, int, int, int, int | None]] = Counter()
@@ -348,7 +348,7 @@ def attested(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
 def _entered(
     walk: Walk,
     ledger: Ledger,
-    entry: Entry,
+    entry: BodyCall,
     attempt: tuple[str, int, int, int, int | None],
     entered: Counter[tuple[str, int, int, int, int | None]],
 ) -> list[str]:
@@ -364,7 +364,7 @@ def _entered(
     return _saw(walk, entry)
 
 
-def _entered_loosely(walk: Walk, ledger: Ledger, entry: Entry, starts: list[int]) -> list[str]:
+def _entered_loosely(walk: Walk, ledger: Ledger, entry: BodyCall, starts: list[int]) -> list[str]:
     """A body whose start need not be durable: it may be called again until its end is, and never then."""
     end = walk.ends.get((entry.node, entry.iteration, entry.execution, entry.item))
     holds = entry.fence[0] == entry.process
@@ -375,7 +375,7 @@ def _entered_loosely(walk: Walk, ledger: Ledger, entry: Entry, starts: list[int]
     return []
 
 
-def _saw(walk: Walk, entry: Entry) -> list[str]:
+def _saw(walk: Walk, entry: BodyCall) -> list[str]:
     """It was given the state of its first start."""
     tale = walk.tale
     if tale is None or entry.item is not None or tale.flow.definition.schedule == "layered":
@@ -386,7 +386,7 @@ def _saw(walk: Walk, entry: Entry) -> list[str]:
     return [f"{walk.run_id}: {entry.visit} saw {entry.seen!r}, and should see {given!r}"]
 
 
-def _stepped(walk: Walk, ledger: Ledger, entry: Entry) -> list[str]:
+def _stepped(walk: Walk, ledger: Ledger, entry: BodyCall) -> list[str]:
     """A step that is kept is not done again; one whose process has lost the run does not know that."""
     step = (entry.node, entry.iteration, entry.execution, entry.item, entry.what.removeprefix("step "))
     seq = walk.steps.get(step)
@@ -396,7 +396,7 @@ def _stepped(walk: Walk, ledger: Ledger, entry: Entry) -> list[str]:
     return []
 
 
-def _heard_of(walk: Walk, ledger: Ledger, entry: Entry) -> list[str]:
+def _heard_of(walk: Walk, ledger: Ledger, entry: BodyCall) -> list[str]:
     """A body goes on behind a step when that is durable."""
     if walk.loose and not walk.is_careful(entry.node):
         return []
@@ -434,7 +434,7 @@ def _ended(
     return wrong
 
 
-def routed(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
+def routed(walk: Walk, witness: BodyWitness, ledger: Ledger) -> list[str]:
     """Where a recorded visit leads was decided with it: no router is asked about it again. (One that a rewind does over is
     another execution, also where the rewind itself was lost with its process before it was durable.)
     """
@@ -461,7 +461,7 @@ def routed(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
     ]
 
 
-def spoken(walk: Walk, witness: Witness) -> list[str]:
+def spoken(walk: Walk, witness: BodyWitness) -> list[str]:
     """What a completed attempt has streamed is in the log, in order."""
     wrong: list[str] = []
     for (run_id, node, iteration, execution, attempt), said in witness.chunks.items():

@@ -1,7 +1,7 @@
 """How a run stands at one place of its log, for the checker: plain records of its own, which share nothing with the engine's.
 
-A `Standing` is all that a rewind takes back. It is made by `replay` from events, or here from a stored snapshot. It knows the
-words of the design and no event.
+A `RewindableState` is all that a rewind takes back. It is made by `replay` from events, or here from a stored snapshot. It knows
+the words of the design and no event.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Visit:
             self.running, self.again, self.gone, self.changes = {}, set(), set(), {}
 
 
-class Standing:
+class RewindableState:
     """How a run stands at one place of its log: all that a rewind takes back."""
 
     def __init__(self) -> None:
@@ -133,10 +133,10 @@ def apply(values: Body, changes: Body) -> None:
                 pass  # `reduce`: operands of custom reducers, whose results follow in `set`
 
 
-def standing_of(snapshot: Body) -> Standing:
+def standing_of(snapshot: Body) -> RewindableState:
     """How a run stands by a stored snapshot."""
     told = snapshot.get("state", {})
-    now = Standing()
+    now = RewindableState()
     for part in (
         "status",
         "paused",

@@ -25,7 +25,7 @@ from holdfast.storage.contract import Query, Store
 from holdfast.storage.failpoints import FAILPOINTS
 from holdfast.storage.holder import this_process
 from holdfast.storage.urls import open_store
-from holdfast.testing.appends import Killed, hooked
+from holdfast.testing.appends import KilledAtFailpoint, hooked
 from holdfast.testing.clock import ManualClock
 from holdfast.upkeep import archive, retention
 from holdfast.upkeep.retention import Policy
@@ -368,9 +368,9 @@ def test_a_compaction_that_is_killed_leaves_a_run_that_can_be_carried_on(
 
     def die(name: str) -> None:
         if name == point:
-            raise Killed(name)
+            raise KilledAtFailpoint(name)
 
-    with hooked(die), suppress(Killed):
+    with hooked(die), suppress(KilledAtFailpoint):
         place.compact(keep_last=keep_last)
         retention.sweep(place.store)
     again = Place(place.url)
@@ -601,10 +601,10 @@ def test_a_deletion_that_is_killed_is_finished_by_the_next(place: Place, tmp_pat
 
     def die(name: str) -> None:
         if name == point:
-            raise Killed(name)
+            raise KilledAtFailpoint(name)
 
     policy = Policy(older_than=1.0, keep=1)
-    with hooked(die), suppress(Killed):
+    with hooked(die), suppress(KilledAtFailpoint):
         prune_all(place, policy)
     left = {row.run_id for row in place.store.runs(Query())}
     assert "r3" in left

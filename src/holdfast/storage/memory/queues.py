@@ -15,13 +15,13 @@ from holdfast.core.run_state import OFFERED
 from holdfast.errors import StoreUnusable
 from holdfast.storage import holder as holders
 from holdfast.storage.leases import Holder, Lease
-from holdfast.storage.memory.data import Data, Run
+from holdfast.storage.memory.data import Data, StoredRun
 from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted, Why
 
 
 class _Offer(msgspec.Struct, frozen=True):
     run_id: str
-    run: Run
+    run: StoredRun
     why: Why
     since: float
 
@@ -180,11 +180,11 @@ class MemoryQueues:
         }
 
 
-def _is_wanted(run: Run, wanted: Wanted) -> bool:
+def _is_wanted(run: StoredRun, wanted: Wanted) -> bool:
     return run.new.flow in wanted.flows and (not wanted.queues or run.new.queue in wanted.queues)
 
 
-def _offer(run_id: str, run: Run, now: float, asked_at: float | None) -> _Offer | None:
+def _offer(run_id: str, run: StoredRun, now: float, asked_at: float | None) -> _Offer | None:
     status, due_at = run.view.status, run.view.due_at
     if status in OFFERED:
         return _Offer(run_id, run, status, run.new.created_at)

@@ -27,7 +27,7 @@ from holdfast.storage.contract import (
     Snapshot,
     Verdict,
 )
-from holdfast.storage.memory.data import Data, Head, Run
+from holdfast.storage.memory.data import Data, RunHead, StoredRun
 from holdfast.storage.memory.queues import MemoryQueues
 from holdfast.storage.memory.upkeep import MemoryUpkeep
 from holdfast.storage.oversize import keep_blobs
@@ -72,7 +72,7 @@ class MemoryStore:
         refused = keep_blobs(self.blobs, batch)
         with self._use() as data:
             failpoints.reach("append.before")
-            heads: dict[str, Head] = {}  # as they will be behind the appends judged so far
+            heads: dict[str, RunHead] = {}  # as they will be behind the appends judged so far
             judged = [
                 refused.get(index) or self._judge(data, append, heads) for index, append in enumerate(batch)
             ]
@@ -83,7 +83,7 @@ class MemoryStore:
             failpoints.reach("append.committed")
             return judged
 
-    def _judge(self, data: Data, append: Append, heads: dict[str, Head]) -> Verdict:
+    def _judge(self, data: Data, append: Append, heads: dict[str, RunHead]) -> Verdict:
         head = heads.get(append.run_id)
         if head is None and append.run_id in data.runs:
             head = data.runs[append.run_id].head
@@ -104,7 +104,7 @@ class MemoryStore:
         run = data.runs.get(append.run_id)
         if run is None:
             assert append.create is not None
-            run = data.runs[append.run_id] = Run(append.create, append.view)
+            run = data.runs[append.run_id] = StoredRun(append.create, append.view)
         run.head = _next(run.head if append.create is None else None, append)
         run.view = append.view
         run.rows.extend(append.rows)
@@ -164,7 +164,7 @@ class MemoryStore:
             found = [run_id for run_id in newest if _fits(data.runs[run_id], query)]
             return [self._row(run_id, data.runs[run_id]) for run_id in found[: max(query.limit, 0)]]
 
-    def _row(self, run_id: str, run: Run) -> RunRow:
+    def _row(self, run_id: str, run: StoredRun) -> RunRow:
         holder, expires_at = self._data.holders.get(run.head.holder or "", (None, 0.0))
         new, view, last = run.new, run.view, run.rows[-1]
         return RunRow(
@@ -175,7 +175,7 @@ class MemoryStore:
             held=holders.is_held(holder, expires_at, self.now(), self._alive),
         )  # fmt: skip
 
-    def _run(self, run_id: str) -> Run:
+    def _run(self, run_id: str) -> StoredRun:
         run = self._data.runs.get(run_id)
         if run is None:
             raise RunNotFound(run_id, self.url)
@@ -309,7 +309,7 @@ def _unfit(append: Append) -> CodecError | None:
     return None
 
 
-def _write_extras(data: Data, run: Run, append: Append) -> None:
+def _write_extras(data: Data, run: StoredRun, append: Append) -> None:
     """Write what an append has beside its rows and the run row."""
     for snapshot in append.snapshots:
         there = run.snapshots.get(snapshot.seq)
@@ -322,24 +322,24 @@ def _write_extras(data: Data, run: Run, append: Append) -> None:
             data.taken.add((append.run_id, request))
 
 
-def _next(head: Head | None, append: Append) -> Head:
+def _next(head: RunHead | None, append: Append) -> RunHead:
     """The head behind an append that was accepted; None: it makes the run."""
     fence = head.fence if head is not None else int(append.holder is not None)
-    return Head(append.rows[-1].seq, fence, None if append.release else append.holder)
+    return RunHead(append.rows[-1].seq, fence, None if append.release else append.holder)
 
 
 def _holding(data: Data) -> set[str | None]:
     return {run.head.holder for run in data.runs.values()}
 
 
-def _between(run: Run, after: int, upto: int | None) -> list[Row]:
+def _between(run: StoredRun, after: int, upto: int | None) -> list[Row]:
     """Rows with `after < seq <= upto`: seqs have no gaps, so their place in the list is known."""
     first = run.rows[0].seq
     end = len(run.rows) if upto is None else max(upto - first + 1, 0)
     return run.rows[max(after - first + 1, 0) : end]
 
 
-def _fits(run: Run, query: Query) -> bool:
+def _fits(run: StoredRun, query: Query) -> bool:
     return (
         (not query.status or run.view.status in query.status)
         and (query.flow is None or run.new.flow == query.flow)

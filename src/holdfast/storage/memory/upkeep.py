@@ -15,7 +15,7 @@ from holdfast.errors import RunHeld, RunNotFound, SettingError
 from holdfast.storage import failpoints
 from holdfast.storage import holder as holders
 from holdfast.storage.contract import Snapshot
-from holdfast.storage.memory.data import Data, Run
+from holdfast.storage.memory.data import Data, StoredRun
 from holdfast.storage.oversize import references
 from holdfast.storage.rows import unpack
 from holdfast.storage.upkeep import PIECE, WHOLE, Facts, Kept, Trimmed, refuse_compaction, refuse_deletion
@@ -147,7 +147,7 @@ class MemoryUpkeep:
             f"{self._url} is in memory, which has no file to copy. Archive its runs one by one: holdfast archive RUN --to FILE"
         )
 
-    def _run(self, data: Data, run_id: str) -> Run:
+    def _run(self, data: Data, run_id: str) -> StoredRun:
         run = data.runs.get(run_id)
         if run is None:
             raise RunNotFound(run_id, self._url)

@@ -31,7 +31,7 @@ from holdfast.storage.files.copies import NOT_COPIED, name_file, refuse_taken, t
 from holdfast.storage.leases import Holder
 from holdfast.storage.postgres.address import Address
 from holdfast.storage.postgres.arrays import Ints, Texts
-from holdfast.storage.postgres.wire import Cells, Session, Transaction, Wire
+from holdfast.storage.postgres.database import Cells, PostgresDatabase, Session, Transaction
 from holdfast.storage.upkeep import PIECE, WHOLE, Facts, Kept, Trimmed, refuse_compaction, refuse_deletion
 
 _LAST_SEQ = 2**62
@@ -41,29 +41,32 @@ _OF_RUN = ("delete_labels", "delete_inbox", "delete_snapshots", "delete_trimmed"
 
 
 class PostgresUpkeep:
-    """The care of what `wire` leads to. `now` is a clock that was given; None: the database's."""
+    """The care of what `database` leads to. `now` is a clock that was given; None: the database's."""
 
     def __init__(
-        self, wire: Wire, now: Callable[[], float | None], alive: holders.Alive = holders.alive_elsewhere
+        self,
+        database: PostgresDatabase,
+        now: Callable[[], float | None],
+        alive: holders.Alive = holders.alive_elsewhere,
     ) -> None:
-        self._wire = wire
+        self._database = database
         self._now = now
         self._alive = alive
 
     def trimmed(self, run_id: str) -> Trimmed:
-        found = self._wire.read("trimmed", run_id)
+        found = self._database.read("trimmed", run_id)
         if not found:
             return WHOLE
         return Trimmed(**dict(zip(Trimmed.__struct_fields__, found[0], strict=True)))
 
     def snapshots(self, run_id: str) -> list[Kept]:
-        found = self._wire.read("snapshot_heads", run_id)
-        if not found and not self._wire.read("run_key", run_id):
-            raise RunNotFound(run_id, self._wire.address.url)
+        found = self._database.read("snapshot_heads", run_id)
+        if not found and not self._database.read("run_key", run_id):
+            raise RunNotFound(run_id, self._database.address.url)
         return [Kept(seq, base, size) for seq, base, size in found]
 
     def referring(self, run_id: str, after: int = 0, limit: int = PIECE) -> list[tuple[int, bytes]]:
-        return [(seq, body) for seq, body in self._wire.read("referring", run_id, after, limit)]
+        return [(seq, body) for seq, body in self._database.read("referring", run_id, after, limit)]
 
     def retire(self, run_id: str, before: int, drop: Collection[int] = ()) -> None:
         def write(session: Session) -> None:
@@ -72,7 +75,7 @@ class PostgresUpkeep:
                 transaction.do("drop_snapshots", run, Ints(list(drop)))
                 transaction.do("retire", run, before, self._now())
 
-        self._wire.write("prune", write)
+        self._database.write("prune", write)
 
     def compact(
         self,
@@ -95,7 +98,7 @@ class PostgresUpkeep:
                 transaction.do("rebase", run, seq, self._now(), sha256(body).digest(), place)
                 transaction.do("leave", run, seq)
 
-        self._wire.write("compact", write)
+        self._database.write("compact", write)
 
     def delete(self, run_id: str, seq: int) -> None:
         def write(session: Session) -> None:
@@ -115,7 +118,7 @@ class PostgresUpkeep:
                     transaction.do(query, run)
                 transaction.do("leave", run, _LAST_SEQ)
 
-        self._wire.write("delete", write)
+        self._database.write("delete", write)
 
     def _refuse_held(self, transaction: Transaction, run_id: str, held_by: str | None, now: float) -> None:
         # Locked: one that renews meanwhile waits, and finds its run gone; one that has renewed is seen.
@@ -127,7 +130,7 @@ class PostgresUpkeep:
                 raise RunHeld(run_id, holder.describe())
 
     def sweep(self, limit: int = PIECE) -> int:
-        if not self._wire.read("any_remains"):
+        if not self._database.read("any_remains"):
             return 0
 
         def write(session: Session) -> int:
@@ -143,10 +146,10 @@ class PostgresUpkeep:
                     left -= count
                 return limit - left
 
-        return self._wire.write("sweep", write)
+        return self._database.write("sweep", write)
 
     def fingerprints(self) -> list[str]:
-        return [fingerprint for (fingerprint,) in self._wire.read("fingerprints")]
+        return [fingerprint for (fingerprint,) in self._database.read("fingerprints")]
 
     def drop_definitions(self, fingerprints: Collection[str]) -> int:
         if not fingerprints:
@@ -156,7 +159,7 @@ class PostgresUpkeep:
             with session.transaction() as transaction:
                 return len(transaction.rows("drop_definitions", Texts(list(fingerprints))))
 
-        return self._wire.write("sweep", write)
+        return self._database.write("sweep", write)
 
     def adopt(
         self, run_id: str, trimmed: Trimmed, definitions: Mapping[str, bytes], *, fence: int = 0
@@ -169,10 +172,10 @@ class PostgresUpkeep:
                     transaction.do("adopt", run_id, *astuple(trimmed))
                 transaction.do("adopt_fence", run_id, fence)
 
-        self._wire.write("prune", write)
+        self._database.write("prune", write)
 
     def facts(self) -> Facts:
-        now, version, size, unswept, log, *settings = self._wire.read("facts")[0]
+        now, version, size, unswept, log, *settings = self._database.read("facts")[0]
         names = (
             "server_version",
             "fsync",
@@ -195,7 +198,7 @@ class PostgresUpkeep:
     def backup(self, file: str, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         target = Path(file).expanduser().absolute()
         refuse_taken(target)
-        with told(f"{self._wire.address.url} was not copied to {target}", NOT_COPIED):
+        with told(f"{self._database.address.url} was not copied to {target}", NOT_COPIED):
             self._write_copy(target)
         failpoints.reach("backup.named")
 
@@ -204,7 +207,7 @@ class PostgresUpkeep:
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)  # 0600
         os.close(handle)
         try:
-            address = self._wire.address
+            address = self._database.address
             call("pg_dump", address, "--format=custom", f"--schema={address.schema}", f"--file={temporary}")
             failpoints.reach("backup.copied")
             name_file(temporary, target)
@@ -215,7 +218,7 @@ class PostgresUpkeep:
     def _find(self, transaction: Transaction, query: str, run_id: str, *values: object) -> Cells:
         found = transaction.rows(query, run_id, *values) if _is_text(run_id) else []
         if not found:
-            raise RunNotFound(run_id, self._wire.address.url)
+            raise RunNotFound(run_id, self._database.address.url)
         return found[0]
 
 

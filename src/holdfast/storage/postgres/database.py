@@ -5,7 +5,7 @@ that read. It knows no verb of a store. Invariants:
 
 - No session state: no search path, every transaction says its own bounds. So a pool in between (pgbouncer, by transaction)
   changes nothing. A statement is prepared only on a connection whose server process is seen to be its own.
-- Every connection was looked at (`postgres_setup.require_fit`, and whether the store is still of the generation that was
+- Every connection was looked at (`setup.require_fit`, and whether the store is still of the generation that was
   opened, and of a version that is known), and every transaction looks again, before it commits, whether its commit will be
   durable.
 - A store that was found lifted by a newer version is written to no more.
@@ -47,7 +47,7 @@ from holdfast.errors import (
 from holdfast.storage import failpoints, process
 from holdfast.storage.postgres.address import Address
 from holdfast.storage.postgres.arrays import Bytes, Floats, Ints, Texts
-from holdfast.storage.postgres.clock import DatabaseTime
+from holdfast.storage.postgres.server_time import DatabaseTime
 from holdfast.storage.postgres.setup import not_durable, require_fit, require_known
 
 T = TypeVar("T")
@@ -71,8 +71,8 @@ Disagree = psycopg.IntegrityError
 """What is raised where rows are not as the run row says."""
 
 # What a forked child inherits must never be finalised there: it is the parent's.
-_open: weakref.WeakSet[Wire] = weakref.WeakSet()
-_inherited: list[Wire] = []
+_open: weakref.WeakSet[PostgresDatabase] = weakref.WeakSet()
+_inherited: list[PostgresDatabase] = []
 os.register_at_fork(after_in_child=lambda: _inherited.extend(_open))
 
 
@@ -101,7 +101,7 @@ class Connection(psycopg.Connection[Cells]):
             return done.value
 
 
-class Wire:
+class PostgresDatabase:
     """The connections of one store. `sql` are its queries by name."""
 
     def __init__(
@@ -422,20 +422,20 @@ class _Line:
 class Session:
     """The writing connection, as long as its lock is held."""
 
-    def __init__(self, wire: Wire, line: _Line) -> None:
+    def __init__(self, database: PostgresDatabase, line: _Line) -> None:
         assert line.connection is not None
-        self._wire = wire
+        self._database = database
         self._line = line
         self._connection = line.connection
 
     def at_once(self, query: str, values: Sequence[bytes | None], types: Sequence[int]) -> bytes | None:
         """The one cell, as sent, of a statement that is a transaction of its own. Its values are of these types, and binary."""
-        return self._line.ask(query, self._wire.sql[query], values, types).get_value(0, 0)
+        return self._line.ask(query, self._database.sql[query], values, types).get_value(0, 0)
 
     def alone(self, query: str, *values: Any) -> Cells:
         """The row of a statement that is a transaction of its own."""
         cursor = self._connection.cursor(binary=True)
-        cursor.execute(self._wire.sql[query], values)
+        cursor.execute(self._database.sql[query], values)
         return cursor.fetchall()[0]
 
     @contextmanager
@@ -453,33 +453,37 @@ class Session:
         connection = self._connection
         try:
             with connection.pipeline() if pipelined else nullcontext() as pipeline:
-                transaction = Transaction(self._wire, connection, pipeline)
+                transaction = Transaction(self._database, connection, pipeline)
                 yield transaction
                 committed = transaction.commit()
         except BaseException:
             with suppress(psycopg.Error):  # then the connection is lost, and the transaction with it
                 if not _is_idle(connection):
-                    connection.execute(self._wire.sql["rollback"])
+                    connection.execute(self._database.sql["rollback"])
             raise
         if committed.statusmessage != "COMMIT":
-            raise StoreError(f"{self._wire.address.url}: a transaction was not committed. Please report it.")
+            raise StoreError(
+                f"{self._database.address.url}: a transaction was not committed. Please report it."
+            )
 
 
 class Transaction:
     """Statements between a begin and a commit. They are sent without waiting; only `rows` waits for what it asked."""
 
-    def __init__(self, wire: Wire, connection: Connection, pipeline: psycopg.Pipeline | None) -> None:
-        self._wire = wire
+    def __init__(
+        self, database: PostgresDatabase, connection: Connection, pipeline: psycopg.Pipeline | None
+    ) -> None:
+        self._database = database
         self._connection = connection
         self._pipeline = pipeline
         self._guarded = False
         self._versions: psycopg.Cursor[Cells] | None = None
         self.do("begin")
-        self._guard = self.do("guard", *wire.bounds)
+        self._guard = self.do("guard", *database.bounds)
 
     def do(self, query: str, *values: Any) -> psycopg.Cursor[Cells]:
         cursor = self._connection.cursor(binary=True)
-        cursor.execute(self._wire.sql[query], values or None)
+        cursor.execute(self._database.sql[query], values or None)
         return cursor
 
     def do_text(self, sql: str) -> None:
@@ -506,11 +510,11 @@ class Transaction:
         if not self._guarded:
             self._wait()
         if self._versions is not None:
-            self._wire.require_known(self._versions.fetchall())
+            self._database.require_known(self._versions.fetchall())
         *_, fsync, synchronous_commit, now = self._guard.fetchall()[0]
-        self._wire.time.hear(now)
-        if not self._wire.address.unsafe and "off" in {fsync, synchronous_commit}:
-            raise not_durable(self._wire.address, fsync=fsync)
+        self._database.time.hear(now)
+        if not self._database.address.unsafe and "off" in {fsync, synchronous_commit}:
+            raise not_durable(self._database.address, fsync=fsync)
         return self.do("commit")
 
 
