@@ -80,7 +80,7 @@ def writes(folder: Path, short: int = 50, long: int = 450) -> Writes:
 def _writes(path: Path, nodes: int) -> tuple[int, int, int, int]:
     seen: Counted[str] = Counted()
     store = SqliteStore(path, clock=lambda: 0.0)  # ten times a second it looks at its version, too
-    writer = store._writer
+    writer = store._database._writer
     # An automatic checkpoint starts the log anew and lets a long run write some pages again; counted is what commits write.
     writer.wal_autocheckpoint(0)
 

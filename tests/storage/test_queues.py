@@ -13,7 +13,8 @@ from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.postgres import listener
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.queues import Wanted
-from holdfast.storage.sqlite.store import APPLICATION_ID, SqliteStore
+from holdfast.storage.sqlite.database import APPLICATION_ID
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import Log, hooked, raises
 from holdfast.testing.queues import QueuesConformance
 from postgres_server import drop_schema, execute, schema_for, shared_url
@@ -106,17 +107,17 @@ def test_a_take_from_sqlite_costs_no_more_where_100_000_runs_wait(sqlite):
 
     def steps():
         counted = []
-        for connection in (store._writer, store._reader):
+        for connection in (store._database._writer, store._database._reader):
             connection.set_progress_handler(lambda: bool(counted.append(1)), 10)
         assert len(store.queues.take(ME, wanted)) == 1
         store.queues.next_due(wanted)
-        for connection in (store._writer, store._reader):
+        for connection in (store._database._writer, store._database._reader):
             connection.set_progress_handler(None)
         return len(counted)
 
     def crowd(count, prefix):
         for sql in crowd_of(count, prefix, numbers=numbers, empty="x''"):
-            store._writer.execute(sql)
+            store._database._writer.execute(sql)
 
     crowd(20, "a")
     few = steps()
@@ -134,7 +135,7 @@ def test_a_take_from_sqlite_goes_by_its_indexes(sqlite):
     ):
         sql = schema.queries("sqlite")[query]
         values = (None,) * max([0, *(int(number) for number in "123456" if f"?{number}" in sql)])
-        plan = [row[3] for row in store._writer.execute(f"explain query plan {sql}", values)]
+        plan = [row[3] for row in store._database._writer.execute(f"explain query plan {sql}", values)]
         assert not [line for line in plan if line.startswith("SCAN runs")]
         assert all(any(index in line for line in plan) for index in indexes)
 
@@ -143,7 +144,7 @@ def test_an_idle_sqlite_store_is_heard_without_a_query(sqlite):
     store, other = sqlite(), sqlite()
     quiet(store)
     asked = []
-    for connection in (store._writer, store._reader):
+    for connection in (store._database._writer, store._database._reader):
         connection.set_exec_trace(lambda cursor, sql, values: asked.append(sql) or True)
     assert not store.queues.hear(0.3)
     assert asked == []
@@ -167,9 +168,9 @@ def test_steps_of_its_own_runs_do_not_wake_who_hears_a_sqlite_store(sqlite):
 def test_where_nothing_is_on_offer_nothing_is_written_to_sqlite(sqlite):
     store, other = sqlite(), sqlite()
     recorded(store, flow="strange")
-    other._writer.execute("begin immediate")  # nobody else could write
+    other._database._writer.execute("begin immediate")  # nobody else could write
     assert store.queues.take(ME, ONE) == []
-    other._writer.execute("rollback")
+    other._database._writer.execute("rollback")
 
 
 def test_a_sqlite_store_of_the_first_version_gets_queues(sqlite, tmp_path):

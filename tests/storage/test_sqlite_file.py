@@ -26,7 +26,8 @@ from holdfast.storage import rows, schema
 from holdfast.storage.contract import Holder, Query
 from holdfast.storage.files import disk
 from holdfast.storage.holder import this_process
-from holdfast.storage.sqlite.store import APPLICATION_ID, SqliteStore
+from holdfast.storage.sqlite.database import APPLICATION_ID
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import Log
 
 ME = Holder(id="me", ttl_s=30.0)
@@ -84,7 +85,7 @@ def test_a_closed_database_is_one_file(path, open_store):
 
 def test_every_write_is_synced(open_store):
     store = open_store()
-    for connection in (store._writer, store._reader):
+    for connection in (store._database._writer, store._database._reader):
         assert connection.pragma("journal_mode") == "wal"
         assert connection.pragma("synchronous") == 2
 
@@ -131,7 +132,7 @@ def test_the_schema_is_the_sum_of_the_migrations():
 
 def test_every_query_is_used_and_sound(open_store):
     source = "".join(file.read_text() for file in Path(schema.__file__).parent.glob("sqlite/*.py"))
-    connection = open_store()._writer
+    connection = open_store()._database._writer
     for name, sql in schema.queries("sqlite").items():
         assert f'"{name}"' in source, f"{name} is used nowhere"
         if not sql.startswith("and ") and name not in (
@@ -156,13 +157,13 @@ def test_every_query_is_used_and_sound(open_store):
 def test_a_listing_goes_by_an_index(open_store, conditions, index):
     store = open_store()
     plans = []
-    selected = store._select
+    selected = store._database.select
 
     def explained(sql, values):
         plans.extend(str(row) for row in selected(f"explain query plan {sql}", values))
         return selected(sql, values)
 
-    store._select = explained
+    store._database.select = explained
     store.runs(Query(**conditions))
     assert index in " ".join(plans)
 
@@ -239,7 +240,7 @@ def test_damaged_pages_are_told_by_check_or_by_reading(path, open_store):
 def test_a_log_that_is_longer_than_its_run_says_is_refused_and_its_neighbours_are_written(open_store):
     store = open_store()
     log = written(store, 2)
-    store._writer.execute("update runs set seq = seq - 1")
+    store._database._writer.execute("update runs set seq = seq - 1")
     damaged = Log("r1", holder="me", fence=1, seq=log.seq - 1).next()
     verdicts = store.append([Log("r2").create(), damaged, Log("r3").create()])
     assert [type(verdict) for verdict in verdicts] == [type(None), StoreCorrupt, type(None)]
@@ -259,7 +260,7 @@ def test_a_folder_is_no_store(tmp_path):
 
 
 def test_a_file_that_is_removed_or_replaced_in_use_takes_no_more_writes(path, open_store, monkeypatch):
-    monkeypatch.setattr("holdfast.storage.sqlite.store._LOOK_S", 0.0)
+    monkeypatch.setattr("holdfast.storage.sqlite.database._LOOK_S", 0.0)
     store = open_store()
     log = written(store)
     path.rename(path.with_name("moved.db"))

@@ -26,6 +26,12 @@ def holder_of(cells: tuple[Any, ...]) -> Holder | None:
                   ttl_s=ttl_s)  # fmt: skip
 
 
+def holder_cells(holder: Holder, expires_at: float) -> tuple[Any, ...]:
+    """A holder as the query `renew_holder` takes it, with when its leases expire."""
+    return (holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid, holder.process_started, holder.ttl_s,
+            expires_at)  # fmt: skip
+
+
 def run_row(cells: tuple[Any, ...], holder: Holder | None, held: bool) -> RunRow:
     """The row of a run, by the columns that every database has for it."""
     (run_id, flow, status, seq, digest, fingerprint, state_version, created_at, updated_at, input_digest, labels, parent,
