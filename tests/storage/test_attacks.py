@@ -20,8 +20,10 @@ from holdfast.reading.verification import verify
 from holdfast.runtime import engine as engine_module
 from holdfast.runtime import worker
 from holdfast.runtime.calls.process.executor import _Child
-from holdfast.storage.blobs import Blob, FileBlobs, MemoryBlobs
+from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Holder, Query, Request
+from holdfast.storage.files.blobs import FileBlobs
+from holdfast.storage.memory.blobs import MemoryBlobs
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.postgres import database
 from holdfast.storage.postgres.store import PostgresStore

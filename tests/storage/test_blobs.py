@@ -19,9 +19,11 @@ from holdfast.errors import (
     StorePoisoned,
     StoreUnusable,
 )
-from holdfast.storage.blobs import Blob, FileBlobs, MemoryBlobs
+from holdfast.storage.blobs import Blob
 from holdfast.storage.files import disk
+from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.files.remote import FsspecBlobs
+from holdfast.storage.memory.blobs import MemoryBlobs
 from holdfast.storage.urls import open_blobs, open_store
 from holdfast.testing.blobs import BlobsConformance
 
@@ -189,7 +191,8 @@ def test_a_record_of_the_right_length_that_power_loss_altered_is_dropped(blobs):
 
 CHILD = """
 import os, signal, sys
-from holdfast.storage.blobs import Blob, FileBlobs
+from holdfast.storage.blobs import Blob
+from holdfast.storage.files.blobs import FileBlobs
 blobs = FileBlobs(sys.argv[1])
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
 {body}

@@ -13,8 +13,9 @@ import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.errors import StoreCorrupt
 from holdfast.reading import verification
-from holdfast.storage.blobs import Blob, FileBlobs
+from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Store
+from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.files.restoring import back_up, restore
 from holdfast.storage.urls import open_store
 from holdfast.upkeep import archive

@@ -25,7 +25,7 @@ from holdfast.errors import (
 from holdfast.storage import rows, schema
 from holdfast.storage.contract import Holder, Query
 from holdfast.storage.files import disk
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.storage.sqlite.database import APPLICATION_ID
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import Log
@@ -378,7 +378,7 @@ def child(script, *arguments):
         "import sys, os, signal\n"
         "from holdfast.storage.sqlite.store import SqliteStore\n"
         "from holdfast.storage.contract import *\n"
-        "from holdfast.storage.holder import this_process\n"
+        "from holdfast.storage.leases import this_process\n"
         "from holdfast.testing.appends import Log\n"
         "from holdfast.errors import *\n"
         "say = lambda *words: print(*words, flush=True)\n"

@@ -71,7 +71,7 @@ from holdfast.runtime.signals import Signals
 from holdfast.runtime.worker import Worker
 from holdfast.runtime.working import Working
 from holdfast.storage.contract import Lease, NewRun, Request, RunRow, Store
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.storage.rows import SALT_BYTES, open_row
 from holdfast.storage.urls import open_store
 from holdfast.storage.writer import InlineWriter, Writer

@@ -31,8 +31,9 @@ from holdfast.errors import (
     StoreUnusable,
 )
 from holdfast.storage import failpoints, rows
-from holdfast.storage.blobs import Blob, MemoryBlobs
+from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Append, Holder, Query, Request, Snapshot
+from holdfast.storage.memory.blobs import MemoryBlobs
 from holdfast.testing.appends import KilledAtFailpoint, Log, hooked, in_threads, kill_at, raises
 from holdfast.testing.leases import TTL_S, LeaseConformance
 

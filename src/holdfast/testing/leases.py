@@ -18,7 +18,7 @@ from holdfast.errors import (
     RunNotFound,
 )
 from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Store
-from holdfast.storage.holder import alive, this_process
+from holdfast.storage.leases import alive, this_process
 from holdfast.testing.appends import Log, Time, dead_process, raises
 
 TTL_S = 30.0

@@ -39,10 +39,10 @@ from holdfast.errors import (
     StoreUnusable,
 )
 from holdfast.storage import oversize
-from holdfast.storage.blobs import NO_SPACE
 from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot, Store, View
 from holdfast.storage.files import archives, copies, disk, remote
-from holdfast.storage.holder import this_process
+from holdfast.storage.files.disk import NO_SPACE
+from holdfast.storage.leases import this_process
 from holdfast.storage.rows import broken_at, open_body, open_row, unpack
 from holdfast.storage.upkeep import WHOLE, Trimmed
 

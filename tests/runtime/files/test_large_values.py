@@ -17,7 +17,7 @@ from holdfast.errors import BlobCorrupt, BlobMissing, SettingError, StoreBusy, S
 from holdfast.reading import verification
 from holdfast.runtime import journal
 from holdfast.storage import oversize
-from holdfast.storage.blobs import FileBlobs
+from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import unpack
 from holdfast.storage.urls import open_store

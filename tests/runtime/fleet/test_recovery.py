@@ -13,7 +13,7 @@ from harness import LeftRuns, Stage, until
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry
 from holdfast.errors import StoreBusy, StoreCorrupt
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.testing.builders import History, outline
 from holdfast.upkeep import recovery
 from holdfast.upkeep.recovery import Recovery, RecoveryReport

@@ -17,7 +17,7 @@ from holdfast import END, START, Graph
 from holdfast.errors import RunExists, RunHeld
 from holdfast.reading import verification
 from holdfast.storage.contract import Query, Store
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.storage.queues import Wanted
 from holdfast.storage.urls import open_store
 from holdfast.testing.appends import KilledAtFailpoint, hooked

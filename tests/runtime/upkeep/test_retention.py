@@ -23,7 +23,7 @@ from holdfast.reading import history, verification
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Query, Store
 from holdfast.storage.failpoints import FAILPOINTS
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.storage.urls import open_store
 from holdfast.testing.appends import KilledAtFailpoint, hooked
 from holdfast.testing.clock import ManualClock

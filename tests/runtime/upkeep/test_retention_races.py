@@ -18,10 +18,12 @@ from holdfast import END, START, Graph
 from holdfast.cli import care
 from holdfast.errors import RunNotFound, StoreBusy, StoreError, StoreUnusable
 from holdfast.reading import verification
-from holdfast.storage.blobs import Blob, FileBlobs, MemoryBlobs
+from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Query, Store
+from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.files.remote import FsspecBlobs
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
+from holdfast.storage.memory.blobs import MemoryBlobs
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.errors import SettingError, StoreFull, StoreUnusable
-from holdfast.storage.blobs import NO_SPACE
 from holdfast.storage.files import disk
+from holdfast.storage.files.disk import NO_SPACE
 
 NOT_COPIED = "The store itself is well; choose another place for the backup, or make room there."
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})

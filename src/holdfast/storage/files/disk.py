@@ -8,6 +8,7 @@ with `os.stat`.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sys
@@ -15,6 +16,9 @@ import threading
 from pathlib import Path
 
 from holdfast.errors import StoreCorrupt, StoreUnusable
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Error numbers of a write for which the disk has no room."""
 
 ALLOW_NETWORK = "HOLDFAST_ALLOW_NETWORK_FS"
 

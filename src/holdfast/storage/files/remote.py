@@ -23,7 +23,8 @@ from holdfast.errors import (
     StoreUnusable,
     did_you_mean,
 )
-from holdfast.storage.blobs import NO_SPACE, Blobs, packed, require_digest, unpacked
+from holdfast.storage.blobs import Blobs, pack, require_digest, unpack
+from holdfast.storage.files.disk import NO_SPACE
 
 WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "r2", "memory"})
 """Schemes whose places show an object only when all of it has arrived; elsewhere it is written beside and moved."""
@@ -46,7 +47,7 @@ class FsspecBlobs:
         self._whole = urlsplit(url).scheme in WHOLE
 
     def put(self, digest: str, body: bytes) -> None:
-        path, content = self._path(require_digest(digest)), packed(body)
+        path, content = self._path(require_digest(digest)), pack(body)
         with self._reaching():
             if self._size(path) == len(content) and not self._is_old(path, self._about_now() - REFRESH_S):
                 return
@@ -69,7 +70,7 @@ class FsspecBlobs:
                 stored: bytes = self._files.cat_file(self._path(require_digest(digest)))
             except (SettingError, FileNotFoundError):
                 raise BlobMissing(digest, self.where) from None
-        return unpacked(digest, stored, self.where)
+        return unpack(digest, stored, self.where)
 
     def digests(self) -> Iterator[str]:
         with self._reaching():

@@ -23,9 +23,10 @@ from pathlib import Path
 
 from holdfast.errors import BlobCorrupt, BlobMissing, SchemaTooNew, SettingError, StoreCorrupt, StoreUnusable
 from holdfast.storage import schema
-from holdfast.storage.blobs import Blobs, FileBlobs
+from holdfast.storage.blobs import Blobs
 from holdfast.storage.contract import Store
 from holdfast.storage.files import copies, disk
+from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.queues import FENCE_STEP
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.urls import is_there, open_store, sqlite_path

@@ -9,8 +9,8 @@ from typing import Self
 import msgspec
 
 from holdfast.core.run_state import FINAL
-from holdfast.storage.blobs import MemoryBlobs
 from holdfast.storage.contract import Holder, NewRun, Request, Row, Snapshot, View
+from holdfast.storage.memory.blobs import MemoryBlobs
 from holdfast.storage.upkeep import WHOLE
 
 

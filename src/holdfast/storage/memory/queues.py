@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.core.run_state import OFFERED
 from holdfast.errors import StoreUnusable
-from holdfast.storage import holder as holders
+from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.memory.data import Data, StoredRun
 from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted, Why
@@ -38,7 +38,7 @@ class MemoryQueues:
         use: Callable[[], AbstractContextManager[Data]],
         now: Callable[[], float],
         renew: Callable[[Data, Holder], None],
-        alive: holders.Alive,
+        alive: leases.Alive,
     ) -> None:
         self._use = use
         self._now = now
@@ -176,7 +176,7 @@ class MemoryQueues:
         return {
             engine
             for engine, (holder, expires_at) in data.holders.items()
-            if holders.is_held(holder, expires_at, now, self._alive)
+            if leases.is_held(holder, expires_at, now, self._alive)
         }
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import CodecError, RunHeld, RunNotFound, StoreUnusable
-from holdfast.storage import failpoints, process, verdicts
-from holdfast.storage import holder as holders
+from holdfast.storage import failpoints, leases, process, verdicts
 from holdfast.storage.blobs import Blobs
 from holdfast.storage.contract import (
     Append,
@@ -49,7 +48,7 @@ class MemoryStore:
         name: str | None = None,
         *,
         clock: Callable[[], float] = time.time,
-        alive: holders.Alive = holders.alive,
+        alive: leases.Alive = leases.alive,
         blobs: Blobs | None = None,
     ) -> None:
         self.url = f"memory://{name or ''}"
@@ -172,7 +171,7 @@ class MemoryStore:
             state_version=view.state_version, created_at=new.created_at, updated_at=last.at, input_digest=new.input_digest,
             labels=dict(new.labels), parent=new.parent, queue=new.queue, priority=new.priority, active=tuple(view.active),
             error=view.error, rewinds=tuple(view.rewinds), due_at=view.due_at, fence=run.head.fence, holder=holder,
-            held=holders.is_held(holder, expires_at, self.now(), self._alive),
+            held=leases.is_held(holder, expires_at, self.now(), self._alive),
         )  # fmt: skip
 
     def _run(self, run_id: str) -> StoredRun:
@@ -191,7 +190,7 @@ class MemoryStore:
             if (
                 old is not None
                 and old.id != holder.id
-                and holders.is_held(old, expires_at, self.now(), self._alive)
+                and leases.is_held(old, expires_at, self.now(), self._alive)
             ):
                 raise RunHeld(run_id, old.describe())
             self._renew(data, holder)
@@ -221,7 +220,7 @@ class MemoryStore:
             failpoints.reach("renew.committed")
 
     def _drop_old_holders(self, data: Data) -> None:
-        since = self.now() - holders.KEPT_S
+        since = self.now() - leases.KEPT_S
         old = [engine for engine, (_, expires_at) in data.holders.items() if expires_at < since]
         holding = _holding(data) if old else set()
         for engine in old:

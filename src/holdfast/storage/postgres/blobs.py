@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from hashlib import sha256
 
 from holdfast.errors import BlobMissing
-from holdfast.storage.blobs import packed, require_digest, require_run_id, unpacked
+from holdfast.storage.blobs import pack, require_digest, require_run_id, unpack
 from holdfast.storage.postgres.arrays import Bytes
 from holdfast.storage.postgres.database import PostgresDatabase
 
@@ -23,7 +23,7 @@ class PostgresBlobs:
         self._database = database
 
     def put(self, digest: str, body: bytes) -> None:
-        content = packed(body)
+        content = pack(body)
         # Most blobs that are put again are large and unchanged: their digest is sent first.
         if not self._database.change("keep_blob", require_digest(digest), sha256(content).digest()):
             self._database.change("put_blob", digest, content)
@@ -32,7 +32,7 @@ class PostgresBlobs:
         found = self._database.read("get_blob", digest)
         if not found:
             raise BlobMissing(digest, self.where)
-        return unpacked(digest, found[0][0], self.where)
+        return unpack(digest, found[0][0], self.where)
 
     def digests(self) -> Iterator[str]:
         last = ""

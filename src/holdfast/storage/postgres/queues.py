@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from holdfast.storage import holder as holders
+from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.offers import Fates, Offer, choose, full, listed, room
 from holdfast.storage.postgres.arrays import Ints, Texts
@@ -38,7 +38,7 @@ class PostgresQueues:
         database: PostgresDatabase,
         given_now: Callable[[], float | None],
         renew: Callable[[Transaction, Holder], None],
-        alive: holders.Alive,
+        alive: leases.Alive,
     ) -> None:
         self._database = database
         self._given_now = given_now

@@ -16,10 +16,8 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.errors import RunHeld, RunNotFound, StoreError
-from holdfast.storage import holder as holders
-from holdfast.storage import schema
+from holdfast.storage import leases, schema
 from holdfast.storage.blobs import Blobs
-from holdfast.storage.columns import generation_of, holder_of, run_row
 from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
 from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.postgres import append as postgres_append
@@ -32,6 +30,7 @@ from holdfast.storage.postgres.queues import PostgresQueues
 from holdfast.storage.postgres.server_time import DatabaseTime
 from holdfast.storage.postgres.upkeep import PostgresUpkeep
 from holdfast.storage.queues import Queues
+from holdfast.storage.sql_rows import generation_of, holder_of, run_row
 from holdfast.storage.upkeep import Upkeep
 
 _LAST_SEQ = 2**62
@@ -54,7 +53,7 @@ class PostgresStore:
         unsafe: bool | None = None,
         clock: Callable[[], float] | None = None,
         local: Callable[[], float] = time.monotonic,
-        alive: holders.Alive = holders.alive_elsewhere,
+        alive: leases.Alive = leases.alive_elsewhere,
         busy_timeout_s: float = 5.0,
         blobs: Blobs | None = None,
     ) -> None:
@@ -167,7 +166,7 @@ class PostgresStore:
         for cells in self._database.read("runs", *conditions):
             holder, now = holder_of(cells[21:]), cells[19]
             if holder is not None and holder.id not in known:
-                known[holder.id] = holders.is_held(
+                known[holder.id] = leases.is_held(
                     holder, cells[20], now if given is None else given, self._alive
                 )
             listed.append(run_row(cells, holder, holder is not None and known[holder.id]))
@@ -193,7 +192,7 @@ class PostgresStore:
             expires_at, old = next(
                 ((cells[0], holder_of(cells[1:])) for cells in both if cells[1] == old_id), (0.0, None)
             )
-            if old is not None and holders.is_held(old, expires_at, now, self._alive):
+            if old is not None and leases.is_held(old, expires_at, now, self._alive):
                 raise RunHeld(run_id, old.describe())
         self._renew(transaction, holder)
         transaction.do("take_lease", run, holder.id, fence + 1)
@@ -203,7 +202,7 @@ class PostgresStore:
 
     def renew(self, holder: Holder) -> None:
         now = self._time.now() if self._clock is None else float(self._clock())
-        forgets = self._forgot_at is None or now >= self._forgot_at + holders.FORGETS_S
+        forgets = self._forgot_at is None or now >= self._forgot_at + leases.FORGETS_S
 
         def write(session: Session) -> None:
             if holder.ttl_s > 0 and not forgets:
@@ -217,7 +216,7 @@ class PostgresStore:
                     transaction.do("release_all", holder.id)
                     transaction.do("drop_holder", holder.id)
                     transaction.do("notify")
-                transaction.do("drop_old_holders", self._given_now(), holders.KEPT_S)
+                transaction.do("drop_old_holders", self._given_now(), leases.KEPT_S)
 
         self._database.write("renew", write)
         if forgets:

@@ -24,8 +24,7 @@ from urllib.parse import unquote
 from msgspec.structs import astuple
 
 from holdfast.errors import RunHeld, RunNotFound, SettingError, StoreError
-from holdfast.storage import failpoints, schema
-from holdfast.storage import holder as holders
+from holdfast.storage import failpoints, leases, schema
 from holdfast.storage.files import disk
 from holdfast.storage.files.copies import NOT_COPIED, name_file, refuse_taken, told
 from holdfast.storage.leases import Holder
@@ -47,7 +46,7 @@ class PostgresUpkeep:
         self,
         database: PostgresDatabase,
         now: Callable[[], float | None],
-        alive: holders.Alive = holders.alive_elsewhere,
+        alive: leases.Alive = leases.alive_elsewhere,
     ) -> None:
         self._database = database
         self._now = now
@@ -126,7 +125,7 @@ class PostgresUpkeep:
         if found:
             expires_at, *cells = found[0]
             holder = Holder(**dict(zip(Holder.__struct_fields__, cells, strict=True)))
-            if holders.is_held(holder, expires_at, now, self._alive):
+            if leases.is_held(holder, expires_at, now, self._alive):
                 raise RunHeld(run_id, holder.describe())
 
     def sweep(self, limit: int = PIECE) -> int:

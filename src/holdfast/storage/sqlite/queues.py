@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from holdfast.storage import holder as holders
-from holdfast.storage.columns import holder_cells
+from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.offers import Cells, Fates, Offer, choose, full, listed, room
 from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted
+from holdfast.storage.sql_rows import holder_cells
 from holdfast.storage.sqlite.database import SqliteDatabase
 
 _Rows: TypeAlias = Callable[..., list[Cells]]
@@ -34,7 +34,7 @@ class SqliteQueues:
     """The queues of one store. `timer` only has to run evenly."""
 
     def __init__(
-        self, database: SqliteDatabase, alive: holders.Alive, *, timer: Callable[[], float] = time.monotonic
+        self, database: SqliteDatabase, alive: leases.Alive, *, timer: Callable[[], float] = time.monotonic
     ) -> None:
         self._database = database
         self._log = database.path + "-wal"

@@ -15,14 +15,14 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.errors import RunHeld, RunNotFound, StorePoisoned
-from holdfast.storage import holder as holders
-from holdfast.storage import schema
-from holdfast.storage.blobs import Blobs, FileBlobs
-from holdfast.storage.columns import generation_of, holder_cells, holder_of, run_row
+from holdfast.storage import leases, schema
+from holdfast.storage.blobs import Blobs
 from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
 from holdfast.storage.files import disk
+from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.queues import Queues
+from holdfast.storage.sql_rows import generation_of, holder_cells, holder_of, run_row
 from holdfast.storage.sqlite.append import Appends
 from holdfast.storage.sqlite.database import Cells, SqliteDatabase
 from holdfast.storage.sqlite.queues import SqliteQueues
@@ -46,7 +46,7 @@ class SqliteStore:
         path: str | os.PathLike[str],
         *,
         clock: Callable[[], float] = time.time,
-        alive: holders.Alive = holders.alive,
+        alive: leases.Alive = leases.alive,
         busy_timeout_s: float = 5.0,
         vfs: str | None = None,
         blobs: Blobs | None = None,
@@ -165,7 +165,7 @@ class SqliteStore:
         for cells in self._database.select("\n".join(_SQL[part] for part in ("runs", *parts)), tuple(values)):
             holder = holder_of(cells[20:])
             if holder is not None and holder.id not in known:
-                known[holder.id] = holders.is_held(holder, cells[19], now, self._alive)
+                known[holder.id] = leases.is_held(holder, cells[19], now, self._alive)
             listed.append(run_row(cells, holder, holder is not None and known[holder.id]))
         return listed
 
@@ -178,7 +178,7 @@ class SqliteStore:
         found: Cells = self._database.find("lease", run_id)
         run, seq, fence, old_key, expires_at = found[:5]
         old, now = holder_of(found[5:]), self.now()
-        if old is not None and old.id != holder.id and holders.is_held(old, expires_at, now, self._alive):
+        if old is not None and old.id != holder.id and leases.is_held(old, expires_at, now, self._alive):
             raise RunHeld(run_id, old.describe())
         key = self._database.do("renew_holder", *holder_cells(holder, now + holder.ttl_s)).get
         self._database.do("take_lease", run, key, fence + 1)
@@ -188,7 +188,7 @@ class SqliteStore:
 
     def renew(self, holder: Holder) -> None:
         now = self.now()
-        forgets = not self._forgot_at <= now < self._forgot_at + holders.FORGETS_S
+        forgets = not self._forgot_at <= now < self._forgot_at + leases.FORGETS_S
         alive = holder_cells(holder, now + holder.ttl_s)
         if holder.ttl_s > 0 and not forgets:
             self._database.commit_alone("renew", "renew_alone", *alive, self._database.known_version)
@@ -200,7 +200,7 @@ class SqliteStore:
             else:
                 self._database.do("release_all", holder.id)
                 self._database.do("drop_holder", holder.id)
-            self._database.do("drop_old_holders", now - holders.KEPT_S)
+            self._database.do("drop_old_holders", now - leases.KEPT_S)
 
         self._database.commit("renew", write)
         if forgets:

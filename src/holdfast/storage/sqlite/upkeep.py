@@ -21,8 +21,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from holdfast.errors import RunHeld
-from holdfast.storage import failpoints, schema
-from holdfast.storage import holder as holders
+from holdfast.storage import failpoints, leases, schema
 from holdfast.storage.files import disk
 from holdfast.storage.files.copies import NOT_COPIED, name_file, refuse_taken, told
 from holdfast.storage.leases import Holder
@@ -39,7 +38,7 @@ _encode = msgspec.json.Encoder().encode
 class SqliteUpkeep:
     """The upkeep of one store."""
 
-    def __init__(self, database: SqliteDatabase, alive: holders.Alive = holders.alive) -> None:
+    def __init__(self, database: SqliteDatabase, alive: leases.Alive = leases.alive) -> None:
         self._database = database
         self._path = database.path
         self._alive = alive
@@ -95,7 +94,7 @@ class SqliteUpkeep:
             run, end, _, _, expires_at, *cells = self._database.find("lease", run_id)
             if cells[0] is not None:
                 holder = Holder(**dict(zip(Holder.__struct_fields__, cells, strict=True)))
-                if holders.is_held(holder, expires_at, self._database.now(), self._alive):
+                if leases.is_held(holder, expires_at, self._database.now(), self._alive):
                     raise RunHeld(run_id, holder.describe())
             child = self._database.do("child_of", run_id).get
             asked = self._database.do("asked_of", run).get
