@@ -16,7 +16,7 @@ from postgres_server import drop_schema, execute, schema_for, shared_url
 
 ME = Holder(id="me", ttl_s=600.0)
 ONE = Wanted(flows=("flow",))
-LIFTED = (SchemaTooNew, "was lifted to schema version 99", "knows versions up to", "newer version")
+LIFTED = (SchemaTooNew, "was migrated to schema version 99", "knows versions up to", "newer version")
 
 
 class Sqlite:

@@ -95,7 +95,7 @@ def test_a_lone_append_that_waits_too_long_for_its_run_says_so_and_the_connectio
     before = backend(store)
     with psycopg.connect(shared_url()) as connection:
         connection.execute(f'select from "{name}".runs for update')
-        with raises(StoreBusy, "held a run for too long"):
+        with raises(StoreBusy, "kept a run locked for too long"):
             store.append([log.next()])
     assert store.append([log.next()]) == [None]
     assert backend(store) == before
@@ -107,7 +107,7 @@ def test_a_server_that_goes_while_a_lone_append_waits_leaves_its_outcome_unknown
     said = []
 
     def write():
-        with raises(StoreBusy, "has to be looked up"):
+        with raises(StoreBusy, "is unknown"):
             store.append([log.next()])
         said.append("unknown")
 
@@ -172,7 +172,7 @@ def test_a_renewal_alone_waits_for_its_row_no_longer_than_it_may(postgres, name)
     store.renew(ME)
     with psycopg.connect(shared_url()) as connection:
         connection.execute(f'select from "{name}".holders for update')
-        with raises(StoreBusy, "held a run for too long"):
+        with raises(StoreBusy, "kept a run locked for too long"):
             store.renew(ME)
     store.renew(ME)
 

@@ -314,7 +314,7 @@ def test_tables_that_went_away_are_named(server, name, open_store):
     store = open_store()
     server.execute(f"drop schema {name} cascade")
     for use in (lambda: store.renew(ME), lambda: store.runs(Query())):
-        with raises(StoreUnusable, "tables are not as"):
+        with raises(StoreUnusable, "tables have changed"):
             use()
 
 
@@ -375,7 +375,7 @@ def test_a_connection_that_dies_before_an_append_is_sent_leaves_nothing(server, 
             if place == "append.written":
                 kill_backends(server)
 
-        with hooked(kill), raises(StoreBusy, "looked up"):
+        with hooked(kill), raises(StoreBusy, "is unknown"):
             store.append([append])
         assert not store.appended("r1", 2, append.rows[0].salt)
     write(store, log)

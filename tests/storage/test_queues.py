@@ -454,7 +454,7 @@ def test_a_store_that_was_restored_under_a_process_is_refused_when_it_connects_a
         shared_url(),
         f"select pg_terminate_backend({store._database._writer.connection.info.backend_pid}, 60000)",  # and wait until it is gone
     )
-    with raises(StoreUnusable, "restored from a backup", "Start again"):
+    with raises(StoreUnusable, "restored from a backup", "Restart this process"):
         recorded(store, "r2")
     recorded(restored, "r2")
     assert postgres().generation == restored._database.generation

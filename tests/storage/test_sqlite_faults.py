@@ -209,7 +209,7 @@ def test_a_whole_run_that_is_adopted_is_trimmed_by_nothing(store):
 
 def test_a_backup_to_a_place_that_cannot_be_is_refused_and_blames_the_place(store, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreUnusable, match="The store itself is well"):
+    with pytest.raises(StoreUnusable, match="The store itself is intact"):
         store.upkeep.backup(str(tmp_path / "file" / "copy.db"))
 
 

@@ -153,7 +153,8 @@ def checked_id(run_id: str) -> str:
     """A run id that is safe in files, URLs and shells."""
     if not isinstance(run_id, str) or not RUN_ID.fullmatch(run_id):
         raise SettingError(
-            f"{run_id!r} is no run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter or digit"
+            f"{run_id!r} is not a run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter "
+            "or digit"
         )
     return run_id
 

@@ -110,7 +110,7 @@ def unpack(digest: str, stored: bytes, where: str) -> bytes:
 def require_digest(digest: str) -> str:
     """A name that a blob can have, and that leads nowhere else."""
     if not DIGEST.fullmatch(digest):
-        raise SettingError(f"{digest!r} names no blob: give the sha256 of its content, in hex")
+        raise SettingError(f"{digest!r} is not the name of a blob: give the sha256 of its content, in hex")
     return digest
 
 
@@ -118,5 +118,6 @@ def require_run_id(run_id: str) -> None:
     """An id that a run can have, and that leads nowhere else."""
     if not RUN_ID.fullmatch(run_id):
         raise SettingError(
-            f"{run_id!r} is no run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter or digit"
+            f"{run_id!r} is not a run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter "
+            "or digit"
         )

@@ -177,7 +177,7 @@ class Checking:
             header = f"{run_id}\n{seq}\n{at!r}\n{kind}\n{node or ''}\n{iteration}\n{execution}\n{attempt}\n"
             previous = sha256(previous + header.encode() + sha256(salt + body).digest()).digest()
             if previous != digest:
-                say("I12", f"{kind} is not what was written, or what stands before it is not", seq)
+                say("I12", f"{kind} is not what was written, or an event before it is not", seq)
                 previous = digest
             told = self._opened(body, seq, say) if body else {}
             try:

@@ -210,7 +210,7 @@ class StoreConformance(LeaseConformance):
     def test_an_append_to_a_run_nobody_holds_is_refused(self) -> None:
         log = Log("r1")
         self.write(log)
-        self.refused(log.next(), FenceLost, "nobody holds it")
+        self.refused(log.next(), FenceLost, "no engine holds it")
         self.refused(log.next(holder=self.holder.id), FenceLost)
 
     def test_an_engine_the_store_does_not_know_cannot_create_for_itself(self) -> None:

@@ -170,14 +170,14 @@ class LeaseConformance:
         self.started("r2")
         self.store.renew(msgspec.structs.replace(self.holder, ttl_s=0.0))
         assert [(run.held, run.holder) for run in self.store.runs(Query())] == [(False, None)] * 2
-        self.refused(log.next(), FenceLost, "nobody holds it")
+        self.refused(log.next(), FenceLost, "no engine holds it")
         assert self.store.claim("r1", self.rival).fence == 2
 
     def test_a_released_run_can_be_claimed_and_its_old_holder_cannot_write(self) -> None:
         log = self.started()
         self.store.release("r1", self.holder.id, 1)
         assert not self.store.run("r1").held
-        self.refused(log.next(), FenceLost, "nobody holds it")
+        self.refused(log.next(), FenceLost, "no engine holds it")
         assert self.store.claim("r1", self.rival).fence == 2
 
     def test_a_release_of_another_lease_does_nothing(self) -> None:

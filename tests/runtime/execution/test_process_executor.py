@@ -252,9 +252,9 @@ def test_an_engine_that_is_killed_leaves_no_process_behind(pipe: str, url: str, 
 @pytest.mark.parametrize(
     ("fn", "options", "told"),
     [
-        (nodes.segfault, {}, "the process of node 'only' was ended by signal SIGSEGV"),
-        (nodes.leave, {}, "the process of node 'only' left with exit code 3"),
-        (nodes.fork_and_leave, {}, "the process of node 'only' left with exit code 3"),
+        (nodes.segfault, {}, "the process of node 'only' was killed by signal SIGSEGV"),
+        (nodes.leave, {}, "the process of node 'only' exited with code 3"),
+        (nodes.fork_and_leave, {}, "the process of node 'only' exited with code 3"),
         (nodes.eat, {"memory_limit": 200 * 2**20}, "came to its memory limit of 209,715,200 bytes"),
     ],
 )
@@ -407,7 +407,7 @@ async def streams(state: Work) -> Any:
         (closed_over(1), {}, "define it at the top of a module"),
         (Bound().method, {}, "cannot find its function"),
         (streams, {}, "ctx.emit"),
-        (nodes.pid, {"memory_limit": 0}, "memory_limit=0 is no amount of memory"),
+        (nodes.pid, {"memory_limit": 0}, "memory_limit=0 is not an amount of memory"),
         (nodes.pid, {"memory_limit": 10, "executor": "thread"}, "add executor='process'"),
         (nodes.pid, {"executor": "the moon"}, "executor='the moon' cannot name an executor"),
     ],

@@ -561,7 +561,7 @@ def test_a_run_that_was_carried_on_after_it_was_chosen_stays(place: Place) -> No
     (choice,) = retention.choose(place.store, [Policy(older_than=1.0, status=("failed",))])
     place.resume("r")
     done = retention.delete(place.store, choice)
-    assert (done.goes, done.why) == (False, "it was carried on meanwhile")
+    assert (done.goes, done.why) == (False, "it was resumed meanwhile")
     assert place.well()
 
 
@@ -638,7 +638,7 @@ def test_only_old_blobs_go_that_nothing_refers_to(on_disk: Place) -> None:
     age(on_disk, unwanted[0], 600.0)
     swept = retention.sweep(on_disk.store)
     assert swept.blobs == 2
-    assert swept.kept == ("1 blob that nothing refers to: younger than 1h",)
+    assert swept.kept == ("1 unreferenced blob: younger than 1h",)
     assert set(on_disk.store.blobs.digests()) == {*kept, unwanted[0]}
     assert on_disk.well("kept")
 

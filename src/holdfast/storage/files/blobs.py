@@ -260,8 +260,9 @@ class FileBlobs:
         except OSError as fault:
             if fault.errno not in NO_SPACE:
                 self._poison = (
-                    f"{self.folder}: writing to disk failed ({fault.strerror}). Whether the last step was kept is unknown, "
-                    "so this process writes nothing more. Check the disk, start again and resume."
+                    f"{self.folder}: writing to disk failed ({fault.strerror}). Whether the last step was saved "
+                    "is unknown, so this process writes nothing more. Check the disk, restart the process and "
+                    "resume."
                 )
                 raise StorePoisoned(self._poison) from fault
             raise
@@ -275,15 +276,15 @@ class FileBlobs:
         except OSError as fault:
             if fault.errno in NO_SPACE:
                 raise StoreFull(
-                    f"no space left for {self.folder}. Nothing of this step was written, what was acknowledged is kept; "
-                    "free some space and resume."
+                    f"no space left for {self.folder}. This step was not written; everything acknowledged before "
+                    "it is kept. Free some space and resume."
                 ) from fault
             raise self._unusable(fault) from fault
 
     def _unusable(self, fault: OSError) -> StoreUnusable:
         return StoreUnusable(
-            f"{self.folder} cannot be used for blobs: {fault.strerror or fault}. Check the permissions of the folder "
-            "and of what is in it, or choose another place with the setting `blobs`."
+            f"{self.folder} cannot be used for blobs: {fault.strerror or fault}. Check the permissions of the "
+            "folder and its content, or choose another place with the setting `blobs`."
         )
 
 

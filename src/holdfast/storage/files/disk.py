@@ -49,8 +49,8 @@ def prepare(path: str | os.PathLike[str]) -> str:
         _refuse_emptied(real)
     except OSError as fault:
         raise StoreUnusable(
-            f"no store can be kept at {real}: {fault.strerror or fault}. "
-            "Choose a path that this user may write to."
+            f"a store cannot be created at {real}: {fault.strerror or fault}. Choose a path that this user may "
+            "write to."
         ) from fault
     return str(real)
 
@@ -146,6 +146,6 @@ def _refuse_emptied(path: Path) -> None:
         return
     if log_bytes and path.stat().st_size == 0:
         raise StoreCorrupt(
-            f"{path} was cut to nothing while its log ({path}-wal) still holds data. "
-            "Put the database file back from a copy, or move both files away to begin anew."
+            f"{path} is empty, but its write-ahead log ({path}-wal) still holds data. Restore the database file "
+            "from a copy, or move both files away to start a new store."
         )

@@ -170,13 +170,13 @@ def _reaching(where: str) -> Iterator[None]:
         raise
     except PermissionError as fault:
         raise StoreUnusable(
-            f"{where} refuses access ({_short(fault)}). Check what this process may do there."
+            f"{where} denies access ({_short(fault)}). Check the permissions of this process there."
         ) from fault
     except Exception as fault:
         if isinstance(fault, OSError) and fault.errno in NO_SPACE:
             raise StoreFull(f"no space left at {where}. Free some space and resume.") from fault
         raise StoreBusy(
-            f"{where} cannot be reached ({_short(fault)}). Nothing of this step was written; try again."
+            f"{where} cannot be reached ({_short(fault)}). This step was not written; try again."
         ) from fault
 
 
@@ -223,7 +223,7 @@ def _opened(url: str, where: str) -> tuple[Any, str]:
         scheme = urlsplit(url).scheme
         known = did_you_mean(scheme, fsspec.available_protocols())
         raise SettingError(
-            f"no blobs can be kept at {where}: fsspec knows no scheme {scheme!r}{known}"
+            f"blobs cannot be kept at {where}: fsspec does not know the scheme {scheme!r}{known}"
         ) from None
     return files, root
 

@@ -295,8 +295,8 @@ class MemoryStore:
             raise StoreUnusable(f"the store {self.url} was closed. Open it again.")
         if self._forks != process.count:
             raise StoreUnusable(
-                f"the store {self.url} was opened before this process was forked, and nothing it writes here "
-                "would be seen there. Use a SQLite file to share runs between processes."
+                f"the store {self.url} was opened before this process was forked, and the parent would not see "
+                "what this process writes. Use a SQLite file to share runs between processes."
             )
 
 

@@ -60,8 +60,8 @@ def append(
         verdict = CodecError(f"cannot be stored: {said(fault)}", path=f"run {batch[0].run_id!r}")
     except Disagree as fault:
         verdict = StoreCorrupt(
-            f"{database.address.url}: run {batch[0].run_id!r} and its log disagree ({said(fault)}). "
-            "`holdfast verify` tells where; nothing was written to it."
+            f"{database.address.url}: run {batch[0].run_id!r} and its log disagree ({said(fault)}). Nothing was "
+            "written; `holdfast verify` shows where they differ."
         )
     if len(batch) == 1:
         return [verdict]

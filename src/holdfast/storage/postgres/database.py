@@ -252,8 +252,9 @@ class PostgresDatabase:
             )
         except psycopg.ProgrammingError:
             refusal: StoreError | SettingError = SettingError(
-                f"an option of the store URL {self.address.url} is unknown to PostgreSQL, or has a value that makes no "
-                f"sense{self.address.slip or '.'} See the parameter key words of libpq; schema and unsafe are our own."
+                f"an option of the store URL {self.address.url} is unknown to PostgreSQL, or has an invalid "
+                f"value{self.address.slip or '.'} See the parameter key words of libpq; `schema` and `unsafe` are "
+                "options of Holdfast."
             )
         except psycopg.OperationalError as fault:
             refusal = _unreachable(self.address.url, said(fault))
@@ -290,8 +291,8 @@ class PostgresDatabase:
         found = connection.execute(self.sql["generation"]).fetchall()
         if found != [(self.generation,)]:
             raise StoreUnusable(
-                f"{self.address.url} was restored from a backup since this process opened it, and what it knows of its runs may "
-                "not have happened. Start again."
+                f"{self.address.url} was restored from a backup since this process opened it, so this process may "
+                "know events that are no longer in the store. Restart this process."
             )
         self.require_known(connection.execute(self.sql["version"]).fetchall())
 
@@ -322,8 +323,8 @@ class PostgresDatabase:
                 return error(f"{self.address.url}: " + message.format(fault=said(fault)))
         if isinstance(fault, (psycopg.OperationalError, psycopg.InterfaceError)):
             return StoreBusy(
-                f"{self.address.url}: the server did not finish what it was asked ({said(fault)}). Whether it was kept has to "
-                "be looked up; try again."
+                f"{self.address.url}: the server did not finish a statement ({said(fault)}). Whether it was saved "
+                "is unknown; try again."
             )
         return StoreError(
             f"{self.address.url}: {type(fault).__name__}: {said(fault)}. This is a defect in Holdfast; please report it."
@@ -463,7 +464,8 @@ class Session:
             raise
         if committed.statusmessage != "COMMIT":
             raise StoreError(
-                f"{self._database.address.url}: a transaction was not committed. Please report it."
+                f"{self._database.address.url}: a transaction was not committed. This is a defect in Holdfast; "
+                "please report it."
             )
 
 
@@ -546,8 +548,8 @@ logging.getLogger("psycopg").addHandler(logging.NullHandler())
 def _fell_silent() -> StoreBusy:
     """Not one of the driver's, after which a query is asked again on another connection: nobody has time for that."""
     return StoreBusy(
-        f"nothing was heard of the PostgreSQL server for {SILENT_S:.0f} s, on a connection that is open. Whether it kept what it "
-        "was asked has to be looked up. Check what stands between here and the server (a pool, a proxy), or try again."
+        f"the PostgreSQL server has not answered for {SILENT_S:.0f} s on an open connection. Whether it saved the last statement "
+        "is unknown. Check what is between this process and the server (a pool, a proxy), or try again."
     )
 
 
@@ -598,30 +600,36 @@ _PASSING = re.compile("starting up|shutting down|recovery mode|too many clients|
 
 _REFUSALS: tuple[tuple[str, str], ...] = (
     ("authentication failed|no password supplied|role .* does not exist",
-     "the server does not take this user and password. Check both; a password may also come from PGPASSWORD or ~/.pgpass."),
+     ("the server does not accept this user and password. Check both; a password may also come from PGPASSWORD or "
+     "~/.pgpass.")),
     ("database .* does not exist",
-     "there is no such database on this server. Check its name, or have it made: createdb NAME"),
+     "there is no such database on this server. Check its name, or create it: createdb NAME"),
     ("pg_hba.conf",
-     "the server does not let this user in from this host (pg_hba.conf). Have an administrator allow it."),
+     "the server does not let this user connect from this host (pg_hba.conf). Ask an administrator to allow it."),
     ("permission denied for database",
      "this user may not connect to this database. Have its owner run: grant connect, create on database NAME to USER"),
-    ("not permitted to log in", "this role may not log in. Use another user, or have it altered to login."),
+    ("not permitted to log in", ("this role may not log in. Use another user, or have an administrator run: alter "
+                                "role NAME login")),
 )  # fmt: skip
 # By words, because a refused connection carries no code; of a server that speaks another language all are "cannot be reached".
 
 _FAULTS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str], ...] = (
     ((pg.InsufficientPrivilege,), StoreUnusable,
-     "this user lacks a permission ({fault}). The owner of the store's schema has to grant it, or to open the store once first."),
+     ("this user lacks a permission ({fault}). The owner of the store's schema must grant it, or open the store "
+     "once first.")),
     ((pg.UndefinedTable, pg.UndefinedFunction, pg.UndefinedColumn, pg.InvalidSchemaName), StoreUnusable,
-     "the store's tables are not as this Holdfast left them ({fault}): dropped, restored or lifted by a newer one. Start again."),
+     ("the store's tables have changed ({fault}): they were dropped, restored, or migrated by a newer Holdfast. "
+     "Restart this process.")),
     ((pg.ReadOnlySqlTransaction,), StoreReadOnly,
-     "the server takes no writes ({fault}): it is a replica, or was made read-only. Use the URL of the primary."),
+     "the server accepts no writes ({fault}): it is a replica, or was made read-only. Use the URL of the primary."),
     ((pg.DiskFull,), StoreFull,
-     "no space left on the server ({fault}). What was acknowledged is kept; free some space and resume."),
+     "no space left on the server ({fault}). Everything acknowledged is kept; free some space and resume."),
     ((pg.LockNotAvailable,), StoreBusy,
-     "another process held a run for too long ({fault}). Try again, or look into pg_stat_activity who it is."),
+     ("another process kept a run locked for too long ({fault}). Try again, or find that process in "
+     "pg_stat_activity.")),
     ((pg.DeadlockDetected, pg.SerializationFailure), StoreBusy,
-     "this transaction gave way to others time and again ({fault}). Nothing of it was kept; try again."),
+     ("this transaction was rolled back several times in favour of others ({fault}). Nothing of it was saved; try "
+     "again.")),
     ((pg.DataCorrupted, pg.IndexCorrupted), StoreCorrupt,
-     "the database is damaged ({fault}). Put a copy back."),
+     "the database is damaged ({fault}). Restore it from a backup."),
 )  # fmt: skip

@@ -274,9 +274,9 @@ def _command(
     found = shutil.which(program)
     if found is None:
         raise SettingError(
-            f"{where}: there is no {program} on this machine. Install the client programs of PostgreSQL, in the version "
-            "of the server or newer, or use them where they are: `pg_dump --format=custom --schema=…` makes a backup, "
-            "`pg_restore` puts one back."
+            f"{where}: there is no {program} on this machine. Install the client programs of PostgreSQL, in the "
+            "version of the server or newer, or run them on a machine that has them: `pg_dump --format=custom "
+            "--schema=…` makes a backup, `pg_restore` restores one."
         )
     plain, password = _apart(address.conninfo) if address is not None else ("", "")
     secret = {"PGPASSWORD": password} if password else {}
@@ -294,12 +294,15 @@ def _failure(program: str, address: Address | None, stderr: str, code: int) -> S
 
 def _way_out(program: str, said: str) -> str:
     if match := _NO_ROLE.search(said):
-        return f". The backup grants something to that role: make it first (create role {match[1]}), and restore again."
+        return (
+            f". The backup grants a permission to that role: create it first (create role {match[1]}), and "
+            "restore again."
+        )
     if "version mismatch" not in said and "unsupported version" not in said:
         return ""
     return (
-        f". Put the {program} of a PostgreSQL at least as new as the server and the backup first on PATH, or call it where the "
-        "server runs."
+        f". Put the {program} of a PostgreSQL at least as new as the server and the backup first on PATH, or run "
+        "it on the machine of the server."
     )
 
 

@@ -81,8 +81,8 @@ class Appends:
             raise _Unfit(
                 index,
                 StoreCorrupt(
-                    f"{self._database.path}: run {batch[index].run_id!r} and its log disagree ({fault}). "
-                    "`holdfast verify` tells where; nothing was written to it."
+                    f"{self._database.path}: run {batch[index].run_id!r} and its log disagree ({fault}). Nothing "
+                    "was written; `holdfast verify` shows where they differ."
                 ),
             ) from fault
         failpoints.reach("append.written")

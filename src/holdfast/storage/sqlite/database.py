@@ -232,8 +232,8 @@ class SqliteDatabase:
     def _require_same_file(self) -> None:
         if disk.identity(self.path) != self._file:
             raise StoreUnusable(
-                f"{self.path} was removed or replaced while it was in use; what is written now would be "
-                "lost. Put the file back and start this process again."
+                f"{self.path} was removed or replaced while it was in use; what is written now would be lost. Put "
+                "the file back and restart this process."
             )
 
     def _require_same_version(self) -> None:
@@ -262,7 +262,7 @@ class SqliteDatabase:
                 self.cursor.execute(_SQL["rollback"])
         except apsw.Error as fault:
             self.poison = (
-                f"{self.path}: a transaction could not be rolled back ({fault}). Start this process again."
+                f"{self.path}: a transaction could not be rolled back ({fault}). Restart this process."
             )
 
     # --- connections ---------------------------------------------------------------------------------
@@ -376,14 +376,14 @@ class SqliteDatabase:
         )
         if committing and isinstance(fault, apsw.IOError) and not full:
             self.poison = (
-                f"{self.path}: writing to disk failed ({fault}). Whether the last step was kept is unknown, so this "
-                "process writes nothing more. Check the disk, start again and resume."
+                f"{self.path}: writing to disk failed ({fault}). Whether the last step was saved is unknown, so "
+                "this process writes nothing more. Check the disk, restart the process and resume."
             )
             return StorePoisoned(self.poison)
         if full:
             return StoreFull(
-                f"no space left for {self.path}. Nothing of this step was written, what was acknowledged is kept; "
-                "free some space and resume."
+                f"no space left for {self.path}. This step was not written; everything acknowledged before it is "
+                "kept. Free some space and resume."
             )
         for kinds, error, message in _FAULTS:
             if isinstance(fault, kinds):
@@ -395,13 +395,14 @@ class SqliteDatabase:
 
 _FAULTS: tuple[tuple[tuple[type[apsw.Error], ...], type[StoreError], str], ...] = (
     ((apsw.BusyError, apsw.LockedError, apsw.ProtocolError), StoreBusy,
-     "{path} was locked by another process for over {wait:g} s. Try again, or look who uses it."),
+     "{path} was locked by another process for over {wait:g} s. Try again, or find the process that uses it."),
     ((apsw.NotADBError,), StoreCorrupt,
      "{path} is not a SQLite database. Choose another path for the store, or move that file away."),
     ((apsw.CorruptError, apsw.FormatError), StoreCorrupt,
-     "{path} is damaged ({fault}). Put a copy back, or rescue what can be read with SQLite's `.recover` into a new file."),
+     ("{path} is damaged ({fault}). Restore it from a backup, or recover what is readable into a new file with "
+     "SQLite's `.recover`.")),
     ((apsw.ReadOnlyError, apsw.PermissionsError, apsw.AuthError, apsw.CantOpenError), StoreUnusable,
      "{path} cannot be opened for writing ({fault}). Check the permissions of the file and its folder, or choose another path."),
     ((apsw.IOError,), StoreUnusable,
-     "{path} cannot be read or written ({fault}). Nothing of this step was kept; check the disk and try again."),
+     "{path} cannot be read or written ({fault}). This step was not saved; check the disk and try again."),
 )  # fmt: skip
