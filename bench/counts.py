@@ -82,7 +82,7 @@ def _writes(path: Path, nodes: int) -> tuple[int, int, int, int]:
     store = SqliteStore(
         path, clock=lambda: 0.0
     )  # with a real clock it would also read its version ten times a second
-    writer = store._writer
+    writer = store._database._writer
     # An automatic checkpoint restarts the log, and a long run then writes some pages again; only the writes of commits count.
     writer.wal_autocheckpoint(0)
 

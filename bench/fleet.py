@@ -34,7 +34,7 @@ from bench.stores import Place, StoreKind
 from bench.workloads import FLEET_NODES
 from holdfast.core import events
 from holdfast.storage.contract import Append, NewRun, Store, View
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.storage.queues import Wanted
 from holdfast.storage.rows import SALT_BYTES, seal
 

@@ -45,7 +45,7 @@ class Place:
             return open_store(self.url)
         store = SqliteStore(self.folder / "store.db")
         if not self.synced:
-            store._writer.pragma("synchronous", "off")
+            store._database._writer.pragma("synchronous", "off")
         return store
 
     def stored_bytes(self) -> int:

@@ -40,7 +40,7 @@ ROOMS: dict[str, frozenset[str]] = {
 
 PACKAGES: dict[str, tuple[str, ...]] = {
     "msgspec": ("",),
-    "apsw": ("storage/sqlite/store.py", "testing/checked.py"),
+    "apsw": ("storage/sqlite/database.py", "testing/checked.py"),
     "zstandard": ("storage/rows.py", "storage/blobs.py", "storage/files/archives.py", "testing/checked.py"),
     "typer": ("cli/",),
     "rich": ("cli/",),
@@ -99,6 +99,29 @@ ALWAYS_GOES_ON: dict[str, str] = {
     "testing/watching.py:_in_step": "each pass takes one call of a function that runs in a thread of its own",
 }
 """Loops that await and may not suspend, and why none of them holds the event loop for ever."""
+
+TWICE: dict[str, str] = {
+    # files
+    "append": "how SQLite and PostgreSQL write appends",
+    "blobs": "the contract of blobs, its implementations and its suite",
+    "clock": "the clock of the engine, and the one that tests set in its place",
+    "commands": "what `decide` wants done, and what a person types: each is the word of its field",
+    "database": "what every part of a SQL store borrows: connections and transactions, of SQLite and of PostgreSQL",
+    "executors": "the contract of executors and its suite",
+    "leases": "what a lease is, and the suite that stores pass about it",
+    "questions": "how runs ask and are answered, and the commands that list and answer questions",
+    "queues": "the contract of a store's queues, its implementations and its suite",
+    "receipts": "the documents, and the commands about them",
+    "store": "the implementations of `storage/contract`",
+    "upkeep": "the contract of a store's upkeep, its implementations and its suite",
+    "worker": "the worker, and the commands that start and watch workers",
+    # classes
+    "Report": "the state of the demo, which writes a report; and what `crash_everywhere` returns, a public name",
+    "ResumeRefused": "an event, whose name is stored in logs; and the error that a caller gets, a public name",
+    "RunCancelled": "an event, whose name is stored in logs; and the error that a caller gets, a public name",
+    "RunFailed": "an event, whose name is stored in logs; and the error that a caller gets, a public name",
+}
+"""File or public class -> why its name may occur in two folders. Any other name occurs in one, so that it says where to look."""
 
 FILE_LINES_MAX = 900
 FUNCTION_LINES_MAX = 70
@@ -344,6 +367,26 @@ def a_name_says_what_it_names(root: Path) -> Iterator[str]:
 
 
 @rule
+def a_name_has_one_place(root: Path) -> Iterator[str]:
+    """The name of a file or of a public class leads a reader to one folder, or has a reason in `TWICE`."""
+    for name, places in places_by_name(root).items():
+        if len({path.rpartition("/")[0] for path in places}) > 1 and name not in TWICE:
+            yield f"{name!r} is in {', '.join(places)}: rename all but one, or give the reason in TWICE"
+
+
+def places_by_name(root: Path) -> dict[str, list[str]]:
+    """Files and public classes by name, each with the files that it names or that define it."""
+    places: dict[str, list[str]] = {}
+    for module in modules(root).values():
+        file = module.path.rpartition("/")[2].removesuffix(".py")
+        classes = [node.name for node in nodes_of(module) if isinstance(node, ast.ClassDef)]
+        for name in {file, *classes}:
+            if not name.startswith("_"):
+                places.setdefault(name, []).append(module.path)
+    return places
+
+
+@rule
 def tasks_and_jobs_are_called_nodes_and_runs(root: Path) -> Iterator[str]:
     """Only names that others see count; what holds an `asyncio.Task` may be called one."""
     for module in modules(root).values():
@@ -534,6 +577,13 @@ def test_a_loop_that_is_excused_is_still_there() -> None:
     assert ALWAYS_GOES_ON.keys() - there == set()
 
 
+def test_a_name_that_may_occur_twice_does() -> None:
+    folders = {
+        name: {path.rpartition("/")[0] for path in places} for name, places in places_by_name(SOURCE).items()
+    }
+    assert {name for name in TWICE if len(folders.get(name, ())) < 2} == set()
+
+
 def test_our_source_is_what_is_read() -> None:
     assert {"holdfast.errors", "holdfast.core", "holdfast.storage.contract"} <= modules(SOURCE).keys()
 
@@ -574,7 +624,7 @@ BREACHES: dict[Rule, list[tuple[str, str, str]]] = {
         ("cli/show.py", "from time import monotonic\nmonotonic()", "time.monotonic"),
     ],
     each_package_has_its_place: [
-        ("runtime/run.py", "import apsw", "apsw is imported only in storage/sqlite/store.py"),
+        ("runtime/run.py", "import apsw", "apsw is imported only in storage/sqlite/database.py"),
         ("core/codec.py", "import zstandard", "zstandard is imported only in storage/rows.py"),
         ("runtime/run.py", "from rich.table import Table", "rich is imported only in cli/"),
         ("runtime/run.py", "import typer", "typer is imported only in cli/"),
@@ -768,6 +818,36 @@ def test_a_circle_of_imports_is_reported_with_its_way_round(tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "name"),
+    [
+        (("runtime/wire.py", ""), ("storage/postgres/wire.py", ""), "'wire'"),
+        (("storage/files/ear.py", ""), ("storage/postgres/ear.py", ""), "'ear'"),
+        (("runtime/news.py", "class Ear: ..."), ("storage/listener.py", "class Ear: ..."), "'Ear'"),
+        (("errors.py", "class Lost: ..."), ("core/a.py", "def f():\n    class Lost: ..."), "'Lost'"),
+    ],
+)
+def test_a_name_in_two_folders_needs_a_reason(
+    one: tuple[str, str], other: tuple[str, str], name: str, tmp_path: Path
+) -> None:
+    (breach,) = a_name_has_one_place(plant(tmp_path, dict([one, other])))
+    assert breach.startswith(f"{name} is in ")
+    assert one[0] in breach
+    assert other[0] in breach
+
+
+def test_a_name_in_one_folder_or_with_a_reason_needs_no_other(tmp_path: Path) -> None:
+    files = {
+        "storage/queues.py": "class _Line: ...",
+        "storage/sqlite/queues.py": "class _Line: ...",
+        "storage/__init__.py": "",
+        "upkeep/__init__.py": "",
+        "upkeep/doctor.py": "class Finding: ...",
+        "upkeep/recovery.py": "class Finding: ...",
+    }
+    assert list(a_name_has_one_place(plant(tmp_path, files))) == []
+
+
 def test_two_ways_to_the_same_module_are_no_circle(tmp_path: Path) -> None:
     files = {
         "core/a.py": "from . import b, c",
@@ -788,5 +868,5 @@ def test_an_optional_package_belongs_to_one_file(tmp_path: Path) -> None:
 
 
 def test_every_rule_has_a_tree_that_breaches_it() -> None:
-    shown = BREACHES.keys() | {modules_never_import_each_other_in_a_circle}
+    shown = BREACHES.keys() | {modules_never_import_each_other_in_a_circle, a_name_has_one_place}
     assert shown == set(RULES)

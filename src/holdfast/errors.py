@@ -118,7 +118,7 @@ class RunNotFound(HoldfastError):
         self.run_id = run_id
         super().__init__(
             f"no run {run_id!r}{f' in {where}' if where else ''}. "
-            + (hint or "`holdfast runs` lists the runs of a store; is it the right one?")
+            + (hint or "`holdfast runs` lists the runs of a store; check that this is the right one.")
         )
 
 
@@ -128,8 +128,8 @@ class RunExists(HoldfastError):
     def __init__(self, run_id: str, difference: str) -> None:
         self.run_id = run_id
         super().__init__(
-            f"run {run_id!r} exists already with another {difference}. "
-            "Choose another run id, or resume the run that is there."
+            f"run {run_id!r} exists already with another {difference}. Choose another run id, or resume the "
+            "existing run."
         )
 
 
@@ -149,7 +149,7 @@ class AnswerRefused(HoldfastError):
         self.run_id = run_id
         self.key = key
         self.reason = reason
-        super().__init__(f"the answer to {key!r} of run {run_id!r} was not taken: {reason}")
+        super().__init__(f"the answer to {key!r} of run {run_id!r} was not accepted: {reason}")
 
 
 class ContextError(HoldfastError):
@@ -185,8 +185,8 @@ class RunHeld(HoldfastError):
         self.run_id = run_id
         self.holder = holder
         super().__init__(
-            f"run {run_id!r} is being executed by {holder}. "
-            "Wait for it, or stop that process; a dead holder is taken over at once."
+            f"run {run_id!r} is being executed by {holder}. Wait for it, or stop that process; a run whose "
+            "process has died can be resumed at once."
         )
 
 
@@ -201,12 +201,18 @@ class ProcessEnded(HoldfastError):
         self.node = node
         self.code = code
         self.trace = trace
-        how = f"was ended by signal {_signal_name(-code)}" if code < 0 else f"left with exit code {code}"
+        how = f"was killed by signal {_signal_name(-code)}" if code < 0 else f"exited with code {code}"
         why = ""
         if code < 0 and memory_limit is not None:
-            why = f" It may have come to its memory limit of {memory_limit:,} bytes; raise memory_limit=…, or give it less."
+            why = (
+                f" It may have reached its memory limit of {memory_limit:,} bytes; raise memory_limit=…, or "
+                "give the node less data."
+            )
         elif code == -9:
-            why = " A machine that runs out of memory ends processes so; memory_limit=… says before that which node it was."
+            why = (
+                " A machine that runs out of memory kills processes this way; memory_limit=… shows which node "
+                "needs too much."
+            )
         super().__init__(f"the process of node {node!r} {how} in the middle of its work.{why}")
 
 
@@ -260,8 +266,8 @@ class BlobCorrupt(StoreCorrupt):
         self.digest = digest
         self.where = where
         super().__init__(
-            f"blob {digest} in {where} is damaged: what stands there is not what was written. "
-            "Put it back from a copy, or fork the run from before the event that refers to it."
+            f"blob {digest} in {where} is damaged: its content is not what was written. Put it back from a copy, "
+            "or fork the run from before the event that refers to it."
         )
 
 

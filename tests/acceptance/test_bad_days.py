@@ -21,7 +21,7 @@ from holdfast.core.events import Encoded
 from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreUnusable
 from holdfast.reading import verification
 from holdfast.storage.contract import Append, View
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.storage.rows import seal
 from holdfast.storage.sqlite.store import SqliteStore
 

@@ -23,7 +23,7 @@ from holdfast.reading import verification
 from holdfast.storage.contract import Query
 from holdfast.storage.failpoints import FAILPOINTS, OF_UPKEEP
 from holdfast.storage.files.restoring import back_up, restore
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import Log

@@ -67,7 +67,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def in_way(ended: Ended, place: Path) -> None:
     assert ended.code == Exit.STORE, ended
-    for part in ("'r' was not archived to", str(place), "The run is as it was", "another place"):
+    for part in ("'r' was not archived to", str(place), "The run is unchanged", "another place"):
         assert part in ended.err
     assert SqliteStore(".holdfast/runs.db").run("r").status == "completed"
 

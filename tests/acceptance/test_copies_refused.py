@@ -59,7 +59,7 @@ def test_a_backup_of_postgresql_to_a_place_that_cannot_be_blames_the_place(
     (tmp_path / "file").write_text("")
     with pytest.raises(
         StoreUnusable,
-        match=r"was not copied to .*/file/copy: (File exists|Not a directory).*The store itself is well",
+        match=r"was not copied to .*/file/copy: (File exists|Not a directory).*The store itself is intact",
     ):
         back_up(postgres, str(tmp_path / "file" / "copy"))
 
@@ -105,6 +105,6 @@ def test_a_place_without_hard_links_takes_a_backup_and_still_nothing_is_overwrit
     assert copy.run("r").seq == 1
     copy.close()
     (tmp_path / "other").write_text("other")
-    with pytest.raises(SettingError, match="has come to be meanwhile"):
+    with pytest.raises(SettingError, match="was created meanwhile"):
         copies.name_file(str(tmp_path / "other"), tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes().startswith(b"SQLite format 3")

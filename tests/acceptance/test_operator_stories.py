@@ -163,15 +163,15 @@ def test_an_event_that_cannot_be_read_is_named_with_its_run_and_the_way_out(
 DAMAGES = {
     "labels": (
         "update runs set labels = 'nope' where run_id = 'r'",
-        "run 'r': its row is not what was written",
+        "run 'r': its row in the store is damaged",
     ),
     "active": (
         "update runs set active = '{}' where run_id = 'r'",
-        "run 'r': its row is not what was written",
+        "run 'r': its row in the store is damaged",
     ),
     "rewinds": (
         "update runs set rewinds = '[[1]]' where run_id = 'r'",
-        "run 'r': its row is not what was written",
+        "run 'r': its row in the store is damaged",
     ),
     "version": (
         """update events set body = cast('{"v": "x"}' as blob) where seq = 3""",
@@ -282,7 +282,7 @@ def read_only(cli: Cli, tmp_path: Path) -> Iterator[str]:
 def test_doctor_tells_that_the_store_takes_no_writes(cli: Cli, read_only: str) -> None:
     ended = cli("doctor", "--store", read_only)
     assert ended.code == Exit.STUCK
-    assert "store: it takes no writes, because default_transaction_read_only is on" in ended.out
+    assert "store: it accepts no writes, because default_transaction_read_only is on" in ended.out
 
 
 def test_a_run_that_could_not_be_recorded_is_to_be_started_again_and_not_resumed(
@@ -292,7 +292,7 @@ def test_a_run_that_could_not_be_recorded_is_to_be_started_again_and_not_resumed
     ended = cli("start", "one.py", "--run-id", "s", "--store", read_only)
     assert ended.code == Exit.STORE
     assert "run 's' could not be recorded for" in ended.err
-    assert "the server takes no writes" in ended.err
+    assert "the server accepts no writes" in ended.err
     assert "Start it again when the store works: with this id it is the same run." in ended.err
     assert "resume" not in ended.err
 

@@ -14,7 +14,7 @@ import pytest
 from holdfast.errors import StoreError
 from holdfast.storage.contract import Query
 from holdfast.storage.files.restoring import back_up, restore
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.queues import FENCE_STEP
 from holdfast.testing.appends import Log

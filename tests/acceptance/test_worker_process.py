@@ -22,7 +22,7 @@ import pytest
 import holdfast as hf
 from holdfast.errors import StoreBusy
 from holdfast.reading import verification
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.storage.urls import open_store
 from postgres_server import drop_schema, schema_for, shared_url
 

@@ -24,7 +24,7 @@ from holdfast.cli.progress import Display, Stop, _Watch
 from holdfast.reading.views import EventView
 from holdfast.runtime.engine import Engine
 from holdfast.storage.contract import STATUSES
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "cli.md"

@@ -393,7 +393,11 @@ def test_an_answer_that_fits_no_form_is_told_what_each_of_them_is(one, words):
     ("answer", "schema", "problem"),
     [
         ([1], {"prefixItems": [{"type": "integer"}], "items": False}, None),
-        ([1, 2], {"prefixItems": [{"type": "integer"}], "items": False}, "answer[1]: nothing may stand here"),
+        (
+            [1, 2],
+            {"prefixItems": [{"type": "integer"}], "items": False},
+            "answer[1]: no value is allowed here",
+        ),
         ([1, "x"], {"items": True}, None),
         ({"a": 1}, {"additionalProperties": True}, None),
     ],
@@ -421,7 +425,7 @@ def test_nothing_may_stand_where_a_schema_says_so_and_anything_where_it_says_tha
     ],
 )
 def test_a_keyword_that_nobody_checks_is_found_wherever_it_stands(schema):
-    with pytest.raises(CodecError, match="'astonishing', which an answer is not checked for"):
+    with pytest.raises(CodecError, match="'astonishing', which Holdfast does not check"):
         _refuse_unknown_keywords(schema, "Form")
 
 
@@ -442,7 +446,7 @@ def test_one_of_several_forms_must_fit_and_any_of_them_may():
     assert misfit_of(1, {"oneOf": [WHOLE, TEXT]}) is None
     assert misfit_of(1, {"anyOf": [WHOLE, TEXT]}) is None
     assert misfit_of(1, {"anyOf": both}) is None
-    assert misfit_of(1, {"oneOf": both}) == "answer: 1 fits 2 of the forms it may have, and must fit one"
+    assert misfit_of(1, {"oneOf": both}) == "answer: 1 fits 2 of the alternatives, and must fit exactly one"
 
 
 def test_the_form_that_was_meant_is_the_one_that_the_answer_went_wrong_deepest_in():
@@ -484,7 +488,7 @@ def test_items_may_stand_there_twice_unless_the_schema_says_no():
     assert misfit_of([1, 1], {"uniqueItems": False}) is None
     assert misfit_of("aa", {"uniqueItems": True}) is None
     assert misfit_of([1, 1.0, True], {"uniqueItems": True}) is None
-    assert misfit_of([1, 2, 1], {"uniqueItems": True}) == "answer[2]: 1 stands there twice"
+    assert misfit_of([1, 2, 1], {"uniqueItems": True}) == "answer[2]: 1 is in the list twice"
 
 
 def test_a_field_too_many_is_found_behind_those_that_are_known():

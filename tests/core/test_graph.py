@@ -191,7 +191,7 @@ def test_an_approval_is_fixed_words_or_a_function_of_the_state():
 
 @pytest.mark.parametrize("idempotent", [None, 1, "yes"])
 def test_whether_a_node_may_run_twice_is_said_by_true_or_false(idempotent):
-    assert "say True or False" in problems(lambda graph: graph.node(name="a", idempotent=idempotent)(plain))
+    assert "use True or False" in problems(lambda graph: graph.node(name="a", idempotent=idempotent)(plain))
 
 
 def test_items_are_listed_by_a_function():
@@ -389,7 +389,7 @@ def test_what_yields_its_chunks_cannot_have_a_process():
 def test_a_function_that_was_typed_in_cannot_have_a_process(around, typed_in):
     exec("def at_a_prompt(state): return {}", around)
     if typed_in:
-        assert "was typed in" in in_a_process(around["at_a_prompt"])
+        assert "was defined interactively" in in_a_process(around["at_a_prompt"])
     else:
         assert added(around["at_a_prompt"], executor="process").options.executor == "process"
 

@@ -358,7 +358,7 @@ def test_an_agent_that_could_not_name_a_file_is_refused(agent):
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5, "1"])
 def test_a_limit_of_memory_is_a_number_of_bytes(limit):
     (problem,) = node_problems("a", NodeOptions(executor="process", memory_limit=limit), taken=False)
-    assert "is no amount of memory" in problem
+    assert "is not an amount of memory" in problem
 
 
 def test_a_limit_of_memory_needs_a_process():
@@ -445,7 +445,7 @@ def test_an_answer_that_nothing_takes_is_refused():
 @pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), float("inf"), "60", True])
 def test_a_time_that_nobody_could_answer_in_is_refused(timeout):
     assert the_question_problem(timeout=timeout) == (
-        f"question 'q': timeout={timeout!r} is no time to answer in; use seconds above 0"
+        f"question 'q': timeout={timeout!r} is not a time limit; use seconds above 0"
     )
 
 
@@ -457,9 +457,9 @@ def test_an_answer_for_nobody_must_be_one_of_the_options():
 
 def test_nobodys_answer_must_not_be_an_approval():
     assert the_question_problem(options=["ship", "wait"], on_timeout="ship") == (
-        "question 'q': on_timeout='ship' would go on without anybody's approval; use another option, or 'fail'"
+        "question 'q': on_timeout='ship' would continue without an approval; use another option, or 'fail'"
     )
-    assert "without anybody's approval" in the_question_problem(on_timeout="approve")
+    assert "without an approval" in the_question_problem(on_timeout="approve")
 
 
 def test_a_field_that_the_state_does_not_have_is_refused_with_the_one_that_was_meant():
@@ -515,7 +515,7 @@ def test_upgrades_that_lead_nowhere_are_refused(version, upgrades, part):
 
 def test_an_upgrade_that_cannot_be_called_is_refused():
     assert upgrade_problems(2, {1: "add_owner"}) == [
-        "upgrades[1] is no function; give one that takes the old values and returns the new ones"
+        "upgrades[1] is not a function; give one that takes the old values and returns the new ones"
     ]
 
 
@@ -535,7 +535,7 @@ def test_run_ids_begin_with_a_letter_or_a_digit_and_node_ids_may_begin_with_an_u
 )
 def test_the_upgrades_that_are_missing_are_named(version, given, span):
     assert upgrade_problems(version, dict.fromkeys(given, lift)) == [
-        f"a state of version {span.split()[0]} cannot be lifted to version {version}; add upgrades for {span}"
+        f"a state of version {span.split()[0]} cannot be upgraded to version {version}; add upgrades for {span}"
     ]
 
 

@@ -26,8 +26,8 @@ from holdfast.core import events
 from holdfast.core.events import KINDS
 from holdfast.reading import history, verification
 from holdfast.reading.views import run_view
-from holdfast.storage.blobs import MemoryBlobs
 from holdfast.storage.contract import Append, NewRun, Row, Snapshot, View
+from holdfast.storage.memory.blobs import MemoryBlobs
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import open_row, unpack
 from holdfast.storage.sqlite.store import SqliteStore

@@ -179,7 +179,7 @@ def _of_store(store: SqliteStore) -> list[str]:
 def _held(store: SqliteStore) -> tuple[bytes, str] | None:
     """Every page that SQLite reads, and every blob; None: it cannot read them all."""
     try:
-        pages = store._reader.serialize("main")
+        pages = store._database._reader.serialize("main")
     except apsw.Error:
         return None
     return hashlib.sha256(pages).digest(), digest(contents(Path(f"{store.path}.blobs")))
@@ -274,7 +274,7 @@ class Truth:
         return bool(_HOLDS[kind](self, later, *words))
 
     def one(self, sql: str, *values: Any) -> Any:
-        found = self._store._select(sql, values)
+        found = self._store._database.select(sql, values)
         return found[0][0] if found else None
 
     def run(self, run_id: str) -> Any:

@@ -42,7 +42,8 @@ from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.queues import Wanted
 from holdfast.storage.rows import pack
 from holdfast.storage.sqlite import batches
-from holdfast.storage.sqlite.store import APPLICATION_ID, SqliteStore
+from holdfast.storage.sqlite.database import APPLICATION_ID
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.clock import STARTS_AT, ManualClock
 from holdfast.upkeep import archive, retention
 
@@ -332,7 +333,7 @@ class Hands:
         with self.tell.verb("open", [["version", len(schema.migrations("sqlite"))]]):
             store = SqliteStore(self.path, clock=clock or (lambda: self.now))
         for name, value in self.pragmas.items():
-            store._writer.pragma(name, value)
+            store._database._writer.pragma(name, value)
         return ToldStore(store, self.tell)
 
     def use(self, call: Callable[[hf.Engine], Awaitable[Any]], *, receipts: bool = False) -> None:
@@ -557,7 +558,7 @@ def receipts(hands: Hands) -> None:
 def checkpoint(hands: Hands) -> None:
     """Fold the WAL into the database while the store is in use, and begin the WAL anew."""
     store = hands.open()
-    store._store._writer.wal_autocheckpoint(12)
+    store._store._database._writer.wal_autocheckpoint(12)
     for part in story("r1")[2:]:
         with suppress(HoldfastError):
             store.append([part])

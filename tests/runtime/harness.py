@@ -31,7 +31,7 @@ from holdfast.storage.contract import Store
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import open_row
 from holdfast.storage.urls import open_store
-from holdfast.testing.appends import Killed
+from holdfast.testing.appends import KilledAtFailpoint
 from holdfast.testing.builders import History, crashed_copy, outline
 from holdfast.testing.clock import ManualClock
 
@@ -150,7 +150,7 @@ class Stage:
             assert died is not None
             ctx._loop.call_soon_threadsafe(died.set)
             self._left.wait(PATIENCE_S)
-            raise Killed
+            raise KilledAtFailpoint
         return self._die()
 
     async def _die(self) -> None:

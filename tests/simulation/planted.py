@@ -24,8 +24,7 @@ from holdfast.runtime.calls.context import _AnyContext
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.renewal import Renewal
-from holdfast.storage import holder as holders
-from holdfast.storage import verdicts
+from holdfast.storage import leases, verdicts
 from holdfast.storage.memory import queues as memory_queues
 from holdfast.storage.memory import store as memory
 from holdfast.storage.memory.queues import MemoryQueues
@@ -138,7 +137,7 @@ def a_claim_does_not_raise_the_fence():
 
 @bug
 def a_lease_that_stands_is_taken():
-    with patched((holders, "is_held", lambda *args: False)):
+    with patched((leases, "is_held", lambda *args: False)):
         yield
 
 

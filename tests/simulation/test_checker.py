@@ -27,7 +27,7 @@ import holdfast as hf
 from holdfast import END, START, Graph, Retry, append
 from holdfast.core import run_state
 from holdfast.reading import history
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing import checked, checker

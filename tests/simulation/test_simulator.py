@@ -24,7 +24,7 @@ from holdfast.testing import simulate, simulator
 from holdfast.testing.event_loops import TRIED
 from holdfast.testing.simulator import report_of, schedule, simulate_random
 from holdfast.testing.simulator_faults import FaultyStore
-from holdfast.testing.simulator_loop import Killed, Loop, Luck, Stuck, World
+from holdfast.testing.simulator_loop import Luck, ProcessDied, SimulatedLoop, Stuck, World
 
 HERE = Path(__file__).parent
 SEEDS = range(200)
@@ -142,7 +142,7 @@ def test_no_verb_of_a_store_is_done_for_a_dead_process(part: str, contract: type
     assert verbs
     for name, verb in verbs.items() - {("close", Store.close)}:
         needed = [one for one in inspect.signature(verb).parameters.values() if one.default is one.empty]
-        with pytest.raises(Killed):
+        with pytest.raises(ProcessDied):
             getattr(getattr(store, part) if part else store, name)(*needed[1:])
 
 
@@ -196,7 +196,7 @@ def test_postgresql_gives_the_same_log_as_memory_byte_for_byte(seed: int, tmp_pa
 
 def test_nothing_of_a_killed_process_runs_on() -> None:
     world = World(random.Random(1))
-    loop, outside = Loop(world, "w"), Loop(world, "outside")
+    loop, outside = SimulatedLoop(world, "w"), SimulatedLoop(world, "outside")
     seen = []
 
     async def work() -> None:
@@ -223,7 +223,7 @@ def test_nothing_of_a_killed_process_runs_on() -> None:
 
 def test_what_unwinds_at_the_end_of_a_world_is_given_its_own_loop_and_no_real_one() -> None:
     world = World(random.Random(1))
-    loop = Loop(world, "w")
+    loop = SimulatedLoop(world, "w")
     asked = []
 
     async def work() -> None:
@@ -241,7 +241,7 @@ def test_what_unwinds_at_the_end_of_a_world_is_given_its_own_loop_and_no_real_on
 
 def test_a_paused_process_goes_on_later_as_if_nothing_had_been() -> None:
     world = World(random.Random(1))
-    loop = Loop(world, "w")
+    loop = SimulatedLoop(world, "w")
     began, ended = world.now, []
 
     async def work() -> None:
@@ -256,7 +256,7 @@ def test_a_paused_process_goes_on_later_as_if_nothing_had_been() -> None:
 
 def test_the_others_go_on_while_one_stands_still_inside_a_call() -> None:
     world = World(random.Random(1))
-    one, other = Loop(world, "one"), Loop(world, "other")
+    one, other = SimulatedLoop(world, "one"), SimulatedLoop(world, "other")
     order = []
 
     async def stalls() -> None:
@@ -275,13 +275,13 @@ def test_the_others_go_on_while_one_stands_still_inside_a_call() -> None:
 
 def test_who_dies_while_it_stands_still_does_not_come_back() -> None:
     world = World(random.Random(1))
-    one, other = Loop(world, "one"), Loop(world, "other")
+    one, other = SimulatedLoop(world, "one"), SimulatedLoop(world, "other")
     order = []
 
     def stalls() -> None:
         try:
             world.elsewhere(one, 3)
-        except Killed:
+        except ProcessDied:
             order.append("killed")
             raise
         order.append("is answered")
@@ -294,7 +294,7 @@ def test_who_dies_while_it_stands_still_does_not_come_back() -> None:
 
 def test_a_world_in_which_nothing_will_ever_happen_is_stuck() -> None:
     world = World(random.Random(1))
-    loop = Loop(world, "w")
+    loop = SimulatedLoop(world, "w")
     done = loop.spawn(_wait_for_ever())
     with pytest.raises(Stuck, match="ever happen"):
         world.go_on(done.done)
@@ -327,7 +327,7 @@ def test_a_schedule_that_hangs_is_reported_with_its_seed_and_its_stack(swallows:
 
 def test_a_world_that_goes_round_without_end_is_stuck() -> None:
     world = World(random.Random(1), turns_max=100)
-    loop = Loop(world, "w")
+    loop = SimulatedLoop(world, "w")
 
     def spin() -> None:
         loop.call_soon(spin)

@@ -20,10 +20,12 @@ from holdfast.reading.verification import verify
 from holdfast.runtime import engine as engine_module
 from holdfast.runtime import worker
 from holdfast.runtime.calls.process.executor import _Child
-from holdfast.storage.blobs import Blob, FileBlobs, MemoryBlobs
+from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Holder, Query, Request
+from holdfast.storage.files.blobs import FileBlobs
+from holdfast.storage.memory.blobs import MemoryBlobs
 from holdfast.storage.memory.store import MemoryStore
-from holdfast.storage.postgres import wire
+from holdfast.storage.postgres import database
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.queues import Wanted
 from holdfast.storage.sqlite.store import SqliteStore
@@ -149,7 +151,7 @@ def test_a_run_is_not_deleted_while_a_request_waits_that_was_acknowledged(store)
     log = Log("r1", holder=ME.id, fence=1)
     written(store, log, log.create(status="failed", release=True))
     assert store.post("r1", Request(id="x", verb="retry"))
-    with pytest.raises(ResumeRefused, match="somebody asked something of it \\(retry\\)"):
+    with pytest.raises(ResumeRefused, match="a request \\(retry\\) waits in its inbox"):
         store.upkeep.delete("r1", 1)
     assert [taken.why for taken in store.queues.take(ME, Wanted(flows=("flow",)))] == ["asked"]
     log.fence = store.run("r1").fence
@@ -289,7 +291,7 @@ def test_a_run_for_each_priority_costs_a_take_no_more_than_one_priority_for_all(
             count[0] += 1
             return False
 
-        for connection in (store._reader, store._writer):
+        for connection in (store._database._reader, store._database._writer):
             connection.set_progress_handler(counted, 20)
         (taken,) = store.queues.take(ME, Wanted(flows=("flow",)))
         got = store.run(taken.lease.run_id).priority
@@ -410,7 +412,7 @@ def test_a_server_that_is_silent_on_an_open_connection_is_given_up(tmp_path, mon
         written(store, log, log.create())
         written(store, log, log.next())
         store.renew(ME)
-        monkeypatch.setattr(wire, "SILENT_S", 0.3)
+        monkeypatch.setattr(database, "SILENT_S", 0.3)
         proxy.speaks.clear()
         append = log.next()
         verbs = {
@@ -419,7 +421,7 @@ def test_a_server_that_is_silent_on_an_open_connection_is_given_up(tmp_path, mon
             "transaction": lambda: store.claim("r", ME),
             "renewal": lambda: store.renew(ME),
         }
-        with pytest.raises(StoreBusy, match="nothing was heard"):
+        with pytest.raises(StoreBusy, match="has not answered"):
             verbs[verb]()
         proxy.speaks.set()
         assert store.run("r").seq in (3, 5)  # what was sent may have arrived: it is looked up

@@ -10,8 +10,9 @@ from holdfast.errors import (
     SeqConflict,
     StoreFull,
 )
-from holdfast.storage.blobs import Blob, MemoryBlobs
+from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Holder, Query, Request, Snapshot
+from holdfast.storage.memory.blobs import MemoryBlobs
 from holdfast.storage.sqlite import batches
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import Log

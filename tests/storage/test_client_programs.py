@@ -11,8 +11,8 @@ from psycopg.pq import PGconn
 from holdfast.errors import SettingError, StoreError
 from holdfast.storage.postgres import upkeep as postgres_upkeep
 from holdfast.storage.postgres.address import Address
+from holdfast.storage.postgres.database import _refusal
 from holdfast.storage.postgres.store import PostgresStore
-from holdfast.storage.postgres.wire import _refusal
 from postgres_server import drop_schema, shared_url
 
 TOO_OLD = {

@@ -16,7 +16,7 @@ from postgres_server import drop_schema, execute, schema_for, shared_url
 
 ME = Holder(id="me", ttl_s=600.0)
 ONE = Wanted(flows=("flow",))
-LIFTED = (SchemaTooNew, "was lifted to schema version 99", "knows versions up to", "newer version")
+LIFTED = (SchemaTooNew, "was migrated to schema version 99", "knows versions up to", "newer version")
 
 
 class Sqlite:
@@ -115,7 +115,7 @@ def test_an_append_over_a_new_connection_to_a_lifted_schema_is_refused(tmp_path,
     place = Postgres(tmp_path, clock)
     recorded(place.store)
     place.lift()
-    pid = place.store._wire._writer.connection.info.backend_pid
+    pid = place.store._database._writer.connection.info.backend_pid
     execute(shared_url(), f"select pg_terminate_backend({pid}, 20000)")
     with raises(*LIFTED):
         recorded(place.store, "r2")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.events import KINDS, Changes, Encoded, NodeCompleted, encode
 from holdfast.errors import BlobCorrupt, BlobMissing, StoreCorrupt
-from holdfast.storage.blobs import MemoryBlobs
+from holdfast.storage.memory.blobs import MemoryBlobs
 from holdfast.storage.oversize import KEY, put_back, references, take_out
 from holdfast.storage.rows import open_row, seal
 

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.storage.contract import Holder, Query
-from holdfast.storage.postgres import listener as postgres_ear
+from holdfast.storage.postgres import listener
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.testing.appends import Log
 from holdfast.testing.blobs import BlobsConformance
@@ -44,7 +44,7 @@ def pool():
 @pytest.fixture(autouse=True)
 def finds_out_soon(monkeypatch):
     """That nothing can be heard through a pool is found out by waiting."""
-    monkeypatch.setattr(postgres_ear, "PROOF_S", 0.3)
+    monkeypatch.setattr(listener, "PROOF_S", 0.3)
 
 
 class TestPooledStore(StoreConformance):

@@ -48,7 +48,7 @@ def begun(store):
 
 
 def backend(store):
-    return store._wire._writer.connection.info.backend_pid
+    return store._database._writer.connection.info.backend_pid
 
 
 def wait_for_lock(name, thread):
@@ -95,7 +95,7 @@ def test_a_lone_append_that_waits_too_long_for_its_run_says_so_and_the_connectio
     before = backend(store)
     with psycopg.connect(shared_url()) as connection:
         connection.execute(f'select from "{name}".runs for update')
-        with raises(StoreBusy, "held a run for too long"):
+        with raises(StoreBusy, "kept a run locked for too long"):
             store.append([log.next()])
     assert store.append([log.next()]) == [None]
     assert backend(store) == before
@@ -107,7 +107,7 @@ def test_a_server_that_goes_while_a_lone_append_waits_leaves_its_outcome_unknown
     said = []
 
     def write():
-        with raises(StoreBusy, "has to be looked up"):
+        with raises(StoreBusy, "is unknown"):
             store.append([log.next()])
         said.append("unknown")
 
@@ -156,13 +156,13 @@ def test_a_renewal_alone_is_refused_by_a_server_that_does_not_wait_for_its_disk(
     store = postgres()
     store.renew(ME)
     before = execute(shared_url(), f'select expires_at from "{name}".holders')
-    store._wire._renewer.connection.execute("set synchronous_commit = off")
+    store._database._renewer.connection.execute("set synchronous_commit = off")
     with raises(StoreUnusable, "synchronous_commit is off"):
         store.renew(ME)
     assert execute(shared_url(), f'select expires_at from "{name}".holders') == before
     unsafe = postgres(unsafe=True)
     unsafe.renew(ME)
-    unsafe._wire._renewer.connection.execute("set synchronous_commit = off")
+    unsafe._database._renewer.connection.execute("set synchronous_commit = off")
     unsafe.renew(ME)
     assert execute(shared_url(), f'select expires_at from "{name}".holders') > before
 
@@ -172,7 +172,7 @@ def test_a_renewal_alone_waits_for_its_row_no_longer_than_it_may(postgres, name)
     store.renew(ME)
     with psycopg.connect(shared_url()) as connection:
         connection.execute(f'select from "{name}".holders for update')
-        with raises(StoreBusy, "held a run for too long"):
+        with raises(StoreBusy, "kept a run locked for too long"):
             store.renew(ME)
     store.renew(ME)
 
@@ -201,7 +201,7 @@ def test_a_deletion_waits_for_a_holder_that_just_renews_and_spares_its_run(postg
 
 def test_an_ear_that_was_closed_hears_nothing_and_opens_no_connection_any_more(postgres):
     store = postgres()
-    ear = store.queues._ear
+    ear = store.queues._listener
     assert ear.hear(5.0), "what came before it listened may have been missed"
     ear.close()
     assert not ear.hear(0.0)

@@ -8,9 +8,9 @@ from psycopg import errors as pg
 
 from holdfast.errors import CodecError, RunNotFound, StoreBusy, StoreError, StoreUnusable
 from holdfast.storage.contract import Holder
-from holdfast.storage.postgres import wire
+from holdfast.storage.postgres import database
+from holdfast.storage.postgres.database import PostgresDatabase, Session
 from holdfast.storage.postgres.store import PostgresStore
-from holdfast.storage.postgres.wire import Session, Wire
 from holdfast.storage.queues import Wanted
 from holdfast.storage.upkeep import WHOLE
 from holdfast.testing.appends import Log, hooked
@@ -45,7 +45,7 @@ def raising(fault):
 
 def test_a_server_that_is_only_busy_at_the_door_is_told_so(name, monkeypatch):
     busy = StoreBusy("the database system is starting up")
-    monkeypatch.setattr(Wire, "connect", raising(busy))
+    monkeypatch.setattr(PostgresDatabase, "connect", raising(busy))
     with pytest.raises(StoreBusy, match="starting up"):
         PostgresStore(shared_url(), schema=name)
 
@@ -58,19 +58,19 @@ def test_a_schema_whose_table_of_versions_is_empty_is_another_programs(name):
 
 def test_a_set_up_that_fails_is_told_in_our_own_words(store):
     with pytest.raises(StoreError, match="does not exist"):
-        store._wire.set_up(lambda transaction: transaction.do_text("select * from nothing_of_this_name"))
+        store._database.set_up(lambda transaction: transaction.do_text("select * from nothing_of_this_name"))
 
 
 def test_a_store_of_the_process_before_a_fork_is_refused_and_its_connections_are_left_alone(store):
-    ear = store.queues._ear
-    store._wire._forks -= 1
+    ear = store.queues._listener
+    store._database._forks -= 1
     ear._forks -= 1
     with pytest.raises(StoreUnusable, match="opened before this process was forked"):
         store.now()
     ear.ring()
     ear.close()
-    store._wire.close()
-    store._wire._forks += 1
+    store._database.close()
+    store._database._forks += 1
     ear._forks += 1
     assert store.now() > 0
 
@@ -84,12 +84,12 @@ def test_a_connection_that_turns_out_to_be_unfit_is_closed(store, monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(psycopg.Connection, "connect", remember)
-    monkeypatch.setattr(Wire, "_require_same_store", raising(StoreUnusable("another one")))
+    monkeypatch.setattr(PostgresDatabase, "_require_same_store", raising(StoreUnusable("another one")))
     with pytest.raises(StoreUnusable, match="another one"):
-        store._wire.connect()
-    monkeypatch.setattr(Wire, "_require_same_store", raising(pg.UndefinedTable("gone")))
+        store._database.connect()
+    monkeypatch.setattr(PostgresDatabase, "_require_same_store", raising(pg.UndefinedTable("gone")))
     with pytest.raises(StoreError, match="gone"):
-        store._wire.connect()
+        store._database.connect()
     assert [connection.closed for connection in made] == [True, True]
 
 
@@ -99,12 +99,12 @@ def test_a_connection_that_turns_out_to_be_unfit_is_closed(store, monkeypatch):
 def test_the_time_goes_on_while_the_server_is_away(store):
     before = store.now()
     store._time.is_stale = lambda: True
-    store._wire.read = raising(StoreBusy("away"))
+    store._database.read = raising(StoreBusy("away"))
     assert store.now() >= before
 
 
 def test_one_who_hears_keeps_others_waiting_only_as_long_as_they_want(store):
-    ear = store.queues._ear
+    ear = store.queues._listener
     with ear._hearing:
         assert ear.hear(0.0) is False
 
@@ -124,34 +124,34 @@ def test_who_finds_every_offer_taken_gives_up_after_a_few_tries(store):
 
 
 def test_a_statement_that_cannot_be_kept_or_fails_is_told_in_our_own_words(store):
-    store._wire.sql["echo"] = "select $1::text"
+    store._database.sql["echo"] = "select $1::text"
     with pytest.raises(CodecError, match="cannot be stored"):
-        store._wire.change("echo", "\ud800")
-    store._wire.sql["broken"] = "selekt"
+        store._database.change("echo", "\ud800")
+    store._database.sql["broken"] = "selekt"
     with pytest.raises(StoreError, match="defect in Holdfast"):
-        store._wire.change("broken")
+        store._database.change("broken")
     with pytest.raises(StoreError, match="defect in Holdfast"):
-        store._wire.write_alone("broken")
+        store._database.write_alone("broken")
 
 
 def test_a_question_is_asked_again_on_another_connection_when_one_is_lost(store, monkeypatch):
-    ask, faults = store._wire._ask_once, [psycopg.OperationalError("lost")]
+    ask, faults = store._database._ask_once, [psycopg.OperationalError("lost")]
 
     def once(query, values):
         if faults:
             raise faults.pop()
         return ask(query, values)
 
-    monkeypatch.setattr(store._wire, "_ask_once", once)
-    assert store._wire.change("time") != []
+    monkeypatch.setattr(store._database, "_ask_once", once)
+    assert store._database.change("time") != []
 
 
 def test_a_connection_that_is_left_in_a_transaction_is_not_used_again(store):
-    connection = store._wire.connect()
+    connection = store._database.connect()
     connection.execute("begin")
-    store._wire._give_back(connection)
+    store._database._give_back(connection)
     assert connection.closed
-    assert wire._is_stale(connection)
+    assert database._is_stale(connection)
 
 
 def raise_or(faults, value):
@@ -162,10 +162,10 @@ def raise_or(faults, value):
 
 def test_a_transaction_that_must_give_way_is_tried_again_and_not_for_ever(store):
     faults = [pg.DeadlockDetected("give way"), pg.SerializationFailure("give way")]
-    assert store._wire._tried(store._wire._writer, lambda session: raise_or(faults, "kept")) == "kept"
+    assert store._database._tried(store._database._writer, lambda session: raise_or(faults, "kept")) == "kept"
     many = [pg.DeadlockDetected("give way")] * 100
     with pytest.raises(StoreBusy):
-        store._wire.write("renew", lambda session: raise_or(many, "never"))
+        store._database.write("renew", lambda session: raise_or(many, "never"))
 
 
 def test_a_commit_that_the_server_turned_into_a_rollback_is_no_commit(store):
@@ -178,7 +178,7 @@ def test_a_commit_that_the_server_turned_into_a_rollback_is_no_commit(store):
             transaction.commit = lambda: (commit(), Rolled())[1]
 
     with pytest.raises(StoreError, match="was not committed"):
-        store._wire.write("renew", steps)
+        store._database.write("renew", steps)
 
 
 def test_a_fault_before_the_first_statement_leaves_nothing_to_roll_back(store):
@@ -191,7 +191,7 @@ def test_a_fault_before_the_first_statement_leaves_nothing_to_roll_back(store):
             raise Fault
 
     with pytest.raises(Fault):
-        store._wire.write("renew", steps)
+        store._database.write("renew", steps)
     store.renew(ME)
 
 

@@ -32,7 +32,7 @@ from holdfast.storage import rows, schema, verdicts
 from holdfast.storage.contract import Holder, Lease, Query, Request, Snapshot
 from holdfast.storage.postgres import setup
 from holdfast.storage.postgres.address import Address
-from holdfast.storage.postgres.clock import LOOK_S, DatabaseTime
+from holdfast.storage.postgres.server_time import LOOK_S, DatabaseTime
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.urls import open_store as open_url
 from holdfast.testing.appends import Log, Time, hooked, in_threads, raises
@@ -155,7 +155,7 @@ def test_a_password_lets_in_and_is_never_told(server, name):
     try:
         with pytest.raises(RunNotFound) as unknown:
             store.run("r1")
-        told = [store.url, repr(store), repr(store._wire.address), str(unknown.value), store.blobs.where]
+        told = [store.url, repr(store), repr(store._database.address), str(unknown.value), store.blobs.where]
         assert not [text for text in told if "heim" in text]
         assert store.url == f"postgresql://guarded@/postgres?host={server.folder}&schema={name}"
     finally:
@@ -314,7 +314,7 @@ def test_tables_that_went_away_are_named(server, name, open_store):
     store = open_store()
     server.execute(f"drop schema {name} cascade")
     for use in (lambda: store.renew(ME), lambda: store.runs(Query())):
-        with raises(StoreUnusable, "tables are not as"):
+        with raises(StoreUnusable, "tables have changed"):
             use()
 
 
@@ -361,7 +361,7 @@ def test_a_connection_that_was_dropped_between_two_verbs_is_replaced_unnoticed(s
 
 def wait_until_closed(store):
     """What the server says at the end of a connection arrives a moment later."""
-    for connection in (store._wire._writer.connection, *store._wire._idle):
+    for connection in (store._database._writer.connection, *store._database._idle):
         if connection is not None:
             assert select.select([connection.pgconn.socket], [], [], 10)[0]
 
@@ -375,7 +375,7 @@ def test_a_connection_that_dies_before_an_append_is_sent_leaves_nothing(server, 
             if place == "append.written":
                 kill_backends(server)
 
-        with hooked(kill), raises(StoreBusy, "looked up"):
+        with hooked(kill), raises(StoreBusy, "is unknown"):
             store.append([append])
         assert not store.appended("r1", 2, append.rows[0].salt)
     write(store, log)
@@ -481,7 +481,7 @@ def test_a_process_that_stands_still_within_a_batch_does_not_keep_others_out_for
     store, rival = open_store(), open_store(busy_timeout_s=0.05)
     log = started(store)
     server.execute(f"update {name}.holders set expires_at = 0")
-    store._wire._bounds = ("1s", "100ms")
+    store._database._bounds = ("1s", "100ms")
     judge, leases = verdicts.judge, []
 
     def stand_still(append, **head):
@@ -499,7 +499,7 @@ def test_a_process_that_stands_still_within_a_batch_does_not_keep_others_out_for
 
 
 def prepared(store):
-    writer = store._wire._writer.connection
+    writer = store._database._writer.connection
     return [
         name for (name,) in writer.execute("select name from pg_prepared_statements order by 1").fetchall()
     ]
@@ -512,7 +512,7 @@ def test_a_session_keeps_nothing_but_the_statement_of_a_lone_append(open_store):
 
     def settings():
         ask = "select name, setting from pg_settings where source = 'session' or name ~ 'search_path|_timeout' order by 1"
-        return store._wire._writer.connection.execute(ask).fetchall()
+        return store._database._writer.connection.execute(ask).fetchall()
 
     before = settings()
     for _ in range(10):
@@ -531,7 +531,7 @@ def test_an_append_whose_statement_the_session_forgot_is_written_all_the_same(op
     log = started(store)
     write(store, log)
     assert prepared(store) == ["holdfast_append_one"]
-    store._wire._writer.connection.execute(done_to_it)
+    store._database._writer.connection.execute(done_to_it)
     for _ in range(3):
         write(store, log)
     assert [row.seq for row in store.events("r1")] == list(range(1, log.seq + 1))
@@ -541,7 +541,7 @@ def test_an_append_whose_statement_the_session_forgot_is_written_all_the_same(op
 def test_an_append_is_written_where_the_session_has_another_statement_of_that_name(open_store):
     store = open_store()
     log = started(store)
-    store._wire._writer.connection.execute("prepare holdfast_append_one as select 1")
+    store._database._writer.connection.execute("prepare holdfast_append_one as select 1")
     write(store, log)
     write(store, log)
     assert [row.seq for row in store.events("r1")] == list(range(1, log.seq + 1))
@@ -647,8 +647,8 @@ def test_reading_the_time_asks_the_server_once_in_a_while_only(open_store):
     local = Time()
     store = open_store(local=local)
     asked = []
-    read = store._wire.read
-    store._wire.read = lambda query, *values: asked.append(query) or read(query, *values)
+    read = store._database.read
+    store._database.read = lambda query, *values: asked.append(query) or read(query, *values)
     for _ in range(100):
         store.now()
         local.pass_s(LOOK_S / 50)
@@ -771,10 +771,10 @@ def test_a_listing_goes_by_an_index(server, name, open_store, conditions, index)
         for number in range(500)
     ])  # fmt: skip
     server.execute(f"analyze {name}.runs", f"analyze {name}.labels")
-    store._wire.sql["runs"] = "explain " + store._wire.sql["runs"]
+    store._database.sql["runs"] = "explain " + store._database.sql["runs"]
     plans = []
-    read = store._wire.read
-    store._wire.read = lambda query, *values: plans.extend(read(query, *values)) or []
+    read = store._database.read
+    store._database.read = lambda query, *values: plans.extend(read(query, *values)) or []
     store.runs(Query(**conditions, limit=10))
     assert index in " ".join(line for (line,) in plans)
 

@@ -10,10 +10,11 @@ from holdfast.errors import RunHeld, StoreBusy, StoreUnusable
 from holdfast.storage import schema
 from holdfast.storage.contract import Holder, Query, Request
 from holdfast.storage.memory.store import MemoryStore
-from holdfast.storage.postgres import listener as postgres_ear
+from holdfast.storage.postgres import listener
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.queues import Wanted
-from holdfast.storage.sqlite.store import APPLICATION_ID, SqliteStore
+from holdfast.storage.sqlite.database import APPLICATION_ID
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import Log, hooked, raises
 from holdfast.testing.queues import QueuesConformance
 from postgres_server import drop_schema, execute, schema_for, shared_url
@@ -106,17 +107,17 @@ def test_a_take_from_sqlite_costs_no_more_where_100_000_runs_wait(sqlite):
 
     def steps():
         counted = []
-        for connection in (store._writer, store._reader):
+        for connection in (store._database._writer, store._database._reader):
             connection.set_progress_handler(lambda: bool(counted.append(1)), 10)
         assert len(store.queues.take(ME, wanted)) == 1
         store.queues.next_due(wanted)
-        for connection in (store._writer, store._reader):
+        for connection in (store._database._writer, store._database._reader):
             connection.set_progress_handler(None)
         return len(counted)
 
     def crowd(count, prefix):
         for sql in crowd_of(count, prefix, numbers=numbers, empty="x''"):
-            store._writer.execute(sql)
+            store._database._writer.execute(sql)
 
     crowd(20, "a")
     few = steps()
@@ -134,7 +135,7 @@ def test_a_take_from_sqlite_goes_by_its_indexes(sqlite):
     ):
         sql = schema.queries("sqlite")[query]
         values = (None,) * max([0, *(int(number) for number in "123456" if f"?{number}" in sql)])
-        plan = [row[3] for row in store._writer.execute(f"explain query plan {sql}", values)]
+        plan = [row[3] for row in store._database._writer.execute(f"explain query plan {sql}", values)]
         assert not [line for line in plan if line.startswith("SCAN runs")]
         assert all(any(index in line for line in plan) for index in indexes)
 
@@ -143,7 +144,7 @@ def test_an_idle_sqlite_store_is_heard_without_a_query(sqlite):
     store, other = sqlite(), sqlite()
     quiet(store)
     asked = []
-    for connection in (store._writer, store._reader):
+    for connection in (store._database._writer, store._database._reader):
         connection.set_exec_trace(lambda cursor, sql, values: asked.append(sql) or True)
     assert not store.queues.hear(0.3)
     assert asked == []
@@ -167,9 +168,9 @@ def test_steps_of_its_own_runs_do_not_wake_who_hears_a_sqlite_store(sqlite):
 def test_where_nothing_is_on_offer_nothing_is_written_to_sqlite(sqlite):
     store, other = sqlite(), sqlite()
     recorded(store, flow="strange")
-    other._writer.execute("begin immediate")  # nobody else could write
+    other._database._writer.execute("begin immediate")  # nobody else could write
     assert store.queues.take(ME, ONE) == []
-    other._writer.execute("rollback")
+    other._database._writer.execute("rollback")
 
 
 def test_a_sqlite_store_of_the_first_version_gets_queues(sqlite, tmp_path):
@@ -216,18 +217,18 @@ def test_a_take_from_postgres_costs_no_more_where_100_000_runs_wait(postgres, na
     wanted = Wanted(flows=("flow",), queues=("default", "full"))
     store.queues.limit("full", 0)
     asked = {}
-    read = store._wire.read
+    read = store._database.read
 
     def noted(query, *values):
         asked[query] = values
         return read(query, *values)
 
-    store._wire.read = noted
+    store._database.read = noted
 
     def pages(query):
         """How many pages a query looks at."""
-        sql = f"explain (analyze, buffers, format json) {store._wire.sql[query]}"
-        with store._wire.connect() as connection:
+        sql = f"explain (analyze, buffers, format json) {store._database.sql[query]}"
+        with store._database.connect() as connection:
             connection.execute(sql, asked[query])  # the plan is made now, with pages of the catalogue
             ((found,),) = connection.execute(sql, asked[query]).fetchall()
         return found[0]["Plan"]["Shared Hit Blocks"] + found[0]["Plan"]["Shared Read Blocks"]
@@ -285,34 +286,34 @@ def test_steps_and_ends_of_runs_wake_nobody_on_postgres(postgres):
 
 
 def test_who_hears_is_woken_again_after_the_connection_was_lost(postgres, monkeypatch):
-    monkeypatch.setattr(postgres_ear, "AGAIN_S", 0.05)
+    monkeypatch.setattr(listener, "AGAIN_S", 0.05)
     store, other = postgres(), postgres()
     quiet(store)
-    lost = store._queues._ear._connection
+    lost = store._queues._listener._connection
     execute(shared_url(), f"select pg_terminate_backend({lost.info.backend_pid}, 60000)")
     assert store.queues.hear(20.0)  # a new connection may have missed something
-    assert store._queues._ear._connection is not lost
+    assert store._queues._listener._connection is not lost
     quiet(store)
     recorded(other)
     assert store.queues.hear(20.0)
 
 
 def test_a_database_that_cannot_be_reached_is_waited_for(postgres, monkeypatch):
-    monkeypatch.setattr(postgres_ear, "AGAIN_S", 0.05)
+    monkeypatch.setattr(listener, "AGAIN_S", 0.05)
     store = postgres()
-    there, store._wire.address.conninfo = store._wire.address.conninfo, "postgresql:///?host=/nowhere"
+    there, store._database.address.conninfo = store._database.address.conninfo, "postgresql:///?host=/nowhere"
     assert not store.queues.hear(0.3)
-    store._wire.address.conninfo = there
+    store._database.address.conninfo = there
     assert store.queues.hear(20.0)
 
 
 def test_behind_a_pool_that_swallows_notifications_one_looks_once_in_a_while(postgres, monkeypatch):
-    monkeypatch.setattr(postgres_ear, "PROOF_S", 0.2)
-    monkeypatch.setattr(postgres_ear, "DEAF_S", 0.1)
+    monkeypatch.setattr(listener, "PROOF_S", 0.2)
+    monkeypatch.setattr(listener, "DEAF_S", 0.1)
     store = postgres()
-    store._wire.sql["listen"] = "select 1"  # all that is left of it there: another session has listened
+    store._database.sql["listen"] = "select 1"  # all that is left of it there: another session has listened
     assert [store.queues.hear(20.0) for _ in range(4)] == [True] * 4
-    assert store._queues._ear._deaf
+    assert store._queues._listener._deaf
     assert not store.queues.hear(0.01)
 
 
@@ -451,12 +452,12 @@ def test_a_store_that_was_restored_under_a_process_is_refused_when_it_connects_a
     assert store.run("r1").status == "pending"
     execute(
         shared_url(),
-        f"select pg_terminate_backend({store._wire._writer.connection.info.backend_pid}, 60000)",  # and wait until it is gone
+        f"select pg_terminate_backend({store._database._writer.connection.info.backend_pid}, 60000)",  # and wait until it is gone
     )
-    with raises(StoreUnusable, "restored from a backup", "Start again"):
+    with raises(StoreUnusable, "restored from a backup", "Restart this process"):
         recorded(store, "r2")
     recorded(restored, "r2")
-    assert postgres().generation == restored._wire.generation
+    assert postgres().generation == restored._database.generation
 
 
 def test_a_postgres_store_of_the_first_version_gets_queues(postgres, name):

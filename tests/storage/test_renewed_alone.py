@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from holdfast.errors import CodecError, StoreError
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.storage.sqlite.store import SqliteStore
 
 

@@ -16,6 +16,7 @@ from holdfast.errors import (
 from holdfast.storage import schema
 from holdfast.storage.contract import Holder
 from holdfast.storage.sqlite import upkeep as sqlite_upkeep
+from holdfast.storage.sqlite.database import SqliteDatabase
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.upkeep import WHOLE
 from holdfast.testing.appends import Log, hooked
@@ -65,7 +66,7 @@ class Failing:
 
 def test_a_store_whose_second_connection_fails_leaves_none_open(path, monkeypatch):
     SqliteStore(path).close()
-    connect, made = SqliteStore._connect, []
+    connect, made = SqliteDatabase.connect, []
 
     def connect_once(self, **options):
         if made:
@@ -73,7 +74,7 @@ def test_a_store_whose_second_connection_fails_leaves_none_open(path, monkeypatc
         made.append(connect(self, **options))
         return made[0]
 
-    monkeypatch.setattr(SqliteStore, "_connect", connect_once)
+    monkeypatch.setattr(SqliteDatabase, "connect", connect_once)
     with pytest.raises(StoreUnusable, match="too many files"):
         SqliteStore(path)
     with pytest.raises(apsw.ConnectionClosedError):
@@ -112,7 +113,7 @@ def test_turning_a_file_to_wal_waits_its_turn_and_gives_up_in_the_end(store):
 
     busy = Busy()
     with pytest.raises(apsw.BusyError):
-        store._use_wal(busy)
+        store._database._use_wal(busy)
     assert busy.executed == 2 * 99
 
 
@@ -122,14 +123,14 @@ def test_a_file_system_without_a_write_ahead_log_is_refused(store):
             return "delete"
 
     with pytest.raises(StoreUnusable, match="cannot keep a write-ahead log"):
-        store._use_wal(Old())
+        store._database._use_wal(Old())
 
 
 def test_on_a_mac_every_sync_reaches_the_disk(path, monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     store = SqliteStore(path)
-    assert store._writer.pragma("fullfsync") == 1
-    assert store._writer.pragma("checkpoint_fullfsync") == 1
+    assert store._database._writer.pragma("fullfsync") == 1
+    assert store._database._writer.pragma("checkpoint_fullfsync") == 1
     store.close()
 
 
@@ -137,21 +138,21 @@ def test_on_a_mac_every_sync_reaches_the_disk(path, monkeypatch):
 
 
 def test_a_store_of_the_process_before_a_fork_is_refused_and_its_connections_are_left_alone(store):
-    store._forks -= 1
+    store._database._forks -= 1
     with pytest.raises(StoreUnusable, match="opened before this process was forked"):
         store.now()
     store.close()
-    store._forks += 1
+    store._database._forks += 1
     assert store.now() > 0
 
 
 def test_a_transaction_that_cannot_be_rolled_back_ends_all_writing(store):
     store.renew(ME)
-    whole = store._cursor
-    store._cursor = Failing(whole, "rollback", apsw.IOError("gone"))
+    whole = store._database.cursor
+    store._database.cursor = Failing(whole, "rollback", apsw.IOError("gone"))
     with pytest.raises(RunNotFound):
         store.claim("nobody", ME)
-    store._cursor = whole
+    store._database.cursor = whole
     with pytest.raises(StorePoisoned, match="could not be rolled back"):
         store.renew(ME)
 
@@ -165,14 +166,14 @@ def test_a_file_that_cannot_be_opened_again_is_told_of(store, path):
 
 
 def test_who_looks_for_news_is_told_that_the_database_is_busy(store):
-    store._cursor = Failing(store._cursor, "data_version", apsw.BusyError("locked"))
+    store._database.cursor = Failing(store._database.cursor, "data_version", apsw.BusyError("locked"))
     with pytest.raises(StoreBusy):
-        store._version_of_others()
-    store._cursor = store._cursor._cursor
+        store._database.version_of_others()
+    store._database.cursor = store._database.cursor._cursor
 
 
 def test_a_fault_that_nobody_foresaw_is_called_a_defect(store):
-    assert "defect in Holdfast" in str(store._fault(apsw.MisuseError("what?")))
+    assert "defect in Holdfast" in str(store._database._fault(apsw.MisuseError("what?")))
 
 
 def test_a_log_of_the_database_that_is_not_there_is_no_news(store, path):
@@ -208,7 +209,7 @@ def test_a_whole_run_that_is_adopted_is_trimmed_by_nothing(store):
 
 def test_a_backup_to_a_place_that_cannot_be_is_refused_and_blames_the_place(store, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreUnusable, match="The store itself is well"):
+    with pytest.raises(StoreUnusable, match="The store itself is intact"):
         store.upkeep.backup(str(tmp_path / "file" / "copy.db"))
 
 

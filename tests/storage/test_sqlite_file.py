@@ -25,8 +25,9 @@ from holdfast.errors import (
 from holdfast.storage import rows, schema
 from holdfast.storage.contract import Holder, Query
 from holdfast.storage.files import disk
-from holdfast.storage.holder import this_process
-from holdfast.storage.sqlite.store import APPLICATION_ID, SqliteStore
+from holdfast.storage.leases import this_process
+from holdfast.storage.sqlite.database import APPLICATION_ID
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import Log
 
 ME = Holder(id="me", ttl_s=30.0)
@@ -84,7 +85,7 @@ def test_a_closed_database_is_one_file(path, open_store):
 
 def test_every_write_is_synced(open_store):
     store = open_store()
-    for connection in (store._writer, store._reader):
+    for connection in (store._database._writer, store._database._reader):
         assert connection.pragma("journal_mode") == "wal"
         assert connection.pragma("synchronous") == 2
 
@@ -131,7 +132,7 @@ def test_the_schema_is_the_sum_of_the_migrations():
 
 def test_every_query_is_used_and_sound(open_store):
     source = "".join(file.read_text() for file in Path(schema.__file__).parent.glob("sqlite/*.py"))
-    connection = open_store()._writer
+    connection = open_store()._database._writer
     for name, sql in schema.queries("sqlite").items():
         assert f'"{name}"' in source, f"{name} is used nowhere"
         if not sql.startswith("and ") and name not in (
@@ -156,13 +157,13 @@ def test_every_query_is_used_and_sound(open_store):
 def test_a_listing_goes_by_an_index(open_store, conditions, index):
     store = open_store()
     plans = []
-    selected = store._select
+    selected = store._database.select
 
     def explained(sql, values):
         plans.extend(str(row) for row in selected(f"explain query plan {sql}", values))
         return selected(sql, values)
 
-    store._select = explained
+    store._database.select = explained
     store.runs(Query(**conditions))
     assert index in " ".join(plans)
 
@@ -216,7 +217,7 @@ def test_a_database_that_was_cut_to_nothing_beside_its_log_is_found(path, open_s
     path.write_bytes(b"")
     for suffix, content in left_behind.items():
         Path(f"{path}{suffix}").write_bytes(content)
-    with pytest.raises(StoreCorrupt, match="cut to nothing"):
+    with pytest.raises(StoreCorrupt, match="is empty, but its write-ahead log"):
         open_store()
 
 
@@ -239,7 +240,7 @@ def test_damaged_pages_are_told_by_check_or_by_reading(path, open_store):
 def test_a_log_that_is_longer_than_its_run_says_is_refused_and_its_neighbours_are_written(open_store):
     store = open_store()
     log = written(store, 2)
-    store._writer.execute("update runs set seq = seq - 1")
+    store._database._writer.execute("update runs set seq = seq - 1")
     damaged = Log("r1", holder="me", fence=1, seq=log.seq - 1).next()
     verdicts = store.append([Log("r2").create(), damaged, Log("r3").create()])
     assert [type(verdict) for verdict in verdicts] == [type(None), StoreCorrupt, type(None)]
@@ -259,7 +260,7 @@ def test_a_folder_is_no_store(tmp_path):
 
 
 def test_a_file_that_is_removed_or_replaced_in_use_takes_no_more_writes(path, open_store, monkeypatch):
-    monkeypatch.setattr("holdfast.storage.sqlite.store._LOOK_S", 0.0)
+    monkeypatch.setattr("holdfast.storage.sqlite.database._LOOK_S", 0.0)
     store = open_store()
     log = written(store)
     path.rename(path.with_name("moved.db"))
@@ -338,7 +339,7 @@ def test_a_full_disk_refuses_the_batch_and_works_again_when_there_is_space(open_
     before = store.run("r1"), store.events("r1")
     sick.fault = "full"
     for _ in range(3):
-        with pytest.raises(StoreFull, match=r"no space left for .*runs\.db.*free some space and resume"):
+        with pytest.raises(StoreFull, match=r"no space left for .*runs\.db.*Free some space and resume"):
             store.append([log.next(), Log("r2").create()])
         assert (store.run("r1"), store.events("r1")) == before
         assert len(store.runs(Query())) == 1
@@ -352,7 +353,7 @@ def test_a_failed_sync_poisons_the_store_for_good(open_store, sick, path):
     log = written(store, 3)
     sick.fault = "sync"
     unknown = log.next()
-    with pytest.raises(StorePoisoned, match=r"runs\.db.*unknown.*start again"):
+    with pytest.raises(StorePoisoned, match=r"runs\.db.*unknown.*restart the process"):
         store.append([unknown])
     sick.fault = None
     for write in (lambda: store.append([unknown]), lambda: store.renew(ME), lambda: store.claim("r1", ME)):
@@ -377,7 +378,7 @@ def child(script, *arguments):
         "import sys, os, signal\n"
         "from holdfast.storage.sqlite.store import SqliteStore\n"
         "from holdfast.storage.contract import *\n"
-        "from holdfast.storage.holder import this_process\n"
+        "from holdfast.storage.leases import this_process\n"
         "from holdfast.testing.appends import Log\n"
         "from holdfast.errors import *\n"
         "say = lambda *words: print(*words, flush=True)\n"

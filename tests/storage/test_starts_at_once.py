@@ -10,6 +10,7 @@ from holdfast.storage import schema
 from holdfast.storage.contract import Query
 from holdfast.storage.postgres import setup
 from holdfast.storage.postgres.store import PostgresStore
+from holdfast.storage.sqlite.database import SqliteDatabase
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import Log
 from postgres_server import drop_schema, execute, schema_for, shared_url
@@ -102,7 +103,7 @@ def test_the_second_start_on_postgresql_waits_until_the_first_has_lifted_the_sch
 
 def test_the_second_start_on_sqlite_finds_the_file_lifted_and_lifts_nothing(tmp_path, monkeypatch):
     path = tmp_path / "runs.db"
-    look = SqliteStore._version
+    look = SqliteDatabase._version
     opened, looks = [], []
 
     def looked(self, connection, known):
@@ -112,7 +113,7 @@ def test_the_second_start_on_sqlite_finds_the_file_lifted_and_lifts_nothing(tmp_
             opened.append(SqliteStore(path))
         return found
 
-    monkeypatch.setattr(SqliteStore, "_version", looked)
+    monkeypatch.setattr(SqliteDatabase, "_version", looked)
     first = SqliteStore(path)
     opened.append(first)
     try:

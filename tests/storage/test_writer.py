@@ -12,7 +12,7 @@ from holdfast.storage.contract import Append, Holder, Query, Snapshot
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.writer import QUICK_S, InlineWriter, Writer
-from holdfast.testing.appends import Killed, Log, hooked, kill_at
+from holdfast.testing.appends import KilledAtFailpoint, Log, hooked, kill_at
 
 ME = Holder(id="me", ttl_s=30.0)
 
@@ -209,7 +209,7 @@ def test_a_crash_inside_a_commit_is_told_to_those_who_wait(store, outcomes, writ
     with hooked(kill_at("append.written")):
         writer.submit(Log("r1").create(), outcomes.of("r1"))
         ((_, error),) = outcomes.wait(1)
-    assert isinstance(error, Killed)
+    assert isinstance(error, KilledAtFailpoint)
     assert store.runs(Query()) == []
 
 

@@ -8,7 +8,7 @@ import pytest
 from holdfast import Engine, Graph, Recoverable, Retry, RunFailed, RunHeld
 from holdfast.errors import IllegalEvent
 from holdfast.reading.verification import verify
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import dead_process

@@ -29,7 +29,7 @@ from holdfast.reading.chunks import Chunk
 from holdfast.reading.views import EventView, Run
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.engine import Engine
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -27,7 +27,7 @@ from holdfast.runtime.engine import Engine
 from holdfast.runtime.worker import Trouble
 from holdfast.storage.contract import RunRow
 from holdfast.storage.queues import DEFAULT_QUEUE, Queue
-from holdfast.upkeep.recovery import Finding, Recovery, Report
+from holdfast.upkeep.recovery import Finding, Recovery, RecoveryReport
 
 _FINDINGS_MAX = 100
 
@@ -309,7 +309,7 @@ def recover(
     Nothing is executed: workers take them up, or `resume`.
     """
 
-    async def use(engine: Engine) -> Report:
+    async def use(engine: Engine) -> RecoveryReport:
         return Recovery(engine.store).sweep()
 
     report = stores.read(store, use)
@@ -320,7 +320,7 @@ def recover(
     return Exit.OK if report.error is None else Exit.STORE
 
 
-def _say_report(report: Report) -> None:
+def _say_report(report: RecoveryReport) -> None:
     for holder in report.given_back:
         screen.say(("given back  ", "bold"), f"what {holder} held: it is gone")
     for found in report.findings[:_FINDINGS_MAX]:

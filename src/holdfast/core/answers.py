@@ -69,9 +69,12 @@ def _refuse_what_says_more(declared: Any, name: str) -> None:
         match part:
             case shapes.DateTimeType(tz=zone) | shapes.TimeType(tz=zone) if zone is not True:
                 kind = "datetime" if isinstance(part, shapes.DateTimeType) else "time"
-                told = f"a schema calls a {kind} any text; declare it as Annotated[{kind}, msgspec.Meta(tz=True)]"
+                told = (
+                    f"a schema accepts any text as a {kind}; declare it as Annotated[{kind}, "
+                    "msgspec.Meta(tz=True)]"
+                )
             case shapes.DictType(key_type=key) if not isinstance(key, (shapes.StrType, shapes.AnyType)):
-                told = "a schema knows no keys but any text; declare the dict with str keys"
+                told = "a schema accepts any text as a key; declare the dict with str keys"
             case shapes.BytesType() | shapes.ByteArrayType() if (
                 part.min_length or part.max_length is not None
             ):
@@ -100,15 +103,13 @@ def _refuse_unknown_keywords(schema: Any, name: str) -> None:
     for part in _subschemas(schema):
         for keyword in part:
             if keyword not in _CHECKS and keyword not in _NOTES:
-                raise CodecError(
-                    f"its schema says {keyword!r}, which an answer is not checked for", path=name
-                )
+                raise CodecError(f"its schema says {keyword!r}, which Holdfast does not check", path=name)
         re.compile(part.get("pattern", ""))
         if part.get("type", "null") not in _WORDS:
-            raise CodecError(f"its schema says type {part['type']!r}, which is not known here", path=name)
+            raise CodecError(f"its schema has the unknown type {part['type']!r}", path=name)
         form = part.get("format", "date")
         if form not in _FORMATS:
-            raise CodecError(f"its schema asks for the format {form!r}, which is not known here", path=name)
+            raise CodecError(f"its schema has the unknown format {form!r}", path=name)
 
 
 def _subschemas(schema: Any) -> Iterator[Schema]:
@@ -151,7 +152,7 @@ def misfit(value: Any, options: Sequence[str], schema: Schema | None) -> str | N
 def _problem(value: Any, schema: Any, path: str, defs: Schema) -> Problem | None:
     """The first thing in a plain value that its schema does not allow. Raises `KeyError` for what is not known here."""
     if not isinstance(schema, Mapping):
-        return None if schema else (path, "nothing may stand here")
+        return None if schema else (path, "no value is allowed here")
     for keyword in schema:
         if keyword not in _CHECKS and keyword not in _NOTES:
             raise KeyError(keyword)
@@ -211,7 +212,7 @@ def _alternatives(value: Any, schema: Schema, path: str, defs: Schema) -> Proble
     if fitting == 1 or (fitting and "anyOf" in schema):
         return None
     if fitting:
-        return path, f"{_shown(value)} fits {fitting} of the forms it may have, and must fit one"
+        return path, f"{_shown(value)} fits {fitting} of the alternatives, and must fit exactly one"
     # The alternative that was meant is the one that the value went wrong deepest in.
     deepest = max((problem for problem in problems if problem), key=lambda problem: len(problem[0]))
     if deepest[0] != path:
@@ -319,7 +320,7 @@ def _unique(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | No
         return None
     for index, item in enumerate(value):
         if any(same(item, earlier) for earlier in value[:index]):
-            return f"{path}[{index}]", f"{_shown(item)} stands there twice"
+            return f"{path}[{index}]", f"{_shown(item)} is in the list twice"
     return None
 
 

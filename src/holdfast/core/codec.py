@@ -476,7 +476,10 @@ def _scalar_problem(value: Any) -> str | None:
         try:
             value.encode()
         except UnicodeEncodeError:
-            return "the text contains half of a surrogate pair, which is no character; decode it anew with errors='replace'"
+            return (
+                "the text contains half of a surrogate pair, which is not a character; decode it anew with "
+                "errors='replace'"
+            )
     elif isinstance(value, float) and not math.isfinite(value):
         return f"JSON has no {value}; use None, or a str"
     elif type(value) is int and abs(value) > _INT_QUICK_MAX:

@@ -234,8 +234,8 @@ def _upstream_refusals(
     for name in new.nodes:
         if name not in known and name in leads_to:
             yield (
-                f"node {name!r} is new and comes before {leads_to[name]!r}, which the run completed; put it behind that "
-                f"node, fork the run from before {leads_to[name]!r}, or resume with the old code"
+                f"node {name!r} is new and comes before {leads_to[name]!r}, which the run completed; put it after "
+                f"that node, fork the run from before {leads_to[name]!r}, or resume with the old code"
             )
 
 
@@ -249,8 +249,9 @@ def _overtaken_refusals(
         for name in new.nodes:
             if name not in known and name in before and name not in behind:
                 yield (
-                    f"node {name!r} is new and comes before {reached!r}, which the run has reached already, so it would not "
-                    f"run; put it behind that node, fork the run from before {reached!r}, or resume with the old code"
+                    f"node {name!r} is new and comes before {reached!r}, which the run has reached already, so it "
+                    f"would not run; put it after that node, fork the run from before {reached!r}, or resume with "
+                    "the old code"
                 )
 
 

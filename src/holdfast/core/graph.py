@@ -56,7 +56,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         if type(self.attempts) is not int or self.attempts < 1:
-            raise ValueError(f"Retry(attempts={self.attempts!r}): at least 1, which means no second try")
+            raise ValueError(f"Retry(attempts={self.attempts!r}): must be at least 1, which means no retry")
         for name in ("backoff", "factor", "max_delay", "jitter"):
             given = getattr(self, name)
             if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < 1e10:
@@ -440,7 +440,7 @@ def _use_problems(name: str, fn: Any, retry: Any, idempotent: Any, each: Any) ->
         what = "fn(item) or fn(item, ctx)" if each is not None else "fn(state) or fn(state, ctx)"
         yield f"node {name!r} is called as {what}, and its function does not take that"
     if not isinstance(idempotent, bool):
-        yield f"node {name!r} has idempotent={idempotent!r}; say True or False"
+        yield f"node {name!r} has idempotent={idempotent!r}; use True or False"
     if retry is not None and type(retry) is not int and not isinstance(retry, Retry):
         yield f"node {name!r} has retry={retry!r}; give a number of tries or Retry(…)"
     if each is not None and not callable(each):
@@ -475,8 +475,8 @@ def _call_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> Iter
             )
         elif _is_typed_in(found):
             yield (
-                f"node {name!r} has executor={executor!r}, and {what} ({named}) was typed in, where no other process finds it; "
-                "put it into a file"
+                f"node {name!r} has executor={executor!r}, and {what} ({named}) was defined interactively, where "
+                "no other process can find it; put it into a file"
             )
 
 

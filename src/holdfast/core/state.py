@@ -341,7 +341,8 @@ class StateType(Generic[S]):
 
     def _removable(self, field: Field, node: str) -> str:
         if field.required or field.reducer != "set":
-            raise StateError(f"it removed {field.name!r} from the state; only a plain field that is NotRequired can go away",
+            raise StateError(f"it removed {field.name!r} from the state; only a plain field that is NotRequired "
+                             "can be removed",
                              node=node, field=field.name)  # fmt: skip
         return field.name
 
@@ -463,7 +464,7 @@ def _suffix(field: Field, old: list[Any], new: list[Any], node: str) -> list[Any
 def _entries(field: Field, old: dict[str, Any], new: dict[str, Any], node: str) -> dict[str, Any]:
     gone = next((key for key in old if key not in new), _MISSING)
     if gone is not _MISSING:
-        raise _ambiguous(field, node, f"it is a `merge` field, and the key {gone!r} went away")
+        raise _ambiguous(field, node, f"it is a `merge` field, and the key {gone!r} was removed")
     return {key: value for key, value in new.items() if key not in old or not same(value, old[key])}
 
 
@@ -488,8 +489,8 @@ def _amount(field: Field, old: Any, new: Any, node: str) -> Any:
 
 
 def _ambiguous(field: Field, node: str, why: str) -> StateError:
-    return StateError(f"it returned a whole state in which {field.name!r} cannot be told as an update: {why}; "
-                      f"return a partial update instead: {{{field.name!r}: …}}", node=node, field=field.name)  # fmt: skip
+    return StateError(f"it returned a whole state in which {field.name!r} cannot be expressed as an update: "
+                      f"{why}; return a partial update instead: {{{field.name!r}: …}}", node=node, field=field.name)  # fmt: skip
 
 
 def _sum(field: str, old: Any, amount: Any) -> Any:
@@ -588,7 +589,7 @@ def _pydantic_declarations(model: Any) -> Iterator[_Declared]:
         key = name if by_name or alias is None else alias
         if not isinstance(key, str):
             raise StateError(
-                f"field {name!r} has an alias that is no plain name; set populate_by_name=True", field=name
+                f"field {name!r} has an alias that is not a plain name; set populate_by_name=True", field=name
             )
         hint = typing.Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
         yield _Declared(name, key, hint, tuple(field.metadata), field.is_required(), codec)

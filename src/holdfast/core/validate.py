@@ -91,14 +91,14 @@ def upgrade_problems(version: int, upgrades: Mapping[int, Any]) -> list[str]:
             )
         if not callable(upgrade):
             found.append(
-                f"upgrades[{old!r}] is no function; give one that takes the old values and returns the new ones"
+                f"upgrades[{old!r}] is not a function; give one that takes the old values and returns the new ones"
             )
     steps = sorted(old for old in upgrades if _is_whole(old) and 1 <= old < version)
     for old, following in pairwise([*steps, version] if steps else []):
         if following > old + 1:
             span = f"{old + 1}" if following == old + 2 else f"{old + 1} to {following - 1}"
             found.append(
-                f"a state of version {old + 1} cannot be lifted to version {version}; add upgrades for {span}"
+                f"a state of version {old + 1} cannot be upgraded to version {version}; add upgrades for {span}"
             )
     return found
 
@@ -114,7 +114,7 @@ def _flow_problems(definition: Definition) -> Iterator[str]:
         yield f"schedule={definition.schedule!r} does not exist; use {_either(_SCHEDULES)}"
     iterations = definition.max_iterations
     if not _is_whole(iterations) or not 1 <= iterations <= ITERATIONS_MAX:
-        yield f"max_iterations={iterations!r} is no limit; use a whole number from 1 to {ITERATIONS_MAX:_}"
+        yield f"max_iterations={iterations!r} is not a limit; use a whole number from 1 to {ITERATIONS_MAX:_}"
     if not _is_whole(definition.max_parallel) or definition.max_parallel < 1:
         yield f"max_parallel={definition.max_parallel!r} lets nothing run; use a whole number from 1 up"
 
@@ -138,7 +138,10 @@ def _name_problems(name: str, *, taken: bool) -> Iterator[str]:
 def _option_problems(name: str, options: NodeOptions) -> Iterator[str]:
     timeout = options.timeout_s
     if timeout is not None and not (_is_number(timeout) and 0 < timeout < math.inf):
-        yield f"node {name!r}: timeout={timeout!r} is no time to run in; use seconds above 0, or leave it out for no limit"
+        yield (
+            f"node {name!r}: timeout={timeout!r} is not a time limit; use seconds above 0, or leave it out for "
+            "no limit"
+        )
     if not _is_whole(options.limit) or options.limit < 1:
         yield f"node {name!r}: limit={options.limit!r} lets no item run; use a whole number from 1 up"
     if options.join not in _JOINS:
@@ -167,7 +170,7 @@ def executor_problems(name: str, options: NodeOptions, traits: ExecutorTraits | 
         yield f"node {name!r}: executor={options.executor!r} cannot name an executor; use {_NAME_RULE}"
     limit = options.memory_limit
     if limit is not None and not (_is_whole(limit) and limit > 0):
-        yield f"node {name!r}: memory_limit={limit!r} is no amount of memory; give bytes, such as 512 * 2**20"
+        yield f"node {name!r}: memory_limit={limit!r} is not an amount of memory; give bytes, such as 512 * 2**20"
     elif limit is not None and traits is not None and traits.here:
         yield f"node {name!r}: memory_limit={limit!r} needs a process of its own; add executor='process'"
 
@@ -184,15 +187,15 @@ def _question_problems(name: str, question: QuestionOptions) -> Iterator[str]:
         yield f"question {name!r}: nothing takes its answer; name a field with into='…', or give options"
     timeout = question.timeout_s
     if timeout is not None and not (_is_number(timeout) and 0 < timeout < math.inf):
-        yield f"question {name!r}: timeout={timeout!r} is no time to answer in; use seconds above 0"
+        yield f"question {name!r}: timeout={timeout!r} is not a time limit; use seconds above 0"
     if question.on_timeout == "fail":
         return
     if question.on_timeout not in options:
         yield f"question {name!r}: on_timeout={question.on_timeout!r} is not one of its options; use one, or 'fail'"
     elif question.into is None and question.on_timeout == options[0]:
         yield (
-            f"question {name!r}: on_timeout={question.on_timeout!r} would go on without anybody's approval; "
-            "use another option, or 'fail'"
+            f"question {name!r}: on_timeout={question.on_timeout!r} would continue without an approval; use "
+            "another option, or 'fail'"
         )
 
 

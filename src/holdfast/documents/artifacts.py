@@ -62,7 +62,7 @@ class Artifacts:
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
-            self._refuse(name, "a file stands where it needs a folder")
+            self._refuse(name, "a file is in the place of a folder that it needs")
         return place
 
     def write(self, name: str, data: bytes | str) -> Path:
@@ -103,8 +103,9 @@ class Artifacts:
             mine = _folder_of(self._folders, self._node)
             if self._begun and not self._is_ours():
                 raise ContextError(
-                    f"node {self._node!r}: attempt {self._attempt} was given up, and its files were moved aside for another one. "
-                    "Return; a node in a long loop asks ctx.cancelled now and then."
+                    f"node {self._node!r}: attempt {self._attempt} has been abandoned, and its files were moved "
+                    "aside for the next attempt. Return from the node; a node in a long loop should check "
+                    "ctx.cancelled."
                 )
             self._begun = True
             _take(mine, self._of_node, self._node)
@@ -136,7 +137,7 @@ class Artifacts:
 
     def _parts(self, name: str) -> tuple[str, ...]:
         if not isinstance(name, str) or not name or "\0" in name:
-            self._refuse(name, "a name is some text, as in 'report.pdf' or 'pages/1.html'")
+            self._refuse(name, "a name is a str, as in 'report.pdf' or 'pages/1.html'")
         if name.startswith("/") or name[1:2] == ":":
             self._refuse(name, "it is absolute; give a name inside the folder")
         parts = tuple(name.split("/"))
@@ -233,7 +234,7 @@ def _sealed(file: Path) -> dict[str, Any]:
     handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise ContextError(f"artifact {file} is no file any more")
+            raise ContextError(f"artifact {file} is no longer a file")
         while piece := os.read(handle, 1 << 20):
             digest.update(piece)
             size += len(piece)

@@ -38,8 +38,9 @@ class Asset:
         lost = _how_lost(uri)
         if lost:
             warnings.warn(
-                f"the asset {uri!r} {lost}: a run that is resumed may not find it. Put it where it stays (a folder that "
-                "is kept, a bucket) and name that, or keep its content in the state or in ctx.artifacts.",
+                f"the asset {uri!r} {lost}: a run that is resumed may not find it. Store it in a permanent place "
+                "(a folder that is kept, a bucket) and give that URI, or keep its content in the state or in "
+                "ctx.artifacts.",
                 NotDurable,
                 stacklevel=2,
             )
@@ -48,7 +49,7 @@ class Asset:
         if not isinstance(self.uri, str):
             raise TypeError(f"Asset(uri={self.uri!r}): give the URI or path as a str, as in str(path)")
         if not self.uri.strip():
-            raise ValueError(f"Asset(uri={self.uri!r}): give the URI or path of a thing that is there")
+            raise ValueError(f"Asset(uri={self.uri!r}): give a URI or path that is not empty")
         if not isinstance(self.media_type, str):
             raise TypeError(f"Asset(media_type={self.media_type!r}): give a str, as in 'text/csv'")
 

@@ -66,7 +66,7 @@ from holdfast.runtime.services import Salts, Services, at_once, in_thread, waker
 from holdfast.runtime.signals import Signals
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import NewRun, Store
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.storage.rows import SALT_BYTES
 from holdfast.storage.urls import open_store
 from holdfast.storage.writer import InlineWriter, Writer

@@ -68,7 +68,7 @@ class Invalid(ResumeRefused):
 def split(run: str, checkpoint: str | int | None) -> tuple[str, int | None]:
     """`"r1@17"`, or `"r1"` and a checkpoint given beside it, as run id and seq."""
     if not isinstance(run, str):
-        raise SettingError(f"{run!r} is no run id: a string such as 'r1' or, with a checkpoint, 'r1@17'")
+        raise SettingError(f"{run!r} is not a run id: a string such as 'r1' or, with a checkpoint, 'r1@17'")
     run_id, _, at = run.partition("@")
     if at and checkpoint is not None and str(checkpoint).rpartition("@")[2] != at:
         raise ResumeRefused(

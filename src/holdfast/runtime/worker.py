@@ -47,7 +47,7 @@ from holdfast.runtime.requests import Requests
 from holdfast.runtime.resume import TakeUp
 from holdfast.runtime.runner import LongWait, Runner
 from holdfast.storage.queues import Taken, Wanted
-from holdfast.upkeep.recovery import Recovery, Report
+from holdfast.upkeep.recovery import Recovery, RecoveryReport
 
 T = TypeVar("T")
 Until: TypeAlias = "Callable[[], Any] | Literal['idle']"
@@ -408,7 +408,7 @@ class Worker:
             return
         self._swept_at = now
         try:
-            report: Report = await self._call(self._recovery.sweep)
+            report: RecoveryReport = await self._call(self._recovery.sweep)
         except Exception as fault:  # noqa: BLE001 - whatever it is, the runs that move go on
             told = f"the look for runs that do not move failed: {type(fault).__name__}: {ended(str(fault))}"
             self._report(Trouble(told=f"{told} It is made again in {SWEEP_S:.0f} s."))

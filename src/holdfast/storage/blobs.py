@@ -1,51 +1,30 @@
 """Blobs: large values beside the log, named by their content; and the partial output of nodes that still stream.
 
-What blobs are is the contract `Blobs`; every kind passes `holdfast.testing.blobs`. Which value becomes a blob is decided in
-`oversize`, and when one is put in `Store.append`: before the row that refers to it, so a crash leaves at most a blob that nothing
-refers to, never a reference to nothing. Nothing here knows events.
+`Blobs` is the contract; its implementations are in `memory/`, `files/` and `postgres/`, and each passes `holdfast.testing.blobs`.
+`oversize` decides which value becomes a blob. `Store.append` puts it before the row that refers to it, so a crash leaves at most
+a blob to which no row refers, never a reference to a missing blob. Nothing here knows events.
 
 Invariants:
-- The name of a blob is the sha256 of its content. It is stored compressed, and what was read is held against the name.
+- The name of a blob is the sha256 of its content. A blob is stored compressed, and its content is checked against its name when
+  it is read.
 - A blob appears whole or not at all, and is durable when `put` returns. Equal content is stored once.
-- A spill is appended and durable when `spill` returns. A record that was torn by a crash is dropped, with nothing before it.
+- A spill is appended and durable when `spill` returns. A record that was torn by a crash is dropped; the records before it stay.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import re
-import secrets
-import struct
-import tempfile
-import threading
-import time
-import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
 import zstandard
 
 from holdfast.core.validate import RUN_ID
-from holdfast.errors import (
-    BlobCorrupt,
-    BlobMissing,
-    SettingError,
-    StoreFull,
-    StorePoisoned,
-    StoreUnusable,
-)
-from holdfast.storage.files import disk
+from holdfast.errors import BlobCorrupt, SettingError
 
-NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_FRAME = struct.Struct(">QI")  # bytes of the record, crc32 of that length and the record
-_LENGTH = struct.Struct(">Q")
-_EXPIRED = "-expired"
+DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Blob(msgspec.Struct, frozen=True, gc=False):
@@ -107,342 +86,16 @@ class Blobs(Protocol):
         """Remove partial streams; unknown ones are none. After power loss one may be there again: remove it again."""
 
 
-class MemoryBlobs:
-    """Blobs that nothing survives: the reference for the others."""
-
-    def __init__(self, where: str = "memory://", *, clock: Callable[[], float] = time.time) -> None:
-        self.where = where
-        self._clock = clock
-        self._kept: dict[str, bytes] = {}
-        self._put_at: dict[str, float] = {}
-        self._spilled: dict[str, dict[str, list[bytes]]] = {}
-        self._lock = threading.Lock()
-
-    def put(self, digest: str, body: bytes) -> None:
-        stored = packed(body)
-        with self._lock:
-            self._kept[require_digest(digest)] = stored
-            self._put_at[digest] = self._clock()
-
-    def get(self, digest: str) -> bytes:
-        found = self._kept.get(digest)
-        if found is None:
-            raise BlobMissing(digest, self.where)
-        return unpacked(digest, found, self.where)
-
-    def digests(self) -> Iterator[str]:
-        return iter(sorted(self._kept))
-
-    def delete(self, digest: str) -> None:
-        self._kept.pop(digest, None)
-
-    def now(self) -> float:
-        return self._clock()
-
-    def expire(self, digest: str, before: float) -> bool:
-        with self._lock:
-            if digest not in self._kept or self._put_at[digest] >= before:
-                return False
-            del self._kept[digest]
-            return True
-
-    def tidy(self, before: float) -> int:
-        return 0
-
-    def spilling(self) -> list[str]:
-        with self._lock:
-            return sorted(self._spilled)
-
-    def spill(self, run_id: str, key: str, data: bytes) -> None:
-        require_run_id(run_id)
-        with self._lock:
-            self._spilled.setdefault(run_id, {}).setdefault(key, []).append(data)
-
-    def spilled(self, run_id: str) -> dict[str, bytes]:
-        require_run_id(run_id)
-        with self._lock:
-            streams = self._spilled.get(run_id, {})
-            return {key: b"".join(streams[key]) for key in sorted(streams)}
-
-    def unspill(self, run_id: str, keys: Iterable[str]) -> None:
-        require_run_id(run_id)
-        with self._lock:
-            streams = self._spilled.get(run_id, {})
-            for key in keys:
-                streams.pop(key, None)
-            if not streams:
-                self._spilled.pop(run_id, None)
+# --- what every implementation does the same way ------------------------------------------------------
 
 
-class FileBlobs:
-    """Blobs in a folder, which is made with the first of them: `ab/cd/abcd…` for a blob, `spills/<run id>/…` for the partial
-    streams of a run. Files are 0600, folders 0700.
-    """
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder).absolute()
-        self.where = str(self.folder)
-        self._lock = threading.Lock()  # of spills: two threads must not mend one stream at once
-        self._settled: set[Path] = set()
-        """Folders whose own names are known to survive power loss."""
-        self._mended: set[Path] = set()
-        """Streams that are known to end with a whole record."""
-        self._poison: str | None = None
-
-    def put(self, digest: str, body: bytes) -> None:
-        path = self._path(require_digest(digest))
-        with self._writing():
-            # First: whoever removes old blobs now sees that this one is wanted, or it is found missing and written.
-            with suppress(FileNotFoundError, NotADirectoryError):
-                os.utime(path)
-            if not self._is_intact(digest):
-                disk.make_folder(path.parent)
-                self._write(path, packed(body))
-            # Also where it was there already: who put it may not have come this far.
-            self._settle(path.parent)
-
-    def get(self, digest: str) -> bytes:
-        if not _DIGEST.fullmatch(digest):
-            raise BlobMissing(digest, self.where)
-        try:
-            return self._got(digest)
-        except BlobMissing:
-            # One that stands aside may be wanted: whoever was about to find that out may have been killed over it.
-            for aside in self._put_aside(digest):
-                with suppress(OSError):
-                    return unpacked(digest, aside.read_bytes(), self.where)
-            return self._got(digest)  # it may have its name back
-
-    def _put_aside(self, digest: str) -> list[Path]:
-        folder, mark = self._path(digest).parent, f".{digest}{_EXPIRED}"
-        with suppress(OSError):
-            return [folder / name for name in os.listdir(folder) if name.startswith(mark)]
-        return []
-
-    def _got(self, digest: str) -> bytes:
-        try:
-            return unpacked(digest, self._path(digest).read_bytes(), self.where)
-        except (FileNotFoundError, NotADirectoryError):
-            raise BlobMissing(digest, self.where) from None
-        except IsADirectoryError:
-            raise BlobCorrupt(digest, self.where) from None
-        except OSError as fault:
-            raise self._unusable(fault) from fault
-
-    def digests(self) -> Iterator[str]:
-        for first in self._names(self.folder, 2):
-            for second in self._names(self.folder / first, 2):
-                yield from self._names(self.folder / first / second, 64)
-
-    def delete(self, digest: str) -> None:
-        if _DIGEST.fullmatch(digest):
-            with self._writing():
-                self._path(digest).unlink(missing_ok=True)
-
-    def now(self) -> float:
-        # A share has the clock of its server, which is asked in the same way as by `put`.
-        with self._writing(), suppress(FileNotFoundError, NotADirectoryError):
-            os.utime(self.folder)
-            return self.folder.stat().st_mtime
-        return 0.0
-
-    def expire(self, digest: str, before: float) -> bool:
-        if not _DIGEST.fullmatch(digest):
-            return False
-        path = self._path(digest)
-        aside = _aside(path)
-        with self._writing(), suppress(FileNotFoundError, NotADirectoryError):
-            if path.stat().st_mtime >= before:
-                return False
-            os.replace(path, aside)  # from here on whoever puts it writes it anew
-            if aside.stat().st_mtime >= before:  # and whoever did just before has made it young
-                os.replace(aside, path)
-                return False
-            aside.unlink()
-            return True
-        return False
-
-    def tidy(self, before: float) -> int:
-        removed = 0
-        for first in self._names(self.folder, 2):
-            for second in self._names(self.folder / first, 2):
-                folder = self.folder / first / second
-                with self._writing(), suppress(FileNotFoundError):
-                    for name in os.listdir(folder):
-                        if name.startswith(".") and (folder / name).stat().st_mtime < before:
-                            removed += not _give_name_back(folder / name)
-                            (folder / name).unlink()
-        return removed
-
-    def spilling(self) -> list[str]:
-        try:
-            found = sorted(os.listdir(self.folder / "spills"))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as fault:
-            raise self._unusable(fault) from fault
-        return [run_id for run_id in found if RUN_ID.fullmatch(run_id) and self.spilled(run_id)]
-
-    def spill(self, run_id: str, key: str, data: bytes) -> None:
-        folder = self._spills(run_id)
-        path = folder / _stream_name(run_id, key)
-        with self._lock, self._writing():
-            while True:
-                disk.make_folder(folder)
-                try:
-                    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                    break
-                except FileNotFoundError:  # the folder went away with the last stream of another process
-                    continue
-            try:
-                self._extend(handle, path, _stream_head(run_id, key), data)
-            finally:
-                os.close(handle)
-
-    def spilled(self, run_id: str) -> dict[str, bytes]:
-        folder = self._spills(run_id)
-        mine = run_id.encode() + b"\n"
-        found: dict[str, bytes] = {}
-        try:
-            for name in self._names(folder, 64):
-                records, _ = _whole_records((folder / name).read_bytes())
-                if records and records[0].startswith(mine):
-                    found[_text(records[0][len(mine) :])] = b"".join(records[1:])
-        except FileNotFoundError:  # removed meanwhile
-            return self.spilled(run_id)
-        except OSError as fault:
-            raise self._unusable(fault) from fault
-        return dict(sorted(found.items()))
-
-    def unspill(self, run_id: str, keys: Iterable[str]) -> None:
-        folder = self._spills(run_id)
-        with self._lock, self._writing():
-            for key in keys:
-                path = folder / _stream_name(run_id, key)
-                path.unlink(missing_ok=True)
-                self._mended.discard(path)
-            with suppress(OSError):  # other streams are in there, or none ever was
-                folder.rmdir()
-
-    # --- inside ---------------------------------------------------------------------------------------
-
-    def _path(self, digest: str) -> Path:
-        return self.folder / digest[:2] / digest[2:4] / digest
-
-    def _spills(self, run_id: str) -> Path:
-        require_run_id(run_id)
-        return self.folder / "spills" / run_id
-
-    def _names(self, folder: Path, length: int) -> list[str]:
-        """Names of this many hex digits in a folder, in order; temporary files have others."""
-        try:
-            return sorted(name for name in os.listdir(folder) if len(name) == length and _is_hex(name))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as fault:
-            raise self._unusable(fault) from fault
-
-    def _is_intact(self, digest: str) -> bool:
-        try:
-            self._got(digest)  # one that stands aside may go
-        except (BlobMissing, BlobCorrupt):
-            return False
-        return True
-
-    def _write(self, path: Path, content: bytes) -> None:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:8]}-", dir=path.parent)  # 0600
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                self._sync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
-
-    def _extend(self, handle: int, path: Path, head: bytes, data: bytes) -> None:
-        """Add a record to a stream: behind its last whole one, as the first write of this process finds out."""
-        end = os.fstat(handle).st_size
-        if path not in self._mended:
-            _, whole = _whole_records(path.read_bytes())
-            if whole != end:
-                os.ftruncate(handle, whole)
-                end = whole
-        record = _framed(data) if end else _framed(head) + _framed(data)
-        try:
-            left = memoryview(record)
-            while left:
-                left = left[os.write(handle, left) :]
-            self._sync(handle)
-        except BaseException:
-            self._mended.discard(path)  # it may end with half a record now
-            raise
-        self._mended.add(path)
-        if not end:
-            self._settle(path.parent)
-
-    def _sync(self, handle: int) -> None:
-        with self._syncing():
-            disk.sync_file(handle)
-
-    def _settle(self, folder: Path) -> None:
-        """Make the names in a folder, and those that lead to it, survive power loss."""
-        with self._syncing():
-            disk.sync_folder(folder)
-            if folder not in self._settled:
-                for place in folder.parents:
-                    disk.sync_folder(place)
-                    if place == self.folder.parent:
-                        break
-        self._settled.add(folder)
-
-    @contextmanager
-    def _syncing(self) -> Iterator[None]:
-        """A sync that failed may have lost what was written, and the next one would not say so."""
-        try:
-            yield
-        except OSError as fault:
-            if fault.errno not in NO_SPACE:
-                self._poison = (
-                    f"{self.folder}: writing to disk failed ({fault.strerror}). Whether the last step was kept is unknown, "
-                    "so this process writes nothing more. Check the disk, start again and resume."
-                )
-                raise StorePoisoned(self._poison) from fault
-            raise
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        if self._poison is not None:
-            raise StorePoisoned(self._poison)
-        try:
-            yield
-        except OSError as fault:
-            if fault.errno in NO_SPACE:
-                raise StoreFull(
-                    f"no space left for {self.folder}. Nothing of this step was written, what was acknowledged is kept; "
-                    "free some space and resume."
-                ) from fault
-            raise self._unusable(fault) from fault
-
-    def _unusable(self, fault: OSError) -> StoreUnusable:
-        return StoreUnusable(
-            f"{self.folder} cannot be used for blobs: {fault.strerror or fault}. Check the permissions of the folder "
-            "and of what is in it, or choose another place with the setting `blobs`."
-        )
-
-
-# --- content -----------------------------------------------------------------------------------------
-
-
-def packed(body: bytes) -> bytes:
+def pack(body: bytes) -> bytes:
     """A blob as stored."""
     stored: bytes = zstandard.ZstdCompressor(level=3).compress(body)
     return stored
 
 
-def unpacked(digest: str, stored: bytes, where: str) -> bytes:
+def unpack(digest: str, stored: bytes, where: str) -> bytes:
     """A blob as put. Raises `BlobCorrupt` where it is not that."""
     try:
         # Piece by piece: the size that a damaged head claims must not be believed.
@@ -456,69 +109,15 @@ def unpacked(digest: str, stored: bytes, where: str) -> bytes:
 
 def require_digest(digest: str) -> str:
     """A name that a blob can have, and that leads nowhere else."""
-    if not _DIGEST.fullmatch(digest):
-        raise SettingError(f"{digest!r} names no blob: give the sha256 of its content, in hex")
+    if not DIGEST.fullmatch(digest):
+        raise SettingError(f"{digest!r} is not the name of a blob: give the sha256 of its content, in hex")
     return digest
-
-
-def _aside(path: Path) -> Path:
-    """Where a blob stands that is about to go. Nobody else puts one there: it may have been put anew, and be wanted."""
-    return path.with_name(f".{path.name}{_EXPIRED}-{secrets.token_hex(8)}")
-
-
-def _give_name_back(aside: Path) -> bool:
-    """Whether it is a blob that stands aside: it has its name again, unless somebody has put it anew."""
-    name, stands_aside, _ = aside.name.removeprefix(".").partition(_EXPIRED)
-    if not stands_aside:
-        return False
-    with suppress(FileExistsError):
-        os.link(aside, aside.with_name(name))
-    return True
-
-
-def _is_hex(name: str) -> bool:
-    return all(letter in "0123456789abcdef" for letter in name)
-
-
-# --- streams -----------------------------------------------------------------------------------------
 
 
 def require_run_id(run_id: str) -> None:
     """An id that a run can have, and that leads nowhere else."""
     if not RUN_ID.fullmatch(run_id):
         raise SettingError(
-            f"{run_id!r} is no run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter or digit"
+            f"{run_id!r} is not a run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter "
+            "or digit"
         )
-
-
-def _stream_head(run_id: str, key: str) -> bytes:
-    """The first record of a stream says whose it is: its name cannot, and a file system may not tell `R` from `r`."""
-    return f"{run_id}\n{key}".encode("utf-8", "surrogatepass")
-
-
-def _stream_name(run_id: str, key: str) -> str:
-    return sha256(_stream_head(run_id, key)).hexdigest()
-
-
-def _text(key: bytes) -> str:
-    return key.decode("utf-8", "surrogatepass")
-
-
-def _framed(record: bytes) -> bytes:
-    length = _LENGTH.pack(len(record))
-    return _FRAME.pack(len(record), zlib.crc32(record, zlib.crc32(length))) + record
-
-
-def _whole_records(stream: bytes) -> tuple[list[bytes], int]:
-    """The records of a stream up to the first that is not what was written, and where they end."""
-    records: list[bytes] = []
-    end = 0
-    while end + _FRAME.size <= len(stream):
-        length, check = _FRAME.unpack_from(stream, end)
-        start = end + _FRAME.size
-        record = stream[start : start + length]
-        if len(record) != length or zlib.crc32(record, zlib.crc32(_LENGTH.pack(length))) != check:
-            break
-        records.append(record)
-        end = start + length
-    return records, end

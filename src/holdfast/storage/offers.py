@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from holdfast.storage import holder as holders
+from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.queues import Queue, Taken, Why
 
@@ -38,7 +38,7 @@ class Fates(Generic[K]):
     `asking`: the holder that asks. It lives, and what it holds counts, also where it was late with its renewal.
     """
 
-    def __init__(self, told: Iterable[Cells], now: float, alive: holders.Alive, asking: str = "") -> None:
+    def __init__(self, told: Iterable[Cells], now: float, alive: leases.Alive, asking: str = "") -> None:
         self.live: set[K] = set()
         self._asking: set[K] = set()
         self.lost: list[K] = []

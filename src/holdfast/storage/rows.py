@@ -107,6 +107,6 @@ def broken_at(run_id: str, rows: Sequence[Row], *, after: int, digest: bytes) ->
         if digest != row.digest:
             return (
                 after,
-                f"event {after} ({row.kind}) is not what was written, or what stands before it is not",
+                f"event {after} ({row.kind}) is not what was written, or an event before it is not",
             )
     return None

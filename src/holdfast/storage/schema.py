@@ -34,8 +34,8 @@ def migrations(dialect: str, schema: str | None = None) -> list[str]:
 def lifted(where: str, version: int, known: int) -> SchemaTooNew:
     """Why a process that opened a store writes nothing more to it: a newer Holdfast has changed what is there."""
     return SchemaTooNew(
-        f"{where} was lifted to schema version {version} while this process used it, which knows versions up to {known}. "
-        "Nothing of this step was written. Start this process again with the newer version of Holdfast."
+        f"{where} was migrated to schema version {version} while this process used it, which knows versions up to "
+        f"{known}. This step was not written. Restart this process with the newer version of Holdfast."
     )
 
 

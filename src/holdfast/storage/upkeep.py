@@ -141,14 +141,14 @@ def refuse_compaction(
 ) -> None:
     """Whether a base may stand for the events up to `seq` of a log that begins behind `base` and reaches to `end`."""
     if held != by:
-        who = f"engine {held[0]!r} holds it with fence {held[1]}" if held[0] else "nobody holds it"
+        who = f"engine {held[0]!r} holds it with fence {held[1]}" if held[0] else "no engine holds it"
         raise FenceLost(
             f"run {run_id!r} was not compacted: engine {by[0]!r} does not hold it with fence {by[1]}, {who}. Try again."
         )
     if not base < seq < end:
         raise SeqConflict(
-            f"run {run_id!r} was not compacted: event {seq} is not behind {base}, where its log begins, and before {end}, where "
-            "it ends. Load it again."
+            f"run {run_id!r} was not compacted: event {seq} must come after event {base}, where its log begins, "
+            f"and before event {end}, where it ends. Load the run again."
         )
 
 
@@ -156,18 +156,19 @@ def refuse_deletion(run_id: str, *, seq: int, end: int, child: str | None, asked
     """Whether a run that nobody holds may go; `child`: a run that names it as its parent, `asked`: what somebody wants of it."""
     if seq != end:
         raise SeqConflict(
-            f"run {run_id!r} was not deleted: its log ends at {end}, not at {seq}. Somebody has carried it on; look again."
+            f"run {run_id!r} was not deleted: its log ends at {end}, not at {seq}. Another process has resumed "
+            "it; look at the run again."
         )
     if child is not None:
         raise ResumeRefused(
             run_id,
-            f"run {child!r} was made from it, and what came before that is here. Delete {child!r} first.",
+            f"run {child!r} was forked from it and needs its events. Delete {child!r} first.",
             asked="deleted",
         )
     if asked is not None:
         raise ResumeRefused(
             run_id,
-            f"somebody asked something of it ({asked}), and it has not been done yet. A worker that knows its flow takes it up, "
-            f"or `holdfast resume {run_id}`; cancel it if it is not wanted any more.",
+            f"a request ({asked}) waits in its inbox. A worker that knows its flow carries it out, or `holdfast "
+            f"resume {run_id}`; cancel the run if it is no longer needed.",
             asked="deleted",
         )

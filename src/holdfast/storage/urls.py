@@ -13,9 +13,11 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from holdfast.errors import SettingError, did_you_mean
-from holdfast.storage.blobs import Blobs, FileBlobs, MemoryBlobs
+from holdfast.storage.blobs import Blobs
 from holdfast.storage.contract import Store
+from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.files.remote import FsspecBlobs
+from holdfast.storage.memory.blobs import MemoryBlobs
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.postgres.address import SECRET_OPTIONS, SHOWN_OPTIONS, Address
 from holdfast.storage.sqlite.store import SqliteStore

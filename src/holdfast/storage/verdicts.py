@@ -24,11 +24,11 @@ def judge(append: Append, *, seq: int, fence: int, holder: str | None) -> Verdic
         who = (
             f"engine {holder!r} holds it with fence {fence}"
             if holder
-            else f"nobody holds it, the last fence was {fence}"
+            else f"no engine holds it, the last fence was {fence}"
         )
         return FenceLost(
             f"run {append.run_id!r} is not held by engine {append.holder!r} with fence {append.fence}: {who}. "
-            "This engine may not write to it unless it claims it again."
+            "This engine may not write to the run unless it claims it again."
         )
     if append.expected_seq != seq:
         return SeqConflict(
@@ -43,6 +43,6 @@ def _gap(append: Append) -> SeqConflict | None:
         expected += 1
         if row.seq != expected:
             return SeqConflict(
-                f"run {append.run_id!r}: row {row.seq} was to be written where {expected} belongs."
+                f"run {append.run_id!r}: row {row.seq} was to be written in the place of row {expected}."
             )
     return None if append.rows else SeqConflict(f"run {append.run_id!r}: an append needs at least one row.")

@@ -105,16 +105,16 @@ def hooked(hook: Callable[[str], None]) -> Iterator[None]:
         failpoints.install(None)
 
 
-class Killed(BaseException):
+class KilledAtFailpoint(BaseException):
     """Raised at the failpoint where a real process would die."""
 
 
 def kill_at(place: str) -> Callable[[str], None]:
-    """Make a hook for `hooked` that raises `Killed` at one failpoint."""
+    """Make a hook for `hooked` that raises `KilledAtFailpoint` at one failpoint."""
 
     def kill(reached: str) -> None:
         if reached == place:
-            raise Killed(place)
+            raise KilledAtFailpoint(place)
 
     return kill
 

@@ -63,7 +63,7 @@ class SnapshotFacts(NamedTuple):
     body: bytes
 
 
-class Asked(NamedTuple):
+class StoredRequest(NamedTuple):
     """A request in the inbox. `taken`: the seq of the event that took it; 0 if it still waits."""
 
     run_id: str | None
@@ -93,7 +93,7 @@ class Source(Protocol):
 
     def definitions(self, fingerprints: set[str]) -> dict[str, bytes]: ...
 
-    def inbox(self) -> list[Asked]:
+    def inbox(self) -> list[StoredRequest]:
         """All requests; empty if the store cannot list them."""
 
     def blob(self, digest: str) -> bytes | None:
@@ -208,9 +208,11 @@ class FileSource:
     def definitions(self, fingerprints: set[str]) -> dict[str, bytes]:
         return dict(self._select("definitions"))
 
-    def inbox(self) -> list[Asked]:
+    def inbox(self) -> list[StoredRequest]:
         found = self._select("inbox")
-        return [Asked(run, name, verb, body.encode(), taken) for run, name, verb, body, taken in found]
+        return [
+            StoredRequest(run, name, verb, body.encode(), taken) for run, name, verb, body, taken in found
+        ]
 
     def blob(self, digest: str) -> bytes | None:
         try:
@@ -278,7 +280,7 @@ class StoreSource:
         found = {name: self._store.definition(name) for name in fingerprints}
         return {name: body for name, body in found.items() if body is not None}
 
-    def inbox(self) -> list[Asked]:
+    def inbox(self) -> list[StoredRequest]:
         return []
 
     def blob(self, digest: str) -> bytes | None:

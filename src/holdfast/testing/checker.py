@@ -26,7 +26,7 @@ from holdfast.storage.contract import Store
 from holdfast.testing import testimony
 from holdfast.testing.checked import RunFacts, SnapshotFacts, Source, open_body, source_of, unpack
 from holdfast.testing.replay import FINAL, Replay
-from holdfast.testing.standings import Standing, standing_of
+from holdfast.testing.standings import RewindableState, standing_of
 from holdfast.testing.witness import Line, Testimony
 
 Place: TypeAlias = Store | str | os.PathLike[str]
@@ -252,7 +252,7 @@ class Checking:
             )
         return fields
 
-    def _snapshot(self, snapshot: SnapshotFacts, now: Standing, say: Callable[..., None]) -> None:
+    def _snapshot(self, snapshot: SnapshotFacts, now: RewindableState, say: Callable[..., None]) -> None:
         """Check that a snapshot is the fold of the events before it."""
         fields = self._open(snapshot.body, snapshot.seq, say)
         if not fields:
@@ -402,7 +402,7 @@ def _compare_row(run: RunFacts, replay: Replay, say: Callable[..., None]) -> Non
 
 
 def _require_over_or_waiting(
-    run: RunFacts, now: Standing, at: float | None, say: Callable[..., None]
+    run: RunFacts, now: RewindableState, at: float | None, say: Callable[..., None]
 ) -> None:
     """L1 and L3: at the end a run has ended or waits for something, and no engine holds it."""
     overdue = run.due_at is not None and at is not None and run.due_at <= at

@@ -31,9 +31,10 @@ from holdfast.errors import (
     StoreUnusable,
 )
 from holdfast.storage import failpoints, rows
-from holdfast.storage.blobs import Blob, MemoryBlobs
+from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Append, Holder, Query, Request, Snapshot
-from holdfast.testing.appends import Killed, Log, hooked, in_threads, kill_at, raises
+from holdfast.storage.memory.blobs import MemoryBlobs
+from holdfast.testing.appends import KilledAtFailpoint, Log, hooked, in_threads, kill_at, raises
 from holdfast.testing.leases import TTL_S, LeaseConformance
 
 HOSTILE = (
@@ -209,7 +210,7 @@ class StoreConformance(LeaseConformance):
     def test_an_append_to_a_run_nobody_holds_is_refused(self) -> None:
         log = Log("r1")
         self.write(log)
-        self.require_refused(log.next(), FenceLost, "nobody holds it")
+        self.require_refused(log.next(), FenceLost, "no engine holds it")
         self.require_refused(log.next(holder=self.holder.id), FenceLost)
 
     def test_an_engine_the_store_does_not_know_cannot_create_for_itself(self) -> None:
@@ -303,7 +304,7 @@ class StoreConformance(LeaseConformance):
         before = self.contents("r1")
         for place, kept in (("append.before", False), ("append.written", False), ("append.committed", True)):
             append = log.next(b"1", snapshots=(Snapshot(2, b"s"),), status="paused")
-            with raises(Killed), hooked(kill_at(place)):
+            with raises(KilledAtFailpoint), hooked(kill_at(place)):
                 self.store.append([append, Log(f"beside {place}").create()])
             assert (self.contents("r1") == before) is not kept
             assert self.store.appended("r1", 2, append.rows[0].salt) is kept
@@ -385,7 +386,7 @@ class StoreConformance(LeaseConformance):
             if place == "append.before":
                 found.append(list(self.store.blobs.digests()))
 
-        with raises(Killed), hooked(kill_at("append.written")):
+        with raises(KilledAtFailpoint), hooked(kill_at("append.written")):
             self.store.append([Log("r1").create(blobs=(blob,))])
         assert self.contents("r1") is None
         with hooked(look):

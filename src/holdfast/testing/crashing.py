@@ -84,7 +84,7 @@ class Crash(msgspec.Struct, frozen=True):
         return f"right {self.moment} {self.write}"
 
 
-class Finding(msgspec.Struct, frozen=True):
+class CrashFinding(msgspec.Struct, frozen=True):
     """A difference from the undisturbed run, and the crashes that show it. No crashes: the undisturbed run itself is wrong."""
 
     kind: Literal["end", "state", "effect", "ran again", "log"]
@@ -109,7 +109,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that the undisturbed run did not reach: they were not tested."""
     writes: tuple[Write, ...]
     crashes: int
-    findings: tuple[Finding, ...]
+    findings: tuple[CrashFinding, ...]
     again: dict[str, int]
     """Node -> how often it was called again after a crash interrupted it. This is correct: each such call is a new attempt."""
     parked: tuple[Crash, ...]
@@ -403,7 +403,7 @@ def crash_everywhere(
         if limit is not None and len(crashes) > limit:
             crashes = [crashes[number * len(crashes) // limit] for number in range(limit)]
         if undisturbed.status != ends:
-            wrong = Finding("end", _wrong_end(undisturbed, ends), ())
+            wrong = CrashFinding("end", _wrong_end(undisturbed, ends), ())
             return _report(plan, writes, undisturbed, findings=(wrong,))
         return _crash_at(crashes, plan, folder, writes, undisturbed)
 
@@ -422,7 +422,7 @@ def _crash_at(
             parked.append(crash)
         for finding in _findings(plan, undisturbed, resumed):
             found.setdefault(finding, []).append(crash)
-    findings = tuple(Finding(kind, text, tuple(where)) for (kind, text), where in found.items())
+    findings = tuple(CrashFinding(kind, text, tuple(where)) for (kind, text), where in found.items())
     return _report(
         plan,
         writes,

@@ -18,7 +18,7 @@ from holdfast.errors import (
     RunNotFound,
 )
 from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Store
-from holdfast.storage.holder import alive, this_process
+from holdfast.storage.leases import alive, this_process
 from holdfast.testing.appends import Log, Time, dead_process, raises
 
 TTL_S = 30.0
@@ -170,14 +170,14 @@ class LeaseConformance:
         self.start_run("r2")
         self.store.renew(msgspec.structs.replace(self.holder, ttl_s=0.0))
         assert [(run.held, run.holder) for run in self.store.runs(Query())] == [(False, None)] * 2
-        self.require_refused(log.next(), FenceLost, "nobody holds it")
+        self.require_refused(log.next(), FenceLost, "no engine holds it")
         assert self.store.claim("r1", self.rival).fence == 2
 
     def test_a_released_run_can_be_claimed_and_its_old_holder_cannot_write(self) -> None:
         log = self.start_run()
         self.store.release("r1", self.holder.id, 1)
         assert not self.store.run("r1").held
-        self.require_refused(log.next(), FenceLost, "nobody holds it")
+        self.require_refused(log.next(), FenceLost, "no engine holds it")
         assert self.store.claim("r1", self.rival).fence == 2
 
     def test_a_release_of_another_lease_does_nothing(self) -> None:

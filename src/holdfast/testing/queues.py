@@ -26,7 +26,7 @@ import msgspec
 
 from holdfast.errors import FenceLost, RunHeld, StoreUnusable
 from holdfast.storage.contract import Holder, Lease, Query, Request, Store
-from holdfast.storage.holder import alive
+from holdfast.storage.leases import alive
 from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted
 from holdfast.testing.appends import Log, Time, dead_process, in_threads, raises
 

@@ -13,7 +13,7 @@ import copy
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from holdfast.testing.standings import NODE, Body, Standing, Visit, apply, standing_of
+from holdfast.testing.standings import NODE, Body, RewindableState, Visit, apply, standing_of
 
 Say: TypeAlias = Callable[[str, str], None]
 Where: TypeAlias = tuple[str, int, int, int]
@@ -76,7 +76,7 @@ class Replay:
     """The state of a run according to its events. Call `read` with each event, in order."""
 
     def __init__(self, say: Say, returns_to: frozenset[int] = frozenset()) -> None:
-        self.now = Standing()
+        self.now = RewindableState()
         self.seq = 0
         self.at = 0.0
         self.base = 0
@@ -98,7 +98,7 @@ class Replay:
         """The same -> its latest attempt."""
         self._steps: set[tuple[str, int, int, int, str]] = set()
         self._returns_to = returns_to
-        self._places: dict[int, Standing] = {}
+        self._places: dict[int, RewindableState] = {}
         self._handlers: dict[str, Handler] = {kind: getattr(self, name) for kind, name in _HANDLERS.items()}
 
     def begin_from(self, seq: int, base: Body) -> None:

@@ -52,14 +52,14 @@ from holdfast.testing.simulator_flows import (
     TALES,
     TRIES,
     WORLD,
+    BodyWitness,
     Reached,
-    Witness,
     tale,
     watching,
     witness_flow,
 )
 from holdfast.testing.simulator_hands import Answers, Hand, Subject, answers_of
-from holdfast.testing.simulator_loop import Hung, Killed, Loop, Luck, Stuck, World
+from holdfast.testing.simulator_loop import Hung, Luck, ProcessDied, SimulatedLoop, Stuck, World
 
 PATIENCE_S = 60.0
 """In virtual time: a run that takes longer than this is stuck."""
@@ -97,7 +97,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     virtual_s: float = 0.0
 
 
-class Violation(msgspec.Struct, frozen=True):
+class SeededViolation(msgspec.Struct, frozen=True):
     """Something that must never happen, and the seed that reproduces it."""
 
     seed: int
@@ -107,7 +107,7 @@ class Violation(msgspec.Struct, frozen=True):
         return f"seed {self.seed}: {self.text}"
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of many schedules. `ok`: there is no violation."""
 
     schedules: int
@@ -115,7 +115,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     workers: list[int]
     faults: dict[str, int]
     faults_each: list[int]
-    violations: list[Violation]
+    violations: list[SeededViolation]
 
     @property
     def ok(self) -> bool:
@@ -138,7 +138,7 @@ def simulate(
     signals: Mapping[str, Any] | None = None,
     resources: Mapping[str, Any] | None = None,
     compare: Callable[[dict[str, Any]], Any] = lambda values: values,
-) -> Report:
+) -> SimulationReport:
     """Run a flow once without faults, then once per seed with two or three workers that crash, pause, lose replies and come
     back. The report lists every difference in the final state (`compare(values)` selects what is compared), every node that ran
     although its end was recorded, every effect that happened more or less often at a `Receiver` among `resources`, and every
@@ -231,23 +231,23 @@ def schedule(seed: int, *, disk: Disk | None = None) -> Schedule:
     return Schedule(seed, subjects, disk=disk)
 
 
-def report_of(outcomes: Iterable[Outcome]) -> Report:
+def report_of(outcomes: Iterable[Outcome]) -> SimulationReport:
     """Combine all outcomes into one report."""
     listed = list(outcomes)
     faults: Counter[str] = Counter()
     for outcome in listed:
         faults.update(outcome.faults)
-    return Report(
+    return SimulationReport(
         schedules=len(listed),
         events=[outcome.events for outcome in listed],
         workers=[outcome.workers for outcome in listed],
         faults=dict(sorted(faults.items())),
         faults_each=[sum(outcome.faults.values()) for outcome in listed],
-        violations=[Violation(outcome.seed, text) for outcome in listed for text in outcome.violations],
+        violations=[SeededViolation(outcome.seed, text) for outcome in listed for text in outcome.violations],
     )
 
 
-def figures(report: Report) -> dict[str, str]:
+def figures(report: SimulationReport) -> dict[str, str]:
     """The lines that are printed for a report, as name -> value."""
     if not report.schedules:
         return {"schedules": "0"}
@@ -288,20 +288,20 @@ class Process:
         self.scene = scene
         self.name = name
         self.boots = 0
-        self.loop: Loop
+        self.loop: SimulatedLoop
         self.engine: SimulatedEngine | None = None
         self.clock: SteppedClock
 
     def boot(self) -> None:
         scene = self.scene
         self.boots += 1
-        loop = self.loop = Loop(scene.world, f"{self.name}.{self.boots}")
+        loop = self.loop = SimulatedLoop(scene.world, f"{self.name}.{self.boots}")
         self.clock = SteppedClock(scene.world, loop)
         self.engine = None
         store = FaultyStore(scene.disk, scene.world, loop, scene.faults, scene.ledger, self.crash)
         loop.spawn(self._live(loop, store))
 
-    async def _live(self, loop: Loop, store: FaultyStore) -> None:
+    async def _live(self, loop: SimulatedLoop, store: FaultyStore) -> None:
         scene = self.scene
         engine = SimulatedEngine(
             store,
@@ -326,7 +326,7 @@ class Process:
                 await engine.work(concurrency=scene.concurrency, on_report=scene.reports.append)
             await asyncio.sleep(0.1)
 
-    def _renew(self, engine: SimulatedEngine, loop: Loop) -> None:
+    def _renew(self, engine: SimulatedEngine, loop: SimulatedLoop) -> None:
         """Renew leases as the renewal thread would, also for an engine that has nothing to do."""
         if engine._services is not None:  # noqa: SLF001
             engine._holdings.keep()  # noqa: SLF001
@@ -335,11 +335,11 @@ class Process:
     def _maybe_die(self, place: str) -> None:
         """Called in the body of a node: the process may die here."""
         if self.loop.dead:
-            raise Killed
+            raise ProcessDied
         faults = self.scene.faults
         if faults.left and faults.luck.random() < faults.rate / 2 and faults.strike("crash in node"):
             self.crash()
-            raise Killed
+            raise ProcessDied
 
     def crash(self) -> None:
         """Kill the process, and start another one in its place some time later."""
@@ -397,7 +397,7 @@ class Schedule:
         if calm:
             self.faults.left = 0
         self.ledger = Ledger(lambda: self.world.now + self.store_offset)
-        self.witness = Witness(self.ledger.tick, self.ledger.leases)
+        self.witness = BodyWitness(self.ledger.tick, self.ledger.leases)
         self.store_offset = 0.0
         self.writes_late = luck.random() < 0.5
         self.concurrency = luck.choice((1, 2, 4))
@@ -410,7 +410,7 @@ class Schedule:
         if any(subject.queue == _NARROW for subject in subjects):
             self.disk.queues.limit(_NARROW, 1)
             self.ledger.limits[_NARROW] = 1
-        self.outside = Loop(self.world, "outside")
+        self.outside = SimulatedLoop(self.world, "outside")
         self.processes = [Process(self, f"w{number}") for number in range(luck.choice((2, 2, 3)))]
         self.attending: list[asyncio.Task[None]] = []
         self._unattended = 0

@@ -23,7 +23,7 @@ from holdfast.storage.contract import Append, Holder, Lease, Request, Row, RunRo
 from holdfast.storage.queues import Queues, Taken, Wanted
 from holdfast.storage.upkeep import Upkeep
 from holdfast.storage.writer import Done
-from holdfast.testing.simulator_loop import Killed, Loop, World
+from holdfast.testing.simulator_loop import ProcessDied, SimulatedLoop, World
 
 LEASE_TTL_S = 2.0
 STALLS_S = (0.005, 0.3, 1.5 * LEASE_TTL_S, 1.5 * LEASE_TTL_S, 3 * LEASE_TTL_S)
@@ -234,7 +234,13 @@ class FaultyStore:
         def __getattr__(self, name: str) -> Any: ...
 
     def __init__(
-        self, disk: Store, world: World, loop: Loop, faults: Faults, ledger: Ledger, crash: Callable[[], None]
+        self,
+        disk: Store,
+        world: World,
+        loop: SimulatedLoop,
+        faults: Faults,
+        ledger: Ledger,
+        crash: Callable[[], None],
     ) -> None:
         self.url = disk.url
         self.blobs = disk.blobs
@@ -253,7 +259,7 @@ class FaultyStore:
     def call(self, verb: str, do: Callable[..., Any], *args: Any, **named: Any) -> Any:
         """Call a verb, with the fault that is drawn for this call."""
         if self._loop.dead:
-            raise Killed
+            raise ProcessDied
         faults = self._faults
         fault = faults.at(verb) if faults.left else ""
         return do(*args, **named) if not fault else self._go_wrong(fault, partial(do, *args, **named))
@@ -277,7 +283,7 @@ class FaultyStore:
 
     def die(self) -> None:
         self._crash()
-        raise Killed
+        raise ProcessDied
 
     def _stall(self) -> None:
         self._world.elsewhere(self._loop, self._faults.luck.choice(STALLS_S))
@@ -334,7 +340,7 @@ class FaultyStore:
 
     def now(self) -> float:
         if self._loop.dead:
-            raise Killed
+            raise ProcessDied
         return self.disk.now()
 
     def close(self) -> None:
@@ -387,7 +393,7 @@ class LateWriter:
 
     quick = False
 
-    def __init__(self, store: Any, loop: Loop, luck: random.Random) -> None:
+    def __init__(self, store: Any, loop: SimulatedLoop, luck: random.Random) -> None:
         self._store = store
         self._loop = loop
         self._luck = luck
@@ -426,7 +432,7 @@ class LateWriter:
         outcomes: Sequence[BaseException | None]
         try:
             outcomes = self._store.append([append for append, _ in batch])
-        except Killed:
+        except ProcessDied:
             raise
         except Exception as fault:  # noqa: BLE001 - passed to the callers
             outcomes = [fault] * len(batch)
@@ -444,7 +450,7 @@ class LateWriter:
 class SteppedClock:
     """The wall clock of one process. It may be set forward or back; timers that are already set do not move."""
 
-    def __init__(self, world: World, loop: Loop) -> None:
+    def __init__(self, world: World, loop: SimulatedLoop) -> None:
         self._world = world
         self._loop = loop
         self.offset = 0.0

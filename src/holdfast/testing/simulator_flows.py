@@ -5,7 +5,7 @@ stream, fail and are retried, fail for good, must not run twice, fan out. The re
 iteration and the signal or answer it got, and, if it never runs in parallel, on the state it was given: `stage` is a chain of
 all such visits.
 
-Every call of a body is noted in a `Witness`, outside of any store, and every effect goes to a receiver that de-duplicates by
+Every call of a body is noted in a `BodyWitness`, outside of any store, and every effect goes to a receiver that de-duplicates by
 idempotency key. Invariant: a body that runs twice with the same input returns the same result.
 """
 
@@ -70,7 +70,7 @@ class Voyage:
     stage: str = ""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class BodyCall(msgspec.Struct, frozen=True):
     """A note of a body: which process and visit, what happened, and the state it saw."""
 
     turn: int
@@ -93,11 +93,11 @@ class Entry(msgspec.Struct, frozen=True):
         return self.run_id, self.node, self.iteration, self.execution, self.item
 
 
-class Witness:
+class BodyWitness:
     """The notes of bodies, and the effects that a receiver got from them."""
 
     def __init__(self, tick: Callable[[], int], leases: dict[str, tuple[str | None, int]]) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[BodyCall] = []
         self.effects: dict[str, tuple[str, str, int, int | None]] = {}
         """Idempotency key -> the visit that used it first."""
         self.keys: dict[tuple[str, str, int, int | None], str] = {}
@@ -111,7 +111,7 @@ class Witness:
 
     def note(self, process: str, ctx: Any, what: str, seen: str = "") -> None:
         self.entries.append(
-            Entry(
+            BodyCall(
                 self._tick(), process, ctx.run_id, ctx.node, ctx.iteration, ctx.execution, ctx.attempt, ctx.item,
                 what, seen, self._leases.get(ctx.run_id, (None, 0)),
             )
@@ -136,7 +136,7 @@ class Witness:
 class Reached:
     """The resource `WORLD` of the bodies in one process: the witness, and places where the process may die."""
 
-    def __init__(self, process: str, witness: Witness, die: Callable[[str], None]) -> None:
+    def __init__(self, process: str, witness: BodyWitness, die: Callable[[str], None]) -> None:
         self.process = process
         self.witness = witness
         self.die = die
@@ -283,7 +283,7 @@ def _router(flow: str, source: str, plan: Plan) -> Callable[[Voyage], tuple[str,
     return route
 
 
-watching: list[Witness] = []
+watching: list[BodyWitness] = []
 """A router gets only the state, so it finds the witness of its world here."""
 
 # --- bodies ------------------------------------------------------------------------------------------

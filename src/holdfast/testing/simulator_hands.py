@@ -29,7 +29,7 @@ from holdfast.storage.rows import open_row
 from holdfast.testing.fakes import Answer
 from holdfast.testing.simulator_faults import Faults, Ledger
 from holdfast.testing.simulator_flows import Tale, answer_to
-from holdfast.testing.simulator_loop import Loop, Stuck
+from holdfast.testing.simulator_loop import SimulatedLoop, Stuck
 
 Answers: TypeAlias = Callable[[str, int, list[str]], Any]
 """Node, iteration, options -> the answer."""
@@ -51,7 +51,7 @@ class Subject(msgspec.Struct, frozen=True):
 class Place(Protocol):
     """A process of the world. It serves calls while it has an engine."""
 
-    loop: Loop
+    loop: SimulatedLoop
 
     @property
     def engine(self) -> Engine | None: ...
@@ -67,10 +67,10 @@ class Scene(Protocol):
     answers: Callable[[QuestionAsked], Any]
     signals: dict[str, Any]
     tidies: bool
-    outside: Loop
+    outside: SimulatedLoop
 
     @property
-    def processes(self) -> Sequence[Place]: ...
+    def processes(self) -> Sequence[EngineProcess]: ...
 
     def attend(self, subject: Subject) -> None:
         """Attend to one more run."""

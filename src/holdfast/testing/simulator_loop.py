@@ -1,7 +1,7 @@
 """Simulate several processes in one thread: an event loop for each, one virtual clock for all, and a random order of turns.
 
-This module owns order and time, and knows nothing of engines and stores. A `Loop` is an asyncio event loop without a selector:
-it runs the callbacks that are ready, in the order that asyncio promises. A `World` gives turns to its loops; when none of them
+This module owns order and time, and knows nothing of engines and stores. A `SimulatedLoop` is an asyncio event loop without a
+selector: it runs the callbacks that are ready, in the order that asyncio promises. A `World` gives turns to its loops; when none of them
 has a ready callback, the clock jumps to the next timer. A loop can be put to sleep (its process is paused), can block inside a
 call while others continue, and can be killed.
 
@@ -50,7 +50,7 @@ class Luck(random.Random):
         return seq[drawn]
 
 
-class Killed(BaseException):
+class ProcessDied(BaseException):
     """Raised inside a process that has just died, to stop its code. Code that catches this must not continue."""
 
 
@@ -66,7 +66,7 @@ def _make_plain(loop: Any, coro: Any, **options: Any) -> asyncio.Task[Any]:
     return asyncio.Task(coro, loop=loop, **options)
 
 
-class Handle(msgspec.Struct, eq=False):
+class SimulatedHandle(msgspec.Struct, eq=False):
     """A callback that waits for its turn or its time. A world makes hundreds; making a struct needs no Python frame."""
 
     call: Callable[..., Any]
@@ -85,14 +85,14 @@ class Handle(msgspec.Struct, eq=False):
         return self.at
 
 
-class Loop(_EventLoop):  # type: ignore[misc]
+class SimulatedLoop(_EventLoop):  # type: ignore[misc]
     """The event loop of one simulated process."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
-        self.ready: deque[Handle] = deque()
-        self.timers: list[tuple[float, int, Handle]] = []
+        self.ready: deque[SimulatedHandle] = deque()
+        self.timers: list[tuple[float, int, SimulatedHandle]] = []
         self.asleep_until = 0.0
         self.standing = False
         """The loop is inside a blocking call, and gets no turn until the call returns."""
@@ -108,7 +108,7 @@ class Loop(_EventLoop):  # type: ignore[misc]
     # --- methods that asyncio calls -------------------------------------------------------------------
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        handle = Handle(callback, args, copy_context() if context is None else context)
+        handle = SimulatedHandle(callback, args, copy_context() if context is None else context)
         if type(callback) is STEP:
             self._begun.append(callback.__self__)  # type: ignore[attr-defined]
         if not self.dead:
@@ -119,13 +119,13 @@ class Loop(_EventLoop):  # type: ignore[misc]
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
         when = self.world.now + delay
-        handle = Handle(callback, args, copy_context() if context is None else context, when)
+        handle = SimulatedHandle(callback, args, copy_context() if context is None else context, when)
         if not self.dead:
             heappush(self.timers, (when, next(self.world.order), handle))
         return handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        handle = Handle(callback, args, copy_context() if context is None else context, when)
+        handle = SimulatedHandle(callback, args, copy_context() if context is None else context, when)
         if not self.dead:
             heappush(self.timers, (when, next(self.world.order), handle))
         return handle
@@ -214,8 +214,8 @@ class World:
     def __init__(self, luck: random.Random, *, turns_max: int = TURNS_MAX) -> None:
         self.luck = luck
         self.now = STARTS_AT
-        self.loops: list[Loop] = []
-        self.living: list[Loop] = []
+        self.loops: list[SimulatedLoop] = []
+        self.living: list[SimulatedLoop] = []
         self.names: set[str] = set()
         """The names of the living loops."""
         self.order = itertools.count()
@@ -254,7 +254,9 @@ class World:
         self._turns_max = -1  # a task that swallows this exception gets no other turn
         raise Hung(self._hung)
 
-    def go_on(self, over: Callable[[], bool], until: float = _NEVER, *, standing: Loop | None = None) -> None:
+    def go_on(
+        self, over: Callable[[], bool], until: float = _NEVER, *, standing: SimulatedLoop | None = None
+    ) -> None:
         """Give turns until `over()`, or until the time `until` is reached and no loop is ready. `standing`: the loop whose
         blocking call ends at `until`, even if other loops are ready, or when the loop dies. Raises `Stuck`.
         """
@@ -266,7 +268,7 @@ class World:
         finally:
             set_running_loop(outer)
 
-    def _give_turns(self, over: Callable[[], bool], until: float, standing: Loop | None) -> None:
+    def _give_turns(self, over: Callable[[], bool], until: float, standing: SimulatedLoop | None) -> None:
         running = None
         living, luck = self.living, self.luck
         while not over():
@@ -291,7 +293,7 @@ class World:
             else:
                 self._pass_time(until)
 
-    def _give_turn(self, loop: Loop, ready: deque[Handle]) -> None:
+    def _give_turn(self, loop: SimulatedLoop, ready: deque[SimulatedHandle]) -> None:
         """Run every callback that is ready now, but none that becomes ready meanwhile."""
         for _ in range(len(ready)):
             handle = ready.popleft()
@@ -299,15 +301,15 @@ class World:
                 continue
             try:
                 handle.context.run(handle.call, *handle.args)
-            except (Killed, Hung):
+            except (ProcessDied, Hung):
                 pass
             except Exception as fault:  # noqa: BLE001 - reported as a violation
                 self.escaped.append(f"{loop.name}: {type(fault).__name__}: {fault}")
             if loop.dead or loop.asleep_until > self.now:
                 return
 
-    def elsewhere(self, loop: Loop, seconds: float) -> None:
-        """Block a loop inside a call for that long, while the others continue. Raises `Killed` if it died meanwhile."""
+    def elsewhere(self, loop: SimulatedLoop, seconds: float) -> None:
+        """Block a loop inside a call for that long, while the others continue. Raises `ProcessDied` if it died meanwhile."""
         until = self.now + seconds
         loop.standing = True
         try:
@@ -316,7 +318,7 @@ class World:
         finally:
             loop.standing = False
         if loop.dead:
-            raise Killed
+            raise ProcessDied
 
     def end(self) -> None:
         for loop in self.loops:

@@ -20,7 +20,7 @@ from holdfast.reading.verification import verify
 from holdfast.storage.contract import Row, RunRow, Store
 from holdfast.storage.rows import open_row
 from holdfast.testing.simulator_faults import Ledger
-from holdfast.testing.simulator_flows import STEPS, Entry, Tale, Witness
+from holdfast.testing.simulator_flows import STEPS, BodyCall, BodyWitness, Tale
 
 Visit = tuple[str, int, int]
 _OVER = frozenset({"RunCompleted", "RunCancelled"})
@@ -326,7 +326,7 @@ def walk_log(disk: Store, run_id: str, rows: list[Row], tale: Tale | None, tries
     return walk
 
 
-def check_bodies(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
+def check_bodies(walk: Walk, witness: BodyWitness, ledger: Ledger) -> list[str]:
     """The calls of bodies that the witness recorded agree with the log."""
     wrong: list[str] = []
     entered: Counter[tuple[str, int, int, int, int | None]] = Counter()
@@ -351,7 +351,7 @@ def check_bodies(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
 def _check_call(
     walk: Walk,
     ledger: Ledger,
-    entry: Entry,
+    entry: BodyCall,
     attempt: tuple[str, int, int, int, int | None],
     entered: Counter[tuple[str, int, int, int, int | None]],
 ) -> list[str]:
@@ -367,7 +367,7 @@ def _check_call(
     return _check_given_state(walk, entry)
 
 
-def _check_loose_call(walk: Walk, ledger: Ledger, entry: Entry, starts: list[int]) -> list[str]:
+def _check_loose_call(walk: Walk, ledger: Ledger, entry: BodyCall, starts: list[int]) -> list[str]:
     """A body whose start need not be durable may be called again until its end is durable, and never after."""
     end = walk.ends.get((entry.node, entry.iteration, entry.execution, entry.item))
     holds = entry.fence[0] == entry.process
@@ -378,7 +378,7 @@ def _check_loose_call(walk: Walk, ledger: Ledger, entry: Entry, starts: list[int
     return []
 
 
-def _check_given_state(walk: Walk, entry: Entry) -> list[str]:
+def _check_given_state(walk: Walk, entry: BodyCall) -> list[str]:
     """The body was given the state of its first start."""
     tale = walk.tale
     if tale is None or entry.item is not None or tale.flow.definition.schedule == "layered":
@@ -389,7 +389,7 @@ def _check_given_state(walk: Walk, entry: Entry) -> list[str]:
     return [f"{walk.run_id}: {entry.visit} saw {entry.seen!r}, but should see {given!r}"]
 
 
-def _check_step(walk: Walk, ledger: Ledger, entry: Entry) -> list[str]:
+def _check_step(walk: Walk, ledger: Ledger, entry: BodyCall) -> list[str]:
     """A recorded step is not done again, except by a process that has lost the run: it does not know of the record."""
     step = (entry.node, entry.iteration, entry.execution, entry.item, entry.what.removeprefix("step "))
     seq = walk.steps.get(step)
@@ -399,7 +399,7 @@ def _check_step(walk: Walk, ledger: Ledger, entry: Entry) -> list[str]:
     return []
 
 
-def _check_step_result(walk: Walk, ledger: Ledger, entry: Entry) -> list[str]:
+def _check_step_result(walk: Walk, ledger: Ledger, entry: BodyCall) -> list[str]:
     """A body continues after a step only when the step is durable."""
     if walk.loose and not walk.is_careful(entry.node):
         return []
@@ -437,7 +437,7 @@ def _check_end(
     return wrong
 
 
-def check_routes(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
+def check_routes(walk: Walk, witness: BodyWitness, ledger: Ledger) -> list[str]:
     """The route of a visit is recorded with its end, and no router is called for it again. (A visit that a rewind repeats is
     another execution, even if the process died before the rewind was durable.)
     """
@@ -464,7 +464,7 @@ def check_routes(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
     ]
 
 
-def check_streams(walk: Walk, witness: Witness) -> list[str]:
+def check_streams(walk: Walk, witness: BodyWitness) -> list[str]:
     """The log has every chunk that a completed attempt streamed, in order."""
     wrong: list[str] = []
     for (run_id, node, iteration, execution, attempt), said in witness.chunks.items():

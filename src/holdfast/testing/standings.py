@@ -1,6 +1,6 @@
 """The state of a run at one place of its log, for the checker: plain records that share no code with the engine's.
 
-A `Standing` is everything that a rewind undoes. `replay` makes it from events; this module makes it from a stored snapshot.
+A `RewindableState` is everything that a rewind undoes. `replay` makes it from events; this module from a stored snapshot.
 It uses the words of the design and knows no event.
 """
 
@@ -53,7 +53,7 @@ class Visit:
             self.running, self.again, self.gone, self.changes = {}, set(), set(), {}
 
 
-class Standing:
+class RewindableState:
     """The state of a run at one place of its log: everything that a rewind undoes."""
 
     def __init__(self) -> None:
@@ -133,10 +133,10 @@ def apply(values: Body, changes: Body) -> None:
                 pass  # `reduce` has the operands of custom reducers; their results are in `set`
 
 
-def standing_of(snapshot: Body) -> Standing:
+def standing_of(snapshot: Body) -> RewindableState:
     """Make the standing of a run from a stored snapshot."""
     told = snapshot.get("state", {})
-    now = Standing()
+    now = RewindableState()
     for part in (
         "status",
         "paused",

@@ -39,10 +39,10 @@ from holdfast.errors import (
     StoreUnusable,
 )
 from holdfast.storage import oversize
-from holdfast.storage.blobs import NO_SPACE
 from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot, Store, View
 from holdfast.storage.files import archives, copies, disk, remote
-from holdfast.storage.holder import this_process
+from holdfast.storage.files.disk import NO_SPACE
+from holdfast.storage.leases import this_process
 from holdfast.storage.rows import broken_at, open_body, open_row, unpack
 from holdfast.storage.upkeep import WHOLE, Trimmed
 
@@ -173,7 +173,7 @@ def archive(store: Store, run_id: str, place: str | os.PathLike[str]) -> Archive
             written = _archived(run_id, file, content)
             return there or msgspec.structs.replace(written, place=_place(file, target, replace=own))
     raise StoreBusy(
-        f"run {run_id!r} was not archived: it is compacted again and again meanwhile. Nothing was changed; try again."
+        f"run {run_id!r} was not archived: it was compacted several times meanwhile. Nothing was changed; try again."
     )
 
 
@@ -216,8 +216,8 @@ def _told(run_id: str, target: str) -> Iterator[None]:
     except OSError as fault:
         kind = StoreFull if fault.errno in NO_SPACE else StoreUnusable
         raise kind(
-            f"run {run_id!r} was not archived to {remote.shown(target)}: {fault.strerror or fault}. The run is as it was; choose "
-            "another place for the archive, or make room there."
+            f"run {run_id!r} was not archived to {remote.shown(target)}: {fault.strerror or fault}. The run is "
+            "unchanged; choose another place for the archive, or free some space there."
         ) from fault
 
 
@@ -343,21 +343,21 @@ def read(file: str | os.PathLike[str]) -> Iterator[Part]:
             last = _decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as fault:
             raise StoreCorrupt(
-                f"{file}: line {number + 1} is not of an archive of Holdfast ({fault})."
+                f"{file}: line {number + 1} does not belong to an archive of Holdfast ({fault})."
             ) from None
         if (number == 0) != isinstance(last, Head):
-            raise StoreCorrupt(f"{file} is no archive of one run. `holdfast archive` makes them.")
+            raise StoreCorrupt(f"{file} is not the archive of one run. `holdfast archive` makes one.")
         if isinstance(last, Head) and last.version > VERSION:
             raise StoreCorrupt(
                 f"{file} has version {last.version}; this Holdfast knows {VERSION}. Use a newer one."
             )
         if isinstance(last, End) and (last.events, last.digest) != (events, digest.hexdigest()):
-            raise StoreCorrupt(f"{file} is not what was written. Take another copy of it.")
+            raise StoreCorrupt(f"{file} is not what was written. Use another copy of it.")
         events += isinstance(last, EventPart)
         digest.update(line + b"\n")
         yield last
     if not isinstance(last, End):
-        raise StoreCorrupt(f"{file} is cut off. Take another copy of it.")
+        raise StoreCorrupt(f"{file} is truncated. Use another copy of it.")
 
 
 def put_back(
@@ -407,7 +407,7 @@ def _whole(file: str) -> _Content:
     parts = read(file)
     head, run = next(parts, None), next(parts, None)
     if not isinstance(head, Head) or not isinstance(run, RunPart):
-        raise StoreCorrupt(f"{file} is no archive of one run. `holdfast archive` makes them.")
+        raise StoreCorrupt(f"{file} is not the archive of one run. `holdfast archive` makes one.")
     found = _Content(run_id=head.run_id, run=run)
     seq, digest = 0, b""
     for part in parts:
@@ -460,8 +460,8 @@ def _require_same(store: Store, row: RunRow, run: RunPart) -> None:
     else:
         return
     told = (
-        f"run {row.run_id!r} is in {store.url} already, {differs}, and is not replaced: nothing was put back. Put the archive "
-        "into another store: --store names it."
+        f"run {row.run_id!r} is in {store.url} already, {differs}, and was not replaced: nothing was put back. "
+        "Put the archive into another store, named with --store."
     )
     error = RunExists(row.run_id, "log")
     error.args = (told,)
@@ -516,8 +516,8 @@ def _pieces(file: str, row: RunRow | None) -> Iterator[_Piece]:
 
 def _other_log(run_id: str, file: str) -> RunExists:
     told = (
-        f"run {run_id!r} is being put back from another archive than {file}: nothing was put back. Put it back from that one, "
-        "or into another store: --store names it."
+        f"run {run_id!r} is being put back from another archive than {file}: nothing was put back. Put it back "
+        "from that one, or into another store, named with --store."
     )
     error = RunExists(run_id, "log")
     error.args = (told,)
@@ -595,7 +595,7 @@ def _temporary(target: str) -> Iterator[str]:
         if folder is not None:
             raise  # told with the place
         raise StoreUnusable(
-            f"no temporary file can be made: {fault.strerror or fault}. Set TMPDIR to a folder with room."
+            f"a temporary file cannot be created: {fault.strerror or fault}. Set TMPDIR to a folder with free space."
         ) from fault
     os.close(handle)
     try:

@@ -55,7 +55,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What happens next, and by whom."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one sweep found and did."""
 
     at: float
@@ -89,7 +89,7 @@ class Recovery:
         self._patience_s = patience_s
         self._inside = inside
 
-    def sweep(self) -> Report:
+    def sweep(self) -> RecoveryReport:
         """Look at every run that should move, and offer again what somebody left. Raises nothing of the store's."""
         return _Sweep(self._store, self._flows, self._patience_s, self._inside).done()
 
@@ -110,7 +110,7 @@ class _Sweep:
         self._loads = LOADS_MAX
         self._complete = True
 
-    def done(self) -> Report:
+    def done(self) -> RecoveryReport:
         error: str | None = None
         try:
             self._now = self._store.now()
@@ -119,7 +119,7 @@ class _Sweep:
             self._offer_again()
         except HoldfastError as fault:
             error = str(fault)
-        return Report(
+        return RecoveryReport(
             at=self._now,
             findings=tuple(sorted(self._findings, key=lambda found: (found.since, found.run_id))),
             given_back=tuple(self._given_back),

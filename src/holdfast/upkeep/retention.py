@@ -47,7 +47,7 @@ YOUNG_S = 3600.0
 """A blob that was put later than this may belong to an append that is still on its way."""
 _WINDOW = 256
 _PAGE = 500
-_CARRIED_ON = "it was carried on meanwhile"
+_CARRIED_ON = "it was resumed meanwhile"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
@@ -166,7 +166,7 @@ def _compact_idle(
         # Somebody may have gone back to before the base while it was made.
         if _below_rewinds(store.run(run_id), seq) != seq:
             raise ResumeRefused(
-                run_id, "it was rewound just now. Its log is as it was; try again.", asked="compacted"
+                run_id, "it was rewound just now. Its log is unchanged; try again.", asked="compacted"
             )
         store.upkeep.compact(run_id, seq, fence=lease.fence, **base)
     finally:
@@ -190,7 +190,7 @@ def _base_place(store: Store, row: RunRow, wanted: int) -> tuple[int, RunState |
             return seq, state, why
         why = f"node {busy!r} has been open since event {_started(store, row, state, busy)}"
         seq = _below_rewinds(row, _started(store, row, state, busy) - 1)
-    return 0, None, why or "there is nothing before its last checkpoints that a base could stand for"
+    return 0, None, why or "there are no events before its last checkpoints that a base could replace"
 
 
 def _below_rewinds(row: RunRow, seq: int) -> int:
@@ -328,7 +328,7 @@ def checked(policy: Policy) -> Policy:
             )
     if policy.older_than is None and policy.keep is None:
         raise SettingError(
-            "say which runs may go: by age (older_than, e.g. 30d), or how many stay (keep), or both"
+            "say which runs may be deleted: by age (older_than, e.g. 30d), by how many to keep (keep), or both"
         )
     if policy.keep is not None and policy.keep < 0:
         raise SettingError(f"keep={policy.keep}: give a number of runs, or 0")
@@ -382,7 +382,7 @@ def needed(store: Store, row: RunRow) -> str | None:
         try:
             asked = history.load(store, row.run_id, row=row).questions
         except (StoreError, msgspec.MsgspecError) as fault:
-            return f"it cannot be read, so nobody knows what it asks: {fault}"
+            return f"it cannot be read, so its questions are unknown: {fault}"
         if asked:
             return f"it asks: {next(iter(asked.values())).text[:80]}"
     return None
@@ -403,7 +403,7 @@ def delete(store: Store, choice: Choice, archive_to: str | None = None) -> Choic
             if spilled := store.blobs.spilled(choice.run_id):
                 store.blobs.unspill(choice.run_id, list(spilled))
     except RunNotFound:
-        why = "somebody else has deleted it"
+        why = "another process has deleted it"
     except SeqConflict:
         why = _CARRIED_ON
     except (ResumeRefused, RunHeld) as refused:
@@ -421,7 +421,7 @@ def _archived(store: Store, run_id: str, place: str) -> tuple[str, str | None]:
         problem = _problem(store, run_id)
         if not problem:
             raise
-    return "", f"it cannot be archived, because it is not whole: {problem}"
+    return "", f"it cannot be archived, because its log is damaged: {problem}"
 
 
 def _problem(store: Store, run_id: str) -> str:
@@ -541,8 +541,8 @@ def sweep(store: Store, *, blobs_too: bool = True) -> Swept:
     definitions = store.upkeep.drop_definitions(sorted(unnamed))
     kept_told = []
     if left := len(unwanted) - gone:
-        nouns = "blob that nothing refers" if left == 1 else "blobs that nothing refers"
-        kept_told.append(f"{left} {nouns} to: younger than {duration(YOUNG_S)}")
+        nouns = "unreferenced blob" if left == 1 else "unreferenced blobs"
+        kept_told.append(f"{left} {nouns}: younger than {duration(YOUNG_S)}")
     if not blobs_too:
         kept_told.append(f"blobs at {store.blobs.where}: other stores may keep theirs there")
     return Swept(
@@ -617,4 +617,4 @@ def status_of(text: str) -> RunStatus:
     for status in STATUSES:
         if status == text:
             return status
-    raise SettingError(f"{text!r} is no status; there are {', '.join(STATUSES)}")
+    raise SettingError(f"{text!r} is not a status; the statuses are {', '.join(STATUSES)}")

@@ -183,7 +183,7 @@ LASTING = {
     "redis password": look("redis.exceptions.AuthenticationError", "redis.exceptions.ConnectionError"),
     "a status of no package": look("shop.Sold", status_code=404),
     "a name of another package": look("shop.TransportError"),
-    "a code that is no status": look("shop.Sold", code=5003),
+    "a code that is not a status": look("shop.Sold", code=5003),
     "exit": SystemExit(503),
 }
 

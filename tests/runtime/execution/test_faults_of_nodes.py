@@ -214,7 +214,7 @@ def altered(row: Any) -> Any:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"idempotent": "no"}, "say True or False"),
+        ({"idempotent": "no"}, "use True or False"),
         ({"each": [1, 2]}, "lists the items"),
         ({"retry": "often"}, "number of tries"),
     ],

@@ -407,7 +407,7 @@ async def streams(state: Work) -> Any:
         (closed_over(1), {}, "define it at the top of a module"),
         (Bound().method, {}, "cannot find its function"),
         (streams, {}, "ctx.emit"),
-        (nodes.pid, {"memory_limit": 0}, "memory_limit=0 is no amount of memory"),
+        (nodes.pid, {"memory_limit": 0}, "memory_limit=0 is not an amount of memory"),
         (nodes.pid, {"memory_limit": 10, "executor": "thread"}, "add executor='process'"),
         (nodes.pid, {"executor": "the moon"}, "executor='the moon' cannot name an executor"),
     ],

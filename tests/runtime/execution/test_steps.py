@@ -14,7 +14,7 @@ from harness import Stage, Work, until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry
-from holdfast.testing.appends import Killed, hooked
+from holdfast.testing.appends import KilledAtFailpoint, hooked
 
 NOW = Retry(attempts=3, backoff=0.0)
 
@@ -775,10 +775,10 @@ def test_a_step_whose_append_fails_stops_the_run_and_calls_nothing_failed(quick:
 
         def __call__(self, name: str) -> None:
             if name == "append.before" and calls.made and len(lives) == 1:
-                raise Killed(name)
+                raise KilledAtFailpoint(name)
 
     flow = quick.one(body)
-    with hooked(Die()), pytest.raises(Killed):
+    with hooked(Die()), pytest.raises(KilledAtFailpoint):
         quick.run(flow)
     assert "NodeFailed" not in quick.kinds()
     assert "StepCompleted" not in quick.kinds()

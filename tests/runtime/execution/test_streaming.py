@@ -16,7 +16,7 @@ from holdfast import END, START, Flow, Graph, Retry
 from holdfast.errors import StoreFull
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.views import Run
-from holdfast.storage.blobs import MemoryBlobs
+from holdfast.storage.memory.blobs import MemoryBlobs
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.clock import STARTS_AT
 

@@ -84,7 +84,7 @@ def test_a_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
 def test_a_file_in_place_of_a_folder_is_told(tmp_path: Path) -> None:
     files = of(tmp_path)
     files.write("a", b"")
-    with pytest.raises(hf.errors.ContextError, match="a file stands where it needs a folder"):
+    with pytest.raises(hf.errors.ContextError, match="a file is in the place of a folder that it needs"):
         files.write("a/b", b"")
     files.write("c/d", b"")
     with pytest.raises(hf.errors.ContextError, match="there is a folder of that name"):

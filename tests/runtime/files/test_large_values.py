@@ -17,11 +17,11 @@ from holdfast.errors import BlobCorrupt, BlobMissing, SettingError, StoreBusy, S
 from holdfast.reading import verification
 from holdfast.runtime import journal
 from holdfast.storage import oversize
-from holdfast.storage.blobs import FileBlobs
+from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import unpack
 from holdfast.storage.urls import open_store
-from holdfast.testing.appends import Killed, hooked, kill_at
+from holdfast.testing.appends import KilledAtFailpoint, hooked, kill_at
 
 TEXT = random.Random(7).randbytes(1_500_000).hex()  # which no compression makes small
 PAGE = "page" * 300_000
@@ -282,7 +282,7 @@ def test_a_crash_between_blob_and_append_leaves_only_a_blob_that_nothing_refers_
         with hooked(die_at_the_second):
             await engine.run(flow(), {}, run_id="r1")
 
-    with pytest.raises(Killed):
+    with pytest.raises(KilledAtFailpoint):
         do(place, use, inline=True)
     assert [row.kind for row in hf.events("r1", store=place)] == ["RunCreated", "NodeStarted"]
     assert len(digests(place)) == 2

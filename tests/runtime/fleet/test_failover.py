@@ -51,7 +51,7 @@ def take_writes(server: PostgresServer) -> None:
 
 def until_heard(store: Any) -> None:
     """A session takes up a changed setting when it comes to it: wait until the one that writes has."""
-    writer = store._wire._writer.connection
+    writer = store._database._writer.connection
     while writer.execute("show default_transaction_read_only").fetchone() == ("off",):
         pass
 

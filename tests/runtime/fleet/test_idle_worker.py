@@ -17,7 +17,7 @@ from harness import PATIENCE_S, until
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.storage.contract import Store
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
 from postgres_server import PostgresServer

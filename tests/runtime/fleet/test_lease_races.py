@@ -18,7 +18,7 @@ from holdfast.runtime import worker
 from holdfast.runtime.news import Ear
 from holdfast.runtime.renewal import Renewal
 from holdfast.storage.contract import Holder
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.storage.queues import Wanted
 from holdfast.upkeep import doctor, recovery
 from holdfast.upkeep.recovery import Recovery

@@ -16,9 +16,9 @@ import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.errors import FenceLost, StoreBusy, StoreError
 from holdfast.runtime.renewal import MARGIN, Renewal, elapsed
-from holdfast.storage import holder as holders
+from holdfast.storage import leases
 from holdfast.storage.contract import Store
-from holdfast.storage.holder import alive, this_process
+from holdfast.storage.leases import alive, this_process
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.appends import Log
 from holdfast.testing.clock import ManualClock
@@ -376,11 +376,11 @@ def test_time_passes_also_where_the_machine_does_not_count_its_sleep(monkeypatch
 
 
 def test_a_process_that_proc_hides_is_dead_only_when_its_pid_is_free(monkeypatch: Any) -> None:
-    found = holders._state_and_start(os.getppid())
+    found = leases._state_and_start(os.getppid())
     assert found is not None
     parent = msgspec.structs.replace(this_process(), pid=os.getppid(), process_started=found[1])
     assert alive(parent) is True
-    monkeypatch.setattr(holders, "_state_and_start", lambda pid: None)
+    monkeypatch.setattr(leases, "_state_and_start", lambda pid: None)
     assert alive(parent) is None
 
     def refused(pid: int, signal: int) -> None:
@@ -396,13 +396,13 @@ def test_a_machine_that_tells_nothing_leaves_it_to_the_lease(monkeypatch: Any) -
 
     monkeypatch.setattr(Path, "read_text", missing)
     monkeypatch.setattr(Path, "readlink", missing)
-    holders._own.cache_clear()
+    leases._own.cache_clear()
     me = this_process()
     try:
         assert (me.boot, me.pid_namespace) == ("", "")
         assert alive(me) is None
     finally:
-        holders._own.cache_clear()
+        leases._own.cache_clear()
 
 
 def test_a_log_is_not_needed_to_hold_a_run() -> None:

@@ -11,7 +11,7 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.errors import StoreBusy
-from holdfast.storage import holder as holders
+from holdfast.storage import leases
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.clock import ManualClock
 
@@ -113,8 +113,8 @@ def test_runs_that_wait_for_somebody_do_not_keep_a_worker_from_the_others() -> N
 
 
 def test_a_machine_of_the_same_name_that_was_started_at_another_time_may_be_another_one() -> None:
-    here = holders.this_process()
+    here = leases.this_process()
     there = msgspec.structs.replace(here, boot="another boot", pid=here.pid + 1)
-    assert holders.alive(there) is False
-    assert holders.alive_elsewhere(there) is None
-    assert holders.alive_elsewhere(here) is True
+    assert leases.alive(there) is False
+    assert leases.alive_elsewhere(there) is None
+    assert leases.alive_elsewhere(here) is True

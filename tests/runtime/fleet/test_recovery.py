@@ -13,10 +13,10 @@ from harness import LeftRuns, Stage, until
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry
 from holdfast.errors import StoreBusy, StoreCorrupt
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.testing.builders import History, outline
 from holdfast.upkeep import recovery
-from holdfast.upkeep.recovery import Recovery, Report
+from holdfast.upkeep.recovery import Recovery, RecoveryReport
 
 calls: list[str] = []
 
@@ -39,14 +39,14 @@ def flow_of(body: Any = counted, **options: Any) -> Flow[Any]:
     return graph.chain(START, "only", END).compile()
 
 
-def sweep(stage: Stage, **options: Any) -> Report:
+def sweep(stage: Stage, **options: Any) -> RecoveryReport:
     before = list(calls)
     report = Recovery(stage.store, **options).sweep()
     assert calls == before  # it never executes
     return report
 
 
-def found(report: Report) -> list[tuple[str, str, str | None]]:
+def found(report: RecoveryReport) -> list[tuple[str, str, str | None]]:
     return [(one.run_id, one.why, one.node) for one in report.findings]
 
 
@@ -73,7 +73,7 @@ def dies(stage: Stage, **options: Any) -> Flow[Any]:
 
 def test_nothing_is_found_where_all_is_well(stage: Stage) -> None:
     starts(stage, flow_of(), "r")
-    assert sweep(stage) == Report(at=stage.clock.now())
+    assert sweep(stage) == RecoveryReport(at=stage.clock.now())
 
 
 def test_a_pending_run_that_nobody_takes_is_told_of(stage: Stage) -> None:

@@ -18,7 +18,7 @@ import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.runtime import worker
 from holdfast.storage.contract import Store
-from holdfast.storage.postgres import listener as postgres_ear
+from holdfast.storage.postgres import listener
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
 from postgres_server import drop_schema, schema_for, shared_url
@@ -60,7 +60,7 @@ class Place:
 def place(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setattr(worker, "POLL_S", SLOW_S)
     # An ear on PostgreSQL that hears nothing finds that out and looks every second; here it must hear.
-    monkeypatch.setattr(postgres_ear, "PROOF_S", 10.0**6)
+    monkeypatch.setattr(listener, "PROOF_S", 10.0**6)
     schema = schema_for(tmp_path)
     url = {
         "memory": lambda: f"memory://{tmp_path.name}",

@@ -21,7 +21,7 @@ from holdfast.errors import ResumeRefused, RunNotFound, StoreCorrupt
 from holdfast.reading import history, verification
 from holdfast.storage.contract import Store
 from holdfast.storage.files import archives, restoring
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
 from holdfast.upkeep import archive, retention

@@ -17,10 +17,10 @@ from holdfast import END, START, Graph
 from holdfast.errors import RunExists, RunHeld
 from holdfast.reading import verification
 from holdfast.storage.contract import Query, Store
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.storage.queues import Wanted
 from holdfast.storage.urls import open_store
-from holdfast.testing.appends import Killed, hooked
+from holdfast.testing.appends import KilledAtFailpoint, hooked
 from holdfast.testing.clock import ManualClock
 from holdfast.upkeep import archive, retention
 from postgres_server import drop_schema, schema_for, shared_url
@@ -135,12 +135,12 @@ def killed(store: Store, place: str, at: int) -> bool:
         if name == "append.committed":
             left -= 1
             if left == 0:
-                raise Killed
+                raise KilledAtFailpoint
 
     try:
         with hooked(kill):
             archive.put_back(store, place)
-    except Killed:
+    except KilledAtFailpoint:
         return True
     return False
 

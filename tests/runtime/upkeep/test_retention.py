@@ -23,9 +23,9 @@ from holdfast.reading import history, verification
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Query, Store
 from holdfast.storage.failpoints import FAILPOINTS
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
 from holdfast.storage.urls import open_store
-from holdfast.testing.appends import Killed, hooked
+from holdfast.testing.appends import KilledAtFailpoint, hooked
 from holdfast.testing.clock import ManualClock
 from holdfast.upkeep import archive, retention
 from holdfast.upkeep.retention import Policy
@@ -368,9 +368,9 @@ def test_a_compaction_that_is_killed_leaves_a_run_that_can_be_carried_on(
 
     def die(name: str) -> None:
         if name == point:
-            raise Killed(name)
+            raise KilledAtFailpoint(name)
 
-    with hooked(die), suppress(Killed):
+    with hooked(die), suppress(KilledAtFailpoint):
         place.compact(keep_last=keep_last)
         retention.sweep(place.store)
     again = Place(place.url)
@@ -561,7 +561,7 @@ def test_a_run_that_was_carried_on_after_it_was_chosen_stays(place: Place) -> No
     (choice,) = retention.choose(place.store, [Policy(older_than=1.0, status=("failed",))])
     place.resume("r")
     done = retention.delete(place.store, choice)
-    assert (done.goes, done.why) == (False, "it was carried on meanwhile")
+    assert (done.goes, done.why) == (False, "it was resumed meanwhile")
     assert place.well()
 
 
@@ -601,10 +601,10 @@ def test_a_deletion_that_is_killed_is_finished_by_the_next(place: Place, tmp_pat
 
     def die(name: str) -> None:
         if name == point:
-            raise Killed(name)
+            raise KilledAtFailpoint(name)
 
     policy = Policy(older_than=1.0, keep=1)
-    with hooked(die), suppress(Killed):
+    with hooked(die), suppress(KilledAtFailpoint):
         prune_all(place, policy)
     left = {row.run_id for row in place.store.runs(Query())}
     assert "r3" in left
@@ -638,7 +638,7 @@ def test_only_old_blobs_go_that_nothing_refers_to(on_disk: Place) -> None:
     age(on_disk, unwanted[0], 600.0)
     swept = retention.sweep(on_disk.store)
     assert swept.blobs == 2
-    assert swept.kept == ("1 blob that nothing refers to: younger than 1h",)
+    assert swept.kept == ("1 unreferenced blob: younger than 1h",)
     assert set(on_disk.store.blobs.digests()) == {*kept, unwanted[0]}
     assert on_disk.well("kept")
 

@@ -18,10 +18,12 @@ from holdfast import END, START, Graph
 from holdfast.cli import care
 from holdfast.errors import RunNotFound, StoreBusy, StoreError, StoreUnusable
 from holdfast.reading import verification
-from holdfast.storage.blobs import Blob, FileBlobs, MemoryBlobs
+from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Query, Store
+from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.files.remote import FsspecBlobs
-from holdfast.storage.holder import this_process
+from holdfast.storage.leases import this_process
+from holdfast.storage.memory.blobs import MemoryBlobs
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
@@ -213,7 +215,7 @@ def test_a_run_that_is_deleted_while_it_is_archived_is_told_as_gone(
     at = 2 if between == "_whole" else 1  # the first looks for an archive that is there already
     once_before(monkeypatch, archive, between, lambda: place.delete("r"), at=at)
     done = retention.delete(place.store, choice, f"{tmp_path}/archive/")
-    assert (done.goes, done.why) == (False, "somebody else has deleted it")
+    assert (done.goes, done.why) == (False, "another process has deleted it")
     assert list((tmp_path / "archive").iterdir()) == []
 
 
@@ -275,7 +277,7 @@ def test_a_run_that_is_carried_on_just_before_it_goes_stays(
 
     monkeypatch.setattr(place.store.upkeep, "delete", delete)
     done = {choice.run_id: (choice.goes, choice.why) for choice in retention.delete_all(place.store, chosen)}
-    assert done == {"r": (False, "it was carried on meanwhile"), "other": (True, "older than 1s")}
+    assert done == {"r": (False, "it was resumed meanwhile"), "other": (True, "older than 1s")}
 
 
 def test_each_run_is_told_as_soon_as_it_is_gone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

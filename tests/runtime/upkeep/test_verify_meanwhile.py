@@ -87,8 +87,8 @@ def test_a_run_that_is_compacted_while_it_is_looked_at_is_not_damaged(path: Path
 
 def test_what_is_damaged_is_told_though_the_run_goes_on(path: Path) -> None:
     store = SqliteStore(path)
-    with store._writer:
-        store._writer.execute("update events set kind = 'NodeFailed' where run = 1 and seq = 3")
+    with store._database._writer:
+        store._database._writer.execute("update events set kind = 'NodeFailed' where run = 1 and seq = 3")
     (problem,) = verify(store, "one", row=store.run("one")).problems
     assert "event 3" in problem
     store.close()

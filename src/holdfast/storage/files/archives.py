@@ -33,9 +33,9 @@ def read_lines(file: str | os.PathLike[str]) -> Iterator[bytes]:
         with open(file, "rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as stream:
             for line in io.BufferedReader(stream, 1 << 20):
                 if not line.endswith(b"\n"):
-                    raise StoreCorrupt(f"{file} is cut off. Take another copy of it.")
+                    raise StoreCorrupt(f"{file} is truncated. Use another copy of it.")
                 yield line[:-1]
     except zstandard.ZstdError as fault:
-        raise StoreCorrupt(f"{file} is no archive of Holdfast, or is damaged ({fault}).") from fault
+        raise StoreCorrupt(f"{file} is not an archive of Holdfast, or is damaged ({fault}).") from fault
     except OSError as fault:
         raise StoreUnusable(f"{file} cannot be read: {fault.strerror or fault}. Check the path.") from fault

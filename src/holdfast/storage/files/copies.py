@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.errors import SettingError, StoreFull, StoreUnusable
-from holdfast.storage.blobs import NO_SPACE
 from holdfast.storage.files import disk
+from holdfast.storage.files.disk import NO_SPACE
 
-NOT_COPIED = "The store itself is well; choose another place for the backup, or make room there."
+NOT_COPIED = "The store itself is intact; choose another place for the backup, or free some space there."
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 
 
@@ -47,7 +47,7 @@ def name_file(temporary: str, target: Path, *, replace: bool = False) -> None:
         else:
             _name_new(temporary, target)
     except FileExistsError:
-        raise SettingError(f"{target} has come to be meanwhile. Choose another name.") from None
+        raise SettingError(f"{target} was created meanwhile. Choose another name.") from None
     disk.sync_folder(target.parent)
 
 

@@ -8,6 +8,7 @@ with `os.stat`.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sys
@@ -15,6 +16,9 @@ import threading
 from pathlib import Path
 
 from holdfast.errors import StoreCorrupt, StoreUnusable
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Error numbers of a write for which the disk has no room."""
 
 ALLOW_NETWORK = "HOLDFAST_ALLOW_NETWORK_FS"
 
@@ -45,8 +49,8 @@ def prepare(path: str | os.PathLike[str]) -> str:
         _refuse_emptied(real)
     except OSError as fault:
         raise StoreUnusable(
-            f"no store can be kept at {real}: {fault.strerror or fault}. "
-            "Choose a path that this user may write to."
+            f"a store cannot be created at {real}: {fault.strerror or fault}. Choose a path that this user may "
+            "write to."
         ) from fault
     return str(real)
 
@@ -142,6 +146,6 @@ def _refuse_emptied(path: Path) -> None:
         return
     if log_bytes and path.stat().st_size == 0:
         raise StoreCorrupt(
-            f"{path} was cut to nothing while its log ({path}-wal) still holds data. "
-            "Put the database file back from a copy, or move both files away to begin anew."
+            f"{path} is empty, but its write-ahead log ({path}-wal) still holds data. Restore the database file "
+            "from a copy, or move both files away to start a new store."
         )

@@ -23,7 +23,8 @@ from holdfast.errors import (
     StoreUnusable,
     did_you_mean,
 )
-from holdfast.storage.blobs import NO_SPACE, Blobs, packed, require_digest, unpacked
+from holdfast.storage.blobs import Blobs, pack, require_digest, unpack
+from holdfast.storage.files.disk import NO_SPACE
 
 WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "r2", "memory"})
 """Schemes whose places show an object only when all of it has arrived; elsewhere it is written beside and moved."""
@@ -46,7 +47,7 @@ class FsspecBlobs:
         self._whole = urlsplit(url).scheme in WHOLE
 
     def put(self, digest: str, body: bytes) -> None:
-        path, content = self._path(require_digest(digest)), packed(body)
+        path, content = self._path(require_digest(digest)), pack(body)
         with self._reaching():
             if self._size(path) == len(content) and not self._is_old(path, self._about_now() - REFRESH_S):
                 return
@@ -69,7 +70,7 @@ class FsspecBlobs:
                 stored: bytes = self._files.cat_file(self._path(require_digest(digest)))
             except (SettingError, FileNotFoundError):
                 raise BlobMissing(digest, self.where) from None
-        return unpacked(digest, stored, self.where)
+        return unpack(digest, stored, self.where)
 
     def digests(self) -> Iterator[str]:
         with self._reaching():
@@ -169,13 +170,13 @@ def _reaching(where: str) -> Iterator[None]:
         raise
     except PermissionError as fault:
         raise StoreUnusable(
-            f"{where} refuses access ({_short(fault)}). Check what this process may do there."
+            f"{where} denies access ({_short(fault)}). Check the permissions of this process there."
         ) from fault
     except Exception as fault:
         if isinstance(fault, OSError) and fault.errno in NO_SPACE:
             raise StoreFull(f"no space left at {where}. Free some space and resume.") from fault
         raise StoreBusy(
-            f"{where} cannot be reached ({_short(fault)}). Nothing of this step was written; try again."
+            f"{where} cannot be reached ({_short(fault)}). This step was not written; try again."
         ) from fault
 
 
@@ -222,7 +223,7 @@ def _opened(url: str, where: str) -> tuple[Any, str]:
         scheme = urlsplit(url).scheme
         known = did_you_mean(scheme, fsspec.available_protocols())
         raise SettingError(
-            f"no blobs can be kept at {where}: fsspec knows no scheme {scheme!r}{known}"
+            f"blobs cannot be kept at {where}: fsspec does not know the scheme {scheme!r}{known}"
         ) from None
     return files, root
 

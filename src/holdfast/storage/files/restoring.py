@@ -23,9 +23,10 @@ from pathlib import Path
 
 from holdfast.errors import BlobCorrupt, BlobMissing, SchemaTooNew, SettingError, StoreCorrupt, StoreUnusable
 from holdfast.storage import schema
-from holdfast.storage.blobs import Blobs, FileBlobs
+from holdfast.storage.blobs import Blobs
 from holdfast.storage.contract import Store
 from holdfast.storage.files import copies, disk
+from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.queues import FENCE_STEP
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.urls import is_there, open_store, sqlite_path
@@ -83,8 +84,9 @@ def _tell(done: str, damaged: set[str]) -> None:
     """One blob that is damaged must not cost all that is not; but it is told."""
     if damaged:
         raise StoreCorrupt(
-            f"{done}, but not all of it: of its blobs {len(damaged)} cannot be read and were left out, e.g. {min(damaged)}. "
-            "`holdfast verify` names the runs that refer to them; put them back from an older copy, or fork those runs."
+            f"{done}, but not completely: {len(damaged)} of its blobs cannot be read and were left out, e.g. "
+            f"{min(damaged)}. `holdfast verify` names the runs that refer to them; restore them from an older "
+            "copy, or fork those runs."
         )
 
 
@@ -103,7 +105,7 @@ def restore(file: str, url: str, progress: Progress = lambda what, done, of: Non
         return _restore_postgres(source, url)
     kind = "SQLite" if head == _SQLITE else "PostgreSQL" if head.startswith(_POSTGRES) else None
     if kind is None:
-        raise StoreCorrupt(f"{source} is no backup of Holdfast. `holdfast backup FILE` makes them.")
+        raise StoreCorrupt(f"{source} is not a backup of Holdfast. `holdfast backup FILE` makes one.")
     raise SettingError(
         f"{source} is a backup of a {kind} store, and --store names another kind. Name one of that kind."
     )
@@ -119,7 +121,7 @@ def _restore_sqlite(source: Path, target: Path, progress: Progress) -> str:
             raise SettingError(
                 f"{taken} exists already, and nothing is overwritten. Choose another path, or move it away."
             )
-    way_out = "The backup is as it was; choose another place for the store, or make room there."
+    way_out = "The backup is unchanged; choose another place for the store, or free some space there."
     damaged: set[str] = set()
     with copies.told(f"{source} was not restored to {target}", way_out):
         _write_store(source, target, blobs, progress, damaged)
@@ -170,9 +172,9 @@ def _restore_postgres(source: Path, url: str) -> str:
     held = _SCHEMA.findall(postgres_upkeep.call("pg_restore", None, "--list", str(source)))
     if held != [address.schema]:
         raise SettingError(
-            f"{source} holds the schema {', '.join(held) or 'of no store'}, and --store names {address.schema!r}. A backup goes "
-            f"back under the name it had: add schema={held[0] if held else '…'} to the URL; where that schema is in use, as when "
-            "a restore is rehearsed, name another database as well."
+            f"{source} holds the schema {', '.join(held) or 'of no store'}, and --store names {address.schema!r}. "
+            f"A backup is restored under the name that its schema had: add schema={held[0] if held else '…'} to "
+            "the URL; if that schema is in use, as in a rehearsal, name another database as well."
         )
     there = is_there(url)  # asked first: it refuses a server that nobody could open the store on
     listed = postgres_upkeep.call(
@@ -180,9 +182,10 @@ def _restore_postgres(source: Path, url: str) -> str:
     )
     if there or listed.strip():
         raise SettingError(
-            f"{address.url} has the schema {address.schema!r} already, and nothing is overwritten. A backup goes back under the "
-            "name its schema had: to rehearse it, name another database (create database … makes one); to replace this store, "
-            f"rename its schema first (alter schema {address.schema} rename to …)."
+            f"{address.url} has the schema {address.schema!r} already, and nothing is overwritten. A backup is "
+            "restored under the name that its schema had: to rehearse a restore, name another database (create "
+            "database … makes one); to replace this store, rename its schema first (alter schema "
+            f"{address.schema} rename to …)."
         )
     _refuse_newer(source, address.schema)
     with postgres_upkeep.script(address) as script:

@@ -9,12 +9,12 @@ from typing import Self
 import msgspec
 
 from holdfast.core.run_state import FINAL
-from holdfast.storage.blobs import MemoryBlobs
 from holdfast.storage.contract import Holder, NewRun, Request, Row, Snapshot, View
+from holdfast.storage.memory.blobs import MemoryBlobs
 from holdfast.storage.upkeep import WHOLE
 
 
-class Head(msgspec.Struct, frozen=True):
+class RunHead(msgspec.Struct, frozen=True):
     """What an append is judged by."""
 
     seq: int
@@ -22,7 +22,7 @@ class Head(msgspec.Struct, frozen=True):
     holder: str | None
 
 
-class Run:
+class StoredRun:
     """Everything that is kept of a run."""
 
     def __init__(self, new: NewRun, view: View) -> None:
@@ -30,7 +30,7 @@ class Run:
         self.view = view
         self.rows: list[Row] = []
         self.snapshots: dict[int, Snapshot] = {}
-        self.head = Head(0, 0, None)
+        self.head = RunHead(0, 0, None)
         self.trimmed = WHOLE
 
 
@@ -40,8 +40,8 @@ class Data:
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a failpoint's hook may play a second writer
         self.heard = threading.Condition(self.lock)
-        self.runs: dict[str, Run] = {}
-        self.unended: dict[str, Run] = {}
+        self.runs: dict[str, StoredRun] = {}
+        self.unended: dict[str, StoredRun] = {}
         """Those that are neither completed nor cancelled."""
         self.definitions: dict[str, bytes] = {}
         self.holders: dict[str, tuple[Holder, float]] = {}

@@ -13,15 +13,15 @@ import msgspec
 
 from holdfast.core.run_state import OFFERED
 from holdfast.errors import StoreUnusable
-from holdfast.storage import holder as holders
+from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
-from holdfast.storage.memory.data import Data, Run
+from holdfast.storage.memory.data import Data, StoredRun
 from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted, Why
 
 
 class _Offer(msgspec.Struct, frozen=True):
     run_id: str
-    run: Run
+    run: StoredRun
     why: Why
     since: float
 
@@ -38,7 +38,7 @@ class MemoryQueues:
         use: Callable[[], AbstractContextManager[Data]],
         now: Callable[[], float],
         renew: Callable[[Data, Holder], None],
-        alive: holders.Alive,
+        alive: leases.Alive,
     ) -> None:
         self._use = use
         self._now = now
@@ -176,15 +176,15 @@ class MemoryQueues:
         return {
             engine
             for engine, (holder, expires_at) in data.holders.items()
-            if holders.is_held(holder, expires_at, now, self._alive)
+            if leases.is_held(holder, expires_at, now, self._alive)
         }
 
 
-def _is_wanted(run: Run, wanted: Wanted) -> bool:
+def _is_wanted(run: StoredRun, wanted: Wanted) -> bool:
     return run.new.flow in wanted.flows and (not wanted.queues or run.new.queue in wanted.queues)
 
 
-def _offer(run_id: str, run: Run, now: float, asked_at: float | None) -> _Offer | None:
+def _offer(run_id: str, run: StoredRun, now: float, asked_at: float | None) -> _Offer | None:
     status, due_at = run.view.status, run.view.due_at
     if status in OFFERED:
         return _Offer(run_id, run, status, run.new.created_at)

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import CodecError, RunHeld, RunNotFound, StoreUnusable
-from holdfast.storage import failpoints, process, verdicts
-from holdfast.storage import holder as holders
+from holdfast.storage import failpoints, leases, process, verdicts
 from holdfast.storage.blobs import Blobs
 from holdfast.storage.contract import (
     Append,
@@ -27,7 +26,7 @@ from holdfast.storage.contract import (
     Snapshot,
     Verdict,
 )
-from holdfast.storage.memory.data import Data, Head, Run
+from holdfast.storage.memory.data import Data, RunHead, StoredRun
 from holdfast.storage.memory.queues import MemoryQueues
 from holdfast.storage.memory.upkeep import MemoryUpkeep
 from holdfast.storage.oversize import keep_blobs
@@ -49,7 +48,7 @@ class MemoryStore:
         name: str | None = None,
         *,
         clock: Callable[[], float] = time.time,
-        alive: holders.Alive = holders.alive,
+        alive: leases.Alive = leases.alive,
         blobs: Blobs | None = None,
     ) -> None:
         self.url = f"memory://{name or ''}"
@@ -72,7 +71,7 @@ class MemoryStore:
         refused = keep_blobs(self.blobs, batch)
         with self._use() as data:
             failpoints.reach("append.before")
-            heads: dict[str, Head] = {}  # as they will be behind the appends judged so far
+            heads: dict[str, RunHead] = {}  # as they will be behind the appends judged so far
             judged = [
                 refused.get(index) or self._judge(data, append, heads) for index, append in enumerate(batch)
             ]
@@ -83,7 +82,7 @@ class MemoryStore:
             failpoints.reach("append.committed")
             return judged
 
-    def _judge(self, data: Data, append: Append, heads: dict[str, Head]) -> Verdict:
+    def _judge(self, data: Data, append: Append, heads: dict[str, RunHead]) -> Verdict:
         head = heads.get(append.run_id)
         if head is None and append.run_id in data.runs:
             head = data.runs[append.run_id].head
@@ -104,7 +103,7 @@ class MemoryStore:
         run = data.runs.get(append.run_id)
         if run is None:
             assert append.create is not None
-            run = data.runs[append.run_id] = Run(append.create, append.view)
+            run = data.runs[append.run_id] = StoredRun(append.create, append.view)
         run.head = _next(run.head if append.create is None else None, append)
         run.view = append.view
         run.rows.extend(append.rows)
@@ -164,7 +163,7 @@ class MemoryStore:
             found = [run_id for run_id in newest if _fits(data.runs[run_id], query)]
             return [self._row(run_id, data.runs[run_id]) for run_id in found[: max(query.limit, 0)]]
 
-    def _row(self, run_id: str, run: Run) -> RunRow:
+    def _row(self, run_id: str, run: StoredRun) -> RunRow:
         holder, expires_at = self._data.holders.get(run.head.holder or "", (None, 0.0))
         new, view, last = run.new, run.view, run.rows[-1]
         return RunRow(
@@ -172,10 +171,10 @@ class MemoryStore:
             state_version=view.state_version, created_at=new.created_at, updated_at=last.at, input_digest=new.input_digest,
             labels=dict(new.labels), parent=new.parent, queue=new.queue, priority=new.priority, active=tuple(view.active),
             error=view.error, rewinds=tuple(view.rewinds), due_at=view.due_at, fence=run.head.fence, holder=holder,
-            held=holders.is_held(holder, expires_at, self.now(), self._alive),
+            held=leases.is_held(holder, expires_at, self.now(), self._alive),
         )  # fmt: skip
 
-    def _run(self, run_id: str) -> Run:
+    def _run(self, run_id: str) -> StoredRun:
         run = self._data.runs.get(run_id)
         if run is None:
             raise RunNotFound(run_id, self.url)
@@ -191,7 +190,7 @@ class MemoryStore:
             if (
                 old is not None
                 and old.id != holder.id
-                and holders.is_held(old, expires_at, self.now(), self._alive)
+                and leases.is_held(old, expires_at, self.now(), self._alive)
             ):
                 raise RunHeld(run_id, old.describe())
             self._renew(data, holder)
@@ -221,7 +220,7 @@ class MemoryStore:
             failpoints.reach("renew.committed")
 
     def _drop_old_holders(self, data: Data) -> None:
-        since = self.now() - holders.KEPT_S
+        since = self.now() - leases.KEPT_S
         old = [engine for engine, (_, expires_at) in data.holders.items() if expires_at < since]
         holding = _holding(data) if old else set()
         for engine in old:
@@ -296,8 +295,8 @@ class MemoryStore:
             raise StoreUnusable(f"the store {self.url} was closed. Open it again.")
         if self._forks != process.count:
             raise StoreUnusable(
-                f"the store {self.url} was opened before this process was forked, and nothing it writes here "
-                "would be seen there. Use a SQLite file to share runs between processes."
+                f"the store {self.url} was opened before this process was forked, and the parent would not see "
+                "what this process writes. Use a SQLite file to share runs between processes."
             )
 
 
@@ -309,7 +308,7 @@ def _unfit(append: Append) -> CodecError | None:
     return None
 
 
-def _write_extras(data: Data, run: Run, append: Append) -> None:
+def _write_extras(data: Data, run: StoredRun, append: Append) -> None:
     """Write what an append has beside its rows and the run row."""
     for snapshot in append.snapshots:
         there = run.snapshots.get(snapshot.seq)
@@ -322,24 +321,24 @@ def _write_extras(data: Data, run: Run, append: Append) -> None:
             data.taken.add((append.run_id, request))
 
 
-def _next(head: Head | None, append: Append) -> Head:
+def _next(head: RunHead | None, append: Append) -> RunHead:
     """The head behind an append that was accepted; None: it makes the run."""
     fence = head.fence if head is not None else int(append.holder is not None)
-    return Head(append.rows[-1].seq, fence, None if append.release else append.holder)
+    return RunHead(append.rows[-1].seq, fence, None if append.release else append.holder)
 
 
 def _holding(data: Data) -> set[str | None]:
     return {run.head.holder for run in data.runs.values()}
 
 
-def _between(run: Run, after: int, upto: int | None) -> list[Row]:
+def _between(run: StoredRun, after: int, upto: int | None) -> list[Row]:
     """Rows with `after < seq <= upto`: seqs have no gaps, so their place in the list is known."""
     first = run.rows[0].seq
     end = len(run.rows) if upto is None else max(upto - first + 1, 0)
     return run.rows[max(after - first + 1, 0) : end]
 
 
-def _fits(run: Run, query: Query) -> bool:
+def _fits(run: StoredRun, query: Query) -> bool:
     return (
         (not query.status or run.view.status in query.status)
         and (query.flow is None or run.new.flow == query.flow)

@@ -12,10 +12,9 @@ from hashlib import sha256
 import msgspec
 
 from holdfast.errors import RunHeld, RunNotFound, SettingError
-from holdfast.storage import failpoints
-from holdfast.storage import holder as holders
+from holdfast.storage import failpoints, leases
 from holdfast.storage.contract import Snapshot
-from holdfast.storage.memory.data import Data, Run
+from holdfast.storage.memory.data import Data, StoredRun
 from holdfast.storage.oversize import references
 from holdfast.storage.rows import unpack
 from holdfast.storage.upkeep import PIECE, WHOLE, Facts, Kept, Trimmed, refuse_compaction, refuse_deletion
@@ -29,7 +28,7 @@ class MemoryUpkeep:
         url: str,
         use: Callable[[], AbstractContextManager[Data]],
         now: Callable[[], float],
-        alive: holders.Alive,
+        alive: leases.Alive,
     ) -> None:
         self._url = url
         self._use = use
@@ -94,7 +93,7 @@ class MemoryUpkeep:
             failpoints.reach("delete.before")
             run = self._run(data, run_id)
             holder, expires_at = data.holders.get(run.head.holder or "", (None, 0.0))
-            if holder is not None and holders.is_held(holder, expires_at, self._now(), self._alive):
+            if holder is not None and leases.is_held(holder, expires_at, self._now(), self._alive):
                 raise RunHeld(run_id, holder.describe())
             children = sorted(name for name, other in data.runs.items() if other.new.parent == run_id)
             waiting = (request for key, request in data.waiting.items() if key[0] == run_id)
@@ -147,7 +146,7 @@ class MemoryUpkeep:
             f"{self._url} is in memory, which has no file to copy. Archive its runs one by one: holdfast archive RUN --to FILE"
         )
 
-    def _run(self, data: Data, run_id: str) -> Run:
+    def _run(self, data: Data, run_id: str) -> StoredRun:
         run = data.runs.get(run_id)
         if run is None:
             raise RunNotFound(run_id, self._url)

@@ -20,8 +20,8 @@ from holdfast.errors import CodecError, RunNotFound, StoreCorrupt
 from holdfast.storage import failpoints, verdicts
 from holdfast.storage.contract import Append, Row, Verdict
 from holdfast.storage.postgres.arrays import Array, Bytes, Flags, Floats, Ints, Texts
+from holdfast.storage.postgres.database import Disagree, PostgresDatabase, Session, Transaction, Unfit, said
 from holdfast.storage.postgres.setup import not_durable
-from holdfast.storage.postgres.wire import Disagree, Session, Transaction, Unfit, Wire, said
 
 _encode = msgspec.json.Encoder().encode
 _EVENT = (Ints, Ints, Floats, Texts, Texts, Ints, Ints, Ints, Bytes, Bytes, Bytes)
@@ -50,43 +50,45 @@ class _Raced(Exception):
 
 
 def append(
-    wire: Wire, session: Session, batch: Sequence[Append], refused: dict[int, Verdict]
+    database: PostgresDatabase, session: Session, batch: Sequence[Append], refused: dict[int, Verdict]
 ) -> list[Verdict]:
     """Write a batch: a verdict for each. `refused` are those that have theirs already, by their place in it."""
     verdict: Verdict
     try:
-        return _together(wire, session, batch, refused)
+        return _together(database, session, batch, refused)
     except Unfit as fault:
         verdict = CodecError(f"cannot be stored: {said(fault)}", path=f"run {batch[0].run_id!r}")
     except Disagree as fault:
         verdict = StoreCorrupt(
-            f"{wire.address.url}: run {batch[0].run_id!r} and its log disagree ({said(fault)}). "
-            "`holdfast verify` tells where; nothing was written to it."
+            f"{database.address.url}: run {batch[0].run_id!r} and its log disagree ({said(fault)}). Nothing was "
+            "written; `holdfast verify` shows where they differ."
         )
     if len(batch) == 1:
         return [verdict]
     # One of them does not fit: each for itself, so that its neighbours are written.
-    return [refused.get(index) or append(wire, session, [lone], {})[0] for index, lone in enumerate(batch)]
+    return [
+        refused.get(index) or append(database, session, [lone], {})[0] for index, lone in enumerate(batch)
+    ]
 
 
 def _together(
-    wire: Wire, session: Session, batch: Sequence[Append], refused: dict[int, Verdict]
+    database: PostgresDatabase, session: Session, batch: Sequence[Append], refused: dict[int, Verdict]
 ) -> list[Verdict]:
     if len(batch) == 1 and not refused and _is_plain(batch[0]):
         failpoints.reach(
             "append.written"
         )  # the statement writes and commits: a crash leaves no more before than within
-        told = session.at_once("append_one", _one(wire, batch[0]), _ONE_TYPES)
+        told = session.at_once("append_one", _one(database, batch[0]), _ONE_TYPES)
         if told is not None:
             (at,) = Floats.number.unpack(told)
             if at < 0:
-                raise not_durable(wire.address)
-            wire.time.hear(at)
+                raise not_durable(database.address)
+            database.time.hear(at)
             return [None]
     while True:
         try:
             with session.transaction() as transaction:
-                judged = _write(wire, transaction, batch, refused)
+                judged = _write(database, transaction, batch, refused)
                 failpoints.reach("append.written")
         except _Raced:
             continue
@@ -105,14 +107,14 @@ def _is_plain(append: Append) -> bool:
     return bool(append.rows)
 
 
-def _one(wire: Wire, append: Append) -> list[bytes | None]:
+def _one(database: PostgresDatabase, append: Append) -> list[bytes | None]:
     """The values of `append_one`. Written out: every step of a lone run comes by here."""
     text, whole, real, flag = Texts.encode, Ints.encode, Floats.encode, Flags.encode
     view, rows = append.view, append.rows
     last = rows[-1]
     return [
-        flag(wire.address.unsafe), text(wire.bounds[0]), text(append.run_id), whole(append.expected_seq), whole(append.fence),
-        None if append.holder is None else text(append.holder), flag(append.release),
+        flag(database.address.unsafe), text(database.bounds[0]), text(append.run_id), whole(append.expected_seq),
+        whole(append.fence), None if append.holder is None else text(append.holder), flag(append.release),
         text(view.status), text(view.fingerprint), whole(view.state_version), _encode(view.active) if view.active else None,
         None if view.error is None else text(view.error), _encode(view.rewinds) if view.rewinds else None,
         None if view.due_at is None else real(view.due_at), whole(last.seq), real(last.at), last.digest,
@@ -133,12 +135,12 @@ def _arrays(rows: Sequence[Row]) -> list[bytes | None]:
 
 
 def _write(
-    wire: Wire, transaction: Transaction, batch: Sequence[Append], refused: dict[int, Verdict]
+    database: PostgresDatabase, transaction: Transaction, batch: Sequence[Append], refused: dict[int, Verdict]
 ) -> list[Verdict]:
     """Lock, judge, write. Nothing is waited for but the rows that are judged and the keys of new ones."""
     heads, known = _heads(transaction, batch)
     judged = [
-        refused.get(index) or _judge(append, heads, known, wire.address.url)
+        refused.get(index) or _judge(append, heads, known, database.address.url)
         for index, append in enumerate(batch)
     ]
     accepted = [append for append, verdict in zip(batch, judged, strict=True) if verdict is None]

@@ -10,67 +10,67 @@ from collections.abc import Iterable, Iterator
 from hashlib import sha256
 
 from holdfast.errors import BlobMissing
-from holdfast.storage.blobs import packed, require_digest, require_run_id, unpacked
+from holdfast.storage.blobs import pack, require_digest, require_run_id, unpack
 from holdfast.storage.postgres.arrays import Bytes
-from holdfast.storage.postgres.wire import Wire
+from holdfast.storage.postgres.database import PostgresDatabase
 
 
 class PostgresBlobs:
     """The blobs of one store."""
 
-    def __init__(self, wire: Wire) -> None:
-        self.where = wire.address.url
-        self._wire = wire
+    def __init__(self, database: PostgresDatabase) -> None:
+        self.where = database.address.url
+        self._database = database
 
     def put(self, digest: str, body: bytes) -> None:
-        content = packed(body)
+        content = pack(body)
         # Most blobs that are put again are large and unchanged: their digest is sent first.
-        if not self._wire.change("keep_blob", require_digest(digest), sha256(content).digest()):
-            self._wire.change("put_blob", digest, content)
+        if not self._database.change("keep_blob", require_digest(digest), sha256(content).digest()):
+            self._database.change("put_blob", digest, content)
 
     def get(self, digest: str) -> bytes:
-        found = self._wire.read("get_blob", digest)
+        found = self._database.read("get_blob", digest)
         if not found:
             raise BlobMissing(digest, self.where)
-        return unpacked(digest, found[0][0], self.where)
+        return unpack(digest, found[0][0], self.where)
 
     def digests(self) -> Iterator[str]:
         last = ""
-        while page := self._wire.read("digests", last):
+        while page := self._database.read("digests", last):
             yield from (digest for (digest,) in page)
             last = page[-1][0]
 
     def delete(self, digest: str) -> None:
-        self._wire.read("delete_blob", digest)
+        self._database.read("delete_blob", digest)
 
     def now(self) -> float:
-        now: float = self._wire.read("time")[0][0]
+        now: float = self._database.read("time")[0][0]
         return now
 
     def expire(self, digest: str, before: float) -> bool:
-        return bool(self._wire.read("expire_blob", digest, before))
+        return bool(self._database.read("expire_blob", digest, before))
 
     def tidy(self, before: float) -> int:
         return 0  # a put is one statement
 
     def spilling(self) -> list[str]:
-        return [run_id for (run_id,) in self._wire.read("spilling")]
+        return [run_id for (run_id,) in self._database.read("spilling")]
 
     def spill(self, run_id: str, key: str, data: bytes) -> None:
         require_run_id(run_id)
-        self._wire.write_alone("spill", run_id, _stream(key), data)
+        self._database.write_alone("spill", run_id, _stream(key), data)
 
     def spilled(self, run_id: str) -> dict[str, bytes]:
         require_run_id(run_id)
         found = {
             stream.decode("utf-8", "surrogatepass"): data
-            for stream, data in self._wire.read("spilled", run_id)
+            for stream, data in self._database.read("spilled", run_id)
         }
         return dict(sorted(found.items()))
 
     def unspill(self, run_id: str, keys: Iterable[str]) -> None:
         require_run_id(run_id)
-        self._wire.change("unspill", run_id, Bytes([_stream(key) for key in keys]))
+        self._database.change("unspill", run_id, Bytes([_stream(key) for key in keys]))
 
 
 def _stream(key: str) -> bytes:

@@ -20,7 +20,7 @@ from contextlib import suppress
 
 from holdfast.errors import StoreBusy
 from holdfast.storage import process
-from holdfast.storage.postgres.wire import Connection, Lost, Wire
+from holdfast.storage.postgres.database import Connection, Lost, PostgresDatabase
 
 DEAF_S = 1.0
 """How often to look where nothing can be heard."""
@@ -30,11 +30,11 @@ AGAIN_S = 1.0
 """How long to wait with the next connection after one that was lost or could not be made."""
 
 
-class Ear:
+class PostgresListener:
     """Hears what is notified in the schema of a store. `timer` only has to run evenly."""
 
-    def __init__(self, wire: Wire, *, timer: Callable[[], float] = time.monotonic) -> None:
-        self._wire = wire
+    def __init__(self, database: PostgresDatabase, *, timer: Callable[[], float] = time.monotonic) -> None:
+        self._database = database
         self._timer = timer
         self._forks = process.count
         self._hearing = threading.Lock()
@@ -50,7 +50,7 @@ class Ear:
         os.set_blocking(self._ring, False)
 
     def hear(self, timeout_s: float) -> bool:
-        self._wire.require_usable()
+        self._database.require_usable()
         until = self._timer() + timeout_s
         if not self._hearing.acquire(timeout=max(timeout_s, 0.0)):
             return False
@@ -61,7 +61,7 @@ class Ear:
 
     def _hear(self, until: float) -> bool:
         while True:
-            self._wire.require_usable()
+            self._database.require_usable()
             now = self._timer()
             if self._connection is None and now >= self._next_at:
                 if self._listen():
@@ -82,9 +82,9 @@ class Ear:
     def _listen(self) -> bool:
         """Have a connection that listens. True: what was notified before it did may have been missed."""
         try:
-            self._connection = self._wire.connect()
-            self._connection.execute(self._wire.sql["listen"])
-            self._wire.change("notify")
+            self._connection = self._database.connect()
+            self._connection.execute(self._database.sql["listen"])
+            self._database.change("notify")
         except (*Lost, StoreBusy):
             self._drop()
             return False

@@ -1,4 +1,4 @@
-"""The queues of a PostgreSQL store. It owns no connection but, in its `Ear`, the one that listens.
+"""The queues of a PostgreSQL store. It owns no connection but, in its `PostgresListener`, the one that listens.
 
 Invariants:
 
@@ -17,12 +17,12 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from holdfast.storage import holder as holders
+from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.offers import Fates, Offer, choose, full, listed, room
 from holdfast.storage.postgres.arrays import Ints, Texts
-from holdfast.storage.postgres.listener import Ear
-from holdfast.storage.postgres.wire import Session, Transaction, Wire
+from holdfast.storage.postgres.database import PostgresDatabase, Session, Transaction
+from holdfast.storage.postgres.listener import PostgresListener
 from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted
 
 _TRIES = 6
@@ -35,16 +35,16 @@ class PostgresQueues:
 
     def __init__(
         self,
-        wire: Wire,
+        database: PostgresDatabase,
         given_now: Callable[[], float | None],
         renew: Callable[[Transaction, Holder], None],
-        alive: holders.Alive,
+        alive: leases.Alive,
     ) -> None:
-        self._wire = wire
+        self._database = database
         self._given_now = given_now
         self._renew = renew
         self._alive = alive
-        self._ear = Ear(wire)
+        self._listener = PostgresListener(database)
 
     def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
         fates = self._fates()
@@ -58,7 +58,7 @@ class PostgresQueues:
             if not offers:
                 break
             asked = partial(self._take, holder=holder, offers=offers, fates=fates, limit=left)
-            got, missed = self._wire.write("claim", asked)
+            got, missed = self._database.write("claim", asked)
             taken.extend(offer.taken() for offer in got)
             if not missed:
                 break
@@ -111,24 +111,24 @@ class PostgresQueues:
                     transaction.do("release_all", engine)
                     transaction.do("drop_idle_holder", engine)
 
-        self._wire.write("claim", write)
+        self._database.write("claim", write)
 
     def next_due(self, wanted: Wanted) -> float | None:
         fates = self._fates()
         due_at, limited = self._next_due(wanted, fates, [])
         if due_at is not None and limited:
-            limits, held = self._wire.read("limits"), self._wire.read("held_runs")
+            limits, held = self._database.read("limits"), self._database.read("held_runs")
             due_at, _ = self._next_due(wanted, fates, full(room(limits, fates.held(held))))
         return due_at
 
     def _next_due(self, wanted: Wanted, fates: Fates[str], stopped: list[str]) -> tuple[float | None, bool]:
         """The time, and whether any queue has a limit."""
         told = Texts(fates.lost), Texts(stopped), Texts(list(wanted.without))
-        found = self._wire.read("next_due", *_asked(wanted), *told)
+        found = self._database.read("next_due", *_asked(wanted), *told)
         return found[0] if found else (None, False)
 
     def held_by(self, holder: str) -> list[Lease]:
-        return [Lease(*cells) for cells in self._wire.read("held_by", holder)]
+        return [Lease(*cells) for cells in self._database.read("held_by", holder)]
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         fates = self._fates()
@@ -136,7 +136,7 @@ class PostgresQueues:
             engine
             for engine in sorted(holders)
             if engine in fates.lost
-            and self._wire.write("claim", partial(self._give_back, engine=engine, fates=fates))
+            and self._database.write("claim", partial(self._give_back, engine=engine, fates=fates))
         ]
 
     def _give_back(self, session: Session, engine: str, fates: Fates[str]) -> bool:
@@ -159,19 +159,19 @@ class PostgresQueues:
                     transaction.do("set_limit", queue, limit)
                 transaction.do("notify")
 
-        self._wire.write("claim", write)
+        self._database.write("claim", write)
 
     def queues(self) -> list[Queue]:
-        read = self._wire.read
+        read = self._database.read
         fates = self._fates()
         offered = read("offered_runs", Texts(fates.lost), self._given_now())
         return listed(read("queue_names"), read("limits"), fates.held(read("held_runs")), offered)
 
     def hear(self, timeout_s: float) -> bool:
-        return self._ear.hear(timeout_s)
+        return self._listener.hear(timeout_s)
 
     def hush(self) -> None:
-        self._ear.ring()
+        self._listener.ring()
 
     def renew_generation(self) -> str:
         generation = uuid.uuid4().hex
@@ -183,20 +183,20 @@ class PostgresQueues:
                 transaction.do("drop_holders")
                 transaction.do("notify")
 
-        self._wire.write("claim", write)
-        self._wire.generation = generation
+        self._database.write("claim", write)
+        self._database.generation = generation
         return generation
 
     def close(self) -> None:
-        self._ear.close()
+        self._listener.close()
 
     def _fates(self) -> Fates[str]:
-        return Fates(self._wire.read("holders", self._given_now()), 0.0, self._alive)
+        return Fates(self._database.read("holders", self._given_now()), 0.0, self._alive)
 
     def _offers(self, wanted: Wanted, fates: Fates[str], width: int) -> list[Offer]:
         without = frozenset(wanted.without)
         width += len(without)  # so many of the first may be passed over
-        found = self._wire.read("offers", *_asked(wanted), Texts(fates.lost), self._given_now(), width)
+        found = self._database.read("offers", *_asked(wanted), Texts(fates.lost), self._given_now(), width)
         offers = [Offer(*cells) for cells in found]
         return [offer for offer in offers if offer.run_id not in without]
 

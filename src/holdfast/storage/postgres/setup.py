@@ -36,12 +36,12 @@ def require_fit(address: Address, facts: Sequence[Any]) -> None:
         )
     if encoding != "UTF8":
         raise StoreUnusable(
-            f"{address.url}: the database's encoding is {encoding}, which cannot hold every text. "
-            "Make one with: create database … encoding 'UTF8' template template0"
+            f"{address.url}: the database's encoding is {encoding}, which cannot hold every text. Create another "
+            "with: create database … encoding 'UTF8' template template0"
         )
     if in_recovery:
         raise StoreReadOnly(
-            f"{address.url} is a replica, which takes no writes. Use the URL of the primary, or name all hosts "
+            f"{address.url} is a replica, which accepts no writes. Use the URL of the primary, or name all hosts "
             "and add target_session_attrs=read-write."
         )
     if not address.unsafe and "off" in {fsync, synchronous_commit}:

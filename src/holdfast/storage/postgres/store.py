@@ -1,6 +1,6 @@
 """The store in a schema of a PostgreSQL database: for many processes on many machines.
 
-It owns the verbs; connections and faults are in `postgres_wire`, the writing of appends in `postgres_append`. Invariants:
+It owns the verbs; connections and faults are in `database`, the writing of appends in `append`. Invariants:
 
 - Acknowledged is durable: nobody is told before the commit has returned, and a server that does not wait for its disk is refused.
 - Every transaction locks what it judges before it judges it, run rows in the order of their ids.
@@ -16,10 +16,8 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.errors import RunHeld, RunNotFound, StoreError
-from holdfast.storage import holder as holders
-from holdfast.storage import schema
+from holdfast.storage import leases, schema
 from holdfast.storage.blobs import Blobs
-from holdfast.storage.columns import generation_of, holder_of, run_row
 from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
 from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.postgres import append as postgres_append
@@ -27,11 +25,12 @@ from holdfast.storage.postgres import setup
 from holdfast.storage.postgres.address import Address
 from holdfast.storage.postgres.arrays import Ints, Texts
 from holdfast.storage.postgres.blobs import PostgresBlobs
-from holdfast.storage.postgres.clock import DatabaseTime
+from holdfast.storage.postgres.database import Cells, PostgresDatabase, Session, Transaction
 from holdfast.storage.postgres.queues import PostgresQueues
+from holdfast.storage.postgres.server_time import DatabaseTime
 from holdfast.storage.postgres.upkeep import PostgresUpkeep
-from holdfast.storage.postgres.wire import Cells, Session, Transaction, Wire
 from holdfast.storage.queues import Queues
+from holdfast.storage.sql_rows import generation_of, holder_of, run_row
 from holdfast.storage.upkeep import Upkeep
 
 _LAST_SEQ = 2**62
@@ -54,7 +53,7 @@ class PostgresStore:
         unsafe: bool | None = None,
         clock: Callable[[], float] | None = None,
         local: Callable[[], float] = time.monotonic,
-        alive: holders.Alive = holders.alive_elsewhere,
+        alive: leases.Alive = leases.alive_elsewhere,
         busy_timeout_s: float = 5.0,
         blobs: Blobs | None = None,
     ) -> None:
@@ -64,27 +63,29 @@ class PostgresStore:
         self._alive = alive
         self._time = DatabaseTime(local)
         self._forgot_at: float | None = None
-        self._wire = Wire(address, _queries(address.schema), self._time, busy_timeout_s=busy_timeout_s)
-        self.blobs: Blobs = blobs or PostgresBlobs(self._wire)
-        self.upkeep: Upkeep = PostgresUpkeep(self._wire, self._given_now, alive)
-        self._queues = PostgresQueues(self._wire, self._given_now, self._renew, alive)
+        self._database = PostgresDatabase(
+            address, _queries(address.schema), self._time, busy_timeout_s=busy_timeout_s
+        )
+        self.blobs: Blobs = blobs or PostgresBlobs(self._database)
+        self.upkeep: Upkeep = PostgresUpkeep(self._database, self._given_now, alive)
+        self._queues = PostgresQueues(self._database, self._given_now, self._renew, alive)
         self.queues: Queues = self._queues
         try:
             self._migrate()
-            self.generation: str = generation_of(self.url, self._wire.read("generation"))
+            self.generation: str = generation_of(self.url, self._database.read("generation"))
         except BaseException:
             self.close()
             raise
-        self._wire.generation = self.generation
+        self._database.generation = self.generation
 
     def __repr__(self) -> str:
         return f"PostgresStore({self.url!r})"
 
     def _migrate(self) -> None:
-        read = self._wire.read
+        read = self._database.read
         found = read("meta_table")
         if found == [(None,)] or not setup.is_current(read("version")):
-            self._wire.set_up(lambda transaction: setup.migrate(self._wire.address, transaction))
+            self._database.set_up(lambda transaction: setup.migrate(self._database.address, transaction))
 
     # --- logs ----------------------------------------------------------------------------------------
 
@@ -92,12 +93,12 @@ class PostgresStore:
         if not batch:
             return []
         refused = keep_blobs(self.blobs, batch)
-        return self._wire.write(
-            "append", lambda session: postgres_append.append(self._wire, session, batch, refused)
+        return self._database.write(
+            "append", lambda session: postgres_append.append(self._database, session, batch, refused)
         )
 
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
-        return bool(self._wire.read("appended", run_id, seq, append_id))
+        return bool(self._database.read("appended", run_id, seq, append_id))
 
     def events(
         self,
@@ -116,23 +117,23 @@ class PostgresStore:
             _LAST_SEQ if limit is None else max(limit, 0),
         )
         if kinds or node is not None:
-            cells = self._wire.read("events_of", *piece, Texts(list(kinds)) if kinds else None, node)
+            cells = self._database.read("events_of", *piece, Texts(list(kinds)) if kinds else None, node)
         else:
-            cells = self._wire.read("events", *piece)
+            cells = self._database.read("events", *piece)
         if not cells:
             self._require(run_id)
         return [Row(*row) for row in cells]
 
     def snapshot(self, run_id: str, within: Sequence[tuple[int, int]]) -> Snapshot | None:
         firsts, lasts = [first for first, _ in within], [last for _, last in within]
-        found = self._wire.read("snapshot", run_id, Ints(firsts), Ints(lasts))
+        found = self._database.read("snapshot", run_id, Ints(firsts), Ints(lasts))
         if not found:
             self._require(run_id)
             return None
         return Snapshot(*found[0])
 
     def definition(self, fingerprint: str) -> bytes | None:
-        found = self._wire.read("definition", fingerprint)
+        found = self._database.read("definition", fingerprint)
         return cast(bytes, found[0][0]) if found else None
 
     # --- runs ----------------------------------------------------------------------------------------
@@ -162,10 +163,10 @@ class PostgresStore:
         given = self._given_now()
         known: dict[str, bool] = {}  # one look at each process, however many runs it holds
         listed = []
-        for cells in self._wire.read("runs", *conditions):
+        for cells in self._database.read("runs", *conditions):
             holder, now = holder_of(cells[21:]), cells[19]
             if holder is not None and holder.id not in known:
-                known[holder.id] = holders.is_held(
+                known[holder.id] = leases.is_held(
                     holder, cells[20], now if given is None else given, self._alive
                 )
             listed.append(run_row(cells, holder, holder is not None and known[holder.id]))
@@ -180,7 +181,7 @@ class PostgresStore:
             with session.transaction() as transaction:
                 return self._take_lease(transaction, run_id, holder)
 
-        return self._wire.write("claim", write)
+        return self._database.write("claim", write)
 
     def _take_lease(self, transaction: Transaction, run_id: str, holder: Holder) -> Lease:
         transaction.look()
@@ -191,7 +192,7 @@ class PostgresStore:
             expires_at, old = next(
                 ((cells[0], holder_of(cells[1:])) for cells in both if cells[1] == old_id), (0.0, None)
             )
-            if old is not None and holders.is_held(old, expires_at, now, self._alive):
+            if old is not None and leases.is_held(old, expires_at, now, self._alive):
                 raise RunHeld(run_id, old.describe())
         self._renew(transaction, holder)
         transaction.do("take_lease", run, holder.id, fence + 1)
@@ -201,7 +202,7 @@ class PostgresStore:
 
     def renew(self, holder: Holder) -> None:
         now = self._time.now() if self._clock is None else float(self._clock())
-        forgets = self._forgot_at is None or now >= self._forgot_at + holders.FORGETS_S
+        forgets = self._forgot_at is None or now >= self._forgot_at + leases.FORGETS_S
 
         def write(session: Session) -> None:
             if holder.ttl_s > 0 and not forgets:
@@ -215,21 +216,21 @@ class PostgresStore:
                     transaction.do("release_all", holder.id)
                     transaction.do("drop_holder", holder.id)
                     transaction.do("notify")
-                transaction.do("drop_old_holders", self._given_now(), holders.KEPT_S)
+                transaction.do("drop_old_holders", self._given_now(), leases.KEPT_S)
 
-        self._wire.write("renew", write)
+        self._database.write("renew", write)
         if forgets:
             self._forgot_at = now
 
     def _renew_alone(self, session: Session, holder: Holder) -> None:
         """In one statement, which looks itself at what must be true: an idle engine does little else."""
-        address = self._wire.address
+        address = self._database.address
         version, fsync, synchronous_commit, now = session.alone(
             "renew_alone", holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid, holder.process_started,
-            holder.ttl_s, self._given_now(), self._wire.bounds[0], setup.known_version(), address.unsafe,
+            holder.ttl_s, self._given_now(), self._database.bounds[0], setup.known_version(), address.unsafe,
         )  # fmt: skip
         self._time.hear(now)
-        self._wire.require_known([(version,)])
+        self._database.require_known([(version,)])
         if not address.unsafe and "off" in {fsync, synchronous_commit}:
             raise setup.not_durable(address, fsync=fsync)
 
@@ -243,7 +244,7 @@ class PostgresStore:
             with session.transaction() as transaction:
                 transaction.do("release_lease", run_id, holder, fence)
 
-        self._wire.write("release", write)
+        self._database.write("release", write)
 
     # --- the inbox -----------------------------------------------------------------------------------
 
@@ -258,10 +259,10 @@ class PostgresStore:
                     transaction.do("notify")
                 return bool(posted)
 
-        return self._wire.write("post", write)
+        return self._database.write("post", write)
 
     def inbox(self, holder: str) -> list[Request]:
-        found = self._wire.read("inbox", holder)
+        found = self._database.read("inbox", holder)
         return [
             Request(id=request, verb=verb, body=_object(body), by=by, reason=reason, run_id=run_id, at=at)
             for request, verb, body, by, reason, run_id, at in found
@@ -270,14 +271,14 @@ class PostgresStore:
     # --- the store as a whole ------------------------------------------------------------------------
 
     def now(self) -> float:
-        self._wire.require_usable()
+        self._database.require_usable()
         if self._clock is not None:
             return float(self._clock())
         if self._time.is_stale():
             try:
-                self._time.hear(self._wire.read("time")[0][0])
+                self._time.hear(self._database.read("time")[0][0])
             except StoreError:  # what is known drifts by some microseconds a second until the server is back
-                self._wire.require_usable()
+                self._database.require_usable()
         return self._time.now()
 
     def _given_now(self) -> float | None:
@@ -285,11 +286,11 @@ class PostgresStore:
         return None if self._clock is None else float(self._clock())
 
     def check(self) -> list[str]:
-        return [str(fault) for (fault,) in self._wire.read("faults")]
+        return [str(fault) for (fault,) in self._database.read("faults")]
 
     def close(self) -> None:
         self._queues.close()
-        self._wire.close()
+        self._database.close()
 
     def _find(self, transaction: Transaction, query: str, run_id: str, *values: Any) -> Cells:
         """What a query says of a run, within a transaction."""
@@ -299,18 +300,20 @@ class PostgresStore:
         return found[0]
 
     def _require(self, run_id: str) -> None:
-        if not self._wire.read("run_key", run_id):
+        if not self._database.read("run_key", run_id):
             raise RunNotFound(run_id, self.url)
 
 
 def is_there(url: str, *, busy_timeout_s: float = 5.0) -> bool:
     """Whether a store is kept at this URL. A schema that holds none is left as it is, and one that is missing is not made."""
     address = Address(url)
-    wire = Wire(address, _queries(address.schema), DatabaseTime(), busy_timeout_s=busy_timeout_s)
+    database = PostgresDatabase(
+        address, _queries(address.schema), DatabaseTime(), busy_timeout_s=busy_timeout_s
+    )
     try:
-        return wire.read("meta_table") != [(None,)]
+        return database.read("meta_table") != [(None,)]
     finally:
-        wire.close()
+        database.close()
 
 
 def _queries(name: str) -> dict[str, str]:

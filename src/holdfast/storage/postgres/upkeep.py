@@ -24,14 +24,13 @@ from urllib.parse import unquote
 from msgspec.structs import astuple
 
 from holdfast.errors import RunHeld, RunNotFound, SettingError, StoreError
-from holdfast.storage import failpoints, schema
-from holdfast.storage import holder as holders
+from holdfast.storage import failpoints, leases, schema
 from holdfast.storage.files import disk
 from holdfast.storage.files.copies import NOT_COPIED, name_file, refuse_taken, told
 from holdfast.storage.leases import Holder
 from holdfast.storage.postgres.address import Address
 from holdfast.storage.postgres.arrays import Ints, Texts
-from holdfast.storage.postgres.wire import Cells, Session, Transaction, Wire
+from holdfast.storage.postgres.database import Cells, PostgresDatabase, Session, Transaction
 from holdfast.storage.upkeep import PIECE, WHOLE, Facts, Kept, Trimmed, refuse_compaction, refuse_deletion
 
 _LAST_SEQ = 2**62
@@ -41,29 +40,32 @@ _OF_RUN = ("delete_labels", "delete_inbox", "delete_snapshots", "delete_trimmed"
 
 
 class PostgresUpkeep:
-    """The care of what `wire` leads to. `now` is a clock that was given; None: the database's."""
+    """The care of what `database` leads to. `now` is a clock that was given; None: the database's."""
 
     def __init__(
-        self, wire: Wire, now: Callable[[], float | None], alive: holders.Alive = holders.alive_elsewhere
+        self,
+        database: PostgresDatabase,
+        now: Callable[[], float | None],
+        alive: leases.Alive = leases.alive_elsewhere,
     ) -> None:
-        self._wire = wire
+        self._database = database
         self._now = now
         self._alive = alive
 
     def trimmed(self, run_id: str) -> Trimmed:
-        found = self._wire.read("trimmed", run_id)
+        found = self._database.read("trimmed", run_id)
         if not found:
             return WHOLE
         return Trimmed(**dict(zip(Trimmed.__struct_fields__, found[0], strict=True)))
 
     def snapshots(self, run_id: str) -> list[Kept]:
-        found = self._wire.read("snapshot_heads", run_id)
-        if not found and not self._wire.read("run_key", run_id):
-            raise RunNotFound(run_id, self._wire.address.url)
+        found = self._database.read("snapshot_heads", run_id)
+        if not found and not self._database.read("run_key", run_id):
+            raise RunNotFound(run_id, self._database.address.url)
         return [Kept(seq, base, size) for seq, base, size in found]
 
     def referring(self, run_id: str, after: int = 0, limit: int = PIECE) -> list[tuple[int, bytes]]:
-        return [(seq, body) for seq, body in self._wire.read("referring", run_id, after, limit)]
+        return [(seq, body) for seq, body in self._database.read("referring", run_id, after, limit)]
 
     def retire(self, run_id: str, before: int, drop: Collection[int] = ()) -> None:
         def write(session: Session) -> None:
@@ -72,7 +74,7 @@ class PostgresUpkeep:
                 transaction.do("drop_snapshots", run, Ints(list(drop)))
                 transaction.do("retire", run, before, self._now())
 
-        self._wire.write("prune", write)
+        self._database.write("prune", write)
 
     def compact(
         self,
@@ -95,7 +97,7 @@ class PostgresUpkeep:
                 transaction.do("rebase", run, seq, self._now(), sha256(body).digest(), place)
                 transaction.do("leave", run, seq)
 
-        self._wire.write("compact", write)
+        self._database.write("compact", write)
 
     def delete(self, run_id: str, seq: int) -> None:
         def write(session: Session) -> None:
@@ -115,7 +117,7 @@ class PostgresUpkeep:
                     transaction.do(query, run)
                 transaction.do("leave", run, _LAST_SEQ)
 
-        self._wire.write("delete", write)
+        self._database.write("delete", write)
 
     def _refuse_held(self, transaction: Transaction, run_id: str, held_by: str | None, now: float) -> None:
         # Locked: one that renews meanwhile waits, and finds its run gone; one that has renewed is seen.
@@ -123,11 +125,11 @@ class PostgresUpkeep:
         if found:
             expires_at, *cells = found[0]
             holder = Holder(**dict(zip(Holder.__struct_fields__, cells, strict=True)))
-            if holders.is_held(holder, expires_at, now, self._alive):
+            if leases.is_held(holder, expires_at, now, self._alive):
                 raise RunHeld(run_id, holder.describe())
 
     def sweep(self, limit: int = PIECE) -> int:
-        if not self._wire.read("any_remains"):
+        if not self._database.read("any_remains"):
             return 0
 
         def write(session: Session) -> int:
@@ -143,10 +145,10 @@ class PostgresUpkeep:
                     left -= count
                 return limit - left
 
-        return self._wire.write("sweep", write)
+        return self._database.write("sweep", write)
 
     def fingerprints(self) -> list[str]:
-        return [fingerprint for (fingerprint,) in self._wire.read("fingerprints")]
+        return [fingerprint for (fingerprint,) in self._database.read("fingerprints")]
 
     def drop_definitions(self, fingerprints: Collection[str]) -> int:
         if not fingerprints:
@@ -156,7 +158,7 @@ class PostgresUpkeep:
             with session.transaction() as transaction:
                 return len(transaction.rows("drop_definitions", Texts(list(fingerprints))))
 
-        return self._wire.write("sweep", write)
+        return self._database.write("sweep", write)
 
     def adopt(
         self, run_id: str, trimmed: Trimmed, definitions: Mapping[str, bytes], *, fence: int = 0
@@ -169,10 +171,10 @@ class PostgresUpkeep:
                     transaction.do("adopt", run_id, *astuple(trimmed))
                 transaction.do("adopt_fence", run_id, fence)
 
-        self._wire.write("prune", write)
+        self._database.write("prune", write)
 
     def facts(self) -> Facts:
-        now, version, size, unswept, log, *settings = self._wire.read("facts")[0]
+        now, version, size, unswept, log, *settings = self._database.read("facts")[0]
         names = (
             "server_version",
             "fsync",
@@ -195,7 +197,7 @@ class PostgresUpkeep:
     def backup(self, file: str, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         target = Path(file).expanduser().absolute()
         refuse_taken(target)
-        with told(f"{self._wire.address.url} was not copied to {target}", NOT_COPIED):
+        with told(f"{self._database.address.url} was not copied to {target}", NOT_COPIED):
             self._write_copy(target)
         failpoints.reach("backup.named")
 
@@ -204,7 +206,7 @@ class PostgresUpkeep:
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)  # 0600
         os.close(handle)
         try:
-            address = self._wire.address
+            address = self._database.address
             call("pg_dump", address, "--format=custom", f"--schema={address.schema}", f"--file={temporary}")
             failpoints.reach("backup.copied")
             name_file(temporary, target)
@@ -215,7 +217,7 @@ class PostgresUpkeep:
     def _find(self, transaction: Transaction, query: str, run_id: str, *values: object) -> Cells:
         found = transaction.rows(query, run_id, *values) if _is_text(run_id) else []
         if not found:
-            raise RunNotFound(run_id, self._wire.address.url)
+            raise RunNotFound(run_id, self._database.address.url)
         return found[0]
 
 
@@ -272,9 +274,9 @@ def _command(
     found = shutil.which(program)
     if found is None:
         raise SettingError(
-            f"{where}: there is no {program} on this machine. Install the client programs of PostgreSQL, in the version "
-            "of the server or newer, or use them where they are: `pg_dump --format=custom --schema=…` makes a backup, "
-            "`pg_restore` puts one back."
+            f"{where}: there is no {program} on this machine. Install the client programs of PostgreSQL, in the "
+            "version of the server or newer, or run them on a machine that has them: `pg_dump --format=custom "
+            "--schema=…` makes a backup, `pg_restore` restores one."
         )
     plain, password = _apart(address.conninfo) if address is not None else ("", "")
     secret = {"PGPASSWORD": password} if password else {}
@@ -292,12 +294,15 @@ def _failure(program: str, address: Address | None, stderr: str, code: int) -> S
 
 def _way_out(program: str, said: str) -> str:
     if match := _NO_ROLE.search(said):
-        return f". The backup grants something to that role: make it first (create role {match[1]}), and restore again."
+        return (
+            f". The backup grants a permission to that role: create it first (create role {match[1]}), and "
+            "restore again."
+        )
     if "version mismatch" not in said and "unsupported version" not in said:
         return ""
     return (
-        f". Put the {program} of a PostgreSQL at least as new as the server and the backup first on PATH, or call it where the "
-        "server runs."
+        f". Put the {program} of a PostgreSQL at least as new as the server and the backup first on PATH, or run "
+        "it on the machine of the server."
     )
 
 

@@ -1,6 +1,6 @@
 """Appends into SQLite: one alone by few short statements, many by one statement for each kind of row.
 
-It owns neither connection nor lock, and runs within the store's transactions. Invariants:
+It owns neither connection nor lock, and runs within the transactions of `database`. Invariants:
 
 - What was judged is what is written: both happen in one transaction, which has the write lock from its begin.
 - An append that cannot be written is left out, with its own verdict; its neighbours are written.
@@ -8,8 +8,8 @@ It owns neither connection nor lock, and runs within the store's transactions. I
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from msgspec.structs import astuple
@@ -18,8 +18,7 @@ from holdfast.errors import CodecError, RunNotFound, StoreCorrupt
 from holdfast.storage import failpoints, schema, verdicts
 from holdfast.storage.contract import Append, Verdict
 from holdfast.storage.sqlite import batches
-
-Cells = tuple[Any, ...]
+from holdfast.storage.sqlite.database import Cells, Disagree, SqliteDatabase, Unfit
 
 _SQL = schema.queries("sqlite")
 _HEAD, _ADVANCE_RUN, _WRITE_EVENT = _SQL["head"], _SQL["advance_run"], _SQL["write_event"]
@@ -27,33 +26,19 @@ _HEAD, _ADVANCE_RUN, _WRITE_EVENT = _SQL["head"], _SQL["advance_run"], _SQL["wri
 _encode = msgspec.json.Encoder().encode
 
 
-class Lent(NamedTuple):
-    """What a store lends to its appends."""
-
-    commit: Callable[[Literal["append"], Callable[[], list[Verdict]]], list[Verdict]]
-    """One transaction."""
-    cursor: Any
-    """Of the connection that writes."""
-    too_big: type[Exception]
-    """What SQLite raises for a value that it cannot keep."""
-    disagree: type[Exception]
-    """What it raises where rows are not as the run row says."""
-
-
 class Appends:
-    """The appends of the store at `path`."""
+    """The appends of one store."""
 
-    def __init__(self, path: str, url: str, lent: Lent) -> None:
-        self._path = path
-        self._url = url
-        self._commit, self._cursor, self._too_big, self._disagree = lent
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+        self._cursor = database.cursor
         self.offers = False
-        """Whether what was written puts a run on offer. Who has told of it sets it back."""
+        """Whether what was written puts a run on offer. The store sets it back when it has woken its workers."""
 
     def append(self, batch: Sequence[Append], refused: dict[int, Verdict]) -> list[Verdict]:
         """Write a batch: a verdict for each. `refused` are those that have theirs already, by their place in it."""
         try:
-            return self._commit("append", lambda: self._write_batch(batch, refused, together=True))
+            return self._database.commit("append", lambda: self._write_batch(batch, refused, together=True))
         except _Unfit:
             return self._append_singly(batch, refused)
 
@@ -61,7 +46,9 @@ class Appends:
         """One append of a batch does not fit: find it, leave it out, and write its neighbours."""
         while True:
             try:
-                return self._commit("append", lambda: self._write_batch(batch, refused, together=False))
+                return self._database.commit(
+                    "append", lambda: self._write_batch(batch, refused, together=False)
+                )
             except _Unfit as unfit:
                 refused[unfit.index] = unfit.verdict
 
@@ -85,17 +72,17 @@ class Appends:
                         self._write_rows(rows)
             if rows:
                 self._write_rows(rows)
-        except (UnicodeEncodeError, OverflowError, self._too_big) as fault:
+        except Unfit as fault:
             raise _Unfit(
                 index,
                 CodecError(f"cannot be stored: {fault}", path=f"run {batch[index].run_id!r}"),
             ) from fault
-        except self._disagree as fault:
+        except Disagree as fault:
             raise _Unfit(
                 index,
                 StoreCorrupt(
-                    f"{self._path}: run {batch[index].run_id!r} and its log disagree ({fault}). "
-                    "`holdfast verify` tells where; nothing was written to it."
+                    f"{self._database.path}: run {batch[index].run_id!r} and its log disagree ({fault}). Nothing "
+                    "was written; `holdfast verify` shows where they differ."
                 ),
             ) from fault
         failpoints.reach("append.written")
@@ -193,7 +180,7 @@ class Appends:
                 return verdict
             run = self._create(append, holder)
         elif head is None:
-            return RunNotFound(append.run_id, self._url)
+            return RunNotFound(append.run_id, self._database.url)
         else:
             run, seq, fence, status, holder_id = head
             verdict = verdicts.judge(append, seq=seq, fence=fence, holder=holder_id)

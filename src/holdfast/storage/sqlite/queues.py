@@ -1,4 +1,4 @@
-"""The queues of a SQLite store. It owns no connection; the store's own are used, by the store's rules.
+"""The queues of a SQLite store. It owns no connection; it borrows the store's `database`.
 
 SQLite has one writer by nature, so takes and renewals wait for each other and for appends. Invariants: where nothing is on
 offer, nothing is written and the write lock is not taken; and waiting costs no query. The log of the database is
@@ -12,14 +12,16 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Collection
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
-from holdfast.storage import holder as holders
+from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.offers import Cells, Fates, Offer, choose, full, listed, room
 from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted
+from holdfast.storage.sql_rows import holder_cells
+from holdfast.storage.sqlite.database import SqliteDatabase
 
 _Rows: TypeAlias = Callable[..., list[Cells]]
 
@@ -28,29 +30,14 @@ LOOK_S = 0.05
 _encode = msgspec.json.Encoder().encode
 
 
-class Lent(NamedTuple):
-    """What a store lends to its queues."""
-
-    commit: Callable[[Literal["claim"], Callable[[], Any]], Any]
-    """One transaction."""
-    do: Callable[..., Any]
-    """A query by its name within it, with its values."""
-    read: Callable[[str, Cells], list[Cells]]
-    renew: Callable[[Holder, float], int]
-    """Says within a transaction that a holder lives; the key of its row."""
-    now: Callable[[], float]
-    version: Callable[[], int]
-    """A number that changes when another connection than the store's writing one has written."""
-
-
 class SqliteQueues:
-    """The queues of the store at `path`. `timer` only has to run evenly."""
+    """The queues of one store. `timer` only has to run evenly."""
 
     def __init__(
-        self, path: str, lent: Lent, alive: holders.Alive, *, timer: Callable[[], float] = time.monotonic
+        self, database: SqliteDatabase, alive: leases.Alive, *, timer: Callable[[], float] = time.monotonic
     ) -> None:
-        self._log = path + "-wal"
-        self._lent = lent
+        self._database = database
+        self._log = database.path + "-wal"
         self._alive = alive
         self._timer = timer
         self._heard = threading.Condition()
@@ -61,50 +48,54 @@ class SqliteQueues:
         self._unsure = True  # a write within the same tick of the file system's clock would not be seen
 
     def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
-        if wanted.limit <= 0 or not self._offers(self._read, wanted, self._fates(self._read), 1):
+        if wanted.limit <= 0 or not self._offers(
+            self._database.read, wanted, self._fates(self._database.read), 1
+        ):
             return []
-        taken: list[Taken] = self._lent.commit("claim", lambda: self._take(holder, wanted))
+        taken: list[Taken] = self._database.commit("claim", lambda: self._take(holder, wanted))
         return taken
 
     def _take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
         for dead in self._fates(self._within).dead:
-            self._lent.do("release_dead", dead)
-            self._lent.do("drop_idle_holder", dead)
+            self._database.do("release_dead", dead)
+            self._database.do("drop_idle_holder", dead)
         fates = self._fates(self._within, holder.id)
         offers = self._offers(self._within, wanted, fates, wanted.limit)
         chosen = choose(offers, self._room(self._within, fates), wanted.limit)
         if chosen:
-            key = self._lent.renew(holder, self._lent.now())
+            key = self._database.do(
+                "renew_holder", *holder_cells(holder, self._database.now() + holder.ttl_s)
+            ).get
             for offer in chosen:
-                self._lent.do("take_lease", offer.key, key, offer.fence + 1)
+                self._database.do("take_lease", offer.key, key, offer.fence + 1)
         return [offer.taken() for offer in chosen]
 
     def next_due(self, wanted: Wanted) -> float | None:
-        fates = self._fates(self._read)
+        fates = self._fates(self._database.read)
         due_at, limited = self._next_due(wanted, fates, [])
         if due_at is not None and limited:
-            due_at, _ = self._next_due(wanted, fates, full(self._room(self._read, fates)))
+            due_at, _ = self._next_due(wanted, fates, full(self._room(self._database.read, fates)))
         return None if due_at is None else float(due_at)
 
     def _next_due(self, wanted: Wanted, fates: Fates[int], stopped: list[str]) -> Cells:
         """The time or None, and whether any queue has a limit."""
         told = _json(fates.lost), _json(stopped), _json(list(wanted.without))
-        return self._read("next_due", *_asked(wanted), *told)[0]
+        return self._database.read("next_due", *_asked(wanted), *told)[0]
 
     def held_by(self, holder: str) -> list[Lease]:
-        return [Lease(*cells) for cells in self._read("held_by", holder)]
+        return [Lease(*cells) for cells in self._database.read("held_by", holder)]
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         def write() -> list[str]:
             told = self._within("holders")
-            lost = frozenset(Fates[int](told, self._lent.now(), self._alive).lost)
+            lost = frozenset(Fates[int](told, self._database.now(), self._alive).lost)
             gone = {engine: key for key, _, engine, *_ in told if key in lost and engine in holders}
             for key in gone.values():
-                self._lent.do("release_dead", key)
-                self._lent.do("drop_idle_holder", key)
+                self._database.do("release_dead", key)
+                self._database.do("drop_idle_holder", key)
             return sorted(gone)
 
-        gone: list[str] = self._lent.commit("claim", write)
+        gone: list[str] = self._database.commit("claim", write)
         if gone:
             self.tell()
         return gone
@@ -112,33 +103,33 @@ class SqliteQueues:
     def limit(self, queue: str, limit: int | None) -> None:
         def write() -> None:
             if limit is None:
-                self._lent.do("drop_limit", queue)
+                self._database.do("drop_limit", queue)
             else:
-                self._lent.do("set_limit", queue, limit)
+                self._database.do("set_limit", queue, limit)
 
-        self._lent.commit("claim", write)
+        self._database.commit("claim", write)
         self.tell()
 
     def queues(self) -> list[Queue]:
-        fates = self._fates(self._read)
-        offered = self._read("offered_runs", _json(fates.lost), self._lent.now())
-        held = fates.held(self._read("held_runs"))
-        return listed(self._read("queue_names"), self._read("limits"), held, offered)
+        fates = self._fates(self._database.read)
+        offered = self._database.read("offered_runs", _json(fates.lost), self._database.now())
+        held = fates.held(self._database.read("held_runs"))
+        return listed(self._database.read("queue_names"), self._database.read("limits"), held, offered)
 
     def renew_generation(self) -> str:
         generation = uuid.uuid4().hex
 
         def write() -> None:
-            self._lent.do("new_generation", generation)
-            self._lent.do("renew_fences", FENCE_STEP)
-            self._lent.do("drop_holders")
+            self._database.do("new_generation", generation)
+            self._database.do("renew_fences", FENCE_STEP)
+            self._database.do("drop_holders")
 
-        self._lent.commit("claim", write)
+        self._database.commit("claim", write)
         self.tell()
         return generation
 
     def _fates(self, rows: _Rows, asking: str = "") -> Fates[int]:
-        return Fates(rows("holders"), self._lent.now(), self._alive, asking)
+        return Fates(rows("holders"), self._database.now(), self._alive, asking)
 
     def _room(self, rows: _Rows, fates: Fates[int]) -> dict[str, int]:
         limits = rows("limits")
@@ -147,21 +138,18 @@ class SqliteQueues:
     def _offers(self, rows: _Rows, wanted: Wanted, fates: Fates[int], limit: int) -> list[Offer]:
         without = frozenset(wanted.without)
         limit += len(without)  # so many of the first may be passed over
-        found = rows("offers", *_asked(wanted), _json(fates.lost), self._lent.now(), limit)
+        found = rows("offers", *_asked(wanted), _json(fates.lost), self._database.now(), limit)
         offers = [Offer(*cells) for cells in found]
         return [offer for offer in offers if offer.run_id not in without]
 
-    def _read(self, query: str, *values: Any) -> list[Cells]:
-        return self._lent.read(query, values)
-
     def _within(self, query: str, *values: Any) -> list[Cells]:
-        found: list[Cells] = self._lent.do(query, *values).fetchall()
+        found: list[Cells] = self._database.do(query, *values).fetchall()
         return found
 
     # --- hearing -------------------------------------------------------------------------------------
 
     def hear(self, timeout_s: float) -> bool:
-        self._lent.now()  # refuses a store that was closed
+        self._database.now()  # refuses a store that was closed
         until = self._timer() + timeout_s
         while True:
             if self._others_wrote():
@@ -198,7 +186,7 @@ class SqliteQueues:
             return False
         self._unsure = found != self._seen
         self._seen = found
-        version, self._version = self._version, self._lent.version()
+        version, self._version = self._version, self._database.version_of_others()
         return version != self._version
 
     def _look(self) -> tuple[int, int] | None:

@@ -16,21 +16,17 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import astuple
 
-from holdfast.errors import RunHeld, RunNotFound
-from holdfast.storage import failpoints, schema
-from holdfast.storage import holder as holders
+from holdfast.errors import RunHeld
+from holdfast.storage import failpoints, leases, schema
 from holdfast.storage.files import disk
 from holdfast.storage.files.copies import NOT_COPIED, name_file, refuse_taken, told
 from holdfast.storage.leases import Holder
+from holdfast.storage.sqlite.database import Cells, SqliteDatabase
 from holdfast.storage.upkeep import PIECE, WHOLE, Facts, Kept, Trimmed, refuse_compaction, refuse_deletion
-
-Cells = tuple[Any, ...]
-Verb = Literal["prune", "compact", "delete", "sweep"]
 
 _SQL = schema.queries("sqlite")
 _LAST_SEQ = 2**32 - 1
@@ -39,54 +35,37 @@ _PAGES = 500
 _encode = msgspec.json.Encoder().encode
 
 
-class Means(NamedTuple):
-    """What a store lends to its care."""
-
-    commit: Callable[[Verb, Callable[[], Any]], Any]
-    """One transaction."""
-    do: Callable[..., Any]
-    """A query by its name within it, with its values."""
-    read: Callable[[str, Cells], list[Cells]]
-    connect: Callable[[], Any]
-    """A connection of its own, to be closed."""
-    guarded: Callable[[Callable[[], Any]], Any]
-    """Calls something that uses one: errors of SQLite leave it as our own."""
-
-
 class SqliteUpkeep:
-    """The care of the store at `path`."""
+    """The upkeep of one store."""
 
-    def __init__(
-        self, path: str, means: Means, now: Callable[[], float], alive: holders.Alive = holders.alive
-    ) -> None:
-        self._path = path
-        self._means = means
-        self._now = now
+    def __init__(self, database: SqliteDatabase, alive: leases.Alive = leases.alive) -> None:
+        self._database = database
+        self._path = database.path
         self._alive = alive
 
     def trimmed(self, run_id: str) -> Trimmed:
-        found = self._means.read("trimmed", (run_id,))
+        found = self._database.read("trimmed", run_id)
         if not found:
             return WHOLE
         return Trimmed(**dict(zip(Trimmed.__struct_fields__, found[0], strict=True)))
 
     def snapshots(self, run_id: str) -> list[Kept]:
-        found = self._means.read("snapshot_heads", (run_id,))
-        if not found and not self._means.read("run_key", (run_id,)):
-            raise RunNotFound(run_id, self._path)
+        found = self._database.read("snapshot_heads", run_id)
+        if not found:
+            self._database.require_run(run_id)
         return [Kept(seq, bool(base), size) for seq, base, size in found]
 
     def referring(self, run_id: str, after: int = 0, limit: int = PIECE) -> list[tuple[int, bytes]]:
-        return [(seq, body) for seq, body in self._means.read("referring", (run_id, after, limit))]
+        return [(seq, body) for seq, body in self._database.read("referring", run_id, after, limit)]
 
     def retire(self, run_id: str, before: int, drop: Collection[int] = ()) -> None:
         def write() -> None:
-            run: int = self._find("run_key", run_id)
+            run: int = self._database.find("run_key", run_id)
             for seq in drop:
-                self._means.do("drop_snapshot", run, seq)
-            self._means.do("retire", run, before, self._now())
+                self._database.do("drop_snapshot", run, seq)
+            self._database.do("retire", run, before, self._database.now())
 
-        self._means.commit("prune", write)
+        self._database.commit("prune", write)
 
     def compact(
         self,
@@ -100,25 +79,25 @@ class SqliteUpkeep:
         place: str = "",
     ) -> None:
         def write() -> None:
-            run, end, known_fence, known_holder, base = self._find("compactable", run_id)
+            run, end, known_fence, known_holder, base = self._database.find("compactable", run_id)
             held = (known_holder, known_fence)
             refuse_compaction(run_id, seq, base=base, end=end, held=held, by=(holder, fence))
-            self._means.do("drop_snapshots_upto", run, seq)
-            self._means.do("write_snapshot", run, seq, 1, digest, body)
-            self._means.do("rebase", run, seq, self._now(), sha256(body).digest(), place)
-            self._means.do("leave", run, seq)
+            self._database.do("drop_snapshots_upto", run, seq)
+            self._database.do("write_snapshot", run, seq, 1, digest, body)
+            self._database.do("rebase", run, seq, self._database.now(), sha256(body).digest(), place)
+            self._database.do("leave", run, seq)
 
-        self._means.commit("compact", write)
+        self._database.commit("compact", write)
 
     def delete(self, run_id: str, seq: int) -> None:
         def write() -> None:
-            run, end, _, _, expires_at, *cells = self._find("lease", run_id)
+            run, end, _, _, expires_at, *cells = self._database.find("lease", run_id)
             if cells[0] is not None:
                 holder = Holder(**dict(zip(Holder.__struct_fields__, cells, strict=True)))
-                if holders.is_held(holder, expires_at, self._now(), self._alive):
+                if leases.is_held(holder, expires_at, self._database.now(), self._alive):
                     raise RunHeld(run_id, holder.describe())
-            child = self._means.do("child_of", run_id).get
-            asked = self._means.do("asked_of", run).get
+            child = self._database.do("child_of", run_id).get
+            asked = self._database.do("asked_of", run).get
             refuse_deletion(run_id, seq=seq, end=end, child=child, asked=asked)
             for query in (
                 "delete_labels",
@@ -127,45 +106,45 @@ class SqliteUpkeep:
                 "delete_trimmed",
                 "delete_run",
             ):
-                self._means.do(query, run)
-            self._means.do("leave", run, _LAST_SEQ)
+                self._database.do(query, run)
+            self._database.do("leave", run, _LAST_SEQ)
             self._sweep_highest()
 
-        self._means.commit("delete", write)
+        self._database.commit("delete", write)
 
     def _sweep_highest(self) -> None:
         """What is left of logs whose number would be given to the next new run goes now."""
-        highest = self._means.do("highest_run").get
-        for (run,) in self._means.do("remains_above", highest).fetchall():
-            self._means.do("sweep_events", run, _LAST_SEQ, _LAST_SEQ)
-            self._means.do("swept", run)
+        highest = self._database.do("highest_run").get
+        for (run,) in self._database.do("remains_above", highest).fetchall():
+            self._database.do("sweep_events", run, _LAST_SEQ, _LAST_SEQ)
+            self._database.do("swept", run)
 
     def sweep(self, limit: int = PIECE) -> int:
-        if not self._means.read("remains", ()):
+        if not self._database.read("remains"):
             return 0
 
         def write() -> int:
             left = limit
-            while left and (found := self._means.do("remains").get) is not None:
+            while left and (found := self._database.do("remains").get) is not None:
                 run, upto = found
-                count = len(self._means.do("sweep_events", run, upto, left).fetchall())
+                count = len(self._database.do("sweep_events", run, upto, left).fetchall())
                 if count < left:
-                    self._means.do("swept", run)
+                    self._database.do("swept", run)
                 left -= count
             return limit - left
 
-        swept: int = self._means.commit("sweep", write)
+        swept: int = self._database.commit("sweep", write)
         return swept
 
     def fingerprints(self) -> list[str]:
-        return [fingerprint for (fingerprint,) in self._means.read("fingerprints", ())]
+        return [fingerprint for (fingerprint,) in self._database.read("fingerprints")]
 
     def drop_definitions(self, fingerprints: Collection[str]) -> int:
         if not fingerprints:
             return 0
         listed = _encode(list(fingerprints)).decode()
-        dropped: list[Cells] = self._means.commit(
-            "sweep", lambda: self._means.do("drop_definitions", listed).fetchall()
+        dropped: list[Cells] = self._database.commit(
+            "sweep", lambda: self._database.do("drop_definitions", listed).fetchall()
         )
         return len(dropped)
 
@@ -174,19 +153,19 @@ class SqliteUpkeep:
     ) -> None:
         def write() -> None:
             for fingerprint, body in definitions.items():
-                self._means.do("write_definition", fingerprint, body)
+                self._database.do("write_definition", fingerprint, body)
             if trimmed != WHOLE:
-                self._means.do("adopt", run_id, *astuple(trimmed))
-            self._means.do("adopt_fence", run_id, fence)
+                self._database.do("adopt", run_id, *astuple(trimmed))
+            self._database.do("adopt_fence", run_id, fence)
 
-        self._means.commit("prune", write)
+        self._database.commit("prune", write)
 
     def facts(self) -> Facts:
-        found: Facts = self._means.guarded(self._look)
+        found: Facts = self._database.guard(self._look)
         return found
 
     def _look(self) -> Facts:
-        connection = self._means.connect()
+        connection = self._database.connect()
         try:
             settings = {
                 "journal_mode": str(connection.pragma("journal_mode")),
@@ -198,14 +177,14 @@ class SqliteUpkeep:
         room = os.statvfs(Path(self._path).parent)
         return Facts(
             kind="sqlite",
-            now=self._now(),
+            now=self._database.now(),
             schema_version=version,
             schema_known=len(schema.migrations("sqlite")),
             size_bytes=_size(self._path),
             log_bytes=_size(f"{self._path}-wal"),
             free_bytes=room.f_bavail * room.f_frsize,
             settings=settings,
-            unswept=int(self._means.read("unswept", ())[0][0]),
+            unswept=int(self._database.read("unswept")[0][0]),
         )
 
     # --- backup --------------------------------------------------------------------------------------
@@ -222,14 +201,14 @@ class SqliteUpkeep:
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}-", dir=target.parent)  # 0600
         os.close(handle)
         try:
-            self._means.guarded(lambda: self._copy(temporary, progress))
+            self._database.guard(lambda: self._copy(temporary, progress))
             name_file(temporary, target)
         finally:
             with suppress(OSError):  # what went wrong before is what must be told
                 os.unlink(temporary)
 
     def _copy(self, temporary: str, progress: Callable[[int, int], None]) -> None:
-        source = self._means.connect()
+        source = self._database.connect()
         try:
             source.execute(_SQL["begin_reading"])
             source.execute(_SQL["any_table"]).fetchall()  # from here on it sees one moment
@@ -245,15 +224,6 @@ class SqliteUpkeep:
         finally:
             source.close(force=True)
         failpoints.reach("backup.copied")
-
-    def _find(self, query: str, run_id: str) -> Any:
-        try:
-            found = self._means.do(query, run_id).get
-        except UnicodeEncodeError:
-            found = None
-        if found is None:
-            raise RunNotFound(run_id, self._path)
-        return found
 
 
 def _size(path: str) -> int:

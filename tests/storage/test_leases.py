@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.storage.contract import Holder
-from holdfast.storage.holder import alive, is_held, this_process
+from holdfast.storage.leases import alive, is_held, this_process
 from holdfast.testing.appends import dead_process
 
 replace = msgspec.structs.replace

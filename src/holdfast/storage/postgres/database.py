@@ -5,7 +5,7 @@ that read. It knows no verb of a store. Invariants:
 
 - No session state: no search path, every transaction says its own bounds. So a pool in between (pgbouncer, by transaction)
   changes nothing. A statement is prepared only on a connection whose server process is seen to be its own.
-- Every connection was looked at (`postgres_setup.require_fit`, and whether the store is still of the generation that was
+- Every connection was looked at (`setup.require_fit`, and whether the store is still of the generation that was
   opened, and of a version that is known), and every transaction looks again, before it commits, whether its commit will be
   durable.
 - A store that was found lifted by a newer version is written to no more.
@@ -47,7 +47,7 @@ from holdfast.errors import (
 from holdfast.storage import failpoints, process
 from holdfast.storage.postgres.address import Address
 from holdfast.storage.postgres.arrays import Bytes, Floats, Ints, Texts
-from holdfast.storage.postgres.clock import DatabaseTime
+from holdfast.storage.postgres.server_time import DatabaseTime
 from holdfast.storage.postgres.setup import not_durable, require_fit, require_known
 
 T = TypeVar("T")
@@ -71,8 +71,8 @@ Disagree = psycopg.IntegrityError
 """What is raised where rows are not as the run row says."""
 
 # What a forked child inherits must never be finalised there: it is the parent's.
-_open: weakref.WeakSet[Wire] = weakref.WeakSet()
-_inherited: list[Wire] = []
+_open: weakref.WeakSet[PostgresDatabase] = weakref.WeakSet()
+_inherited: list[PostgresDatabase] = []
 os.register_at_fork(after_in_child=lambda: _inherited.extend(_open))
 
 
@@ -101,7 +101,7 @@ class Connection(psycopg.Connection[Cells]):
             return done.value
 
 
-class Wire:
+class PostgresDatabase:
     """The connections of one store. `sql` are its queries by name."""
 
     def __init__(
@@ -252,8 +252,9 @@ class Wire:
             )
         except psycopg.ProgrammingError:
             refusal: StoreError | SettingError = SettingError(
-                f"an option of the store URL {self.address.url} is unknown to PostgreSQL, or has a value that makes no "
-                f"sense{self.address.slip or '.'} See the parameter key words of libpq; schema and unsafe are our own."
+                f"an option of the store URL {self.address.url} is unknown to PostgreSQL, or has an invalid "
+                f"value{self.address.slip or '.'} See the parameter key words of libpq; `schema` and `unsafe` are "
+                "options of Holdfast."
             )
         except psycopg.OperationalError as fault:
             refusal = _unreachable(self.address.url, said(fault))
@@ -290,8 +291,8 @@ class Wire:
         found = connection.execute(self.sql["generation"]).fetchall()
         if found != [(self.generation,)]:
             raise StoreUnusable(
-                f"{self.address.url} was restored from a backup since this process opened it, and what it knows of its runs may "
-                "not have happened. Start again."
+                f"{self.address.url} was restored from a backup since this process opened it, so this process may "
+                "know events that are no longer in the store. Restart this process."
             )
         self.require_known(connection.execute(self.sql["version"]).fetchall())
 
@@ -322,8 +323,8 @@ class Wire:
                 return error(f"{self.address.url}: " + message.format(fault=said(fault)))
         if isinstance(fault, (psycopg.OperationalError, psycopg.InterfaceError)):
             return StoreBusy(
-                f"{self.address.url}: the server did not finish what it was asked ({said(fault)}). Whether it was kept has to "
-                "be looked up; try again."
+                f"{self.address.url}: the server did not finish a statement ({said(fault)}). Whether it was saved "
+                "is unknown; try again."
             )
         return StoreError(
             f"{self.address.url}: {type(fault).__name__}: {said(fault)}. This is a defect in Holdfast; please report it."
@@ -422,20 +423,20 @@ class _Line:
 class Session:
     """The writing connection, as long as its lock is held."""
 
-    def __init__(self, wire: Wire, line: _Line) -> None:
+    def __init__(self, database: PostgresDatabase, line: _Line) -> None:
         assert line.connection is not None
-        self._wire = wire
+        self._database = database
         self._line = line
         self._connection = line.connection
 
     def at_once(self, query: str, values: Sequence[bytes | None], types: Sequence[int]) -> bytes | None:
         """The one cell, as sent, of a statement that is a transaction of its own. Its values are of these types, and binary."""
-        return self._line.ask(query, self._wire.sql[query], values, types).get_value(0, 0)
+        return self._line.ask(query, self._database.sql[query], values, types).get_value(0, 0)
 
     def alone(self, query: str, *values: Any) -> Cells:
         """The row of a statement that is a transaction of its own."""
         cursor = self._connection.cursor(binary=True)
-        cursor.execute(self._wire.sql[query], values)
+        cursor.execute(self._database.sql[query], values)
         return cursor.fetchall()[0]
 
     @contextmanager
@@ -453,33 +454,38 @@ class Session:
         connection = self._connection
         try:
             with connection.pipeline() if pipelined else nullcontext() as pipeline:
-                transaction = Transaction(self._wire, connection, pipeline)
+                transaction = Transaction(self._database, connection, pipeline)
                 yield transaction
                 committed = transaction.commit()
         except BaseException:
             with suppress(psycopg.Error):  # then the connection is lost, and the transaction with it
                 if not _is_idle(connection):
-                    connection.execute(self._wire.sql["rollback"])
+                    connection.execute(self._database.sql["rollback"])
             raise
         if committed.statusmessage != "COMMIT":
-            raise StoreError(f"{self._wire.address.url}: a transaction was not committed. Please report it.")
+            raise StoreError(
+                f"{self._database.address.url}: a transaction was not committed. This is a defect in Holdfast; "
+                "please report it."
+            )
 
 
 class Transaction:
     """Statements between a begin and a commit. They are sent without waiting; only `rows` waits for what it asked."""
 
-    def __init__(self, wire: Wire, connection: Connection, pipeline: psycopg.Pipeline | None) -> None:
-        self._wire = wire
+    def __init__(
+        self, database: PostgresDatabase, connection: Connection, pipeline: psycopg.Pipeline | None
+    ) -> None:
+        self._database = database
         self._connection = connection
         self._pipeline = pipeline
         self._guarded = False
         self._versions: psycopg.Cursor[Cells] | None = None
         self.do("begin")
-        self._guard = self.do("guard", *wire.bounds)
+        self._guard = self.do("guard", *database.bounds)
 
     def do(self, query: str, *values: Any) -> psycopg.Cursor[Cells]:
         cursor = self._connection.cursor(binary=True)
-        cursor.execute(self._wire.sql[query], values or None)
+        cursor.execute(self._database.sql[query], values or None)
         return cursor
 
     def do_text(self, sql: str) -> None:
@@ -506,11 +512,11 @@ class Transaction:
         if not self._guarded:
             self._wait()
         if self._versions is not None:
-            self._wire.require_known(self._versions.fetchall())
+            self._database.require_known(self._versions.fetchall())
         *_, fsync, synchronous_commit, now = self._guard.fetchall()[0]
-        self._wire.time.hear(now)
-        if not self._wire.address.unsafe and "off" in {fsync, synchronous_commit}:
-            raise not_durable(self._wire.address, fsync=fsync)
+        self._database.time.hear(now)
+        if not self._database.address.unsafe and "off" in {fsync, synchronous_commit}:
+            raise not_durable(self._database.address, fsync=fsync)
         return self.do("commit")
 
 
@@ -542,8 +548,8 @@ logging.getLogger("psycopg").addHandler(logging.NullHandler())
 def _fell_silent() -> StoreBusy:
     """Not one of the driver's, after which a query is asked again on another connection: nobody has time for that."""
     return StoreBusy(
-        f"nothing was heard of the PostgreSQL server for {SILENT_S:.0f} s, on a connection that is open. Whether it kept what it "
-        "was asked has to be looked up. Check what stands between here and the server (a pool, a proxy), or try again."
+        f"the PostgreSQL server has not answered for {SILENT_S:.0f} s on an open connection. Whether it saved the last statement "
+        "is unknown. Check what is between this process and the server (a pool, a proxy), or try again."
     )
 
 
@@ -594,30 +600,36 @@ _PASSING = re.compile("starting up|shutting down|recovery mode|too many clients|
 
 _REFUSALS: tuple[tuple[str, str], ...] = (
     ("authentication failed|no password supplied|role .* does not exist",
-     "the server does not take this user and password. Check both; a password may also come from PGPASSWORD or ~/.pgpass."),
+     ("the server does not accept this user and password. Check both; a password may also come from PGPASSWORD or "
+     "~/.pgpass.")),
     ("database .* does not exist",
-     "there is no such database on this server. Check its name, or have it made: createdb NAME"),
+     "there is no such database on this server. Check its name, or create it: createdb NAME"),
     ("pg_hba.conf",
-     "the server does not let this user in from this host (pg_hba.conf). Have an administrator allow it."),
+     "the server does not let this user connect from this host (pg_hba.conf). Ask an administrator to allow it."),
     ("permission denied for database",
      "this user may not connect to this database. Have its owner run: grant connect, create on database NAME to USER"),
-    ("not permitted to log in", "this role may not log in. Use another user, or have it altered to login."),
+    ("not permitted to log in", ("this role may not log in. Use another user, or have an administrator run: alter "
+                                "role NAME login")),
 )  # fmt: skip
 # By words, because a refused connection carries no code; of a server that speaks another language all are "cannot be reached".
 
 _FAULTS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str], ...] = (
     ((pg.InsufficientPrivilege,), StoreUnusable,
-     "this user lacks a permission ({fault}). The owner of the store's schema has to grant it, or to open the store once first."),
+     ("this user lacks a permission ({fault}). The owner of the store's schema must grant it, or open the store "
+     "once first.")),
     ((pg.UndefinedTable, pg.UndefinedFunction, pg.UndefinedColumn, pg.InvalidSchemaName), StoreUnusable,
-     "the store's tables are not as this Holdfast left them ({fault}): dropped, restored or lifted by a newer one. Start again."),
+     ("the store's tables have changed ({fault}): they were dropped, restored, or migrated by a newer Holdfast. "
+     "Restart this process.")),
     ((pg.ReadOnlySqlTransaction,), StoreReadOnly,
-     "the server takes no writes ({fault}): it is a replica, or was made read-only. Use the URL of the primary."),
+     "the server accepts no writes ({fault}): it is a replica, or was made read-only. Use the URL of the primary."),
     ((pg.DiskFull,), StoreFull,
-     "no space left on the server ({fault}). What was acknowledged is kept; free some space and resume."),
+     "no space left on the server ({fault}). Everything acknowledged is kept; free some space and resume."),
     ((pg.LockNotAvailable,), StoreBusy,
-     "another process held a run for too long ({fault}). Try again, or look into pg_stat_activity who it is."),
+     ("another process kept a run locked for too long ({fault}). Try again, or find that process in "
+     "pg_stat_activity.")),
     ((pg.DeadlockDetected, pg.SerializationFailure), StoreBusy,
-     "this transaction gave way to others time and again ({fault}). Nothing of it was kept; try again."),
+     ("this transaction was rolled back several times in favour of others ({fault}). Nothing of it was saved; try "
+     "again.")),
     ((pg.DataCorrupted, pg.IndexCorrupted), StoreCorrupt,
-     "the database is damaged ({fault}). Put a copy back."),
+     "the database is damaged ({fault}). Restore it from a backup."),
 )  # fmt: skip

@@ -26,6 +26,12 @@ def holder_of(cells: tuple[Any, ...]) -> Holder | None:
                   ttl_s=ttl_s)  # fmt: skip
 
 
+def holder_cells(holder: Holder, expires_at: float) -> tuple[Any, ...]:
+    """A holder as the query `renew_holder` takes it, with when its leases expire."""
+    return (holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid, holder.process_started, holder.ttl_s,
+            expires_at)  # fmt: skip
+
+
 def run_row(cells: tuple[Any, ...], holder: Holder | None, held: bool) -> RunRow:
     """The row of a run, by the columns that every database has for it."""
     (run_id, flow, status, seq, digest, fingerprint, state_version, created_at, updated_at, input_digest, labels, parent,
@@ -39,15 +45,13 @@ def run_row(cells: tuple[Any, ...], holder: Holder | None, held: bool) -> RunRow
         )  # fmt: skip
     except msgspec.MsgspecError as fault:
         raise StoreCorrupt(
-            f"run {run_id!r}: its row is not what was written ({fault}). Put a copy of the store back. The other runs are not "
-            "touched by that: name one to look at it or to archive it."
+            f"run {run_id!r}: its row in the store is damaged ({fault}). Restore the store from a backup. The "
+            "other runs are not affected: each can still be shown and archived by its id."
         ) from fault
 
 
 def generation_of(where: str, found: Sequence[tuple[str, ...]]) -> str:
     """The generation of a store, by what the query `generation` found."""
     if not found:
-        raise StoreCorrupt(
-            f"{where} does not say of which generation it is: it is damaged. Put a copy of it back."
-        )
+        raise StoreCorrupt(f"{where} is damaged: its generation is missing. Restore it from a backup.")
     return found[0][0]

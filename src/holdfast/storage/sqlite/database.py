@@ -1,0 +1,408 @@
+"""The file of a SQLite store: its connections, its transactions, and the errors that they raise.
+
+A `SqliteDatabase` owns two connections: one that writes, under one lock, and one that reads, under its own; so a reader never
+waits for a sync. Store, appends, queues and upkeep borrow it; it knows none of their verbs. Invariants:
+
+- A store knows its kind by `application_id` and its version by `user_version` (how many migrations were applied). All missing
+  migrations run in one transaction, so a store is never between two versions, however many processes open it at once.
+- A process stops writing to a store that a newer version of Holdfast has migrated meanwhile. Each transaction that renews or
+  claims a lease checks the version; any other does so every `_LOOK_S`.
+- Every transaction that writes takes the write lock at its begin and holds all it checks and all it writes.
+- A commit that fails with an I/O error has an unknown outcome. The database is poisoned: it writes nothing more, also not on
+  close.
+- Errors of SQLite leave this file as our own, with the path and the remedy. No other file of the store imports apsw.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Literal, TypeVar, cast
+
+import apsw
+
+from holdfast.errors import (
+    CodecError,
+    RunNotFound,
+    SchemaTooNew,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StorePoisoned,
+    StoreUnusable,
+)
+from holdfast.storage import failpoints, process, schema
+from holdfast.storage.files import disk
+
+T = TypeVar("T")
+Cells = tuple[Any, ...]
+Verb = Literal["append", "claim", "post", "release", "renew", "prune", "compact", "delete", "sweep"]
+
+APPLICATION_ID = 0x48_46_53_54  # "HFST"
+Unfit = (UnicodeEncodeError, OverflowError, apsw.TooBigError)
+"""Raised for values that SQLite cannot store."""
+Disagree = apsw.ConstraintError
+"""Raised where the rows of a log do not agree with the run row."""
+
+_SQL = schema.queries("sqlite")
+_LOOK_S = 0.1
+"""How often a store checks that its file is still there, and which version it has. What was written to a removed file is lost
+in any case; the check reports it soon."""
+_LOOKING = ("renew", "claim")
+_ROOM_FOR_LOG_BYTES = 64 * 1024 * 1024
+
+# A forked child must never finalise what it inherits: closing a connection would touch the parent's files.
+_open: weakref.WeakSet[SqliteDatabase] = weakref.WeakSet()
+_inherited: list[SqliteDatabase] = []
+os.register_at_fork(after_in_child=lambda: _inherited.extend(_open))
+
+
+class SqliteDatabase:
+    """The database in the file at `path`, which exists. `clock` is the time of the store."""
+
+    def __init__(
+        self, path: str, *, clock: Callable[[], float], busy_timeout_s: float, vfs: str | None
+    ) -> None:
+        self.path = path
+        self.url = f"sqlite:///{path}"
+        self._clock = clock
+        self._busy_timeout_s = busy_timeout_s
+        self._vfs = vfs
+        self._forks = process.count
+        self._closed = False
+        self.poison: str | None = None
+        """Why nothing more may be written; None: it may."""
+        self._writing = threading.RLock()  # a failpoint's hook may play a second writer
+        self._reading = threading.Lock()
+        try:
+            self._writer = self.connect(first=True)
+            try:
+                self._reader = self.connect()
+            except BaseException:
+                self._writer.close(force=True)
+                raise
+        except apsw.Error as fault:
+            raise self._fault(fault) from fault
+        self._reader.pragma("query_only", True)
+        self.cursor = self._writer.cursor()
+        """Of the connection that writes: use it within `commit`."""
+        self._file = disk.identity(path)
+        self._looked_at = 0.0
+        _open.add(self)
+
+    def now(self) -> float:
+        self.require_usable()
+        return float(self._clock())
+
+    def is_own(self) -> bool:
+        """Whether this process opened it. After a fork the connections belong to the parent."""
+        return self._forks == process.count
+
+    def close(self) -> None:
+        if not self.is_own():
+            return
+        with self._writing, self._reading:
+            if self._closed:
+                return
+            self._closed = True
+            _open.discard(self)
+            if self.poison is not None:
+                self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            self.cursor.close(force=True)
+            self._reader.close(force=True)
+            self._writer.close(force=True)  # the last connection to close folds the WAL into the database
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    def read(self, query: str, *values: Any) -> list[Cells]:
+        """The rows of a query, by its name."""
+        return self.select(_SQL[query], values)
+
+    def select(self, sql: str, values: Cells) -> list[Cells]:
+        """The rows of a statement."""
+        self.require_own()
+        with self._reading:
+            self.require_usable()
+            try:
+                return self._reader.execute(sql, values).fetchall()
+            except UnicodeEncodeError:
+                return []  # text that no store can hold is not in this one
+            except apsw.Error as fault:
+                raise self._fault(fault) from fault
+
+    def require_run(self, run_id: str) -> None:
+        """Refuse a run that is not in this store."""
+        if not self.read("run_key", run_id):
+            raise RunNotFound(run_id, self.url)
+
+    def guard(self, call: Callable[[], T]) -> T:
+        """Call a function that uses a connection of its own: errors of SQLite leave it as our own."""
+        self.require_usable()
+        try:
+            return call()
+        except apsw.Error as fault:
+            raise self._fault(fault) from fault
+
+    def check(self) -> list[str]:
+        """What SQLite's own check of the file reports; empty: it is intact."""
+        self.require_usable()
+        try:
+            connection = self.connect()  # its own: the check of a large file blocks no other reader
+            try:
+                found = [str(line) for (line,) in connection.execute(_SQL["integrity"])]
+            finally:
+                connection.close()
+        except apsw.CorruptError as fault:
+            return [str(self._fault(fault))]
+        except apsw.Error as fault:
+            raise self._fault(fault) from fault
+        return [] if found == ["ok"] else found
+
+    def version_of_others(self) -> int:
+        """A number that changes when another connection than the writing one has written."""
+        self.require_own()
+        with self._writing:
+            self.require_usable()
+            try:
+                return cast(int, self.cursor.execute(_SQL["data_version"]).get)
+            except apsw.Error as fault:
+                raise self._fault(fault) from fault
+
+    # --- writing ---------------------------------------------------------------------------------------
+
+    def commit(self, verb: Verb, write: Callable[[], T]) -> T:
+        """Do everything that `write` does in one transaction, or nothing of it."""
+        self.require_own()
+        with self._writing:
+            self.require_usable()
+            if self.poison is not None:
+                raise StorePoisoned(self.poison)
+            now = self._clock()
+            look = verb in _LOOKING or not self._looked_at <= now < self._looked_at + _LOOK_S
+            if look:
+                self._looked_at = math.inf  # until a check succeeds, every transaction checks
+                self._require_same_file()
+            failpoints.reach(verb + ".before")
+            committing = False
+            try:
+                self.cursor.execute(_SQL["begin"])
+                try:
+                    if look:
+                        self._require_same_version()
+                        self._looked_at = now
+                    result = write()
+                    committing = True
+                    self.cursor.execute(_SQL["commit"])
+                except BaseException:
+                    self._roll_back()
+                    raise
+            except apsw.Error as fault:
+                raise self._fault(fault, committing=committing) from fault
+            except UnicodeEncodeError as fault:
+                raise CodecError(f"cannot be stored: {fault}", path=verb) from fault
+            failpoints.reach(verb + ".committed")
+            return result
+
+    def commit_alone(self, verb: Verb, query: str, *values: Any) -> None:
+        """Execute one statement that is a transaction of its own, and that does nothing if the store was migrated by a newer
+        version of Holdfast.
+        """
+        self.require_own()
+        with self._writing:
+            self.require_usable()
+            if self.poison is not None:
+                raise StorePoisoned(self.poison)
+            self._require_same_file()
+            failpoints.reach(verb + ".before")
+            try:
+                if self.cursor.execute(_SQL[query], values).get is None:
+                    self._require_same_version()
+            except apsw.Error as fault:
+                raise self._fault(fault, committing=True) from fault
+            except UnicodeEncodeError as fault:
+                raise CodecError(f"cannot be stored: {fault}", path=verb) from fault
+            failpoints.reach(verb + ".committed")
+
+    def _require_same_file(self) -> None:
+        if disk.identity(self.path) != self._file:
+            raise StoreUnusable(
+                f"{self.path} was removed or replaced while it was in use; what is written now would be lost. Put "
+                "the file back and restart this process."
+            )
+
+    def _require_same_version(self) -> None:
+        """Called within a transaction: no process can migrate the store until it ends."""
+        version = int(self._writer.pragma("user_version"))
+        if version > self.known_version:
+            raise schema.lifted(self.path, version, self.known_version)
+
+    def do(self, query: str, *values: Any) -> apsw.Cursor:
+        """Execute a query, by its name, within a transaction."""
+        return self.cursor.execute(_SQL[query], values)
+
+    def find(self, query: str, run_id: str) -> Any:
+        """The row of a run, or its one cell, that a query selects within a transaction."""
+        try:
+            found = self.cursor.execute(_SQL[query], (run_id,)).get
+        except UnicodeEncodeError:
+            found = None
+        if found is None:
+            raise RunNotFound(run_id, self.url)
+        return found
+
+    def _roll_back(self) -> None:
+        try:
+            if self._writer.in_transaction:
+                self.cursor.execute(_SQL["rollback"])
+        except apsw.Error as fault:
+            self.poison = (
+                f"{self.path}: a transaction could not be rolled back ({fault}). Restart this process."
+            )
+
+    # --- connections ---------------------------------------------------------------------------------
+
+    def connect(self, *, first: bool = False) -> apsw.Connection:
+        """A new connection; the caller closes it."""
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
+        connection = apsw.Connection(self.path, flags=flags, vfs=self._vfs, statementcachesize=200)
+        try:
+            connection.set_busy_timeout(round(self._busy_timeout_s * 1000))
+            if first:
+                self._refuse_foreign(connection)
+                self._use_wal(connection)
+            connection.pragma("synchronous", "full")
+            connection.pragma("trusted_schema", False)
+            # Otherwise a statement that might use a partial index is compiled anew for every value bound to it.
+            connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+            connection.pragma("journal_size_limit", _ROOM_FOR_LOG_BYTES)
+            if sys.platform == "darwin":
+                connection.pragma("fullfsync", True)
+                connection.pragma("checkpoint_fullfsync", True)
+            if first:
+                self._migrate(connection)
+        except BaseException:
+            connection.close(force=True)
+            raise
+        return connection
+
+    def _use_wal(self, connection: apsw.Connection) -> None:
+        """Turn the file to WAL. Where several processes do so at once, SQLite may say that it is busy without having waited."""
+        tries_left = 100
+        while True:
+            try:
+                mode = connection.pragma("journal_mode", "wal")
+                break
+            except apsw.BusyError:
+                tries_left -= 1
+                if not tries_left:
+                    raise
+                connection.execute(_SQL["begin"])  # waits its turn, up to the busy timeout
+                connection.execute(_SQL["rollback"])
+        if mode != "wal":
+            raise StoreUnusable(
+                f"{self.path}: this file system cannot keep a write-ahead log (SQLite stays in mode {mode!r}). "
+                "Choose a path on a local disk."
+            )
+
+    def _refuse_foreign(self, connection: apsw.Connection) -> None:
+        """Refuse a database that another program made, before anything of it is changed.
+
+        Read as of one moment: half of it from before another process made the store, half from after, would look foreign.
+        """
+        connection.execute(_SQL["begin_reading"])
+        try:
+            application = connection.pragma("application_id")
+            used = connection.pragma("user_version") or connection.execute(_SQL["any_table"]).get
+        finally:
+            with suppress(
+                apsw.Error
+            ):  # a failing disk has ended the transaction, and its error is the one to report
+                connection.execute(_SQL["rollback"])
+        if application != APPLICATION_ID and (application or used):
+            raise StoreUnusable(
+                f"{self.path} is a SQLite database of another program. Choose another path for the store."
+            )
+
+    def _migrate(self, connection: apsw.Connection) -> None:
+        """Migrate the store to the version that this code knows. Refuses a newer one."""
+        known = schema.migrations("sqlite")
+        self.known_version = len(known)
+        if self._version(connection, len(known)) == len(known):
+            return
+        connection.execute(_SQL["begin"])
+        try:
+            # Another process may have migrated it while this one waited for the lock.
+            for migration in known[self._version(connection, len(known)) :]:
+                connection.execute(migration)
+            connection.pragma("application_id", APPLICATION_ID)
+            connection.pragma("user_version", len(known))
+            connection.execute(_SQL["commit"])
+        except BaseException:
+            with suppress(apsw.Error):  # as above
+                connection.execute(_SQL["rollback"])
+            raise
+
+    def _version(self, connection: apsw.Connection, known: int) -> int:
+        version = int(connection.pragma("user_version"))
+        if version > known:
+            raise SchemaTooNew(
+                f"{self.path} has schema version {version}; this Holdfast knows versions up to {known}. "
+                "Use the version that wrote it, or a newer one. Nothing was changed."
+            )
+        return version
+
+    def require_usable(self) -> None:
+        self.require_own()
+        if self._closed:
+            raise StoreUnusable(f"the store {self.path} was closed. Open it again.")
+
+    def require_own(self) -> None:
+        """Called before a lock is taken: a lock that was held at the fork is never released in the child."""
+        if self._forks != process.count:
+            raise StoreUnusable(
+                f"the store {self.path} was opened before this process was forked. Open it in the child."
+            )
+
+    def _fault(self, fault: apsw.Error, *, committing: bool = False) -> StoreError:
+        """Our own error for one of SQLite's, with the path and the remedy."""
+        full = getattr(fault, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE or isinstance(
+            fault, apsw.FullError
+        )
+        if committing and isinstance(fault, apsw.IOError) and not full:
+            self.poison = (
+                f"{self.path}: writing to disk failed ({fault}). Whether the last step was saved is unknown, so "
+                "this process writes nothing more. Check the disk, restart the process and resume."
+            )
+            return StorePoisoned(self.poison)
+        if full:
+            return StoreFull(
+                f"no space left for {self.path}. This step was not written; everything acknowledged before it is "
+                "kept. Free some space and resume."
+            )
+        for kinds, error, message in _FAULTS:
+            if isinstance(fault, kinds):
+                return error(message.format(path=self.path, fault=fault, wait=self._busy_timeout_s))
+        return StoreError(
+            f"{self.path}: {type(fault).__name__}: {fault}. This is a defect in Holdfast; please report it."
+        )
+
+
+_FAULTS: tuple[tuple[tuple[type[apsw.Error], ...], type[StoreError], str], ...] = (
+    ((apsw.BusyError, apsw.LockedError, apsw.ProtocolError), StoreBusy,
+     "{path} was locked by another process for over {wait:g} s. Try again, or find the process that uses it."),
+    ((apsw.NotADBError,), StoreCorrupt,
+     "{path} is not a SQLite database. Choose another path for the store, or move that file away."),
+    ((apsw.CorruptError, apsw.FormatError), StoreCorrupt,
+     ("{path} is damaged ({fault}). Restore it from a backup, or recover what is readable into a new file with "
+     "SQLite's `.recover`.")),
+    ((apsw.ReadOnlyError, apsw.PermissionsError, apsw.AuthError, apsw.CantOpenError), StoreUnusable,
+     "{path} cannot be opened for writing ({fault}). Check the permissions of the file and its folder, or choose another path."),
+    ((apsw.IOError,), StoreUnusable,
+     "{path} cannot be read or written ({fault}). This step was not saved; check the disk and try again."),
+)  # fmt: skip
