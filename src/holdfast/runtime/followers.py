@@ -1,8 +1,10 @@
-"""Those who watch runs: events as they become durable, without gap or repeat, and chunks as they are streamed.
+"""Followers: callers of `follow`, who get the events of a run as they become durable, without gap or repeat, and chunks as they
+are streamed.
 
-What happens in this engine is told at once. What happens elsewhere is looked for a few times a second: events in the store,
-chunks in what the other process has spilled. A chunk is told behind the start of its attempt, as soon as that is durable, and
-before its end; where the start takes long to become durable (`durability="exit"`) it does not wait for it.
+Followers hear at once of a run that this engine executes (`Followers` is a listener). For a run that another process executes
+they poll a few times a second: events in the store, chunks in the spills of that process. A chunk comes after the start of its
+attempt, as soon as that is durable, and before its end; where the start takes long to become durable (`durability="exit"`), the
+chunk does not wait for it.
 """
 
 from __future__ import annotations
@@ -23,23 +25,23 @@ _START = "NodeStarted"
 
 
 class _Follower:
-    """One who watches a run."""
+    """One caller that follows a run."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.news = asyncio.Event()
         self.chunks: list[Chunk] = []
         self.seen: dict[tuple[str, int, int, int, int | None], int] = {}
-        """Attempt -> how many of its chunks have come."""
+        """Attempt -> how many of its chunks were received."""
         self.pending: list[Chunk] = []
-        """Chunks whose place has not been told yet."""
+        """Chunks that were not passed on yet, because their place among the events has not come."""
         self.begun: set[tuple[str | None, int, int, int]] = set()
-        """Attempts of nodes whose start was told; with 0 for any attempt of an item."""
+        """Attempts of nodes whose start was passed on; with 0 for any attempt of an item."""
         self.patient_until: float | None = None
-        """When chunks are told whose start is not durable even then."""
+        """When to pass chunks on although their start is not durable yet."""
 
     def take(self, chunks: Iterable[Chunk]) -> None:
-        """Take up those of the chunks that are new."""
+        """Keep the chunks that are new."""
         for chunk in chunks:
             attempt = (chunk.node, chunk.iteration, chunk.execution, chunk.attempt, chunk.item)
             if chunk.number > self.seen.get(attempt, 0):
@@ -47,7 +49,7 @@ class _Follower:
                 self.pending.append(chunk)
 
     def before(self, event: EventView) -> list[Chunk]:
-        """The chunks that belong before this event. Those that came too fast to be seen are in it."""
+        """The chunks that belong before this event. Chunks that were not received in time are in the event itself."""
         if event.kind == "NodeStreamed":
             self.take(_recorded(self.run_id, event))
         if event.kind == _START:
@@ -57,7 +59,7 @@ class _Follower:
         return self._out(lambda chunk: _belongs_before(chunk, event))
 
     def rest(self, now: float, *, over: bool) -> list[Chunk]:
-        """The chunks of attempts that have begun; all of them where nothing more comes, or where it takes too long."""
+        """The chunks of attempts that have begun; all chunks where no more events come, or where the start takes too long."""
         all_are_due = over or (self.patient_until is not None and now >= self.patient_until)
         due = self._out(lambda chunk: all_are_due or _attempt(chunk) in self.begun)
         if not self.pending:
@@ -96,22 +98,25 @@ def _belongs_before(chunk: Chunk, event: EventView) -> bool:
     item = event.body.get("item")
     if chunk.item is None or item is not None:
         return chunk.item == item and chunk.attempt <= event.attempt
-    return event.kind not in ("StepCompleted", "NodeCheckpointed")  # of the node itself: its items may go on
+    return event.kind not in (
+        "StepCompleted",
+        "NodeCheckpointed",
+    )  # of the node itself: its items may continue
 
 
 class Followers:
-    """Everybody who watches a run of this engine's store."""
+    """A listener that passes events and chunks on to the followers of this engine."""
 
     def __init__(self) -> None:
         self._by_run: dict[str, set[_Follower]] = {}
 
     def saved(self, run_id: str) -> None:
-        """Something new is durable in the log of a run, or it has stopped."""
+        """New events of a run are durable, or the engine has stopped executing it."""
         for follower in self._by_run.get(run_id, ()):
             follower.news.set()
 
     def streamed(self, chunk: Chunk) -> None:
-        """A node of this engine has streamed something."""
+        """A node has emitted a chunk."""
         for follower in self._by_run.get(chunk.run_id, ()):
             follower.chunks.append(chunk)
             follower.news.set()
@@ -126,16 +131,16 @@ class Followers:
         chunks: bool,
         is_here: Callable[[str], bool],
     ) -> AsyncIterator[EventView | Chunk]:
-        """Tell what is there and what comes, until the run has stopped and all is told."""
+        """Yield the events that are stored and those that come, until the run has stopped."""
         follower = _Follower(run_id)
         self._by_run.setdefault(run_id, set()).add(follower)
-        if chunks and after:  # who comes late is not told of these starts
+        if chunks and after:  # these starts are not passed on to a late follower
             for found in store.events(run_id, 0, after, kinds=(_START,)):
                 follower.before(event_view(open_row(found, store.blobs)))
         try:
             while True:
                 follower.news.clear()
-                # Before the log is looked at: what is recorded behind a chunk cannot be found without it.
+                # Before the log is read: an event that was recorded after a chunk is never found without the chunk.
                 streamed, follower.chunks = follower.chunks, []
                 if chunks:
                     follower.take(streamed)

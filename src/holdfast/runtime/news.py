@@ -1,7 +1,7 @@
-"""One thread that hears what the store tells, for everybody in an engine who waits for news of runs on offer or of inboxes.
+"""One thread that waits for news from the store, for all parts of an engine that wait for runs on offer or for requests.
 
-Nobody asks the database while nothing happens: the thread waits where the store can tell (`Queues.hear`), and rings on the
-event loop. What is heard says only that it is worth a look. The thread lives as long as somebody listens.
+No part polls the database while nothing happens: the thread waits where the store can notify it (`Queues.hear`), and sets events
+on the event loop. News says only that a look is worthwhile. The thread lives as long as a listener is there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Ear:
                 self._thread.start()
 
     def leave(self, news: asyncio.Event) -> None:
-        """Nobody waits for this any more."""
+        """Do not set this event any more."""
         self._listeners.pop(id(news), None)
         if not self._listeners:
             self._queues.hush()
@@ -53,7 +53,7 @@ class Ear:
             await news.wait()
         finally:
             timer.cancel()
-            self._listeners.pop(id(news), None)  # the thread may stay: whoever asks here asks again
+            self._listeners.pop(id(news), None)  # the thread may stay: the same caller waits again soon
 
     def close(self) -> None:
         """Hear no more."""
