@@ -498,7 +498,7 @@ def a_rewind_does_not_count_executions():
 
 @bug
 def what_waits_in_the_inbox_is_recorded_a_second_time():
-    with patched((Holdings, "claim_for", lambda self, run_id, request: self.claim(run_id))):
+    with patched((Holdings, "claim_for", lambda self, run_id, request, **named: self.claim(run_id))):
         yield
 
 

@@ -160,7 +160,7 @@ def put_all(folder: Path, contents: dict[str, bytes]) -> None:
 
 
 class Scribe:
-    """Writes the files of every run that its engine appends to. Call `saved` when something new is durable."""
+    """A listener that writes the files of every run which its engine appends to."""
 
     def __init__(self, run_base: str | os.PathLike[str], store: Store, *, inline: bool = False) -> None:
         self._base = Path(os.path.abspath(run_base))
@@ -184,7 +184,7 @@ class Scribe:
             threading.Thread(target=self._work, name="holdfast-scribe", daemon=True).start()
 
     def saved(self, run_id: str) -> None:
-        """Something new is durable in this log."""
+        """New events of a run are durable, or the engine has stopped executing it."""
         if run_id not in self._seen:
             if len(self._seen) >= _SEEN_MAX:
                 self._seen.clear()

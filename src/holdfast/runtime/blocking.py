@@ -2,7 +2,7 @@
 
 `with_engine` opens an engine, uses it and closes it, on an event loop of its own; inside a running loop (a
 notebook) it does so in a thread. In the main thread SIGINT and SIGTERM stop the engine in order: nothing new
-starts, running nodes get `grace` seconds, what they were cut in is recorded. A second signal leaves at once.
+starts, running nodes get `grace` seconds, the interruption is recorded. A second signal leaves at once.
 Afterwards the signal is passed on as `KeyboardInterrupt` or `SystemExit(143)`: a library never swallows one.
 """
 
@@ -134,7 +134,7 @@ def run(
     by: str | None = None,
     **options: Unpack[Options],
 ) -> Run[S]:
-    """Start a run and carry it on: see `Engine.run`."""
+    """Start a run and execute it: see `Engine.run`."""
     return with_engine(
         lambda e: e.run(
             flow,
@@ -199,7 +199,7 @@ def resume(
     reason: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
-    """Carry a run on: see `Engine.resume`."""
+    """Resume a run: see `Engine.resume`."""
     return with_engine(
         lambda e: e.resume(
             run,
@@ -228,7 +228,7 @@ def retry(
     reason: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
-    """Try failed, cut or waiting nodes again: see `Engine.retry`."""
+    """Try nodes again that failed, were interrupted or wait: see `Engine.retry`."""
     return with_engine(lambda e: e.retry(run_id, node, fresh=fresh, by=by, reason=reason), options)
 
 
@@ -241,14 +241,14 @@ def skip(
     reason: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
-    """Put an update in place of a node's result and go on: see `Engine.skip`."""
+    """Put an update in place of a node's result and continue: see `Engine.skip`."""
     return with_engine(lambda e: e.skip(run_id, node, update, by=by, reason=reason), options)
 
 
 def cancel(
     run_id: str, reason: str | None = None, *, by: str | None = None, **options: Unpack[Options]
 ) -> Run[Any]:
-    """Call a run off: see `Engine.cancel`."""
+    """Cancel a run: see `Engine.cancel`."""
     return with_engine(lambda e: e.cancel(run_id, reason, by=by), options)
 
 
@@ -289,7 +289,7 @@ def signal(
     reason: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
-    """Tell a run something that it waits for, or will: see `Engine.signal`."""
+    """Send a signal to a run: see `Engine.signal`."""
     return with_engine(lambda e: e.signal(run_id, name, payload, id=id, by=by, reason=reason), options)
 
 

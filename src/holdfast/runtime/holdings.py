@@ -102,7 +102,7 @@ class Holdings:
     stopping: str | None = None
     """Why the engine is stopping, from the time that it is: nothing new is claimed then."""
     renewal: Renewal | None = None
-    """Keeps the leases; None until the first is claimed."""
+    """Keeps the leases; None until the first is claimed that may last."""
     taker: Taker | None = None
     """The worker of this engine, if it works."""
 
@@ -116,6 +116,12 @@ class Holdings:
         """Runs that were given up because the store did not answer -> the fence they were held with."""
         self._store: Store | None = None
         self._holder = Holder(id="")
+        self._is_known = False
+        """Whether the store may know this holder."""
+        self._owed: list[tuple[str, int]] = []
+        """Leases that could not be given back while nothing renewed them."""
+        self._unanswered = False
+        """Whether a claim got no reply while nothing renewed leases."""
         self._aside: Aside | None = None
         self.idle = asyncio.Event()
         self.idle.set()
@@ -127,8 +133,9 @@ class Holdings:
     def close(self) -> None:
         """Hold nothing any more: give back every lease that is left in this engine's name."""
         store, self._store = self._store, None
-        if self.renewal is not None and store is not None:
+        if self.renewal is not None:
             self.renewal.stop()
+        if self._is_known and store is not None:
             with suppress(StoreError):
                 store.renew(msgspec.structs.replace(self._holder, ttl_s=0.0))
 
@@ -189,6 +196,7 @@ class Holdings:
     def hold(self) -> None:
         """Register this engine with the store as a holder, and keep it registered."""
         if self.renewal is None:
+            self._is_known = True
             self.renewal = Renewal(
                 self._opened(),
                 self._holder,
@@ -197,6 +205,10 @@ class Holdings:
                 now=self.now,
                 quiet=self._quiet,
             )
+            for run_id, fence in self._owed:
+                self.renewal.owe(run_id, fence)
+            if self._unanswered:
+                self.renewal.doubt()
         elif self._quiet:
             self.renewal.keep()
 
@@ -205,20 +217,31 @@ class Holdings:
         if self._quiet and self.renewal is not None:
             self.renewal.keep()
 
-    def claim(self, run_id: str) -> Lease:
-        """Claim the lease of a run. Where the store does not reply, the lease may have been granted all the same."""
+    def claim(self, run_id: str, *, briefly: bool = False) -> Lease:
+        """Claim the lease of a run. Where the store does not reply, the lease may have been granted all the same.
+
+        `briefly`: for one append that also gives the lease back. Nothing is executed, so nothing must be stopped when the lease
+        runs out, and the fence of the append is enough: no renewal is started for it.
+        """
         store = self._opened()
-        self.hold()
+        if self.renewal is not None or not briefly:
+            self.hold()
+        self._is_known = True
         try:
             return store.claim(run_id, self._holder)
         except StoreBusy:
-            self.doubt()
+            if self.renewal is None:
+                self._unanswered = True
+                with suppress(StoreError):
+                    self.hold()  # it looks for the lease, and gives it back
+            else:
+                self.doubt()
             raise
 
-    def claim_for(self, run_id: str, request: AnyRequest) -> Lease | None:
+    def claim_for(self, run_id: str, request: AnyRequest, *, briefly: bool = False) -> Lease | None:
         """Claim a run for a request in its inbox; None where the request has left the inbox: a holder has carried it out."""
         store = self._opened()
-        lease = self.claim(run_id)
+        lease = self.claim(run_id, briefly=briefly)
         waits = False
         try:
             waits = any(waiting.id == request.id for waiting in store.inbox(self._holder.id))
@@ -230,15 +253,18 @@ class Holdings:
     def release(self, run_id: str, fence: int) -> None:
         """Give a lease back, now or as soon as the store answers again."""
         store, renewal = self._store, self.renewal
-        if store is None or renewal is None:
+        if store is None:
             return
         try:
-            if renewal.sure:
+            if renewal is None or renewal.sure:
                 store.release(run_id, self._holder.id, fence)
                 return
         except StoreError:
             pass
-        renewal.owe(run_id, fence)
+        if renewal is None:  # then nothing renews the lease, and it runs out
+            self._owed.append((run_id, fence))
+        else:
+            renewal.owe(run_id, fence)
 
     def doubt(self) -> None:
         """A claim got no reply: renewals look for a lease that was granted without this engine's knowledge."""

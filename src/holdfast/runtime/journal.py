@@ -1,4 +1,5 @@
-"""The log of one run, while this engine holds it: encode, fold, save. The only place that appends.
+"""The log of one run, while this engine holds it: encode, fold, save. Everything that happens to a run is appended here; only
+`upkeep.archive` appends by itself, when it puts back a log that was written here before.
 
 - An event is encoded before it is folded: the fold may grow a list that the event still holds.
 - What was recorded since the last save goes into one append, in one transaction. `saved_seq` is where the durable log
@@ -77,7 +78,7 @@ class Journal:
     base_blobs: tuple[Blob, ...] = ()
     """What the bases refer to."""
     urgent = False
-    """Something was recorded that others wait for: it is saved at once, whatever the durability."""
+    """An event was recorded that others wait for: it is saved at once, whatever the durability."""
     at = 0.0
     _stamp = "0.0"
     _tail_bytes = 0
@@ -91,9 +92,9 @@ class Journal:
     _sent: Append | None = None
     """The append that is under way: one at a time."""
     _done: Done | None = None
-    """Whom to tell what becomes of it."""
+    """Called when that append is durable, or has failed."""
     _waited = 0.0
-    """How long it has been tried again by now."""
+    """For how many seconds it has been tried again."""
 
     def __init__(
         self, services: Services, flow: Flow[Any], state: RunState, *, row: RunRow | None, fence: int
@@ -106,9 +107,9 @@ class Journal:
         self.fence = fence
         self.saved_seq = row.seq if row is not None else 0
         self.digest = row.digest if row is not None else b""
-        """The chain behind what was recorded last."""
+        """The hash chain, up to the event that was recorded last."""
         self.unsaved: list[Row] = []
-        """What was recorded and is not on its way to the store."""
+        """Recorded events that are not in an append yet."""
         self.rewinds = row.rewinds if row is not None else ()
         self.taken: list[str] = []
         self.due_at = row.due_at if row is not None else None
@@ -120,11 +121,11 @@ class Journal:
 
     @property
     def awaited(self) -> bool:
-        """Whether somebody inside a node waits until something is durable."""
+        """Whether an attempt waits until an event is durable."""
         return bool(self._waiters)
 
     def tick(self, at: float | None = None) -> float:
-        """Read the clock, unless a time is given: what is recorded next happens now. Never before the last event."""
+        """Set the time of the events that are recorded next: now, or the time given, but never before the last event."""
         at = self.services.store.now() if at is None else at
         at = max(at, self.state.at)
         if at != self.at:
@@ -136,7 +137,7 @@ class Journal:
         encoded, state, at = encode(event), self.state, self.at
         if seq is None:
             seq = state.seq + 1
-        if type(event) is _NodeStarted:  # half of all events, which say nothing of their own
+        if type(event) is _NodeStarted:  # half of all events, and without a body
             fold(state, Stored(seq, at, event))
             self.ready.observe(state, event)
         else:
@@ -150,7 +151,7 @@ class Journal:
         self.digest = row.digest
 
     def _checked(self, event: Event, encoded: Encoded) -> Encoded:
-        """An event that may be recorded, without what is too large for a log."""
+        """Check an event before it is recorded, and take out values that are too large for a log."""
         kind = encoded.kind
         if kind not in OURS:
             self._check(event, encoded)
@@ -160,12 +161,14 @@ class Journal:
             since = self._since_checkpoint + len(encoded.body)
         if kind in CHECKPOINTS:
             self._since_checkpoint = 0
-        elif kind != "NodeStreamed":  # that was said already: it is no reason to refuse a result
+        elif (
+            kind != "NodeStreamed"
+        ):  # its size was checked chunk by chunk, and is not a reason to refuse a result
             self._since_checkpoint = since
         return encoded
 
     def _check(self, event: Event, encoded: Encoded) -> None:
-        """Nothing is recorded that could not be read again: a name that is no text, say."""
+        """Refuse an event that could not be read again, for example one with a name that is not text."""
         self.urgent = self.urgent or isinstance(event, HEARD)
         try:
             events.decode(encoded)
@@ -173,8 +176,8 @@ class Journal:
             raise SettingError(f"this cannot be recorded: {fault.__cause__ or fault}") from fault
 
     def _weighed(self, event: Event, encoded: Encoded) -> Encoded:
-        """An event without what is too large for a log. Warns of one that makes its checkpoint heavy, refuses one over the
-        budget.
+        """Take out values that are too large for a log. Warns of an event that makes its checkpoint heavy, and refuses one over
+        the budget.
         """
         body, taken = take_out(encoded.body, self.services.blob_over)
         weight = self._since_checkpoint + len(body)
@@ -199,7 +202,7 @@ class Journal:
         """
         append = self._append(release=release)
         self._sent, self._done, self._waited = append, done, 0.0
-        self.services.commits.commit(append, self._told)
+        self.services.commits.commit(append, self._on_committed)
 
     async def save_and_wait(self, *, release: bool = False) -> None:
         """Make everything recorded durable, and return when it is. Raises the error that `save` passes on."""
@@ -216,21 +219,21 @@ class Journal:
         await acknowledged
 
     def until_saved(self, seq: int) -> asyncio.Future[None]:
-        """Done when the log is durable up to there."""
+        """A future that is done when the log is durable up to `seq`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((seq, waiter))
         return waiter
 
     def give_up(self, error: BaseException) -> None:
-        """Nothing more will be saved, also not what is to be tried again: tell those who wait for it."""
+        """Nothing more will be saved, not even an append that is to be tried again: fail the futures that wait for it."""
         self._given_up = error
         waiters, self._waiters = self._waiters, []
         for _, waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(error)
 
-    def _told(self, error: BaseException | None) -> None:
-        """What has become of the append that is under way."""
+    def _on_committed(self, error: BaseException | None) -> None:
+        """The append under way is durable, or has failed."""
         if error is not None and (
             isinstance(error, (StoreBusy, StoreFull, StoreReadOnly)) or self._refuses_itself(error)
         ):
@@ -241,8 +244,9 @@ class Journal:
         self._over(error)
 
     def _refuses_itself(self, error: BaseException) -> bool:
-        """Whether an append that was sent again may be refused only because it is there: a database may commit what it was asked
-        after whoever asked has lost it, and looked in vain. A fence that is lost otherwise is lost, whatever is there.
+        """Whether an append that was sent again may be refused only because it is stored: a database may commit an append after
+        its connection was lost, and after a lookup did not find it. A fence that is lost for another reason is lost in any
+        case.
         """
         if not self._waited or self._sent is None:
             return False
@@ -260,8 +264,8 @@ class Journal:
         done(error)
 
     def _again(self, fault: HoldfastError) -> BaseException | None:
-        """An append whose outcome is unknown or that may pass later: None if it is there, `_LATER` if it is
-        tried again, or an error.
+        """An append failed, or its outcome is unknown: returns None if it is stored, `_LATER` if it will be tried again, or the
+        error.
         """
         services, append = self.services, self._sent
         assert append is not None
@@ -270,7 +274,7 @@ class Journal:
             if services.store.appended(append.run_id, append.rows[0].seq, append.rows[0].salt):
                 return None
         except (StoreBusy, StoreReadOnly):
-            known = False  # sent again before it was looked up, it might be refused for being there
+            known = False  # sent again without a lookup, it might be refused because it is stored
         except StoreError as lost:
             return lost
         if known and self._refuses_itself(fault):
@@ -291,13 +295,13 @@ class Journal:
 
         def later() -> None:
             try:
-                if self._given_up is not None:  # whoever drove the run was told that this is not recorded
+                if self._given_up is not None:  # the caller of the run was told that it is not recorded
                     self._over(self._given_up)
                 elif known:
-                    services.commits.commit(append, self._told)
+                    services.commits.commit(append, self._on_committed)
                 else:
-                    self._told(fault)
-            except StoreError as closed:  # the engine has left meanwhile, and this is nobody's call
+                    self._on_committed(fault)
+            except StoreError as closed:  # the engine was closed meanwhile, and no caller is left
                 self._over(closed)
 
         services.clock.call_at(services.clock.now() + pause, later)
@@ -307,7 +311,7 @@ class Journal:
         """The append is durable."""
         self.saved_seq = append.rows[-1].seq
         if self._waiters:
-            self._tell()
+            self._wake_waiters()
         if self.create is not None or self.definition is not None:
             self.create = self.definition = None
             self.bases, self.base_blobs = (), ()
@@ -315,10 +319,10 @@ class Journal:
             del self.taken[: len(append.taken)]
         self.services.listeners.saved(append.run_id)
 
-    def _tell(self) -> None:
-        told = [waiter for seq, waiter in self._waiters if seq <= self.saved_seq]
+    def _wake_waiters(self) -> None:
+        saved = [waiter for seq, waiter in self._waiters if seq <= self.saved_seq]
         self._waiters = [(seq, waiter) for seq, waiter in self._waiters if seq > self.saved_seq]
-        for waiter in told:
+        for waiter in saved:
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -343,7 +347,7 @@ class Journal:
         )
 
     def _snapshots(self) -> tuple[tuple[Snapshot, ...], tuple[Blob, ...]]:
-        """A snapshot to go along, where it is time for one, and the blobs it refers to."""
+        """The snapshot for this append, if it is time for one, and the blobs it refers to."""
         tail_events = self.state.seq - self._tail_from
         tail_bytes = self._tail_bytes + _ROW_BYTES * tail_events
         heavy = max(SNAPSHOT_BYTES_MIN, 4 * self._state_bytes)

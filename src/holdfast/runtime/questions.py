@@ -1,6 +1,6 @@
-"""Questions: asking them, taking answers, and what happens when nobody answers.
+"""Questions: asking them, recording answers, and what happens when no answer comes in time.
 
-- A question is in the log before anyone can answer it, and an answer is checked before it is recorded: that the
+- A question is in the log before it can be answered, and an answer is checked before it is recorded: that the
   question is open, and that the value fits its options or schema (and the field that takes it).
 - Only an explicit approval lets a gated visit begin. A refusal is fatal; `force` asks again.
 - A person and an agent come through the same door: `by` says who it was.
@@ -31,7 +31,7 @@ _INTERRUPT = ["retry", "skip", "abort"]
 
 
 def ask_first(journal: Journal, name: str, iteration: int, execution: int) -> None:
-    """Ask what is to be asked before a visit begins: a node's `approve`, or a question node's question."""
+    """Ask the question that comes before a visit: a node's `approve`, or the question of a question node."""
     node = journal.flow.nodes[name]
     visit = journal.state.nodes.get(name)
     times = visit.asked if visit is not None else 0
@@ -61,7 +61,7 @@ def ask_first(journal: Journal, name: str, iteration: int, execution: int) -> No
 
 
 def ask_about(journal: Journal, name: str) -> None:
-    """Ask what to do with a visit that was cut and must not simply be run again."""
+    """Ask what to do with a visit that was interrupted and must not simply be run again."""
     visit = journal.state.nodes[name]
     cut = f"{name!r} did not end" + (f" ({visit.cut})" if visit.cut else "")
     why = "" if journal.flow.nodes[name].options.idempotent else " and is not idempotent"
@@ -77,7 +77,7 @@ def ask_about(journal: Journal, name: str) -> None:
 
 
 def known_of(journal: Journal, name: str) -> dict[str, Any]:
-    """What is known of a visit that was cut: what it kept, how far it came, what it streamed and wrote."""
+    """What is known of a visit that was interrupted: what it kept, how far it came, what it streamed and wrote."""
     visit = journal.state.nodes[name]
     kept = {level: labels("step", slots) for level, slots in visit.kept.items()}
     known: dict[str, Any] = {
@@ -107,8 +107,8 @@ def find(journal: Journal, key: str) -> Question:
         return of_node[0]
     run_id = journal.state.run_id
     if of_node:
-        told = f"{key!r} has asked {len(of_node)} questions; choose one: {', '.join(q.key for q in of_node)}"
-        raise AnswerRefused(run_id, key, told)
+        why = f"{key!r} has asked {len(of_node)} questions; choose one: {', '.join(q.key for q in of_node)}"
+        raise AnswerRefused(run_id, key, why)
     for row in reversed(journal.services.store.events(run_id, kinds=("QuestionAnswered",))):
         answered = open_row(row, journal.services.store.blobs).event
         if key in (answered.key, answered.node):
@@ -127,12 +127,12 @@ def find(journal: Journal, key: str) -> Question:
 
 
 def check(journal: Journal, key: str, value: Any, *, update: Any = None) -> str:
-    """The key of the question that this answers, if it does. Raises `AnswerRefused`."""
+    """Check an answer, and return the key of its question. Raises `AnswerRefused`."""
     question = find(journal, key)
     run_id = journal.state.run_id
     if question.until is not None and question.until <= journal.services.store.now():
-        told = "nobody answered it in time. Resume the run: it goes on as the question says"
-        raise AnswerRefused(run_id, question.key, told)
+        why = "it was not answered in time. Resume the run: it continues as the question says"
+        raise AnswerRefused(run_id, question.key, why)
     fitting = _fitting(journal, question, value)
     wrong = answers.misfit(fitting, question.options, question.answer_schema or None)
     if wrong is not None:
@@ -165,7 +165,7 @@ def answer(
     by: str | None = None,
     reason: str | None = None,
 ) -> bool:
-    """Record an answer and what follows from it at once. True: the run is to be called off. Raises `AnswerRefused`."""
+    """Record an answer and what follows from it at once. Returns whether the run is to be cancelled. Raises `AnswerRefused`."""
     run_id = journal.state.run_id
     question = journal.state.questions[check(journal, key, value, update=update)]
     value = _fitting(journal, question, value)
@@ -179,7 +179,7 @@ def answer(
         reason=reason,
     )
     if question.about == "interrupt" and value == "skip":
-        if question.node not in journal.flow.nodes:  # where the run goes from here, only its flow knows
+        if question.node not in journal.flow.nodes:  # only its flow knows where the run continues
             raise FlowNotFound(journal.state.flow, (), run_id=run_id)
         header = outcomes.visit_of(question.node, journal.state.nodes[question.node])
         try:
@@ -196,7 +196,7 @@ def answer(
 
 
 def expire(journal: Journal, key: str) -> None:
-    """Nobody has answered in time: what the question says to that."""
+    """Record what a question says for the case that no answer comes in time."""
     question = journal.state.questions[key]
     header = _header(journal, question)
     if question.on_timeout == "fail":

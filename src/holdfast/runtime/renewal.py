@@ -1,18 +1,18 @@
-"""The leases of one engine, as it sees them itself: renewed from a thread of their own, and known until when they surely stand.
+"""`Renewal` keeps the leases of one engine: it renews them from a thread of its own, and knows until when they are certain.
 
-The store decides who may append; this decides who may still start anything. A lease surely stands until the time before the
-last successful renewal plus its TTL, by a clock that also counts while the machine sleeps, less a margin in which nodes can be
-stopped. Nothing here trusts the store's clock or the wall clock.
+The store decides who may append; this decides who may still start anything. A lease is certain until the time before the last
+successful renewal plus its TTL, by a clock that also counts while the machine sleeps, less a margin to stop nodes in.
+Nothing here trusts the store's clock or the wall clock.
 
 Invariants
-- Nothing starts behind that time before the store has been asked again: a process that was paused wakes into a world where its
-  runs may be another's.
-- An engine that cannot renew is told while the leases still stand (`lost`), so that its nodes are stopped before anybody
-  else may start them.
-- A lease that could not be given back is given back by the next renewal, and one that was perhaps got, because no reply came
-  to the claim, by the second: a holder that lives keeps nobody out of a run that it does not execute. Two looks, because
-  between a claim and the run's first step there is a while in which nobody seems to execute it. And more of them for a while,
-  because a database may commit what was asked long after whoever asked has lost it.
+- Nothing starts after that time before the store has been asked again: while a process was paused, another engine may have
+  claimed its runs.
+- An engine that cannot renew hears of it (`lost`) while the leases are still valid, so that its nodes are stopped before another
+  engine may start them.
+- A lease that could not be given back is given back by the next renewal. One that was perhaps granted, because no reply came to
+  the claim, is given back by the second: a live holder keeps no other engine out of a run that it does not execute. Two looks,
+  because between a claim and the first step of a run there is a time in which the run does not seem to be executed. Renewals
+  look for a while longer, because a database may commit a claim long after its connection was lost.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ DOUBT_S = 900.0
 elapsed: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
-"""Seconds that have passed on this machine, also while it slept; the wall clock may be set, this one cannot."""
+"""Seconds that have passed on this machine, including while it slept. Unlike the wall clock, it is never set."""
 
 
 class Renewal:
-    """Says to the store that this engine lives, as long as it does. The first time it says so right here."""
+    """Renews the leases of an engine as long as it lives; the first time while this object is made."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class Renewal:
         now: Callable[[], float] = elapsed,
         quiet: bool = False,
     ) -> None:
-        """`lost` is called on the event loop when the leases cannot be kept, `executes` says whether a run is in this engine's
-        hands (None: that cannot be told now). `quiet`: no thread and no timer; whoever made this calls `keep` often enough.
+        """`lost` is called on the event loop when the leases cannot be kept; `executes` says whether this engine executes a run
+        (None: that is not known now). `quiet`: use no thread and no timer; the owner calls `keep` often enough.
         """
         self._store = store
         self._holder = holder
@@ -80,26 +80,26 @@ class Renewal:
 
     @property
     def sure(self) -> bool:
-        """Whether the leases surely stand: nobody else can have got them."""
+        """Whether the leases are certain: no other engine can have claimed them."""
         return self._now() < self._sure_until
 
     @property
     def stood_still(self) -> bool:
-        """Whether this process was stopped, or the machine asleep, beyond the end of the leases: then nothing is known."""
+        """Whether this process was stopped, or the machine asleep, beyond the end of the leases: then only the store knows."""
         return self._now() >= self._sure_until + self._holder.ttl_s * MARGIN
 
     def stands(self, run_id: str, fence: int) -> bool:
-        """Whether a run is still held with this fence, so that something of it may start. Asks the store only where the time
-        has passed until which that is sure; raises what the store raises then.
+        """Whether a run is still held with this fence, so that its nodes may start. Asks the store only after the time until
+        which that is certain, and raises what the store raises then.
         """
         if self._now() < self._sure_until:
             return True
-        self.renew()  # before the look: what is ours behind it, is ours for a whole TTL
+        self.renew()  # before the look: a lease that is ours after it, is ours for a whole TTL
         row = self._store.run(run_id)
         return row.fence == fence and row.holder is not None and row.holder.id == self._holder.id
 
     def renew(self) -> None:
-        """Say once that this engine lives. Raises what the store raises."""
+        """Renew the leases once. Raises what the store raises."""
         before = self._now()
         try:
             self._store.renew(self._holder)
@@ -113,7 +113,7 @@ class Renewal:
         self._give_back()
 
     def keep(self) -> None:
-        """Renew if it is time; say so where the leases cannot be kept. For an engine without threads."""
+        """Renew if it is time, and call `lost` where the leases cannot be kept. For an engine without threads."""
         if self._now() >= self._renewed_at + self._holder.ttl_s * _OFTEN:
             with suppress(StoreError):
                 self.renew()
@@ -124,7 +124,7 @@ class Renewal:
         self._owed[run_id, fence] = None
 
     def doubt(self) -> None:
-        """No reply came to a claim: perhaps a lease was got that nobody here knows of, or is yet to be. Renewals look."""
+        """A claim got no reply: the lease may have been granted, or may still be. Renewals look for it."""
         self._doubts = True
         self._doubts_until = self._now() + DOUBT_S
 
@@ -135,7 +135,7 @@ class Renewal:
             self._timer.cancel()
 
     def _find_strays(self) -> None:
-        """Owe what is held in this engine's name and was not executed by it at two looks in a row."""
+        """Owe the leases of runs that are held in this engine's name and were not executed by it at two looks in a row."""
         suspects: set[tuple[str, int]] = set()
         untold = False
         for lease in self._store.queues.held_by(self._holder.id):
@@ -164,7 +164,7 @@ class Renewal:
             try:
                 self.renew()
                 wait = often
-            except StoreError:  # asked again soon; `_look` sees to it where that takes too long
+            except StoreError:  # tried again soon; `_look` reacts where that takes too long
                 wait = min(often, _AGAIN_S)
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -53,6 +53,15 @@ class Requests:
 
     async def ask(self, run_id: str, request: AnyRequest, *, posted: bool = False) -> Run[Any]:
         """Carry a request out, or leave it to the engine that executes the run. `posted`: it is in the inbox already."""
+        run, _ = await self._ask(run_id, request, posted=posted)
+        return run
+
+    async def _ask(
+        self, run_id: str, request: AnyRequest, *, posted: bool = False, known: Journal | None = None
+    ) -> tuple[Run[Any], bool]:
+        """The run, and whether this engine has carried the request out on a run that no engine executes. `known`: the run as it
+        was a moment ago.
+        """
         store, asked = self._services.store, VERBS[request.verb].asked
         if not request.id:
             request = msgspec.structs.replace(request, id=f"{self._services.luck.getrandbits(96):024x}")
@@ -62,31 +71,35 @@ class Requests:
         held = self._holdings.get(run_id)
         if held is None and not row.held:
             with suppress(RunHeld):
-                return await self._ask_idle(run_id, request, posted=posted)
+                return await self._ask_idle(run_id, request, posted=posted, known=known)
         store.post(run_id, inbox.stored_form(request))
         if held is not None:
             held.request(request)
         elif not store.run(run_id).held:  # its holder left before it could find the request
             with suppress(RunHeld):
-                return await self._ask_idle(run_id, request, posted=True)
-        return self.view(run_id)
+                return await self._ask_idle(run_id, request, posted=True, known=known)
+        return self.view(run_id), False
 
-    async def _ask_idle(self, run_id: str, request: AnyRequest, *, posted: bool) -> Run[Any]:
+    async def _ask_idle(
+        self, run_id: str, request: AnyRequest, *, posted: bool, known: Journal | None
+    ) -> tuple[Run[Any], bool]:
         """`posted`: another engine may have found the request in the inbox before this one has claimed the run."""
-        lease = None
+        lease, executes = None, VERBS[request.verb].executes
         if posted:
-            lease = self._holdings.claim_for(run_id, request)
+            lease = self._holdings.claim_for(run_id, request, briefly=not executes)
             if lease is None:
-                return self.view(run_id)
-        run = await self.carry_out(run_id, request, lease)
-        return result_of(run) if VERBS[request.verb].executes else run
+                return self.view(run_id), False
+        run = await self.carry_out(run_id, request, lease, known)
+        return result_of(run) if executes else run, True
 
     async def answer(self, run_id: str, request: inbox.Answer) -> Run[Any]:
         """Answer a question, by its key or by the name of its node, and wait until the answer is in the log."""
-        asked = VERBS["answer"].asked
-        key = questions.check(self._look_at(run_id, asked), request.key, request.value, update=request.update)
+        known = self._look_at(run_id, VERBS["answer"].asked)
+        key = questions.check(known, request.key, request.value, update=request.update)
         request = msgspec.structs.replace(request, key=key, value=questions.plain(request.value, "answer"))
-        run = await self.ask(run_id, request)
+        run, is_recorded = await self._ask(run_id, request, known=known)
+        if is_recorded:
+            return run
         await self._until_answered(run_id, request)
         return run if run.questions == () else self.view(run_id)
 
@@ -117,10 +130,12 @@ class Requests:
 
     # --- for a run that no engine executes ------------------------------------------------------------
 
-    async def carry_out(self, run_id: str, request: AnyRequest, lease: Lease | None = None) -> Run[Any]:
+    async def carry_out(
+        self, run_id: str, request: AnyRequest, lease: Lease | None = None, known: Journal | None = None
+    ) -> Run[Any]:
         """Carry out a request to a run that no engine executes: claim the run, unless its lease is given, and give it back."""
         if not VERBS[request.verb].executes:
-            return await self._record(run_id, request, lease)
+            return await self._record(run_id, request, lease, known)
         take_up = TakeUp(nodes=[], named=True, by=request.by, reason=request.reason)
         journal = await self._driver.take_up(run_id, take_up, lease)
         runner = Runner(journal)
@@ -131,25 +146,36 @@ class Requests:
             raise
         return await self._driver.drive(journal, runner)
 
-    async def _record(self, run_id: str, request: AnyRequest, lease: Lease | None) -> Run[Any]:
-        """Record a request without executing anything, which needs no flow."""
+    async def _record(
+        self, run_id: str, request: AnyRequest, lease: Lease | None, known: Journal | None
+    ) -> Run[Any]:
+        """Record a request without executing anything, which needs no flow. The append gives the lease back. The log is not read
+        again where it is still the one of `known`.
+        """
         services, holdings = self._services, self._holdings
-        holdings.hold()
-        lease = lease or holdings.claim(run_id)
+        lease = lease or holdings.claim(run_id, briefly=True)
+        released = False
         try:
             row = services.store.run(run_id)
-            state = history.load(services.store, run_id, row=row)
+            is_known = known is not None and (known.saved_seq, known.digest) == (row.seq, row.digest)
+            state = (
+                known.state
+                if known is not None and is_known
+                else history.load(services.store, run_id, row=row)
+            )
             refuse_final(run_id, state.status, VERBS[request.verb].asked)
             flow = self._flows.get(row.flow)
             journal = Journal(services, flow or UNKNOWN, state, row=row, fence=lease.fence)
             journal.tick()
             operator.record_unexecuted(journal, request)
             if journal.unsaved:
-                await journal.save_and_wait()
-            if journal.spills:
+                await journal.save_and_wait(release=True)
+                released = True
+            if journal.spills:  # of a cancelled run, which no engine executes again
                 services.store.blobs.unspill(run_id, journal.spills)
         finally:
-            holdings.release(run_id, lease.fence)
+            if not released:
+                holdings.release(run_id, lease.fence)
         fits = flow is not None and state.state_version == flow.definition.state_version
         return run_view(state, services.store.run(run_id), flow if fits else None)
 

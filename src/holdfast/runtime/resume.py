@@ -51,12 +51,12 @@ class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
     rename: Mapping[str, str] = {}
     nodes: list[str] | None = None
     named: bool = False
-    """Somebody said what to do with what failed: a fatal failure is no obstacle then."""
+    """The caller named what to do with the failed nodes, so a fatal failure is not an obstacle."""
     fresh: bool = False
     claims: bool = False
-    """Nobody asked for it: a worker found the run on offer. What failed stays failed, what is paused stays paused."""
+    """A worker takes the run from a queue, and no caller asked for it: a failed run stays failed, a paused one stays paused."""
     outlived: bool = False
-    """This process had the run before, and had to give it up because the store did not answer."""
+    """This engine held the run before, and had to give it up because the store did not answer."""
     by: str | None = None
     reason: str | None = None
 

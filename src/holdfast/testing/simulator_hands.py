@@ -48,7 +48,7 @@ class Subject(msgspec.Struct, frozen=True):
     priority: int = 0
 
 
-class Place(Protocol):
+class EngineProcess(Protocol):
     """A process of the world. It serves calls while it has an engine."""
 
     loop: SimulatedLoop
