@@ -34,7 +34,7 @@ from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, did_you_me
 from holdfast.reading.views import NodeView, Run
 from holdfast.runtime.engine import Engine
 from holdfast.storage import urls
-from holdfast.storage.contract import STATUSES, RunRow, RunStatus
+from holdfast.storage.contract import STATUSES, Query, RunRow, RunStatus
 
 _WAYS_MAX = 3
 
@@ -65,7 +65,8 @@ def runs(
     labels = options.read_pairs(label or [], "--label")
 
     async def use(engine: Engine) -> tuple[list[_Listed], bool, float]:
-        found = await engine.runs(status=wanted, flow=flow, labels=labels, limit=limit + 1)
+        query = Query(status=tuple(wanted), flow=flow, labels=labels, limit=limit + 1)
+        found = engine.store.runs(query)
         listed = [_Listed(row, _looked_at(engine, row)) for row in found[:limit]]
         return listed, len(found) > limit, engine.store.now()
 

@@ -22,13 +22,12 @@ from holdfast.errors import RunNotFound, SchemaTooNew, SettingError, StoreCorrup
 from holdfast.reading import history
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.history import Checkpoint
+from holdfast.reading.reader import rows_of
 from holdfast.reading.verification import Verdict
 from holdfast.reading.verification import verify as verify_run
 from holdfast.reading.views import EventView
-from holdfast.runtime import resume
 from holdfast.runtime.engine import Engine
 from holdfast.storage.contract import Query
-from holdfast.upkeep.retention import rows_of
 
 _PAGE = 500
 _SAID_ELSEWHERE = frozenset({"fingerprint", "node", "took"})
@@ -212,7 +211,7 @@ def state(
     """
 
     async def use(engine: Engine) -> tuple[Any, Any, int | None, int]:
-        run_id, seq = resume.split(target, None)
+        run_id, seq = history.split(target, None)
         here = seq if seq is not None else engine.store.run(run_id).seq
         now = await engine.state(run_id, here)
         if not diff and against is None:

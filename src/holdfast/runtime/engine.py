@@ -39,6 +39,7 @@ from holdfast.errors import (
     StoreFull,
 )
 from holdfast.reading import history
+from holdfast.reading.history import split
 from holdfast.reading.views import Run, run_view
 from holdfast.runtime import operator, questions, settings
 from holdfast.runtime.calls.body import Threads
@@ -63,8 +64,9 @@ from holdfast.runtime.creation import (
 from holdfast.runtime.followers import POLL_S, Followers
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.news import Ear
+from holdfast.runtime.reading import ReadingThread
 from holdfast.runtime.renewal import Renewal, elapsed
-from holdfast.runtime.resume import Invalid, Wish, edited, prepare, refuse_final, split
+from holdfast.runtime.resume import Invalid, Wish, edited, prepare, refuse_final
 from holdfast.runtime.runner import Asleep, Halt, Runner
 from holdfast.runtime.services import Salts, Services, at_once, in_thread, waker
 from holdfast.runtime.signals import Signals
@@ -166,6 +168,7 @@ class Engine(Working):
         self._worker: Worker | None = None
         self._stopping: str | None = None
         self._signals = Signals()
+        self._reading = ReadingThread(inline=inline)
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -257,6 +260,7 @@ class Engine(Working):
             with suppress(StoreError):
                 services.store.renew(msgspec.structs.replace(services.holder, ttl_s=0.0))
         self._services = None
+        self._reading.close()
         for name, executor in services.executors.items():
             if name not in self._executors:
                 executor.close()
@@ -791,7 +795,7 @@ class Engine(Working):
             elif self._inline and self._renewal is not None:
                 self._renewal.keep()
             with suppress(StoreError):  # the next round asks again; an append that fails is what stops a run
-                for request in services.store.inbox(services.holder.id):
+                for request in await self._reading.call(services.store.inbox, services.holder.id):
                     runner = self._runners.get(request.run_id)
                     if runner is not None:
                         runner.request(request)

@@ -8,7 +8,8 @@ before its end; where the start takes long to become durable (`durability="exit"
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from typing import ParamSpec, Protocol, TypeVar
 
 from holdfast.core.kinds import ENDS_STREAM
 from holdfast.core.run_state import GOING, UNDER_WAY
@@ -17,6 +18,9 @@ from holdfast.reading.views import EventView, event_view
 from holdfast.runtime.clock import Clock
 from holdfast.storage.contract import Store
 from holdfast.storage.rows import open_row
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 POLL_S = 0.2
 _START = "NodeStarted"
@@ -99,6 +103,20 @@ def _belongs_before(chunk: Chunk, event: EventView) -> bool:
     return event.kind not in ("StepCompleted", "NodeCheckpointed")  # of the node itself: its items may go on
 
 
+def _views(store: Store, run_id: str, after: int, upto: int, kinds: tuple[str, ...] = ()) -> list[EventView]:
+    return [event_view(open_row(row, store.blobs)) for row in store.events(run_id, after, upto, kinds=kinds)]
+
+
+def _spilled(store: Store, run_id: str) -> list[Chunk]:
+    return list(spilled_chunks(store, run_id))
+
+
+class Read(Protocol):
+    """Awaits a call that reads the store, off the event loop."""
+
+    def __call__(self, read: Callable[P, T], *args: P.args, **options: P.kwargs) -> Awaitable[T]: ...
+
+
 class Followers:
     """Everybody who watches a run of this engine's store."""
 
@@ -125,13 +143,14 @@ class Followers:
         *,
         chunks: bool,
         is_here: Callable[[str], bool],
+        read: Read,
     ) -> AsyncIterator[EventView | Chunk]:
         """Tell what is there and what comes, until the run has stopped and all is told."""
         follower = _Follower(run_id)
         self._by_run.setdefault(run_id, set()).add(follower)
         if chunks and after:  # who comes late is not told of these starts
-            for found in store.events(run_id, 0, after, kinds=(_START,)):
-                follower.before(event_view(open_row(found, store.blobs)))
+            for event in await read(_views, store, run_id, 0, after, (_START,)):
+                follower.before(event)
         try:
             while True:
                 follower.news.clear()
@@ -139,16 +158,18 @@ class Followers:
                 streamed, follower.chunks = follower.chunks, []
                 if chunks:
                     follower.take(streamed)
-                    follower.take(() if is_here(run_id) else spilled_chunks(store, run_id))
-                row = store.run(run_id)
-                for found in store.events(run_id, after, row.seq):
-                    after = found.seq
-                    event = event_view(open_row(found, store.blobs))
+                    follower.take(() if is_here(run_id) else await read(_spilled, store, run_id))
+                here = is_here(
+                    run_id
+                )  # as of before the row is read: a run that leaves meanwhile is not crashed
+                row = await read(store.run, run_id)
+                for event in await read(_views, store, run_id, after, row.seq):
+                    after = event.seq
                     for chunk in follower.before(event) if chunks else ():
                         yield chunk
                     yield event
-                cut = row.status in UNDER_WAY and not row.held and not is_here(run_id)
-                over = row.status not in GOING or cut
+                crashed = row.status in UNDER_WAY and not row.held and not here
+                over = row.status not in GOING or crashed
                 for chunk in follower.rest(clock.now(), over=over):
                     yield chunk
                 if over:

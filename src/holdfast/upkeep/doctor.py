@@ -21,12 +21,12 @@ from holdfast.core.graph import Flow
 from holdfast.core.run_state import OPEN, RunState
 from holdfast.errors import HoldfastError, RunNotFound, StoreError
 from holdfast.reading import history
+from holdfast.reading.reader import rows_of
 from holdfast.storage.contract import Query, RunRow, Store, in_order
 from holdfast.storage.oversize import references
 from holdfast.storage.queues import Queue
 from holdfast.storage.rows import unpack
 from holdfast.storage.upkeep import Facts
-from holdfast.upkeep import retention
 
 Kind: TypeAlias = Literal[
     "unreadable", "quarantined", "failed", "holder dead", "flow changed", "flow unknown", "queue full", "due", "no taker",
@@ -263,7 +263,7 @@ def _rows(store: Store) -> tuple[list[RunRow], int]:
 
     def counted() -> Iterator[RunRow]:
         nonlocal count
-        for row in retention.rows_of(store, Query(status=in_order(OPEN), limit=_PAGE)):
+        for row in rows_of(store, Query(status=in_order(OPEN), limit=_PAGE)):
             count += 1
             yield row
 
