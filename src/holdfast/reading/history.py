@@ -28,6 +28,9 @@ from holdfast.storage.contract import Row, RunRow, Store, View
 from holdfast.storage.rows import broken_at, open_body, open_row
 from holdfast.storage.upkeep import Trimmed
 
+RUN_BASE_WANTED = "receipts"
+"""The option of a run that was made where a run base is set: its receipts are to be written."""
+
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A place in the log that a run can be resumed or forked from."""
@@ -113,6 +116,12 @@ def load(
             f"`holdfast verify {run_id}` says more."
         )
     return state
+
+
+def extend(store: Store, state: RunState, row: RunRow) -> bool:
+    """Fold the events after a state onto it, up to the end of the log. False: they do not reach the end; load the run instead."""
+    _fold(state, store.events(row.run_id, state.seq, row.seq), store)
+    return state.seq == row.seq
 
 
 def _between(rows: list[Row], after: int, upto: int) -> list[Row]:

@@ -21,7 +21,9 @@ from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, OPEN, RunState
 from holdfast.errors import RunNotFound, StoreCorrupt, StoreError
 from holdfast.reading import history
+from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose
 from holdfast.reading.history import Checkpoint
+from holdfast.reading.remedies import CommandLine
 from holdfast.reading.verification import Verdict, verify
 from holdfast.reading.views import (
     AskedQuestion,
@@ -91,6 +93,11 @@ class Reader:
                 f"run {row.run_id!r}: the definition of its flow is not in the store. `holdfast verify {row.run_id}` says more."
             )
         return history.defined(stored, row.run_id)
+
+    def diagnose(self, run_id: str, commands: CommandLine | None = None) -> Diagnosis:
+        """Why a run is where it is, and what can be done about it."""
+        row = self.store.run(run_id)
+        return diagnose(case_of(self.store, row), self.store.now(), commands)
 
     def verify(self, run_id: str) -> Verdict:
         """Whether a run is exactly what was written."""

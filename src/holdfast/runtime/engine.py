@@ -25,7 +25,7 @@ from holdfast.core import events
 from holdfast.core.graph import Flow, Graph
 from holdfast.core.run_state import ENDED
 from holdfast.documents.artifacts import Artifacts, left
-from holdfast.documents.scribe import WANTED, Scribe
+from holdfast.documents.scribe import Scribe
 from holdfast.errors import (
     AnswerRefused,
     FenceLost,
@@ -366,7 +366,7 @@ class Engine(Working):
         run_id = checked_id(run_id) if run_id is not None else self._new_id(flow.name)
         options: dict[str, Any] = {"durability": self.settings.durability, **place}
         if self._scribe is not None:
-            options[WANTED] = True
+            options[history.RUN_BASE_WANTED] = True
         if timeout is not None:
             options["timeout_s"] = checked_seconds(timeout, "timeout")
         zero = checkpoint_zero(flow, given, options=options, **said)
