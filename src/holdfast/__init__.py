@@ -39,7 +39,7 @@ from holdfast.errors import (
 if TYPE_CHECKING:
     from holdfast.documents.assets import Asset, NotDurable
     from holdfast.reading.chunks import Chunk
-    from holdfast.reading.views import Run
+    from holdfast.reading.views import Run, RunSummary
     from holdfast.runtime.blocking import (
         answer,
         cancel,
@@ -96,6 +96,7 @@ __all__ = [
     "RunFailed",
     "RunHeld",
     "RunNotFound",
+    "RunSummary",
     "SettingError",
     "StateError",
     "StoreError",
@@ -151,6 +152,7 @@ _LATER = {
     "NodeCall": "runtime.listeners",
     "Chunk": "reading.chunks",
     "Run": "reading.views",
+    "RunSummary": "reading.views",
 }
 """Names that need the engine, and where they are: whoever only defines flows does not wait for it."""
 

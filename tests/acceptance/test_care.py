@@ -167,11 +167,14 @@ def test_what_makes_no_sense_is_refused_with_the_way_out(cli: Cli, words: tuple[
 
 def test_doctor_tells_what_stands_still_with_the_command_that_carries_it_on(cli: Cli, place: Path) -> None:
     assert cli("run", "work.py", "--run-id", "well").code == 0
-    assert (cli("doctor").code, cli("doctor").out) == (0, "✓ the store is well, and no run stands still\n")
+    assert (cli("doctor").code, cli("doctor").out) == (
+        0,
+        "✓ the store is well, and every run that should move does\n",
+    )
     started(cli, "asks", mode="ask")
     waits = cli("doctor")
     assert waits.code == Exit.WAITS
-    assert "asks: node 'turn' asks: go on?" in waits.out
+    assert "asks: turn asks: go on?" in waits.out
     assert "answer asks turn yes" in waits.out
     started(cli, "failed", mode="fail")
     (place / "work.py").write_text(FLOW.replace('graph.edge(START, "turn")', 'graph.node(name="new")(lambda s: None)\n'
@@ -201,9 +204,9 @@ def test_of_many_runs_that_stand_still_for_one_reason_doctor_tells_the_first_thr
     ]
     assert "question  2 more runs of flow 'work': the same (--json names each)\n" in told.out
     assert "failed  failed: " in told.out
-    assert told.out.endswith("1 problem, 5 runs waiting for somebody\n")
+    assert told.out.endswith("1 problem, 5 runs waiting for an answer, a signal or a resume\n")
     named = cli("doctor", "--json").json["findings"]
-    assert {one["run_id"]: bool(one["ways"]) for one in named} == {
+    assert {one["run_id"]: bool(one["remedies"]) for one in named} == {
         "failed": True,
         **{f"asks{number}": True for number in range(5)},
     }
@@ -231,7 +234,7 @@ def test_doctor_finds_a_run_whose_process_died(cli: Cli, place: Path) -> None:
     assert ended.returncode == 9
     told = cli("doctor")
     assert told.code == Exit.STUCK
-    assert "holder dead" in told.out
+    assert "crashed" in told.out
     assert "resume cut" in told.out
 
 

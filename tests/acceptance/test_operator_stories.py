@@ -311,9 +311,9 @@ flow = graph.chain(START, "sure", END).compile()
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "node 'sure' asks: (since"),
-        ("\n\nReally?\nThink.", "node 'sure' asks: Really? (since"),
-        ("why " * 500, "node 'sure' asks: " + "why " * 99 + "why… (since"),
+        ("", "sure asks: (since"),
+        ("\n\nReally?\nThink.", "sure asks: Really? (since"),
+        ("why " * 500, "sure asks: " + "why " * 99 + "why… (since"),
     ],
     ids=["no text", "first line is empty", "long"],
 )

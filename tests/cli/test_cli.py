@@ -280,11 +280,11 @@ def test_a_live_display_says_for_what_it_waits_after_ctrl_c() -> None:
 def test_a_run_that_was_cut_is_told_and_carried_on(cli: Cli) -> None:
     cut("r1")
     listed = cli("runs")
-    assert "running, cut" in listed.out
-    assert "1 run was cut" in listed.out
+    assert "running, crashed" in listed.out
+    assert "1 run crashed with its process" in listed.out
     assert "$ holdfast resume r1 FILE.py" in listed.out
     assert "$ holdfast resume r1 FILE.py" in cli("show", "r1").out
-    assert cli("runs", "--json").json[0]["cut"] is True
+    assert cli("runs", "--json").json[0]["crashed"] is True
     ended = cli("resume", "r1", "work.py")
     assert ended.code == Exit.OK
     assert "✓ first" not in ended.err
@@ -342,7 +342,7 @@ def test_a_run_is_rewound_to_a_checkpoint_a_node_or_its_last_step(cli: Cli) -> N
     ):
         assert cli("resume", *place, "work.py").code == Exit.FAILED, place
     assert len(cli("events", "r1", "--kind", "RunRewound", "--json").json) == 5
-    assert "left behind by a rewind" in cli("checkpoints", "r1").out
+    assert "not current since a rewind" in cli("checkpoints", "r1").out
 
 
 def test_a_changed_flow_is_refused_with_the_difference(cli: Cli, place: Path) -> None:
@@ -425,7 +425,7 @@ def test_pausing_a_run_whose_process_died_records_that_at_once(cli: Cli) -> None
     ended = cli("pause", "r1")
     assert ended.out.splitlines()[:2] == [
         "paused  r1",
-        "  its process had died in second; that is recorded with it",
+        "  its process had crashed in second; that is recorded with it",
     ]
     assert cli("show", "r1", "--json").json["status"] == "paused"
 
@@ -725,7 +725,7 @@ def test_events_are_filtered_and_followed(cli: Cli) -> None:
 
 def test_how_long_a_cut_node_took_is_not_made_up(cli: Cli) -> None:
     cut("r1")
-    assert re.search(r"second +—, cut$", cli("show", "r1").out, re.MULTILINE)
+    assert re.search(r"second +—, crashed$", cli("show", "r1").out, re.MULTILINE)
 
 
 def test_show_ends_with_commands_that_can_be_pasted(cli: Cli) -> None:

@@ -15,8 +15,9 @@ import pytest
 import holdfast as hf
 from command_line import Cli, caller, furnish
 from holdfast import END, START, Graph
-from holdfast.cli import screen, told
+from holdfast.cli import screen
 from holdfast.cli.exits import Exit
+from holdfast.reading import words as words_of_events
 from holdfast.reading.chunks import Chunk
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,8 +111,8 @@ def test_a_cut_node_that_is_not_idempotent_is_said_to_be_asked_about(cli: Cli) -
 def test_a_failed_node_that_is_not_idempotent_is_said_to_run_again(cli: Cli) -> None:
     cli("run", "flows.py:paying", "--run-id", "r1", "--input", '{"mode": "fail"}')
     shown = cli("show", "r1").out
-    assert "fix the cause, then carry it on; it runs pay AGAIN, which is not idempotent" in shown
-    assert "go on without pay; skip stands for: its effect did happen" in shown
+    assert "fix the cause, then resume it; it runs pay AGAIN, which is not idempotent" in shown
+    assert "continue without pay; choose it if its effect did happen" in shown
 
 
 # --- a run base --------------------------------------------------------------------------------------
@@ -162,12 +163,12 @@ def test_a_cut_node_is_skipped_with_the_flow_of_its_run(cli: Cli) -> None:
 
 def test_a_signal_that_was_told_already_is_said_to_be(cli: Cli) -> None:
     cli("run", "flows.py:reporting", "--run-id", "r1", "--input", '{"mode": "wait"}')
-    assert cli("signal", "r1", "later", "1", "--id", "b").out.startswith("told")
+    assert cli("signal", "r1", "later", "1", "--id", "b").out.startswith("sent")
     second = cli("signal", "r1", "later", "1", "--id", "b")
-    assert (second.code, second.out) == (Exit.OK, "r1: already told with id b; nothing changed\n")
+    assert (second.code, second.out) == (Exit.OK, "r1: already sent with id b; nothing changed\n")
     assert cli("signal", "r1", "later", "1", "--id", "b", "--json").json["repeated"]
     cli("signal", "r1", "later", "2")
-    assert "Told, and taken by nobody yet:  'later' (2 times)" in cli("show", "r1").out
+    assert "Signals that no node has received yet:  'later' (2 times)" in cli("show", "r1").out
     assert cli("show", "r1", "--json").json["signals"] == {"later": 2}
 
 
@@ -177,7 +178,8 @@ def test_a_signal_that_was_told_already_is_said_to_be(cli: Cli) -> None:
 def test_who_follows_a_cut_run_is_told_so_and_what_carries_it_on(cli: Cli) -> None:
     dies("flows.py:talking", "--run-id", "r1")
     followed = cli("events", "r1", "--follow", "--chunks")
-    assert "running, cut  r1  cut: the process that executed it ended in speak" in followed.err
+    assert "running, crashed  r1  process " in followed.err
+    assert ", which executed it, crashed in speak, and no worker has claimed it" in followed.err
     assert followed.err.splitlines()[-1].strip().startswith("$ holdfast resume r1 FILE.py")
     assert cli("resume", "r1", "flows.py").code == Exit.OK
     assert cli("events", "r1", "--follow").err == ""
@@ -225,7 +227,7 @@ def test_of_a_stream_without_lines_the_end_is_shown(cli: Cli) -> None:
     assert screen.last_of_line("hold fast", 5) == "…fast"
     assert screen.last_of_line("fast", 5) == "fast"
     words = [f"word{number} " for number in range(60)]
-    streamed = told._streamed({"chunks": words})
+    streamed = words_of_events._streamed({"chunks": words})
     assert re.search(r"the last line: ….* word58 word59 $", streamed)
 
 

@@ -155,7 +155,7 @@ def suggested(cli: Cli, *words: str) -> tuple[str, list[str]]:
     told = cli("doctor", *words, "--json")
     assert told.code == Exit.STUCK
     (finding,) = told.json["findings"]
-    commands = [way["command"] for way in finding["ways"] if " resume " in way["command"]]
+    commands = [way["command"] for way in finding["remedies"] if " resume " in way["command"]]
     return finding["kind"], shlex.split(commands[0])[1:]
 
 
@@ -168,7 +168,7 @@ def test_of_a_flow_that_a_file_has_not_doctor_does_not_name_the_file(
     assert suggested(cli, "other.py") == ("flow unknown", ["resume", "r", "FILE.py"])
     (place / "pyproject.toml").write_text('[tool.holdfast]\nflows = ["other.py"]\n', "utf-8")
     assert suggested(cli) == ("flow unknown", ["resume", "r", "FILE.py"])
-    assert suggested(cli, "work.py") == ("no taker", ["resume", "r", "work.py"])
+    assert suggested(cli, "work.py") == ("no worker", ["resume", "r", "work.py"])
 
 
 def test_of_a_failed_run_doctor_does_not_name_a_file_without_its_flow(cli: Cli, place: Path) -> None:
@@ -215,9 +215,9 @@ def test_a_run_that_cannot_go_on_with_its_changed_flow_is_told_of_the_old_code_a
     (place / "work.py").write_text(EARLIER, "utf-8")
     told = cli("doctor", "work.py")
     assert "flow changed  r: its flow has changed in shape" in told.out
-    assert "this run cannot go on with it" in told.out
+    assert "this run cannot continue with it" in told.out
     assert "resume r FILE.py" in told.out
-    assert "with the code that it was made with" in told.out
+    assert "with the code that the run was made with" in told.out
     assert "checkpoints r" in told.out
     assert cli("resume", "r", "work.py", "--on-change", "compatible").code == Exit.REFUSED
 
@@ -227,8 +227,8 @@ def test_a_failed_run_that_cannot_go_on_with_its_changed_flow_is_told_so(cli: Cl
     (place / "work.py").write_text(EARLIER, "utf-8")
     assert suggested(cli, "work.py") == ("failed", ["resume", "r", "FILE.py"])
     told = cli("doctor", "work.py").out
-    assert "no luck; its flow has changed in shape since, and this run cannot go on with it" in told
-    assert "(with the code that it was made with)" in told
+    assert "no luck; its flow has changed in shape since, and this run cannot continue with it" in told
+    assert "(with the code that the run was made with)" in told
 
 
 def test_doctor_says_how_long_something_may_wait(cli: Cli) -> None:
@@ -243,10 +243,10 @@ def test_doctor_says_how_long_something_may_wait(cli: Cli) -> None:
 
 def test_an_answer_and_a_list_say_that_a_worker_takes_the_run_up(cli: Cli) -> None:
     cli("run", "work.py", "--run-id", "r", "--input", '{"ask": true}')
-    assert "A worker that knows its flow takes it up; without one:" in cli("answer", "r", "first", "yes").out
+    assert "A worker that knows its flow claims it; without one:" in cli("answer", "r", "first", "yes").out
     cli("start", "work.py", "--run-id", "s")
     listed = cli("runs").out
-    assert "A worker that knows the flow takes such a run up by itself; without one:" in listed
+    assert "A worker that knows the flow claims such a run by itself; without one:" in listed
     assert cli("worker", "work.py", "--until-idle").code == 0
     assert {row["status"] for row in cli("runs", "--json").json} == {"completed"}
     assert "worker" not in cli("runs").out

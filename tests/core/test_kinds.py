@@ -20,12 +20,12 @@ from typing import get_args
 import pytest
 
 import holdfast
-from holdfast.cli import told
 from holdfast.core import events, kinds
 from holdfast.core.events import KINDS, Event, NodeEvent
 from holdfast.core.fold import fold
 from holdfast.core.kinds import TABLE, Kind
 from holdfast.core.run_state import NodeStatus, RunState, Status
+from holdfast.reading import words
 from holdfast.testing import replay
 from holdfast.testing.builders import History, play
 from holdfast.testing.flows import attended, nested
@@ -50,7 +50,7 @@ def in_golden_histories() -> set[str]:
 PLACES: dict[str, Callable[[], set[str]]] = {
     "union": lambda: {cls.__name__ for cls in get_args(events.AnyEvent)},
     "row": lambda: {kind.event.__name__ for kind in TABLE},
-    "words": lambda: set(told._WORDS),
+    "words": lambda: set(words._WORDS),
     "second reading": lambda: set(replay._HANDLERS),
     "reference": lambda: set(re.findall(r"`(\w+)`", (DOCS / "api.md").read_text("utf-8"))),
     "schema": lambda: set(json.loads((DOCS / "events.schema.json").read_text("utf-8"))["$defs"]),
@@ -102,7 +102,7 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     ),
     "handler": ("core/fold/nodes.py", "\ndef arrive(", HANDLER),
     "words": (
-        "cli/told.py",
+        "reading/words.py",
         '"NodeStreamed": _streamed,',
         '"NodeStreamed": _streamed, "NodeApplauded": None,',
     ),
@@ -174,7 +174,7 @@ def test_a_kind_that_is_named_in_its_places_needs_no_other(tmp_path: Path) -> No
     for place in CHANGES:
         copy.change(place)
     assert copy.say(
-        "from holdfast.cli.story import Story\n"
+        "from holdfast.reading.story import Story\n"
         "from holdfast.core import events\n"
         "from holdfast.reading import history, verification\n"
         "from holdfast.reading.views import event_view\n"

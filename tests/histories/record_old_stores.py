@@ -146,7 +146,7 @@ class Writer:
 
         async def main() -> None:
             async with hf.Engine(**self.options) as engine:
-                while run_id not in [row.run_id for row in await engine.runs()]:  # noqa: ASYNC110 - another process makes it
+                while run_id not in [row.id for row in await engine.runs()]:  # noqa: ASYNC110 - another process makes it
                     await asyncio.sleep(0.05)
                 async for told in engine.follow(run_id, chunks=True):
                     if isinstance(told, hf.Chunk) and told.number == 3:

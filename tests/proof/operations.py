@@ -745,6 +745,6 @@ def finish(hands: Hands, operation: Operation) -> None:
             run for run in await engine.runs() if run.status not in ("completed", "cancelled", "failed")
         ]
         for run in open_runs[:2]:
-            await engine.resume(run.run_id)
+            await engine.resume(run.id)
 
     hands.use(go_on, receipts=operation.files)

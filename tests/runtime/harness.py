@@ -163,7 +163,7 @@ class Stage:
 
         async def use(engine: hf.Engine) -> None:
             self._died = asyncio.Event()
-            known = any(row.run_id == "r" for row in await engine.runs())
+            known = any(run.id == "r" for run in await engine.runs())
             going = engine.resume("r") if known else engine.run(flow, given, run_id="r")
             run = asyncio.create_task(going)
             died = asyncio.create_task(self._died.wait())

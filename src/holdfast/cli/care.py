@@ -10,17 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
-from holdfast.cli import flow_files, options, program, screen, stores
+from holdfast.cli import flow_files, options, screen, stores
 from holdfast.cli.app import CARE, command
 from holdfast.cli.exits import Exit
 from holdfast.cli.gauge import gauge
-from holdfast.cli.standing import Way, line, say_ways, standing
+from holdfast.cli.suggestions import command_line, line, say_commands, say_remedies
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL
-from holdfast.errors import HoldfastError, SettingError
+from holdfast.errors import SettingError
+from holdfast.reading.diagnosis import Diagnosis
+from holdfast.reading.reader import Reader
 from holdfast.runtime import settings
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.engine import Engine
@@ -168,17 +169,18 @@ def _prune_many(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    async def use(engine: Engine) -> tuple[list[Choice], Swept | None]:
-        chosen = retention.choose(engine.store, wanted)
+    def use(reader: Reader) -> tuple[list[Choice], Swept | None]:
+        opened = reader.store
+        chosen = retention.choose(opened, wanted)
         if dry_run:
-            return retention.foretold(engine.store, chosen), None
+            return retention.foretold(opened, chosen), None
         done: list[Choice] = []
         with _told_at_least(done, as_json=as_json), gauge(quiet=as_json) as tell:
-            for choice in retention.delete_all(engine.store, chosen, place):
+            for choice in retention.delete_all(opened, chosen, place):
                 done.append(choice)
                 tell("runs", len(done), len(chosen))
-            own = shared_blobs or not engine.settings.blobs
-            return done, retention.sweep(engine.store, blobs_too=own)
+            own = shared_blobs or not settings.resolve({}).blobs
+            return done, retention.sweep(opened, blobs_too=own)
 
     chosen, swept = stores.read(store, use)
     if as_json:
@@ -263,11 +265,7 @@ def archive(
 
     The run stays; `prune --archive` archives what it deletes.
     """
-
-    async def use(engine: Engine) -> archives.Archived:
-        return archives.archive(engine.store, run_id, to)
-
-    done = stores.read(store, use)
+    done = stores.read(store, lambda reader: archives.archive(reader.store, run_id, to))
     if as_json:
         screen.say_json(done)
         return
@@ -292,16 +290,15 @@ def unarchive(
         nonlocal known
         known = True
 
-    async def use(engine: Engine) -> str:
-        return archives.put_back(engine.store, place, on_known=found)
-
-    run_id = stores.read(store, use, create=True)
+    run_id = stores.read(
+        store, lambda reader: archives.put_back(reader.store, place, on_known=found), create=True
+    )
     if as_json:
         screen.say_json({"id": run_id, "place": remote.shown(place), "repeated": known})
         return
     told = f"{run_id}: it was there already, as it was archived; nothing changed" if known else run_id
     screen.say(("known  " if known else "back  ", "bold green"), told)
-    say_ways([Way(line("show", run_id, store=store), "look at it")])
+    say_commands([(line("show", run_id, store=store), "look at it")])
 
 
 # --- backups -----------------------------------------------------------------------------------------
@@ -319,9 +316,9 @@ def backup(
     Blobs that are not in the database lie in FILE.blobs beside it.
     """
 
-    async def use(engine: Engine) -> tuple[int, str]:
+    def use(reader: Reader) -> tuple[int, str]:
         with gauge(quiet=as_json) as tell:
-            return restoring.back_up(engine.store, file, tell), engine.store.url
+            return restoring.back_up(reader.store, file, tell), reader.store.url
 
     blobs, url = stores.read(store, use)
     if as_json:
@@ -348,14 +345,12 @@ def restore(
         screen.say_json({"store": url})
         return
     screen.say(("restored  ", "bold green"), url)
-    say_ways(
-        [Way(line_of("verify", store), "check every run of it"), Way(line_of("runs", store), "list them")]
+    say_commands(
+        [
+            (line("verify", store=store), "check every run of it"),
+            (line("runs", store=store), "list them"),
+        ]
     )
-
-
-def line_of(verb: str, store: str | None) -> str:
-    """A command that takes no run, as it would be typed."""
-    return line(verb, "", store=store).replace(" ''", "")
 
 
 # --- doctor ------------------------------------------------------------------------------------------
@@ -368,111 +363,67 @@ def doctor(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Say which runs cannot go on and why, and whether the store is well.
+    """Say which runs cannot continue and why, and whether the store is well.
 
-    Every run comes with the command that carries it on; of many that stand still for the same reason the first three are told,
-    and all of them with --json. With flows (FILE, or those of the project) it also tells which changed.
-    What waits for a worker, or is past its time, is told after 60 seconds; everything else at once.
+    Every run comes with the commands that resume or answer it. Of many with the same reason the first three are listed, and all
+    of them with --json. With flows (FILE, or those of the project) it also finds runs whose flow has changed.
+    A run that waits for a worker, or is overdue, is reported after 60 seconds; everything else at once.
     """
     flows = _flows(file)
-
-    async def use(engine: Engine) -> tuple[list[doctors.Finding], dict[doctors.Finding, list[Way]]]:
-        known = {flow.name: flow for flow in flows} if flows is not None else None
-        found = doctors.examine(engine.store, known, SystemClock().now())
-        told = found if as_json else [one for alike in _by_reason(found) for one in alike[:_ALIKE_MAX]]
-        return found, {
-            finding: await _ways(engine, finding, _file_for(finding, file, known), store) for finding in told
-        }
-
-    found, ways = stores.read(store, use)
-    problems = [finding for finding in found if not finding.waits]
+    known = {flow.name: flow for flow in flows} if flows is not None else None
+    commands = command_line(file=file, store=store)
+    found = stores.read(
+        store, lambda reader: doctors.examine(reader.store, known, SystemClock().now(), commands)
+    )
+    problems = [one for one in found if not one.waits]
     with screen.unread():
         if as_json:
-            listed = [
-                msgspec.to_builtins(finding) | {"waits": finding.waits, "ways": ways[finding]}
-                for finding in found
-            ]
-            screen.say_json({"ok": not found, "findings": listed})
+            screen.say_json({"ok": not found, "findings": [_as_json(one) for one in found]})
         else:
-            _say_findings(found, ways)
+            _say_findings(found)
     return Exit.STUCK if problems else Exit.WAITS if found else Exit.OK
 
 
+def _as_json(found: Diagnosis) -> dict[str, Any]:
+    said = ("kind", "reason", "remedies", "run_id", "flow", "status", "since")
+    return {name: getattr(found, name) for name in said} | {"waits": found.waits}
+
+
 def _flows(file: str | None) -> list[Flow[Any]] | None:
-    """The flows that are known here; None: nobody named any."""
+    """The flows that are known here; None: none were named."""
     if file is not None:
         return flow_files.flows_in(file)
     return flow_files.project_flows(all_of_them=True) if flow_files.has_project_flows() else None
 
 
-def _file_for(finding: doctors.Finding, file: str | None, known: dict[str, Flow[Any]] | None) -> str | None:
-    """The file to name in a command: not the one that was looked into and has not the flow, or not in the shape it needs."""
-    lacks = known is not None and finding.flow is not None and finding.flow not in known
-    return "FILE.py" if lacks or finding.takes is None else file
-
-
-async def _ways(engine: Engine, finding: doctors.Finding, file: str | None, store: str | None) -> list[Way]:
-    if finding.run_id is None:
-        return []
-    if finding.kind == "unreadable":
-        return [Way(line("verify", finding.run_id, store=store), "see what is wrong with it")]
-    try:
-        run = await engine.get(finding.run_id)
-        stands = await standing(engine, run, file=file, store=store, takes=finding.takes or ())
-    except HoldfastError:
-        return []
-    if finding.kind == "queue full":
-        return [Way(line_of("queue", store), "see the queues; raise the limit, or wait"), *stands.ways]
-    if finding.takes != ():
-        return _of_changed(finding, store, stands.ways)
-    return stands.ways
-
-
-def _of_changed(finding: doctors.Finding, store: str | None, ways: list[Way]) -> list[Way]:
-    """What carries a run on whose flow has another shape now, each with what has to be true for it."""
-    renamed = [pair.replace("=", " is called ") + " now" for pair in finding.takes or () if "=" in pair]
-    made_with = "with the code that it was made with"
-    provided = f"if {' and '.join(renamed)}" if renamed else "with the flow as it is now"
-    if finding.takes is None:
-        provided = made_with
-        places = line("checkpoints", finding.run_id or "", store=store)
-        ways = [*ways, Way(places, "or fork it from a place before the change")]
-    needs = {f"{program.name()} resume ": provided, f"{program.name()} skip ": made_with}
-    return [
-        Way(
-            way.command,
-            way.does + "".join(f" ({need})" for verb, need in needs.items() if way.command.startswith(verb)),
-        )
-        for way in ways
-    ]
-
-
 _ALIKE_MAX = 3
-"""Runs that stand still for the same reason and are told one by one."""
+"""Runs with the same reason that are listed one by one."""
 
 
-def _by_reason(found: list[doctors.Finding]) -> list[list[doctors.Finding]]:
-    alike: dict[tuple[str, str | None, str], list[doctors.Finding]] = {}
-    for finding in found:
-        alike.setdefault((finding.kind, finding.flow, finding.told), []).append(finding)
+def _by_reason(found: list[Diagnosis]) -> list[list[Diagnosis]]:
+    alike: dict[tuple[str, str | None, str], list[Diagnosis]] = {}
+    for one in found:
+        alike.setdefault((one.kind, one.flow, one.reason), []).append(one)
     return list(alike.values())
 
 
-def _say_findings(found: list[doctors.Finding], ways: dict[doctors.Finding, list[Way]]) -> None:
+def _say_findings(found: list[Diagnosis]) -> None:
     for alike in _by_reason(found):
         kind = f"{alike[0].kind}  ", "yellow" if alike[0].waits else "red"
-        for finding in alike[:_ALIKE_MAX]:
-            since = f" (since {screen.when(finding.since)})" if finding.since is not None else ""
-            screen.say(kind, f"{finding.run_id or 'store'}: {finding.told}{since}")
-            say_ways(ways[finding])
+        for one in alike[:_ALIKE_MAX]:
+            since = f" (since {screen.when(one.since)})" if one.since is not None else ""
+            screen.say(kind, f"{one.run_id or 'store'}: {one.reason}{since}")
+            say_remedies(one.remedies)
         if more := len(alike) - len(alike[:_ALIKE_MAX]):
             screen.say(
                 kind,
                 f"{screen.count(more, 'more run')} of flow {alike[0].flow!r}: the same (--json names each)",
             )
-    waiting = sum(finding.waits for finding in found)
+    waiting = sum(one.waits for one in found)
     if not found:
-        screen.say(("✓ ", "green"), "the store is well, and no run stands still")
+        screen.say(("✓ ", "green"), "the store is well, and every run that should move does")
         return
     problems = len(found) - waiting
-    screen.say(f"{screen.count(problems, 'problem')}, {screen.count(waiting, 'run')} waiting for somebody")
+    screen.say(
+        f"{screen.count(problems, 'problem')}, {screen.count(waiting, 'run')} waiting for an answer, a signal or a resume"
+    )

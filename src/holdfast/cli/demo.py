@@ -27,11 +27,12 @@ import holdfast
 from holdfast.cli import options, screen, stores
 from holdfast.cli.app import EXECUTE, command
 from holdfast.cli.exits import Exit
+from holdfast.cli.progress import parts_of
 from holdfast.cli.screen import Part
-from holdfast.cli.standing import Way, line, say_ways
-from holdfast.cli.story import Story
+from holdfast.cli.suggestions import line, say_commands
 from holdfast.core import drawing
 from holdfast.errors import HoldfastError, RunNotFound, SettingError
+from holdfast.reading.story import Story
 from holdfast.reading.views import EventView
 from holdfast.runtime.engine import Engine
 
@@ -99,12 +100,8 @@ def demo(
     async def use(engine: Engine) -> None:
         await _perform(made, engine)
 
-    stores.read(made.store, use, create=True)
-
-    async def read(engine: Engine) -> list[EventView]:
-        return await engine.events(made.run_id)
-
-    return _account(made, stores.read(made.store, read))
+    stores.watch(made.store, use, create=True)
+    return _account(made, stores.read(made.store, lambda reader: reader.events(made.run_id)))
 
 
 def _prepare(folder: str | None) -> str:
@@ -222,7 +219,7 @@ async def _tell_news(made: _Demo, engine: Engine, story: Story) -> None:
             made.seq = event.seq
             told = story.tell(event)
             if told is not None and event.kind not in ("RunResumed", "RunCompleted"):
-                made.say("  ", *told.parts())
+                made.say("  ", *parts_of(told))
 
 
 def _environment(made: _Demo) -> dict[str, str]:
@@ -333,11 +330,11 @@ def _say_next(made: _Demo, log: list[EventView]) -> None:
     fork = line(
         "fork", f"{made.run_id}@{styled}", made.file, "--edit", '{"subject": "storms"}', store=made.store
     )
-    say_ways([
-        Way(line("show", made.run_id, store=made.store), "the run, its graph and timings"),
-        Way(line("events", made.run_id, store=made.store), "its log; a RunResumed follows each kill"),
-        Way(line("state", f"{made.run_id}@{styled}", "--diff", store=made.store), "what changed at a checkpoint"),
-        Way(line("checkpoints", made.run_id, store=made.store), "where it can be gone back to"),
-        Way(fork, "another report from the same research"),
-        Way(f"$EDITOR {made.file}", "the flow; change it and run it"),
+    say_commands([
+        (line("show", made.run_id, store=made.store), "the run, its graph and timings"),
+        (line("events", made.run_id, store=made.store), "its log; a RunResumed follows each kill"),
+        (line("state", f"{made.run_id}@{styled}", "--diff", store=made.store), "what changed at a checkpoint"),
+        (line("checkpoints", made.run_id, store=made.store), "the places it can go back to"),
+        (fork, "another report from the same research"),
+        (f"$EDITOR {made.file}", "the flow; change it and run it"),
     ])  # fmt: skip

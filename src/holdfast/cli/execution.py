@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 
-from holdfast.cli import flow_files, options, program, screen, stores, told
+from holdfast.cli import flow_files, options, program, screen, stores
 from holdfast.cli.app import EXECUTE, command
 from holdfast.cli.exits import OF_STATUSES, Exit
 from holdfast.cli.progress import Display, shown
-from holdfast.cli.standing import Standing, base_for, line, look, say_ways, standing
+from holdfast.cli.suggestions import command_line, line, resume_line, say_remedies
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL
 from holdfast.errors import (
@@ -28,10 +28,13 @@ from holdfast.errors import (
     StateError,
     named,
 )
-from holdfast.reading.views import Run
+from holdfast.reading import history, words
+from holdfast.reading.diagnosis import Diagnosis
+from holdfast.reading.views import Run, held_by
 from holdfast.runtime import blocking
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.settings import Durability
+from holdfast.storage.contract import RunRow
 
 OnChange = Annotated[
     Literal["refuse", "compatible"],
@@ -294,7 +297,7 @@ class _Outcome(msgspec.Struct):
     """What is left of a run when its engine has been closed."""
 
     run: Run[Any] | None = None
-    standing: Standing | None = None
+    found: Diagnosis | None = None
     was_completed: bool = False
     """Before anything was asked of it."""
 
@@ -318,9 +321,8 @@ def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> i
         except (RunFailed, RunCancelled) as ended:
             run = ended.run
         outcome.run = _as_plain(engine, run)
-        outcome.standing = await standing(
-            engine, outcome.run, file=errand.file, store=errand.store, run_base=errand.run_base
-        )
+        commands = command_line(file=errand.file, store=errand.store, run_base=errand.run_base)
+        outcome.found = engine.reader.diagnose(errand.run_id, commands)
 
     with screen.shielded(json_only=errand.as_json):
         try:
@@ -346,7 +348,7 @@ def _begin(engine: Engine, errand: Errand) -> bool:
     except RunNotFound:
         return False
     bare = errand.run_base is None and not errand.as_json and row.status not in FINAL
-    if bare and base_for(look(engine, row, failed_too=True), None):
+    if bare and not engine.settings.run_base and _wants_base(engine, row):
         screen.say(
             ("note: ", "yellow"),
             "the run was made with a run base and none is set, so no receipts and artifacts are written; --run-base DIR sets it",
@@ -355,15 +357,17 @@ def _begin(engine: Engine, errand: Errand) -> bool:
     return row.status == "completed"
 
 
+def _wants_base(engine: Engine, row: RunRow) -> bool:
+    return bool(history.load(engine.store, row.run_id, row=row).options.get(history.RUN_BASE_WANTED))
+
+
 def _as_plain(engine: Engine, run: Run[Any]) -> Run[Any]:
     """The run with its state as plain data, and with who holds it now."""
     flow = engine.flows.get(run.flow)
     state = run.state
     if flow is not None and not isinstance(state, dict):
         state = flow.state.dump(state)
-    row = engine.store.run(run.id)
-    held_by = row.holder.describe() if row.held and row.holder is not None else None
-    return msgspec.structs.replace(run, state=state, held_by=held_by)
+    return msgspec.structs.replace(run, state=state, held_by=held_by(engine.store.run(run.id)))
 
 
 def name_the_file(missing: FlowNotFound, verb: str) -> str:
@@ -378,42 +382,38 @@ def name_the_file(missing: FlowNotFound, verb: str) -> str:
 
 def conclude(errand: Errand, outcome: _Outcome) -> None:
     """Say how the run stands: the result on stdout, what somebody must do on stderr."""
-    run, stands = outcome.run, outcome.standing
-    if run is None or stands is None:  # left by a second signal, before it could be looked at
-        screen.say(("left at once. ", "yellow"), "Carry it on with:", err=True)
-        typed = line(
-            "resume",
-            errand.run_id,
-            file=errand.file,
-            store=errand.store,
-            run_base=errand.run_base,
-            executes=True,
-        )
+    run, found = outcome.run, outcome.found
+    if run is None or found is None:  # left by a second signal, before it could be looked at
+        screen.say(("left at once. ", "yellow"), "Resume it with:", err=True)
+        typed = resume_line(errand.run_id, file=errand.file, store=errand.store, run_base=errand.run_base)
         screen.say(f"  {typed}", err=True)
         return
     if errand.as_json:
         screen.say_json(
-            msgspec.to_builtins(run, str_keys=True, enc_hook=str) | {"why": stands.why, "ways": stands.ways}
+            msgspec.to_builtins(run, str_keys=True, enc_hook=str)
+            | {"reason": found.reason, "remedies": found.remedies}
         )
         return
-    status = "cut" if stands.cut else run.status
+    status = "crashed" if found.crashed else run.status
     tries = sum(node.tries for node in run.nodes.values())
     work = f"{screen.count(tries, 'attempt')} at {screen.count(len(run.nodes), 'node')}"
-    spent = f", {told.cost(run.cost)}" if told.cost(run.cost) else ""
+    spent = f", {words.cost(run.cost)}" if words.cost(run.cost) else ""
     facts = f"{run.id}  {work}, {screen.duration(run.active_s)}{spent}"
     well = run.status == "completed"
     facts += "; it was completed already, and nothing was run" if well and outcome.was_completed else ""
     screen.say((status, f"bold {screen.STYLES.get(run.status, '')}".strip()), f"  {facts}", err=not well)
     for warned in run.warnings:
         fault = screen.one_line(named(warned.failure.type, warned.failure.message), 300)
-        screen.say(("  warning: ", "yellow"), f"{warned.node} failed, and is safe to: {fault}", err=True)
+        screen.say(("  warning: ", "yellow"), f"{warned.node} failed, and is safe to fail: {fault}", err=True)
     if well:
         _say_state(run, errand.store)
         return
-    screen.say(f"  {stands.why}", err=True)
+    screen.say(f"  {found.reason}", err=True)
     if run.held_by is not None:
-        screen.say("  The request was left with that process, which takes it up within a second.", err=True)
-    say_ways(stands.ways, err=True)
+        screen.say(
+            "  The request was left in the inbox of that process, which finds it within a second.", err=True
+        )
+    say_remedies(found.remedies, err=True)
 
 
 def _say_state(run: Run[Any], store: str | None) -> None:

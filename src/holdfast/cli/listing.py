@@ -1,42 +1,31 @@
-"""Commands that show runs as they stand: runs, show, graph; and version. They need no flow: its definition is in the store."""
+"""Commands that show runs: runs, show, graph; and version. They need no flow: its definition is in the store."""
 
 from __future__ import annotations
 
 import os
-import shlex
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
 
 import holdfast
-from holdfast.cli import flow_files, known, options, program, screen, stores, told
+from holdfast.cli import flow_files, options, program, screen, stores
 from holdfast.cli.app import CHECK, LOOK, command
-from holdfast.cli.known import Known
 from holdfast.cli.screen import Part
-from holdfast.cli.standing import (
-    Look,
-    Standing,
-    Way,
-    awaits,
-    base_for,
-    carries_on,
-    definition_of,
-    line,
-    look,
-    say_ways,
-    standing,
-)
+from holdfast.cli.suggestions import command_line, line, say_commands, say_remedies, say_visit, status_words
 from holdfast.core import drawing
 from holdfast.core.definition import Definition
-from holdfast.core.run_state import BEGUN, STUCK
+from holdfast.core.run_state import BEGUN, ENDED, STUCK
 from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, did_you_mean, named
-from holdfast.reading.views import NodeView, Run
-from holdfast.runtime.engine import Engine
-from holdfast.storage import urls
-from holdfast.storage.contract import STATUSES, RunRow, RunStatus
+from holdfast.reading import words
+from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose, diagnosis_as_json
+from holdfast.reading.reader import Reader
+from holdfast.reading.remedies import CommandLine
+from holdfast.reading.views import NodeView, Run, held_by
+from holdfast.reading.visits import OpenVisit, open_visits, partial_of
+from holdfast.storage.contract import STATUSES, Query, RunRow, RunStatus
 
-_WAYS_MAX = 3
+_REMEDIES_MAX = 3
 
 
 @command(LOOK)
@@ -57,17 +46,20 @@ def runs(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """List runs, and which of them were cut.
+    """List runs, and which of them crashed.
 
-    A run was cut when it should be going and nobody executes it: its process died. The list says how to carry it on.
+    A run has crashed when it should be going and no process executes it. The list ends with the commands that resume such runs.
     """
     wanted = [_known_status(name) for name in status or []]
     labels = options.read_pairs(label or [], "--label")
 
-    async def use(engine: Engine) -> tuple[list[_Listed], bool, float]:
-        found = await engine.runs(status=wanted, flow=flow, labels=labels, limit=limit + 1)
-        listed = [_Listed(row, _looked_at(engine, row)) for row in found[:limit]]
-        return listed, len(found) > limit, engine.store.now()
+    commands = command_line(store=store)
+
+    def use(reader: Reader) -> tuple[list[_Listed], bool, float]:
+        query = Query(status=tuple(wanted), flow=flow, labels=labels, limit=limit + 1)
+        found, now = reader.store.runs(query), reader.store.now()
+        listed = [_Listed(row, _diagnosed(reader, row, now, commands)) for row in found[:limit]]
+        return listed, len(found) > limit, now
 
     listed, more, now = stores.read(store, use)
     if as_json:
@@ -76,7 +68,7 @@ def runs(
     if not listed:
         chosen = bool(wanted or flow or labels)
         screen.say(
-            "No run fits. Leave a filter out to see more."
+            "No run meets these conditions. Leave a filter out to see more."
             if chosen
             else f"No runs yet. `{program.name()} run FILE.py` starts one."
         )
@@ -102,32 +94,33 @@ class _Listed(NamedTuple):
     """A run in a list."""
 
     row: RunRow
-    seen: Look
+    found: Diagnosis
 
 
-def _looked_at(engine: Engine, row: RunRow) -> Look:
-    """A closer look where the row leaves it open how the run stands. One that cannot be read does not hide the others."""
-    if row.status == "running" and row.held:
-        return Look()
+def _diagnosed(reader: Reader, row: RunRow, now: float, commands: CommandLine) -> Diagnosis:
+    """A diagnosis from the log where the row leaves it open. A run that cannot be read does not hide the others."""
+    if row.status in ENDED or (row.status == "running" and row.held):
+        return diagnose(Case(row=row), now, commands)
     try:
-        return look(engine, row)
+        return diagnose(case_of(reader.store, row), now, commands)
     except (StoreCorrupt, SchemaTooNew):
-        return Look(cut=row.status == "running")
+        return diagnose(Case(row=row), now, commands)
 
 
 def _cells(one: _Listed, now: float) -> list[Part]:
-    row, cut = one.row, one.seen.cut
+    row, found = one
     about = [row.error] if row.error else []
     if row.status in BEGUN:
-        awaited = awaits(one.seen, now)
-        about += awaited or ([f"in {', '.join(row.active)}"] if row.active else [])
+        about += found.expects or ([f"in {', '.join(row.active)}"] if row.active else [])
     about += [f"{name}={value}" for name, value in row.labels.items()]
     about += [f"forked from {row.parent}"] if row.parent else []
-    status = f"{row.status}, {'cut' if cut else 'answered'}" if cut or one.seen.told else row.status
     return [
         row.run_id,
         row.flow,
-        (status, "bold yellow" if cut else screen.STYLES.get(row.status, "")),
+        (
+            status_words(row.status, found),
+            "bold yellow" if found.crashed else screen.STYLES.get(row.status, ""),
+        ),
         screen.ago(now - row.updated_at),
         str(row.seq),
         ("; ".join(about), "dim"),
@@ -135,52 +128,44 @@ def _cells(one: _Listed, now: float) -> list[Part]:
 
 
 def _say_stopped(listed: list[_Listed], store: str | None) -> None:
-    """Which runs go on only when somebody carries them on."""
-    cut = [one for one in listed if one.seen.cut]
-    told_runs = [one for one in listed if one.seen.told]
-    free = [one for one in listed if not one.row.held and not one.seen.told]
+    """Which runs continue only when a worker claims them or a user resumes them."""
+    crashed = [one for one in listed if one.found.crashed]
+    answered = [one for one in listed if one.found.answered]
+    free = [one for one in listed if not one.row.held and not one.found.answered]
     interrupted = [one for one in free if one.row.status == "interrupted"]
-    begun_by_nobody = [one for one in free if one.row.status == "pending"]
-    if cut:
-        verb = "was cut: its process ended" if len(cut) == 1 else "were cut: their processes ended"
-        screen.say(
-            f"\n{screen.count(len(cut), 'run')} {verb} without a word. Nothing that completed is lost."
-        )
+    recorded = [one for one in free if one.row.status == "pending"]
+    if crashed:
+        verb = "crashed with its process" if len(crashed) == 1 else "crashed with their processes"
+        screen.say(f"\n{screen.count(len(crashed), 'run')} {verb}. Nothing that completed is lost.")
     if interrupted:
         screen.say(f"\n{screen.count(len(interrupted), 'run')} stopped in order, with its process.")
-    if told_runs:
-        screen.say(
-            f"\n{screen.count(len(told_runs), 'run')} answered or told something, and executed by nobody."
-        )
-    if begun_by_nobody:
-        screen.say(f"\n{screen.count(len(begun_by_nobody), 'run')} recorded, and executed by nobody.")
-    if cut or interrupted or told_runs or begun_by_nobody:
-        screen.say("A worker that knows the flow takes such a run up by itself; without one:")
-    say_ways([
-        _carries_on(one, store) for one in [*cut, *interrupted, *told_runs, *begun_by_nobody][:_WAYS_MAX]
-    ])  # fmt: skip
+    if answered:
+        screen.say(f"\n{screen.count(len(answered), 'run')} answered, and not executed by any process.")
+    if recorded:
+        screen.say(f"\n{screen.count(len(recorded), 'run')} recorded, and not executed by any process.")
+    stopped = [*crashed, *interrupted, *answered, *recorded]
+    if stopped:
+        screen.say("A worker that knows the flow claims such a run by itself; without one:")
+    say_commands(
+        (remedy.command, remedy.words if one.found.asks_before else "resume it")
+        for one in stopped[:_REMEDIES_MAX]
+        for remedy in one.found.remedies
+        if remedy.verb == "resume"
+    )
     _say_where_to_look(listed, store)
 
 
-def _carries_on(one: _Listed, store: str | None) -> Way:
-    run_base = base_for(one.seen, None)
-    typed = line("resume", one.row.run_id, store=store, run_base=run_base, executes=True)
-    return Way(typed, carries_on(one.seen) if one.seen.asked_about else "carry it on")
-
-
 def _say_where_to_look(listed: list[_Listed], store: str | None) -> None:
-    if any(seen.questions for _, seen in listed):
-        asked = f"{program.name()} questions" + (
-            f" --store {shlex.quote(urls.shown(store))}" if store else ""
-        )
-        screen.say((f"\n`{asked}` lists what is asked, and the commands that answer.", "dim"))
-    if any(row.status in STUCK and not seen.cut for row, seen in listed):
+    if any(one.found.questions for one in listed):
+        asked = line("questions", store=store)
+        screen.say((f"\n`{asked}` lists the open questions, and the commands that answer them.", "dim"))
+    if any(one.row.status in STUCK and not one.found.crashed for one in listed):
         show_it = line("show", "RUN", store=store)
-        screen.say((f"\n`{show_it}` says why a run failed or waits, and what carries it on.", "dim"))
+        screen.say((f"\n`{show_it}` says why a run failed or waits, and what can be done about it.", "dim"))
 
 
 def _row_as_json(one: _Listed) -> dict[str, Any]:
-    row, seen = one
+    row, found = one
     names = (
         "flow",
         "status",
@@ -194,11 +179,9 @@ def _row_as_json(one: _Listed) -> dict[str, Any]:
         "due_at",
         "held",
     )
-    holder = row.holder.describe() if row.held and row.holder is not None else None
+    asked = {"crashed": found.crashed, "answered": found.answered, "asks": [q.key for q in found.questions]}
     return (
-        {"id": row.run_id}
-        | {name: getattr(row, name) for name in names}
-        | {"held_by": holder, "cut": seen.cut, "told": seen.told, "asks": [q.key for q in seen.questions]}
+        {"id": row.run_id} | {name: getattr(row, name) for name in names} | {"held_by": held_by(row)} | asked
     )
 
 
@@ -211,59 +194,59 @@ def show(
 ) -> None:
     """Show one run: graph, timings, why it stopped.
 
-    And the exact command that carries it on.
+    And the exact commands that resume or answer it.
     """
+    commands = command_line(store=store)
 
-    async def use(engine: Engine) -> _Shown:
-        run = await engine.get(run_id)
-        stands = await standing(engine, run, store=store)
-        definition = definition_of(engine, engine.store.run(run_id))
-        return _Shown(run, stands, definition, await known.known(engine, run), engine.store.now())
+    def use(reader: Reader) -> _Shown:
+        row, now = reader.store.run(run_id), reader.store.now()
+        case = case_of(reader.store, row)
+        assert case.state is not None
+        run = reader.view(row, case.state)
+        found = diagnose(case, now, commands)
+        return _Shown(run, found, reader.definition(row), open_visits(reader, run), now)
 
     shown = stores.read(store, use)
     if as_json:
-        run, stands = shown.run, shown.stands
-        more = {"cut": stands.cut, "told": stands.told, "why": stands.why, "ways": stands.ways}
-        more |= {"awaited": stands.waits, "partial": shown.partial}
-        screen.say_json(msgspec.to_builtins(run, str_keys=True, enc_hook=str) | more)
+        more = diagnosis_as_json(shown.found)
+        more |= {"awaited": shown.found.awaited, "partial": shown.partial}
+        screen.say_json(msgspec.to_builtins(shown.run, str_keys=True, enc_hook=str) | more)
         return
     _say_run(shown, store)
 
 
 class _Shown(NamedTuple):
-    """One run, and all that is told about it."""
+    """One run, and everything that is printed about it."""
 
     run: Run[Any]
-    stands: Standing
+    found: Diagnosis
     definition: Definition
-    partial: list[Known]
+    partial: list[OpenVisit]
     now: float
 
 
 def _say_run(shown: _Shown, store: str | None) -> None:
-    run, stands = shown.run, shown.stands
-    status = (
-        f"{run.status}, {'cut' if stands.cut else 'answered'}" if stands.cut or stands.told else run.status
-    )
+    run, found = shown.run, shown.found
+    status = status_words(run.status, found)
     screen.say((run.id, "bold"), f"  flow {run.flow}  ", (status, f"bold {screen.STYLES[run.status]}"))
     screen.say(("; ".join(_facts(run, shown.now)), "dim"))
     screen.say("")
-    _say_graph(run, shown.definition, shown.now, cut=stands.cut)
+    _say_graph(run, shown.definition, shown.now, crashed=found.crashed)
     screen.say("")
-    screen.say("Why:  ", stands.why)
-    say_ways(stands.ways)
+    screen.say("Why:  ", found.reason)
+    say_remedies(found.remedies)
     if run.signals:
-        screen.say("Told, and taken by nobody yet:  ", ", ".join(map(_kept, run.signals.items())))
+        screen.say("Signals that no node has received yet:  ", ", ".join(map(_kept, run.signals.items())))
     for warned in run.warnings:
         fault = screen.one_line(named(warned.failure.type, warned.failure.message), 300)
-        screen.say(("Warning:  ", "yellow"), f"{warned.node} failed, and is safe to: {fault}")
+        screen.say(("Warning:  ", "yellow"), f"{warned.node} failed, and is safe to fail: {fault}")
     for one in shown.partial:
-        known.say(one, _head(one, run, cut=stands.cut))
+        say_visit(one, _head(one, run, crashed=found.crashed))
     _say_more(run, store)
 
 
-def _kept(told: tuple[str, int]) -> str:
-    name, times = told
+def _kept(signal: tuple[str, int]) -> str:
+    name, times = signal
     return screen.one_line(f"{name!r}" + (f" ({times} times)" if times > 1 else ""))
 
 
@@ -273,31 +256,28 @@ def _facts(run: Run[Any], now: float) -> list[str]:
         f"last event {run.seq}, {screen.ago(now - run.updated_at)}",
         f"active {screen.duration(run.active_s)}",
     ]
-    facts += [spent] if (spent := told.cost(run.cost)) else []
+    facts += [spent] if (spent := words.cost(run.cost)) else []
     facts += [f"forked from {run.parent}"] if run.parent else []
     return facts + [f"{name}={value}" for name, value in run.labels.items()]
 
 
-def _head(one: Known, run: Run[Any], *, cut: bool) -> str:
-    """What the visit is whose doings follow."""
-    if (
-        known.partial_of(run.questions, one.node)
-        or one.status == "interrupted"
-        or (cut and one.status == "running")
-    ):
-        return f"{one.node} was cut. What is known of it:"
+def _head(one: OpenVisit, run: Run[Any], *, crashed: bool) -> str:
+    """The heading of what is known about a visit."""
+    has_crashed = one.status == "interrupted" or (crashed and one.status == "running")
+    if has_crashed or partial_of(run.questions, one.node):
+        return f"{one.node} crashed. What is known about it:"
     return {
         "running": f"{one.node} so far:",
         "waiting": f"{one.node} waits. So far:",
     }.get(one.status, f"{one.node} failed. Until then:")
 
 
-def _say_graph(run: Run[Any], definition: Definition, now: float, *, cut: bool) -> None:
+def _say_graph(run: Run[Any], definition: Definition, now: float, *, crashed: bool) -> None:
     statuses = {
-        name: "interrupted" if cut and node.status == "running" else node.status
+        name: "interrupted" if crashed and node.status == "running" else node.status
         for name, node in run.nodes.items()
     }
-    notes = {name: _note(node, now, cut=cut) for name, node in run.nodes.items()}
+    notes = {name: _note(node, now, crashed=crashed) for name, node in run.nodes.items()}
     picture = drawing.terminal(
         definition, statuses, width=screen.picture_width(), notes=notes, ascii=screen.ascii_only()
     )
@@ -310,22 +290,22 @@ def _say_graph(run: Run[Any], definition: Definition, now: float, *, cut: bool) 
         screen.say(before, (mark or "", styles.get(mark or "", "")), behind)
 
 
-def _note(node: NodeView, now: float, *, cut: bool) -> str:
-    is_cut = (
-        cut and node.status == "running"
-    )  # when it was cut nobody wrote down, so nobody knows how long it took
+def _note(node: NodeView, now: float, *, crashed: bool) -> str:
+    has_crashed = (
+        crashed and node.status == "running"
+    )  # when is not recorded, so how long it took is not known
     begun = node.status != "pending" and node.attempt > 0
     going_s = max(0.0, now - node.started_at) if node.status == "running" else 0.0
-    words = ["—" if is_cut else screen.duration(node.seconds + going_s)] if begun else []
+    notes = ["—" if has_crashed else screen.duration(node.seconds + going_s)] if begun else []
     if node.items is not None:
-        words.append(f"{node.items[0]} of {node.items[1]} items")
+        notes.append(f"{node.items[0]} of {node.items[1]} items")
     if node.iteration > 1:
-        words.append(screen.count(node.iteration, "iteration"))
+        notes.append(screen.count(node.iteration, "iteration"))
     if node.tries > node.iteration:
-        words.append(screen.count(node.tries, "attempt"))
+        notes.append(screen.count(node.tries, "attempt"))
     if node.status not in ("completed", "pending"):
-        words.append("cut" if is_cut else node.status)
-    return ", ".join(words)
+        notes.append("crashed" if has_crashed else node.status)
+    return ", ".join(notes)
 
 
 def _say_more(run: Run[Any], store: str | None) -> None:
@@ -342,10 +322,10 @@ def _say_more(run: Run[Any], store: str | None) -> None:
             screen.say((f"Where: {code.strip()}", "dim"))
     screen.say("")
     screen.say("More:")
-    say_ways([
-        Way(line("events", run.id, store=store), "its log"),
-        Way(line("state", run.id, store=store), "its state"),
-        Way(line("checkpoints", run.id, store=store), "where it can be gone back to"),
+    say_commands([
+        (line("events", run.id, store=store), "its log"),
+        (line("state", run.id, store=store), "its state"),
+        (line("checkpoints", run.id, store=store), "the places it can go back to"),
     ])  # fmt: skip
 
 
@@ -369,8 +349,8 @@ def graph(
     else:
         options.a_run(target)
 
-        async def use(engine: Engine) -> tuple[Definition, Run[Any]]:
-            return definition_of(engine, engine.store.run(target)), await engine.get(target)
+        def use(reader: Reader) -> tuple[Definition, Run[Any]]:
+            return reader.definition(reader.store.run(target)), reader.get(target)
 
         definition, run = stores.read(store, use)
         statuses = {name: node.status for name, node in run.nodes.items()}

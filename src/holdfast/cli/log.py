@@ -10,25 +10,24 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from holdfast.cli import options, screen, stores, told
+from holdfast.cli import options, screen, stores
 from holdfast.cli.app import CHECK, LOOK, command
 from holdfast.cli.exits import Exit
 from holdfast.cli.gauge import gauge
-from holdfast.cli.standing import Way, definition_of, line, say_ways, standing
-from holdfast.cli.story import visit
+from holdfast.cli.suggestions import command_line, line, resume_line, say_commands, say_remedies, status_words
 from holdfast.core.events import KINDS
 from holdfast.core.run_state import FINAL
 from holdfast.errors import RunNotFound, SchemaTooNew, SettingError, StoreCorrupt, did_you_mean, named
-from holdfast.reading import history
+from holdfast.reading import history, words
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.history import Checkpoint
+from holdfast.reading.reader import Reader, rows_of
+from holdfast.reading.story import visit
 from holdfast.reading.verification import Verdict
 from holdfast.reading.verification import verify as verify_run
 from holdfast.reading.views import EventView
-from holdfast.runtime import resume
 from holdfast.runtime.engine import Engine
 from holdfast.storage.contract import Query
-from holdfast.upkeep.retention import rows_of
 
 _PAGE = 500
 _SAID_ELSEWHERE = frozenset({"fingerprint", "node", "took"})
@@ -45,10 +44,10 @@ def events(
         str | None, typer.Option("--kind", metavar="KIND", help="Only events of this kind, e.g. NodeFailed.")
     ] = None,
     after: Annotated[
-        int, typer.Option("--after", metavar="SEQ", min=0, help="Only events behind this one.")
+        int, typer.Option("--after", metavar="SEQ", min=0, help="Only events after this one.")
     ] = 0,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on as events happen, until the run stops.")
+        bool, typer.Option("--follow", "-f", help="Keep printing events as they happen, until the run stops.")
     ] = False,
     chunks: Annotated[
         bool, typer.Option("--chunks", help="With --follow: also what nodes stream, as it comes.")
@@ -69,12 +68,12 @@ def events(
             f"no event has the kind {kind!r}; there are {', '.join(sorted(KINDS))}{did_you_mean(kind, KINDS)}"
         )
 
-    async def listed(engine: Engine) -> list[EventView]:
-        _require_node(engine, run_id, node)
-        return await engine.events(run_id, after, node, kind)
+    def listed(reader: Reader) -> tuple[list[EventView], list[str]]:
+        _require_node(reader, run_id, node)
+        return reader.events(run_id, after, node, kind), _rest(reader, run_id)
 
     async def followed(engine: Engine) -> None:
-        _require_node(engine, run_id, node)
+        _require_node(engine.reader, run_id, node)
         going = engine.follow(run_id, after, chunks=True) if chunks else engine.follow(run_id, after)
         async for found in going:
             if node is not None and found.node != node:
@@ -83,56 +82,56 @@ def events(
                 _say_chunk(found, as_json=as_json)
             elif kind is None or found.kind == kind:
                 screen.say_json(found, indent=None) if as_json else _say_event(found)
-            sys.stdout.flush()  # whoever follows through a pipe sees it now
+            sys.stdout.flush()  # a reader of a pipe sees it now
         if not as_json:
-            await _say_end(engine, run_id, store)
+            _say_end(engine.reader, run_id, store)
 
     if follow:
-        stores.read(store, followed)
+        stores.watch(store, followed)
         return
-    found = stores.read(store, listed)
+    found, rest = stores.read(store, listed)
     if as_json:
         screen.say_json(found)
         return
-    _say_rest(store, run_id)
+    _say_rest(rest)
     for event in found:
         _say_event(event)
     if not found:
         screen.say("No event fits. Leave --node, --kind or --after out to see more.", err=True)
 
 
-def _say_rest(store: str | None, run_id: str) -> None:
+def _rest(reader: Reader, run_id: str) -> list[str]:
     """Where the events and checkpoints are that a log does not hold any more."""
-
-    async def use(engine: Engine) -> list[str]:
-        trimmed = engine.store.upkeep.trimmed(run_id)
-        rest = history.beginning(engine.store, engine.store.run(run_id)) if trimmed.base else ""
-        return [told for told in (rest, history.retirement(trimmed)) if told]
-
-    for told_rest in stores.read(store, use):
-        screen.say((told_rest, "dim"), err=True)
+    trimmed = reader.store.upkeep.trimmed(run_id)
+    rest = history.beginning(reader.store, reader.store.run(run_id)) if trimmed.base else ""
+    return [sentence for sentence in (rest, history.retirement(trimmed)) if sentence]
 
 
-def _require_node(engine: Engine, run_id: str, node: str | None) -> None:
+def _say_rest(rest: list[str]) -> None:
+    for sentence in rest:
+        screen.say((sentence, "dim"), err=True)
+
+
+def _require_node(reader: Reader, run_id: str, node: str | None) -> None:
     """Refuse a name that no node of the run has or had."""
     if node is None:
         return
-    row = engine.store.run(run_id)
-    nodes = definition_of(engine, row).nodes
-    if node not in nodes and not engine.store.events(run_id, node=node, limit=1):
+    row = reader.store.run(run_id)
+    nodes = reader.definition(row).nodes
+    if node not in nodes and not reader.store.events(run_id, node=node, limit=1):
         near = did_you_mean(node, nodes) or f"; it has {', '.join(nodes)}"
         raise SettingError(f"flow {row.flow!r} of run {run_id!r} has no node {node!r}{near}")
 
 
-async def _say_end(engine: Engine, run_id: str, store: str | None) -> None:
-    """Why nothing more comes, and what carries the run on."""
-    run = await engine.get(run_id)
-    stands = await standing(engine, run, store=store)
-    if run.status in FINAL or run.held_by is not None:
+def _say_end(reader: Reader, run_id: str, store: str | None) -> None:
+    """Why no more events come, and what can be done about it."""
+    row = reader.store.run(run_id)
+    if row.status in FINAL or row.held:
         return
-    status = f"{run.status}, cut" if stands.cut else run.status
-    screen.say((status, f"bold {screen.STYLES[run.status]}"), f"  {run_id}  {stands.why}", err=True)
-    say_ways(stands.ways, err=True)
+    found = reader.diagnose(run_id, command_line(store=store))
+    status = status_words(row.status, found)
+    screen.say((status, f"bold {screen.STYLES[row.status]}"), f"  {run_id}  {found.reason}", err=True)
+    say_remedies(found.remedies, err=True)
 
 
 def _say_chunk(chunk: Chunk, *, as_json: bool) -> None:
@@ -150,7 +149,7 @@ def _say_chunk(chunk: Chunk, *, as_json: bool) -> None:
 def _say_event(event: EventView) -> None:
     where = f"  {event.node}" if event.node else ""
     which = f" ({visited})" if (visited := visit(event)) else ""
-    shown = told.words(event)
+    shown = words.words(event)
     if shown is None:
         shown = _body(event)
     screen.say(
@@ -211,14 +210,14 @@ def state(
     RUN@SEQ is the state at that place of the log; without it, the state now.
     """
 
-    async def use(engine: Engine) -> tuple[Any, Any, int | None, int]:
-        run_id, seq = resume.split(target, None)
-        here = seq if seq is not None else engine.store.run(run_id).seq
-        now = await engine.state(run_id, here)
+    def use(reader: Reader) -> tuple[Any, Any, int | None, int]:
+        run_id, seq = history.split(target, None)
+        here = seq if seq is not None else reader.store.run(run_id).seq
+        now = reader.state(run_id, here)
         if not diff and against is None:
             return now, None, None, here
-        earlier = against if against is not None else await _checkpoint_before(engine, run_id, here)
-        return now, await engine.state(run_id, earlier) if earlier else {}, earlier, here
+        earlier = against if against is not None else _checkpoint_before(reader, run_id, here)
+        return now, reader.state(run_id, earlier) if earlier else {}, earlier, here
 
     now, then, earlier, here = stores.read(store, use)
     if not diff and against is None:
@@ -240,12 +239,12 @@ def state(
         screen.say("nothing changed")
 
 
-async def _checkpoint_before(engine: Engine, run_id: str, here: int) -> int | None:
+def _checkpoint_before(reader: Reader, run_id: str, here: int) -> int | None:
     """The checkpoint before the one that this place belongs to."""
-    places = [point.seq for point in await engine.checkpoints(run_id) if point.current and point.seq <= here]
+    places = [point.seq for point in reader.checkpoints(run_id) if point.current and point.seq <= here]
     earlier = [seq for seq in places if seq < here]
     if here not in places and len(earlier) > 1:
-        return earlier[-2]  # the end of a log lies behind its last checkpoint, which made its latest change
+        return earlier[-2]  # the end of a log comes after its last checkpoint, which made its latest change
     return earlier[-1] if earlier else None
 
 
@@ -292,14 +291,15 @@ def checkpoints(
     SIZE is what the checkpoint added to the log: the event as it is stored, without the values that became blobs.
     """
 
-    async def use(engine: Engine) -> tuple[list[Checkpoint], bool]:
-        return await engine.checkpoints(run_id), engine.store.run(run_id).status in FINAL
+    def use(reader: Reader) -> tuple[list[Checkpoint], bool, list[str]]:
+        final = reader.store.run(run_id).status in FINAL
+        return reader.checkpoints(run_id), final, _rest(reader, run_id)
 
-    found, final = stores.read(store, use)
+    found, final, rest = stores.read(store, use)
     if as_json:
         screen.say_json(found)
         return
-    _say_rest(store, run_id)
+    _say_rest(rest)
     screen.say_table(["CHECKPOINT", "TIME", "AFTER", "NODE", "VISIT", "SIZE", ""], [
         [
             (point.id, "" if point.current else "dim"),
@@ -308,16 +308,14 @@ def checkpoints(
             point.node or "",
             f"{point.iteration}.{point.execution}" if point.node else "",
             screen.size(point.size),
-            ("" if point.current else "left behind by a rewind", "dim"),
+            ("" if point.current else "not current since a rewind", "dim"),
         ]
         for point in found
     ])  # fmt: skip
     screen.say("")
-    rewind = Way(
-        line("resume", f"{run_id}@SEQ", store=store, executes=True), "go back to one and go on from there"
-    )
-    fork = Way(line("fork", f"{run_id}@SEQ", store=store), "go on from one in a new run")
-    say_ways([fork] if final else [rewind, fork])
+    rewind = (resume_line(f"{run_id}@SEQ", store=store), "go back to a checkpoint and continue from there")
+    fork = (line("fork", f"{run_id}@SEQ", store=store), "continue from a checkpoint in a new run")
+    say_commands([fork] if final else [rewind, fork])
 
 
 @command(CHECK)
@@ -337,17 +335,17 @@ def verify(
     Looks at the sequence of events, their hash chain, the blobs they refer to, and the run row, which must be what the log says.
     """
 
-    async def use(engine: Engine) -> tuple[list[Verdict], list[str]]:
+    def use(reader: Reader) -> tuple[list[Verdict], list[str]]:
         if run_id is not None:
-            return [_verdict(engine, run_id)], []
+            return [_verdict(reader, run_id)], []
         verdicts: list[Verdict] = []
         definitions: dict[str, list[str]] = {}
         with gauge(quiet=as_json) as tell:
             tell("the database", 0, 0)
-            damage = engine.store.check()
-            for row in rows_of(engine.store, Query(limit=_PAGE)):
+            damage = reader.store.check()
+            for row in rows_of(reader.store, Query(limit=_PAGE)):
                 with suppress(RunNotFound):  # deleted meanwhile
-                    verdicts.append(_verdict(engine, row.run_id, row=row, definitions=definitions))
+                    verdicts.append(_verdict(reader, row.run_id, row=row, definitions=definitions))
                 tell(row.run_id, len(verdicts), 0)
         return verdicts, damage
 
@@ -379,13 +377,13 @@ def _say_verdicts(verdicts: list[Verdict], damage: list[str], *, as_json: bool) 
         )
     else:
         screen.say(
-            "Put a copy of the store back, or go on with the runs that are whole; a run is not resumed from damaged events."
+            "Put a copy of the store back, or continue with the runs that are whole; a run is not resumed from damaged events."
         )
 
 
-def _verdict(engine: Engine, run_id: str, **known: Any) -> Verdict:
+def _verdict(reader: Reader, run_id: str, **known: Any) -> Verdict:
     """The verdict on one run; one that cannot even be read does not keep the others from being checked."""
     try:
-        return verify_run(engine.store, run_id, **known)
+        return verify_run(reader.store, run_id, **known)
     except (StoreCorrupt, SchemaTooNew) as fault:
         return Verdict(run_id=run_id, events=0, problems=[str(fault)])

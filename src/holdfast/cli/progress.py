@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from holdfast.cli import screen, told
-from holdfast.cli.story import NodeSeen, Story
+from holdfast.cli import screen
 from holdfast.core.definition import Definition
 from holdfast.core.drawing import MARKS
 from holdfast.core.run_state import VISIT_DONE
 from holdfast.errors import RunNotFound, StoreError
+from holdfast.reading import words
 from holdfast.reading.chunks import Chunk
+from holdfast.reading.story import Line, NodeSeen, Story
 from holdfast.reading.views import EventView, Run
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.engine import Engine
@@ -95,7 +96,7 @@ class Display:
                 elif isinstance(event, Chunk):
                     self._story.stream(event)  # the end of the node says how many there were
                 elif line := self._story.tell(event):
-                    screen.say((screen.time_of_day(event.at) + "  ", "dim"), *line.parts(), err=True)
+                    screen.say((screen.time_of_day(event.at) + "  ", "dim"), *parts_of(line), err=True)
 
     def _live(self) -> None:
         from rich.live import Live
@@ -139,7 +140,7 @@ class Display:
     def _frame(self, story: Story, now: float, began_at: float) -> Text:
         done = sum(seen.status in VISIT_DONE for seen in story.nodes.values())
         status = _status(story)
-        spent = f"  {told.cost(story.cost)}" if told.cost(story.cost) else ""
+        spent = f"  {words.cost(story.cost)}" if words.cost(story.cost) else ""
         counted = f"{done} of {screen.count(len(story.nodes), 'node')}"
         frame = screen.text(
             (f"{MARKS.get(status, ' ')} {status}", screen.STYLES.get(status, "")),
@@ -202,6 +203,15 @@ def _row(name: str, seen: NodeSeen, width: int, now: float) -> Text:
     )
 
 
+def parts_of(line: Line) -> list[screen.Part]:
+    """A line of a story, with its mark and its colours."""
+    style = screen.STYLES.get(line.status, "")
+    note: list[screen.Part] = (
+        [("  " + line.note, "red" if line.status == "failed" else "dim")] if line.note else []
+    )
+    return [(MARKS.get(line.status, " "), style), f" {screen.one_line(line.name)}", *note]
+
+
 # --- following ---------------------------------------------------------------------------------------
 
 
@@ -254,7 +264,7 @@ def _signals_told(display: Display, grace_s: float) -> Iterator[None]:
 
 
 class _Watch:
-    """How far a run has been told."""
+    """How far the events of a run have been shown."""
 
     def __init__(self, engine: Engine, run_id: str, after: int, display: Display) -> None:
         self.engine, self.run_id, self.after, self.display = engine, run_id, after, display

@@ -1,7 +1,7 @@
-"""Commands for what a run asks and waits for: questions, answer, signal. They need no flow, and nothing is executed by them.
+"""Commands for questions and signals of a run: questions, answer, signal. They need no flow, and execute nothing.
 
-Only the answer `skip` to a node that was cut needs the flow, where nobody executes the run: what comes behind the node is in
-its definition. An answer is checked before it is recorded; one that does not fit leaves everything as it was.
+Only the answer `skip` to a crashed node needs the flow, where no process executes the run: what comes after the node is in its
+definition. An answer is checked before it is recorded; one that does not fit changes nothing.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from holdfast.cli import flow_files, known, options, program, screen, stores
+from holdfast.cli import flow_files, options, program, screen, stores
 from holdfast.cli.app import LOOK, OPERATE, command
-from holdfast.cli.known import Known
 from holdfast.cli.screen import Part
-from holdfast.cli.standing import Look, Standing, Way, answers, choices, line, look, say_ways, standing
+from holdfast.cli.suggestions import command_line, line, say_remedies, say_visit
 from holdfast.core.answers import misfit
-from holdfast.core.run_state import Question
+from holdfast.core.run_state import FINAL, Question
 from holdfast.errors import SettingError
+from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose, later_case
+from holdfast.reading.reader import Reader
+from holdfast.reading.remedies import CommandLine, Remedy, answers, choices
 from holdfast.reading.views import AskedQuestion, Run
-from holdfast.runtime.engine import Engine
+from holdfast.reading.visits import OpenVisit, open_visits
 
-_ABOUT = {"interrupt": "was cut", "gate": "has not begun", "ask": "asks"}
+_ABOUT = {"interrupt": "crashed", "gate": "has not started", "ask": "asks"}
 _ANSWERED_MAX = 3
 
 
@@ -39,7 +41,7 @@ def answer(
     value: Annotated[
         str,
         typer.Argument(
-            metavar="VALUE", help="One of the options, or JSON, or a text; behind -- if it begins with -."
+            metavar="VALUE", help="One of the options, or JSON, or a text; after -- if it begins with -."
         ),
     ],
     file: options.File = None,
@@ -62,47 +64,55 @@ def answer(
 ) -> None:
     """Answer a question of a run.
 
-    Whoever executes the run goes on with the answer; where nobody does, `resume` carries it on. Only skip needs the flow.
+    The process that executes the run continues with the answer; where there is none, `resume` does. Only skip needs the flow.
     """
     fields = options.read_fields(update, "--update")
-    asked, held = _asked(run_id, question, store)
-    chosen = _read(value, asked.question if asked is not None else None)
-    needed = not held and _needs_flow(asked, chosen)
-    wanted = asked.flow if asked is not None else None
-    flows = flow_files.flows_for(file, wanted) if asked is not None and (file is not None or needed) else []
-    if needed and asked is not None:
-        _require_flow(asked, [flow.name for flow in flows])
-    key = asked.question.key if asked is not None else question
-
-    async def use(engine: Engine) -> tuple[Run[Any], Standing]:
-        run = await engine.answer(
-            run_id, key, chosen, update=fields, confidence=confidence, by=options.who(by), reason=reason
+    with stores.reading(store) as reader:
+        before = case_of(reader.store, reader.store.run(run_id))
+        asked = _asked(before, question)
+        chosen = _read(value, asked)
+        flows = _flows(before, asked, chosen, file)
+        key = asked.key if asked is not None else question
+        run = stores.execute(
+            reader.store,
+            lambda engine: engine.answer(
+                run_id, key, chosen, update=fields, confidence=confidence, by=options.who(by), reason=reason
+            ),
+            {"flows": flows},
         )
-        return run, await standing(engine, run, file=file, store=store)
-
-    run, stands = stores.execute(store, use, {"flows": flows}, known=True)
+        found = diagnose(
+            later_case(reader.store, before), reader.store.now(), command_line(file=file, store=store)
+        )
     if as_json:
-        _say_json(run, stands, {"question": key, "answer": chosen})
+        _say_json(run, found, {"question": key, "answer": chosen})
         return
     open_still = any(other.key == key for other in run.questions)
     screen.say(("answered  ", "bold green"), f"{run_id} {key}: {screen.json_text(chosen, indent=None)}")
-    _say_rest(run, stands, "has not taken it up yet" if open_still else "goes on with it")
+    _say_rest(run, found, "has not recorded it yet" if open_still else "continues with it")
 
 
-def _asked(run_id: str, named: str, store: str | None) -> tuple[AskedQuestion | None, bool]:
-    """The open question of that name, if there is exactly one, and whether somebody executes its run."""
+def _asked(case: Case, named: str) -> Question | None:
+    """The open question of that key or node, if there is exactly one."""
+    assert case.state is not None
+    found = [] if case.row.status in FINAL else list(case.state.questions.values())
+    by_key = [one for one in found if one.key == named]
+    fitting = by_key or [one for one in found if one.node == named]
+    return fitting[0] if len(fitting) == 1 else None
 
-    async def use(engine: Engine) -> tuple[list[AskedQuestion], bool]:
-        return await engine.questions(run_id), engine.store.run(run_id).held
 
-    found, held = stores.read(store, use)
-    by_key = [one for one in found if one.question.key == named]
-    fitting = by_key or [one for one in found if one.question.node == named]
-    return (fitting[0] if len(fitting) == 1 else None), held
+def _flows(case: Case, asked: Question | None, chosen: Any, file: str | None) -> list[Any]:
+    """The flows that the answer needs: none, but for skipping a crashed node of a run that no process executes."""
+    if asked is None:
+        return []
+    needed = not case.row.held and asked.about == "interrupt" and chosen == "skip"
+    flows = flow_files.flows_for(file, case.row.flow) if file is not None or needed else []
+    if needed:
+        _require_flow(case, asked, [flow.name for flow in flows])
+    return flows
 
 
 def _read(given: str, question: Question | None) -> Any:
-    """An answer as it was typed: an option as it stands, otherwise JSON where it is JSON and fits, otherwise a text."""
+    """An answer as it was typed: an option as it is, otherwise JSON where it is JSON and fits, otherwise a text."""
     if question is None or question.options:
         return given
     try:
@@ -118,26 +128,22 @@ def _no_constant(name: str) -> Any:
     raise ValueError(name)
 
 
-def _needs_flow(asked: AskedQuestion | None, value: Any) -> bool:
-    """Whether something must be put in place of a node's result, which needs what comes behind the node."""
-    return asked is not None and asked.question.about == "interrupt" and value == "skip"
-
-
-def _require_flow(asked: AskedQuestion, known_flows: list[str]) -> None:
-    if asked.flow in known_flows:
+def _require_flow(case: Case, asked: Question, known_flows: list[str]) -> None:
+    flow, run_id = case.row.flow, case.row.run_id
+    if flow in known_flows:
         return
     given = f" Known here: {', '.join(map(repr, known_flows))}." if known_flows else ""
     raise SettingError(
-        f"to skip {asked.question.node!r} its flow {asked.flow!r} is needed, which says what comes behind it.{given} Name the "
-        f"file behind the answer: {program.name()} answer {asked.run_id} {asked.question.node} skip FILE.py; or list it in "
-        f'pyproject.toml: [tool.holdfast] flows = ["FILE.py:{asked.flow}"].'
+        f"to skip {asked.node!r} its flow {flow!r} is needed, which says what comes after it.{given} Name the file after the "
+        f"answer: {program.name()} answer {run_id} {asked.node} skip FILE.py; or list it in pyproject.toml: "
+        f'[tool.holdfast] flows = ["FILE.py:{flow}"].'
     )
 
 
 @command(OPERATE)
 def signal(
     run_id: options.RunId,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What `ctx.wait_for` waits for.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name that `ctx.wait_for` waits for.")],
     payload: Annotated[
         str | None,
         typer.Argument(metavar="JSON|@FILE", help="What comes with it, as JSON. Default: null."),
@@ -152,57 +158,60 @@ def signal(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Tell a run something that it waits for.
+    """Send a run a signal that it waits for.
 
-    A node that waits for it (`ctx.wait_for`) goes on; where none does, it is kept for the next that does.
+    A node that waits for it (`ctx.wait_for`) continues; where none does, it is kept for the next node that waits for it.
     """
     given = options.read_json(payload, "PAYLOAD")
-
-    async def use(engine: Engine) -> tuple[Run[Any], Standing, Look]:
-        run = await engine.signal(run_id, name, given, id=signal_id, by=options.who(by), reason=reason)
-        return run, await standing(engine, run, store=store), look(engine, engine.store.run(run_id))
-
-    run, stands, seen = stores.execute(store, use, {})
-    is_kept = run.held_by is None and name in seen.kept
+    with stores.reading(store) as reader:
+        run = stores.execute(
+            reader.store,
+            lambda engine: engine.signal(
+                run_id, name, given, id=signal_id, by=options.who(by), reason=reason
+            ),
+            {},
+        )
+        found = reader.diagnose(run_id, command_line(store=store))
+    is_kept = run.held_by is None and name in found.unreceived
     if as_json:
         recorded = {"signal": name, "payload": given, "kept": is_kept, "repeated": run.repeated}
-        _say_json(run, stands, recorded)
+        _say_json(run, found, recorded)
         return
     if run.repeated:
-        screen.say(f"{run_id}: already told with id {screen.one_line(signal_id or '')}; nothing changed")
+        screen.say(f"{run_id}: already sent with id {screen.one_line(signal_id or '')}; nothing changed")
         return
     screen.say(
-        ("told  ", "bold green"), f"{run_id} {screen.one_line(name)}: {screen.json_text(given, indent=None)}"
+        ("sent  ", "bold green"), f"{run_id} {screen.one_line(name)}: {screen.json_text(given, indent=None)}"
     )
     if is_kept:
-        screen.say("  nobody waits for it yet: it is kept for the next that does")
-    _say_rest(run, stands, "takes it up within a second")
+        screen.say("  no node waits for it yet: it is kept for the next that does")
+    _say_rest(run, found, "receives it within a second")
 
 
-def _say_json(run: Run[Any], stands: Standing, recorded: dict[str, Any]) -> None:
-    stood = {"status": run.status, "held_by": run.held_by, "why": stands.why, "ways": stands.ways}
-    screen.say_json({"id": run.id} | recorded | stood)
+def _say_json(run: Run[Any], found: Diagnosis, recorded: dict[str, Any]) -> None:
+    why = {"reason": found.reason, "remedies": found.remedies}
+    screen.say_json({"id": run.id} | recorded | {"status": run.status, "held_by": run.held_by} | why)
 
 
-def _say_rest(run: Run[Any], stands: Standing, holder_does: str) -> None:
-    """What becomes of it: who goes on with it, or the command that does."""
+def _say_rest(run: Run[Any], found: Diagnosis, holder_does: str) -> None:
+    """What becomes of it: the process that continues with it, or the command that does."""
     if run.held_by is not None:
         screen.say(f"  {run.held_by} executes the run, and {holder_does}")
         return
-    taken = "nobody executes the run now. A worker that knows its flow takes it up; without one:"
-    screen.say(f"  {taken if stands.told else stands.why}")
-    say_ways(stands.ways)
+    unclaimed = "no process executes the run now. A worker that knows its flow claims it; without one:"
+    screen.say(f"  {unclaimed if found.answered else found.reason}")
+    say_remedies(found.remedies)
 
 
-# --- what is asked -----------------------------------------------------------------------------------
+# --- open questions ----------------------------------------------------------------------------------
 
 
 class _Open(msgspec.Struct, frozen=True):
-    """An open question, the commands that answer it, and what is known of the node it is about."""
+    """An open question, the remedies that answer it, and what is known about the node it is about."""
 
     asked: AskedQuestion
-    ways: list[Way]
-    partial: Known | None = None
+    remedies: list[Remedy]
+    partial: OpenVisit | None = None
 
 
 @command(LOOK)
@@ -215,49 +224,48 @@ def questions(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """List what is asked, and how to answer.
+    """List open questions, and how to answer them.
 
-    Of a node that was cut it shows what is known: what it kept, streamed and wrote, and where git stood.
+    For a crashed node it shows what is known: what the node kept, streamed and wrote, and the git checkout.
     """
+    commands = command_line(store=store)
 
-    async def use(engine: Engine) -> tuple[list[_Open], float]:
-        found = await engine.questions(run_id)
-        return [await _looked_at(engine, one, found, store) for one in found], engine.store.now()
+    def use(reader: Reader) -> tuple[list[_Open], float]:
+        found = reader.questions(run_id)
+        return [_open(reader, one, found, commands) for one in found], reader.store.now()
 
     found, now = stores.read(store, use)
     if as_json:
         screen.say_json([_as_json(one) for one in found])
         return
     if not found:
-        whose = f"Run {run_id} asks" if run_id is not None else "No run asks"
-        screen.say(f"{whose} nothing." if run_id is not None else f"{whose} anything.")
+        screen.say(f"Run {run_id} asks nothing." if run_id is not None else "No run asks anything.")
         return
     columns = ["RUN", "QUESTION", "ABOUT", "ASKS", "OPTIONS", "SINCE", "UNTIL"]
     screen.say_table(columns, [_cells(one.asked, now) for one in found], flexible=3)
     for one in found:
         if one.partial is not None:
-            known.say(one.partial, f"{one.partial.node} of {one.asked.run_id} was cut. What is known of it:")
+            head = f"{one.partial.node} of {one.asked.run_id} crashed. What is known about it:"
+            say_visit(one.partial, head)
     screen.say("")
     screen.say("Answer with:")
-    say_ways([way for one in found[:_ANSWERED_MAX] for way in one.ways])
+    say_remedies(remedy for one in found[:_ANSWERED_MAX] for remedy in one.remedies)
     if len(found) > _ANSWERED_MAX:
         screen.say(
             (
-                f"The others are answered alike: {line('answer', 'RUN', 'QUESTION', 'VALUE', store=store)}",
+                f"Answer the others in the same way: {line('answer', 'RUN', 'QUESTION', 'VALUE', store=store)}",
                 "dim",
             )
         )
 
 
-async def _looked_at(
-    engine: Engine, one: AskedQuestion, among: list[AskedQuestion], store: str | None
-) -> _Open:
+def _open(reader: Reader, one: AskedQuestion, among: list[AskedQuestion], commands: CommandLine) -> _Open:
     of_run = tuple(other.question for other in among if other.run_id == one.run_id)
-    ways = answers(one.run_id, one.question, of_run, None, store)
+    found = answers(commands, one.run_id, one.question, of_run)
     if one.question.about != "interrupt":
-        return _Open(one, ways)
-    visits = await known.known(engine, await engine.get(one.run_id))
-    return _Open(one, ways, next((visit for visit in visits if visit.node == one.question.node), None))
+        return _Open(one, found)
+    visits = open_visits(reader, reader.get(one.run_id))
+    return _Open(one, found, next((visit for visit in visits if visit.node == one.question.node), None))
 
 
 def _cells(asked: AskedQuestion, now: float) -> list[Part]:
@@ -277,6 +285,6 @@ def _cells(asked: AskedQuestion, now: float) -> list[Part]:
 
 
 def _as_json(one: _Open) -> dict[str, Any]:
-    told = {"run_id": one.asked.run_id, "flow": one.asked.flow}
+    whose = {"run_id": one.asked.run_id, "flow": one.asked.flow}
     fields = msgspec.structs.asdict(one.asked.question)
-    return told | fields | {"known": one.partial, "ways": one.ways}
+    return whose | fields | {"known": one.partial, "remedies": one.remedies}

@@ -6,12 +6,12 @@ import msgspec
 
 from holdfast.cli import options, screen, stores
 from holdfast.cli.app import CHECK, command
-from holdfast.cli.standing import line
+from holdfast.cli.suggestions import line
 from holdfast.documents.scribe import Rebuilt, rebuild
 from holdfast.errors import SettingError
 from holdfast.reading import history
+from holdfast.reading.reader import Reader
 from holdfast.runtime import settings
-from holdfast.runtime.engine import Engine
 
 _SHOWN_MAX = 20
 
@@ -35,11 +35,11 @@ def receipts(
             "pyproject.toml."
         )
 
-    async def use(engine: Engine) -> tuple[Rebuilt, str]:
-        compacted = engine.store.upkeep.trimmed(run_id).base
-        rest = history.beginning(engine.store, engine.store.run(run_id)) if compacted else ""
+    def use(reader: Reader) -> tuple[Rebuilt, str]:
+        opened = reader.store
+        rest = history.beginning(opened, opened.run(run_id)) if opened.upkeep.trimmed(run_id).base else ""
         try:
-            return rebuild(folder, engine.store, run_id), rest
+            return rebuild(folder, opened, run_id), rest
         except OSError as fault:
             raise SettingError(
                 f"the receipts of run {run_id!r} cannot be written to {fault.filename or folder}: {fault.strerror}. "

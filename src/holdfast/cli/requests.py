@@ -1,6 +1,6 @@
-"""Commands that only record what somebody wants of a run: cancel, pause, fork. Nothing is executed by them.
+"""Commands that only record a request: cancel, pause, fork. They execute nothing.
 
-A run that another process executes gets the wish left in its inbox, where that process finds it within a fifth of a second.
+For a run that another process executes the request is left in its inbox, where that process finds it within a fifth of a second.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import typer
 from holdfast.cli import flow_files, options, screen, stores
 from holdfast.cli.app import OPERATE, command
 from holdfast.cli.execution import name_the_file
-from holdfast.cli.standing import line, look
+from holdfast.cli.suggestions import line, resume_line
+from holdfast.core.run_state import ENDED
 from holdfast.errors import FlowNotFound, SettingError
-from holdfast.reading.views import Run
+from holdfast.reading.reader import Reader
+from holdfast.reading.views import Run, held_by
 from holdfast.runtime.engine import Engine
 
 
@@ -29,7 +31,7 @@ def cancel(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Call a run off, for good. Running nodes are stopped."""
+    """Cancel a run, for good. Running nodes are stopped."""
     _ask(
         "cancel",
         run_id,
@@ -75,28 +77,29 @@ def _ask(
     wanted: str,
     ask: Callable[[Engine], Awaitable[Run[Any]]],
 ) -> None:
-    async def use(engine: Engine) -> tuple[Run[Any], str | None, list[str]]:
-        before = engine.store.run(run_id)
-        was_cut = look(engine, before).cut
-        run = await ask(engine)
-        row = engine.store.run(run_id)
-        holder = row.holder.describe() if row.held and row.holder is not None else None
-        return run, holder, list(before.active) if was_cut else []
+    crashed_in: list[str] = []
 
-    run, holder, was_cut_in = _recorded(verb, run_id, file, store, use)
+    def look(reader: Reader) -> None:
+        before = reader.store.run(run_id)
+        if before.status not in ENDED and not before.held and reader.diagnose(run_id).crashed:
+            crashed_in.extend(before.active)
+
+    run, holder = _recorded(
+        verb, run_id, file, store, ask, look=look, after=lambda reader: held_by(reader.store.run(run_id))
+    )
     if as_json:
         screen.say_json({"id": run.id, "status": run.status, "requested": wanted, "held_by": holder})
     elif run.status == wanted:
         screen.say((wanted, screen.STYLES[wanted]), f"  {run_id}")
-        if was_cut_in:
-            screen.say(f"  its process had died in {' and '.join(was_cut_in)}; that is recorded with it")
+        if crashed_in:
+            screen.say(f"  its process had crashed in {' and '.join(crashed_in)}; that is recorded with it")
         if wanted == "paused":
-            screen.say(f"  carry it on with: {line('resume', run_id, file=file, store=store, executes=True)}")
+            screen.say(f"  resume it with: {resume_line(run_id, file=file, store=store)}")
     elif holder is not None:
         screen.say("asked  ", f"{holder}, which executes {run_id}: it will be {wanted} within a second")
         screen.say(f"  see: {line('show', run_id, store=store)}")
     else:
-        screen.say(run.status, f"  {run_id}: it will be {wanted} when it is carried on")
+        screen.say(run.status, f"  {run_id}: it will be {wanted} when it is resumed")
 
 
 @command(OPERATE)
@@ -123,22 +126,26 @@ def fork(
     """Make a new run from a checkpoint of another.
 
     It shares the history up to there (default: the latest checkpoint) and is independent from then on. Prints its id;
-    `resume` carries it on. Only --edit needs the flow.
+    `resume` executes it. Only --edit needs the flow.
     """
     fields, labels = options.read_fields(edit, "--edit"), options.read_pairs(label or [], "--label")
 
-    async def use(engine: Engine) -> str:
-        return await engine.fork(
+    made, _ = _recorded(
+        "fork",
+        target.partition("@")[0],
+        file,
+        store,
+        lambda engine: engine.fork(
             target, edit=fields, run_id=run_id, labels=labels or None, by=options.who(by), reason=reason
-        )
-
-    made = _recorded("fork", target.partition("@")[0], file, store, use, needs_flow=fields is not None)
-    carries_on = line("resume", made, file=file, store=store, executes=True)
+        ),
+        needs_flow=fields is not None,
+    )
+    resumes = resume_line(made, file=file, store=store)
     if as_json:
-        screen.say_json({"id": made, "parent": target, "carry_on": carries_on})
+        screen.say_json({"id": made, "parent": target, "carry_on": resumes})
         return
     screen.say(("forked  ", "bold green"), made, (f"  from {target}", "dim"))
-    screen.say("  carry it on with: ", (carries_on, "bold"))
+    screen.say("  resume it with: ", (resumes, "bold"))
 
 
 def _recorded(
@@ -149,10 +156,17 @@ def _recorded(
     use: stores.Use[Any],
     *,
     needs_flow: bool = True,
-) -> Any:
-    wanted = needs_flow or file is not None
-    flows = flow_files.flows_for(file, stores.flow_of(store, run_id)) if wanted else []
-    try:
-        return stores.execute(store, use, {"flows": flows}, known=wanted)
-    except FlowNotFound as missing:
-        raise SettingError(name_the_file(missing, verb)) from missing
+    look: Callable[[Reader], None] | None = None,
+    after: Callable[[Reader], Any] | None = None,
+) -> tuple[Any, Any]:
+    """Record a request with one engine on one open store. `look` reads before it, `after` reads what has become of it."""
+    with stores.reading(store) as reader:
+        wanted = needs_flow or file is not None
+        flows = flow_files.flows_for(file, reader.store.run(run_id).flow) if wanted else []
+        if look is not None:
+            look(reader)
+        try:
+            recorded = stores.execute(reader.store, use, {"flows": flows})
+        except FlowNotFound as missing:
+            raise SettingError(name_the_file(missing, verb)) from missing
+        return recorded, after(reader) if after is not None else None

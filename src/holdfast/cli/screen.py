@@ -1,28 +1,63 @@
 """What reaches the terminal: text, tables and JSON, with nothing in them that could steer it.
 
-Everything a user, a node or a log supplied passes `printable`: control characters are shown, not obeyed, and no text is read as
-markup. Rich is imported when something is printed, so that `--help` need not wait for it. Where the output is no terminal there
-are no colours, and nothing is cut to a width. A reader who went away (a closed pipe) is never an error of the command.
+Everything a user, a node or a log supplied passes `printable` (in `reading/text.py`, with the other forms of values): control
+characters are shown, not obeyed, and no text is read as markup. Rich is imported when something is printed, so that `--help` need
+not wait for it. Where the output is not a terminal there are no colours, and nothing is shortened to a width. A closed pipe is
+never an error of the command.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias, cast
 from unicodedata import combining, east_asian_width
 
-import msgspec
+from holdfast.reading.text import (
+    ago,
+    count,
+    duration,
+    json_text,
+    last_of_line,
+    one_line,
+    printable,
+    size,
+    time_of_day,
+    when,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+__all__ = [
+    "STYLES",
+    "Part",
+    "ago",
+    "ascii_only",
+    "console",
+    "count",
+    "duration",
+    "json_text",
+    "last_of_line",
+    "mute",
+    "one_line",
+    "picture_width",
+    "prepare",
+    "printable",
+    "say",
+    "say_json",
+    "say_table",
+    "shielded",
+    "size",
+    "text",
+    "time_of_day",
+    "unread",
+    "when",
+]
 
 Part: TypeAlias = "str | tuple[str, str]"
 """Text, or text and its style."""
@@ -39,35 +74,6 @@ STYLES: dict[str, str] = {
     "skipped": "yellow",
 }
 """One colour a status, the same on every screen."""
-
-# C0, DEL and C1 move the cursor or colour the terminal; the others break lines, turn text around, or have no bytes at all.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_CONTROL_BUT_NEWLINE = re.compile(_CONTROL.pattern.replace(r"\x00-\x1f", r"\x00-\x09\x0b-\x1f"))
-_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-
-def printable(text: str) -> str:
-    """The text with its control characters shown instead of obeyed. Line breaks stay."""
-    return _CONTROL_BUT_NEWLINE.sub(_shown, text)
-
-
-def one_line(text: str, width: int = 0) -> str:
-    """The text in one line, cut to `width` columns (0: not cut)."""
-    line = _CONTROL.sub(_shown, text)
-    return line if not width or len(line) <= width else line[: max(1, width - 1)] + "…"
-
-
-def last_of_line(text: str, width: int) -> str:
-    """The end of the text in one line of at most `width` columns."""
-    line = one_line(text)
-    return line if len(line) <= width else "…" + line[len(line) - max(1, width - 1) :]
-
-
-def _shown(match: re.Match[str]) -> str:
-    char = match[0]
-    code = ord(char)
-    return _NAMED.get(char) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
-
 
 # --- printing ----------------------------------------------------------------------------------------
 
@@ -117,13 +123,6 @@ def say_json(value: Any, *, indent: int | None = 2, err: bool = False) -> None:
     stream.flush()
 
 
-def json_text(value: Any, *, indent: int | None = 2) -> str:
-    """A value as JSON that is safe to look at: what would steer a terminal is escaped, as JSON allows within strings."""
-    plain = msgspec.to_builtins(value, str_keys=True, enc_hook=str)
-    dumped = json.dumps(plain, indent=indent, ensure_ascii=False)
-    return _CONTROL_BUT_NEWLINE.sub(lambda match: f"\\u{ord(match[0]):04x}", dumped)
-
-
 def say_table(columns: Sequence[str], rows: Sequence[Sequence[Part]], *, flexible: int | None = None) -> None:
     """Print rows in columns. On a terminal the `flexible` column is cut where a line would be too wide."""
     cells = [[(name, "bold") for name in columns], *([_cell(part) for part in row] for row in rows)]
@@ -159,67 +158,6 @@ def ascii_only(*, err: bool = False) -> bool:
     """Whether the stream cannot show the marks of our pictures."""
     encoding = (getattr(sys.stderr if err else sys.stdout, "encoding", None) or "ascii").lower()
     return not encoding.replace("-", "").startswith("utf")
-
-
-# --- quantities --------------------------------------------------------------------------------------
-
-
-_SECONDS_MAX = 1e12
-"""More than there has ever been: only a damaged store says so."""
-
-
-def duration(seconds: float) -> str:
-    """`0.31 s`, `12.4 s`, `3 min 20 s`, `5 h 02 min`, `3 d 4 h`."""
-    seconds = min(max(0.0, seconds), _SECONDS_MAX)
-    if seconds < 100:
-        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
-    minutes = int(seconds) // 60
-    if minutes < 60:
-        return f"{minutes} min {int(seconds) % 60:02d} s"
-    return (
-        f"{minutes // 60} h {minutes % 60:02d} min"
-        if minutes < 48 * 60
-        else f"{minutes // 1440} d {minutes // 60 % 24} h"
-    )
-
-
-def ago(seconds: float) -> str:
-    """How long ago something was, in whole units."""
-    return f"{int(max(0.0, seconds))} s ago" if seconds < 100 else f"{duration(seconds)} ago"
-
-
-def when(at: float) -> str:
-    """An instant in local time."""
-    return _local(at, "%Y-%m-%d %H:%M:%S")
-
-
-def time_of_day(at: float) -> str:
-    """An instant in local time, for lines that follow each other closely."""
-    return _local(at, "%H:%M:%S.%f")[:-3]
-
-
-def _local(at: float, form: str) -> str:
-    try:
-        return datetime.fromtimestamp(at).astimezone().strftime(form)
-    except (
-        ValueError,
-        OverflowError,
-        OSError,
-    ):  # no instant that there is: the store is damaged, and `verify` says where
-        return f"{at:g} s   "
-
-
-def size(count: int) -> str:
-    """Bytes, in a unit a person reads."""
-    for unit, scale in (("MB", 1_000_000), ("KB", 1_000)):
-        if count >= scale:
-            return f"{count / scale:.1f} {unit}"
-    return f"{count} B"
-
-
-def count(number: int, noun: str) -> str:
-    """`1 node`, `3 nodes`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 # --- readers who went away ---------------------------------------------------------------------------

@@ -17,9 +17,11 @@ from holdfast.cli import flow_files, options, program, screen, stores
 from holdfast.cli.app import CHECK, EXECUTE, OPERATE, command
 from holdfast.cli.execution import require_fit
 from holdfast.cli.exits import Exit
-from holdfast.cli.standing import line
+from holdfast.cli.suggestions import command_line, line, say_remedies
 from holdfast.core.graph import Flow
 from holdfast.errors import SettingError, named
+from holdfast.reading.diagnosis import Diagnosis
+from holdfast.reading.reader import Reader
 from holdfast.reading.views import Run
 from holdfast.runtime import blocking
 from holdfast.runtime.creation import check_queue
@@ -27,7 +29,7 @@ from holdfast.runtime.engine import Engine
 from holdfast.runtime.worker import Trouble
 from holdfast.storage.contract import RunRow
 from holdfast.storage.queues import DEFAULT_QUEUE, Queue
-from holdfast.upkeep.recovery import Finding, Recovery, RecoveryReport
+from holdfast.upkeep.recovery import Recovery, RecoveryReport
 
 _FINDINGS_MAX = 100
 
@@ -277,10 +279,11 @@ def queue(
     if name is not None:
         check_queue(name)
 
-    async def use(engine: Engine) -> list[Queue]:
+    def use(reader: Reader) -> list[Queue]:
+        queues = reader.store.queues
         if name is not None and (limit is not None or no_limit):
-            engine.store.queues.limit(name, limit)
-        return [found for found in engine.store.queues.queues() if name in (None, found.name)]
+            queues.limit(name, limit)
+        return [found for found in queues.queues() if name in (None, found.name)]
 
     found = stores.read(store, use)
     if name is not None and not found:
@@ -306,13 +309,10 @@ def recover(
 ) -> int:
     """Find runs that should move and do not, and offer them again.
 
-    Nothing is executed: workers take them up, or `resume`.
+    Nothing is executed: workers claim them, or `resume` does.
     """
-
-    async def use(engine: Engine) -> RecoveryReport:
-        return Recovery(engine.store).sweep()
-
-    report = stores.read(store, use)
+    commands = command_line(store=store)
+    report = stores.read(store, lambda reader: Recovery(reader.store, commands=commands).sweep())
     if as_json:
         screen.say_json(report)
     else:
@@ -322,7 +322,7 @@ def recover(
 
 def _say_report(report: RecoveryReport) -> None:
     for holder in report.given_back:
-        screen.say(("given back  ", "bold"), f"what {holder} held: it is gone")
+        screen.say(("given back  ", "bold"), f"the leases of {holder}, which is gone")
     for found in report.findings[:_FINDINGS_MAX]:
         _say_finding(found, report.at)
     more = len(report.findings) - _FINDINGS_MAX
@@ -333,12 +333,11 @@ def _say_report(report: RecoveryReport) -> None:
     if report.error is not None:
         screen.say(("error: ", "bold red"), report.error, err=True)
     elif not report.findings:
-        screen.say("nothing stands still that should move")
+        screen.say("every run that should move does")
 
 
-def _say_finding(found: Finding, now: float) -> None:
+def _say_finding(found: Diagnosis, now: float) -> None:
     node = f" {found.node}" if found.node is not None else ""
-    told = f", {found.told}" if found.told else ""
-    screen.say(
-        (found.why, "yellow"), f"  {found.run_id}{node}{told}  {screen.ago(now - found.since)}: {found.next}"
-    )
+    since = f", {screen.ago(now - found.since)}" if found.since is not None else ""
+    screen.say((found.kind, "yellow"), f"  {found.run_id}{node}: {found.reason}{since}")
+    say_remedies(found.remedies)

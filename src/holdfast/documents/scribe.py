@@ -38,9 +38,6 @@ from holdfast.storage.contract import Query, RunRow, Store
 from holdfast.storage.files.disk import make_folder
 from holdfast.storage.rows import open_body, open_row
 
-WANTED = "receipts"
-"""The option of a run that was made where there is a RUN_BASE: one without a folder is owed it."""
-
 _log = logging.getLogger("holdfast")
 _LOCK = ".lock"
 _PAGE_EVENTS = 500
@@ -373,7 +370,7 @@ class Scribe:
         first = open_row(self._store.events(row.run_id, limit=1)[0], self._store.blobs).event
         if row.parent is not None:
             return run_folder.run_folder(self._base, row.parent, row.flow).exists()
-        return bool(getattr(first, "options", {}).get(WANTED))
+        return bool(getattr(first, "options", {}).get(history.RUN_BASE_WANTED))
 
 
 def rebuild(run_base: str | os.PathLike[str], store: Store, run_id: str) -> Rebuilt:

@@ -13,10 +13,23 @@ from holdfast.core.definition import Definition
 from holdfast.core.fold import fold
 from holdfast.core.kinds import CHECKPOINTS
 from holdfast.core.run_state import RunState, stretches
-from holdfast.errors import BlobCorrupt, BlobMissing, IllegalEvent, RunNotFound, StoreCorrupt, ended, named
+from holdfast.errors import (
+    BlobCorrupt,
+    BlobMissing,
+    IllegalEvent,
+    ResumeRefused,
+    RunNotFound,
+    SettingError,
+    StoreCorrupt,
+    ended,
+    named,
+)
 from holdfast.storage.contract import Row, RunRow, Store, View
 from holdfast.storage.rows import broken_at, open_body, open_row
 from holdfast.storage.upkeep import Trimmed
+
+RUN_BASE_WANTED = "receipts"
+"""The option of a run that was made where a run base is set: its receipts are to be written."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +47,28 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of the event as stored."""
     current: bool
     """Whether the run as it is now came through here; a rewind leaves the others behind."""
+
+
+def split(run: str, checkpoint: str | int | None) -> tuple[str, int | None]:
+    """`"r1@17"`, or `"r1"` and a checkpoint given beside it, as run id and seq."""
+    if not isinstance(run, str):
+        raise SettingError(
+            f"{run!r} is not a run id. Give a string such as 'r1' or, with a checkpoint, 'r1@17'"
+        )
+    run_id, _, at = run.partition("@")
+    if at and checkpoint is not None and str(checkpoint).rpartition("@")[2] != at:
+        raise ResumeRefused(
+            run_id, f"two places are named: {run!r} and checkpoint {checkpoint!r}; choose one"
+        )
+    given = at or checkpoint
+    if given is None or given == "":
+        return run_id, None
+    text = str(given).rpartition("@")[2]
+    if not text.isdecimal():
+        raise ResumeRefused(
+            run_id, f"{given!r} is not a checkpoint; `holdfast checkpoints {run_id}` lists them"
+        )
+    return run_id, int(text)
 
 
 def load(
@@ -81,6 +116,12 @@ def load(
             f"`holdfast verify {run_id}` says more."
         )
     return state
+
+
+def extend(store: Store, state: RunState, row: RunRow) -> bool:
+    """Fold the events after a state onto it, up to the end of the log. False: they do not reach the end; load the run instead."""
+    _fold(state, store.events(row.run_id, state.seq, row.seq), store)
+    return state.seq == row.seq
 
 
 def _between(rows: list[Row], after: int, upto: int) -> list[Row]:

@@ -18,7 +18,7 @@ S = TypeVar("S")
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
-    """What was spent, as nodes told with `ctx.cost`."""
+    """What was spent, as nodes reported with `ctx.cost`."""
 
     usd: float = 0.0
     tokens: int = 0
@@ -45,14 +45,14 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     steps: tuple[str, ...]
     """The steps that a visit which has not ended has kept, with their keys; not those of items."""
     checkpoint: Any
-    """How far it has come, in its own words (`ctx.checkpoint`)."""
+    """The last value it kept with `ctx.checkpoint`."""
     chunks: int
-    """What it has streamed, as far as recorded."""
+    """How many chunks of it are recorded."""
     cost: Cost
 
 
 class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
-    """A run as it stood when it was asked for."""
+    """A run as it was when it was read."""
 
     id: str
     flow: str
@@ -65,7 +65,7 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     questions: tuple[Question, ...]
     seq: int
     checkpoint: str
-    """Where a resume would go on from."""
+    """Where a resume would continue from."""
     labels: dict[str, str]
     parent: str | None
     created_at: float
@@ -73,16 +73,35 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     active_s: float
     cost: Cost
     warnings: tuple[Warned, ...]
-    """Nodes that failed and were safe to."""
+    """Failures of nodes with `safe_to_fail`, which the run went past."""
     waits: tuple[str, ...]
     """The timers and signals that it waits for."""
     signals: dict[str, int]
-    """Signals that it was told and nobody has taken -> how many of each."""
+    """Signals that were sent to it and that no node has received yet -> how many of each."""
     layer: int
     held_by: str | None
     """The live process that executes it, if any."""
     repeated: bool = False
-    """The same signal, by its id, was told before: nothing changed."""
+    """A signal with the same id was sent before: nothing changed."""
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in a list: the fields of `Run` that can be read without its log."""
+
+    id: str
+    flow: str
+    status: RunStatus
+    error: str | None
+    """Type and message of its failure in one text, at most 500 characters."""
+    seq: int
+    checkpoint: str
+    """Where a resume would continue from."""
+    labels: dict[str, str]
+    parent: str | None
+    created_at: float
+    updated_at: float
+    held_by: str | None
+    """The live process that executes it, if any."""
 
 
 class AskedQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,8 +149,30 @@ def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S
         waits=tuple(state.waits),
         signals={name: len(told) for name, told in state.signals.items() if told},
         layer=state.layer,
-        held_by=row.holder.describe() if row is not None and row.held and row.holder is not None else None,
+        held_by=held_by(row) if row is not None else None,
     )
+
+
+def run_summary(row: RunRow) -> RunSummary:
+    """The summary of a run, from its row."""
+    return RunSummary(
+        id=row.run_id,
+        flow=row.flow,
+        status=row.status,
+        error=row.error,
+        seq=row.seq,
+        checkpoint=f"{row.run_id}@{row.seq}",
+        labels=dict(row.labels),
+        parent=row.parent,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        held_by=held_by(row),
+    )
+
+
+def held_by(row: RunRow) -> str | None:
+    """The live process that executes a run, if any."""
+    return row.holder.describe() if row.held and row.holder is not None else None
 
 
 def _typed(state: RunState, flow: Flow[Any] | None) -> Any:

@@ -18,14 +18,14 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from holdfast.core.graph import Flow
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.reading.history import Checkpoint
-from holdfast.reading.views import AskedQuestion, EventView, Run
+from holdfast.reading.views import AskedQuestion, EventView, Run, RunSummary
 from holdfast.runtime.calls.executors import Executor
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.engine import Edit, Engine
 from holdfast.runtime.listeners import Listener
 from holdfast.runtime.settings import Durability
 from holdfast.runtime.signals import Signals
-from holdfast.storage.contract import RunRow, RunStatus, Store
+from holdfast.storage.contract import RunStatus, Store
 from holdfast.upkeep.retention import KEEP_LAST, Pruned
 
 S = TypeVar("S")
@@ -327,7 +327,7 @@ def runs(
     before: str | None = None,
     limit: int = 100,
     **options: Unpack[Options],
-) -> list[RunRow]:
+) -> list[RunSummary]:
     """The runs that fit, newest first: see `Engine.runs`."""
     return with_engine(
         lambda e: e.runs(status=status, flow=flow, labels=labels, parent=parent, before=before, limit=limit),

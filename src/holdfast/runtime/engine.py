@@ -31,8 +31,10 @@ from holdfast.core import events
 from holdfast.core.graph import Flow, Graph
 from holdfast.core.run_state import ENDED
 from holdfast.documents.artifacts import Artifacts, left
-from holdfast.documents.scribe import WANTED, Scribe
+from holdfast.documents.scribe import Scribe
 from holdfast.errors import FlowNotFound, ResumeRefused, RunExists, SettingError
+from holdfast.reading import history
+from holdfast.reading.history import split
 from holdfast.reading.views import Run
 from holdfast.runtime import inbox, settings
 from holdfast.runtime.calls.body import Threads
@@ -57,10 +59,10 @@ from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.news import Ear
-from holdfast.runtime.reading import Reading, result_of
+from holdfast.runtime.reading import Reading, ReadingThread, result_of
 from holdfast.runtime.renewal import elapsed
 from holdfast.runtime.requests import Requests
-from holdfast.runtime.resume import TakeUp, edited, split
+from holdfast.runtime.resume import TakeUp, edited
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import Salts, Services, at_once, in_thread, waker
 from holdfast.runtime.signals import Signals
@@ -148,6 +150,7 @@ class Engine(Reading):
         self._ear: Ear | None = None
         self._worker: Worker | None = None
         self._signals = Signals()
+        self._reading = ReadingThread(inline=inline)
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -241,6 +244,7 @@ class Engine(Reading):
             self._ear.close()
         holdings.close()
         self._services = None
+        self._reading.close()
         for name, executor in services.executors.items():
             if name not in self._executors:
                 executor.close()
@@ -343,7 +347,7 @@ class Engine(Reading):
         run_id = check_id(run_id) if run_id is not None else self._new_id(flow.name)
         options: dict[str, Any] = {"durability": self.settings.durability, **place}
         if self._scribe is not None:
-            options[WANTED] = True
+            options[history.RUN_BASE_WANTED] = True
         if timeout is not None:
             options["timeout_s"] = check_seconds(timeout, "timeout")
         zero = checkpoint_zero(flow, given, options=options, **said)

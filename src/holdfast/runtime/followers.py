@@ -8,7 +8,8 @@ and before the attempt's end. If the start takes long to become durable (`durabi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from typing import ParamSpec, Protocol, TypeVar
 
 from holdfast.core.kinds import ENDS_STREAM
 from holdfast.core.run_state import GOING, UNDER_WAY
@@ -17,6 +18,9 @@ from holdfast.reading.views import EventView, event_view
 from holdfast.runtime.clock import Clock
 from holdfast.storage.contract import Store
 from holdfast.storage.rows import open_row
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 POLL_S = 0.2
 _START = "NodeStarted"
@@ -100,6 +104,20 @@ def _is_before(chunk: Chunk, event: EventView) -> bool:
     return event.kind not in ("StepCompleted", "NodeCheckpointed")
 
 
+def _views(store: Store, run_id: str, after: int, upto: int, kinds: tuple[str, ...] = ()) -> list[EventView]:
+    return [event_view(open_row(row, store.blobs)) for row in store.events(run_id, after, upto, kinds=kinds)]
+
+
+def _spilled(store: Store, run_id: str) -> list[Chunk]:
+    return list(spilled_chunks(store, run_id))
+
+
+class Read(Protocol):
+    """Awaits a call that reads the store, off the event loop."""
+
+    def __call__(self, read: Callable[P, T], *args: P.args, **options: P.kwargs) -> Awaitable[T]: ...
+
+
 class Followers:
     """The followers of runs in this engine's store."""
 
@@ -126,13 +144,14 @@ class Followers:
         *,
         chunks: bool,
         is_here: Callable[[str], bool],
+        read: Read,
     ) -> AsyncIterator[EventView | Chunk]:
         """Yield the events after `after` and those to come (with `chunks`, also chunks), until the run has stopped."""
         follower = _Follower(run_id)
         self._by_run.setdefault(run_id, set()).add(follower)
         if chunks and after:  # the caller does not get these starts again, but its chunks may belong to them
-            for found in store.events(run_id, 0, after, kinds=(_START,)):
-                follower.before(event_view(open_row(found, store.blobs)))
+            for event in await read(_views, store, run_id, 0, after, (_START,)):
+                follower.before(event)
         try:
             while True:
                 follower.news.clear()
@@ -140,15 +159,17 @@ class Followers:
                 streamed, follower.chunks = follower.chunks, []
                 if chunks:
                     follower.take(streamed)
-                    follower.take(() if is_here(run_id) else spilled_chunks(store, run_id))
-                row = store.run(run_id)
-                for found in store.events(run_id, after, row.seq):
-                    after = found.seq
-                    event = event_view(open_row(found, store.blobs))
+                    follower.take(() if is_here(run_id) else await read(_spilled, store, run_id))
+                here = is_here(
+                    run_id
+                )  # as of before the row is read: a run that leaves meanwhile is not crashed
+                row = await read(store.run, run_id)
+                for event in await read(_views, store, run_id, after, row.seq):
+                    after = event.seq
                     for chunk in follower.before(event) if chunks else ():
                         yield chunk
                     yield event
-                crashed = row.status in UNDER_WAY and not row.held and not is_here(run_id)
+                crashed = row.status in UNDER_WAY and not row.held and not here
                 over = row.status not in GOING or crashed
                 for chunk in follower.rest(clock.now(), over=over):
                     yield chunk

@@ -1,30 +1,56 @@
-"""The verbs that read: what a run is, what it was at a checkpoint, what happened, what is asked. None needs the run's flow; where
-it is known, states are typed.
+"""The verbs that read, as an engine has them: each awaits a `Reader` on a thread of its own, so that none stops a running node.
+
+No verb here needs the run's flow; where it is known, states are typed.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncIterator, Collection, Mapping
-from typing import Any, Literal, TypeVar, overload
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import FINAL, GOING, OPEN
-from holdfast.errors import RunCancelled, RunFailed, StoreError, ended, named
-from holdfast.reading import history
+from holdfast.core.run_state import GOING
+from holdfast.errors import RunCancelled, RunFailed, ended, named
 from holdfast.reading.chunks import Chunk
-from holdfast.reading.views import AskedQuestion, EventView, Run, event_view, run_view
+from holdfast.reading.history import Checkpoint
+from holdfast.reading.reader import Reader, in_asking_order
+from holdfast.reading.views import AskedQuestion, EventView, Run, RunSummary
 from holdfast.runtime.clock import Clock, sleep
 from holdfast.runtime.followers import POLL_S, Followers
 from holdfast.runtime.holdings import Holdings
-from holdfast.runtime.resume import split
 from holdfast.runtime.services import Services
-from holdfast.storage.contract import Query, RunRow, RunStatus, Store, in_order
+from holdfast.storage.contract import RunStatus, Store
 
+P = ParamSpec("P")
 S = TypeVar("S")
-_log = logging.getLogger("holdfast")
+T = TypeVar("T")
 
-_RUNS_ASKED_MAX = 10_000
+
+class ReadingThread:
+    """One thread for everything that an engine reads and that no step waits for. With `inline` the event loop does it itself.
+
+    It is not one of the threads that call nodes: those may all be busy for hours.
+    """
+
+    def __init__(self, *, inline: bool = False) -> None:
+        self._inline = inline
+        self._thread: ThreadPoolExecutor | None = None
+
+    async def call(self, read: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Await a call on the thread. Calls are made in the order they were asked for."""
+        if self._inline:
+            return read(*args, **options)
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-reader")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: read(*args, **options))
+
+    def close(self) -> None:
+        """Let the thread end. A call that is still to be made then meets a closed store, and says so."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+            self._thread = None
 
 
 class Reading:
@@ -34,18 +60,24 @@ class Reading:
     _clock: Clock
     _followers: Followers
     _holdings: Holdings
+    _reading: ReadingThread
 
     @property
     def store(self) -> Store:
         """The open store."""
         return self._open().store
 
+    @property
+    def reader(self) -> Reader:
+        """What reads the open store, without an event loop."""
+        return Reader(self._open().store, self.flows)
+
     def _open(self) -> Services:
         raise NotImplementedError
 
     async def get(self, run_id: str) -> Run[Any]:
-        """One run as it stands; its state is typed where the flow is known."""
-        return self._view(run_id)
+        """One run as it is now; its state is typed where the flow is known."""
+        return await self._reading.call(self.reader.get, run_id)
 
     async def runs(
         self,
@@ -56,34 +88,31 @@ class Reading:
         parent: str | None = None,
         before: str | None = None,
         limit: int = 100,
-    ) -> list[RunRow]:
-        """The runs that fit every condition, newest first."""
-        wanted: tuple[Any, ...] = (status,) if isinstance(status, str) else tuple(status)
-        query = Query(
-            status=wanted, flow=flow, labels=dict(labels or {}), parent=parent, before=before, limit=limit
+    ) -> list[RunSummary]:
+        """The runs that meet every condition, newest first."""
+        return await self._reading.call(
+            self.reader.runs,
+            status=status,
+            flow=flow,
+            labels=labels,
+            parent=parent,
+            before=before,
+            limit=limit,
         )
-        return self.store.runs(query)
 
     async def state(self, run: str, checkpoint: str | int | None = None) -> Any:
         """The state at a checkpoint (default: at the end): typed where the flow is known."""
-        run_id, seq = split(run, checkpoint)
-        row = self.store.run(run_id)
-        found = history.load(self.store, run_id, seq, row=row)
-        flow = self.flows.get(row.flow)
-        if flow is None or found.state_version != flow.definition.state_version:
-            return found.values
-        return flow.state.load(found.values)
+        return await self._reading.call(self.reader.state, run, checkpoint)
 
     async def events(
         self, run_id: str, after: int = 0, node: str | None = None, kind: str | None = None
     ) -> list[EventView]:
         """Stored events, oldest first."""
-        rows = self.store.events(run_id, after, kinds=(kind,) if kind else (), node=node)
-        return [event_view(stored) for stored in history.opened(self.store, run_id, rows)]
+        return await self._reading.call(self.reader.events, run_id, after, node, kind)
 
-    async def checkpoints(self, run_id: str) -> list[history.Checkpoint]:
+    async def checkpoints(self, run_id: str) -> list[Checkpoint]:
         """Every place the run can be resumed or forked from, oldest first."""
-        return history.checkpoints(self.store, run_id)
+        return await self._reading.call(self.reader.checkpoints, run_id)
 
     @overload
     def follow(
@@ -96,56 +125,45 @@ class Reading:
     ) -> AsyncIterator[EventView | Chunk]: ...
 
     def follow(self, run_id: str, after: int = 0, *, chunks: bool = False) -> AsyncIterator[Any]:
-        """Events as they become durable, without gap or repeat, until the run has stopped and all are told. With `chunks`
-        also what its nodes stream, as it comes.
+        """Events as they become durable, without gap or repeat, until the run has stopped. With `chunks` also what its nodes
+        stream, as it comes.
         """
-        services = self._open()
         return self._followers.follow(
-            services.store, self._clock, run_id, after, chunks=chunks, is_here=self._holdings.__contains__
+            self._open().store,
+            self._clock,
+            run_id,
+            after,
+            chunks=chunks,
+            is_here=self._holdings.__contains__,
+            read=self._reading.call,
         )
 
     async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
-        """What is asked, oldest first: by one run, or by all that wait."""
-        every = Query(status=in_order(OPEN), limit=_RUNS_ASKED_MAX)
-        rows = self.store.runs(every) if run_id is None else [self.store.run(run_id)]
-        asked: list[AskedQuestion] = []
-        for row in rows:
-            if row.status in FINAL:
-                continue
-            try:
-                pending = history.load(self.store, row.run_id, row=row).questions.values()
-            except StoreError as fault:
-                if run_id is not None:
-                    raise
-                _log.warning("run %r cannot be read, so what it asks is not listed: %s", row.run_id, fault)
-                continue
-            asked += [
-                AskedQuestion(run_id=row.run_id, flow=row.flow, question=question) for question in pending
-            ]
-        return sorted(asked, key=lambda one: one.question.asked_at)
+        """The open questions of one run, or of all runs, oldest first."""
+        rest = self.reader.question_pages(run_id)
+        pages: list[list[AskedQuestion]] = []
+        # One page at a time: between two of them the event loop and shorter reads get their turn.
+        while (page := await self._reading.call(next, rest, None)) is not None:
+            pages.append(page)
+        return in_asking_order(pages)
 
     async def wait(self, run_id: str, timeout: float | None = None) -> Run[Any]:
-        """Wait until a run has stopped, whoever executes it. Raises `TimeoutError` when that takes too long."""
+        """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` when that takes too long."""
         services = self._open()
         deadline = None if timeout is None else services.clock.now() + timeout
         while True:
             runner = self._holdings.get(run_id)
-            row = services.store.run(run_id)
+            row = await self._reading.call(services.store.run, run_id)
             stopped = row.status not in GOING or (row.status == "waiting" and not row.held)
             if runner is None and stopped:
-                return result_of(self._view(run_id))
+                return result_of(await self.get(run_id))
             if deadline is not None and services.clock.now() >= deadline:
                 raise TimeoutError(f"run {run_id!r} is still {row.status} after {timeout:g} s")
             left = POLL_S if deadline is None else min(POLL_S, deadline - services.clock.now())
             await sleep(services.clock, left)
 
     def _view(self, run_id: str, flow: Flow[Any] | None = None) -> Run[Any]:
-        row = self.store.run(run_id)
-        state = history.load(self.store, run_id, row=row)
-        flow = flow or self.flows.get(row.flow)
-        if flow is not None and state.state_version != flow.definition.state_version:
-            flow = None
-        return run_view(state, row, flow)
+        return self.reader.get(run_id, flow)
 
 
 def result_of(run: Run[S]) -> Run[S]:

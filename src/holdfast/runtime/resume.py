@@ -24,7 +24,6 @@ from holdfast.core.state import diff
 from holdfast.errors import (
     HoldfastError,
     ResumeRefused,
-    SettingError,
     StateError,
     did_you_mean,
     ended,
@@ -65,26 +64,8 @@ class Invalid(ResumeRefused):
     """A validation said no."""
 
 
-def split(run: str, checkpoint: str | int | None) -> tuple[str, int | None]:
-    """`"r1@17"`, or `"r1"` and a checkpoint given beside it, as run id and seq."""
-    if not isinstance(run, str):
-        raise SettingError(f"{run!r} is not a run id: a string such as 'r1' or, with a checkpoint, 'r1@17'")
-    run_id, _, at = run.partition("@")
-    if at and checkpoint is not None and str(checkpoint).rpartition("@")[2] != at:
-        raise ResumeRefused(
-            run_id, f"two places are named: {run!r} and checkpoint {checkpoint!r}; choose one"
-        )
-    given = at or checkpoint
-    if given is None or given == "":
-        return run_id, None
-    text = str(given).rpartition("@")[2]
-    if not text.isdecimal():
-        raise ResumeRefused(run_id, f"{given!r} is no checkpoint; `holdfast checkpoints {run_id}` lists them")
-    return run_id, int(text)
-
-
 def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, take_up: TakeUp) -> Journal:
-    """A journal that has taken the run up as asked, with the first events recorded."""
+    """A journal that has claimed the run as asked, with the first events recorded."""
     head = history.load(services.store, row.run_id, row=row, check=True)
     refuse_final(row.run_id, head.status)
     to = _place(services, row, head, take_up)

@@ -1,79 +1,56 @@
 """Finds runs that should move and do not, says why and what happens next, and offers them again. It never executes anything.
 
-A run is on offer by what its row, its lease and its inbox say; there is no second record that could be wrong, so there is little
-to repair: the leases of holders that are gone are given back, which wakes the workers, and what is left is to be told.
+A run is on offer by what its row, its lease and its inbox say; there is no second record that could be wrong. So there is little
+to repair: the leases of holders that are gone are given back, which wakes the workers, and the rest is reported.
 
-Invariant: a sweep changes nothing but leases that keep nobody out any more, as the store sees it in the transaction that gives
-them back. One that meets an error of the database tells it in its report, with what it had found, and the next one begins anew.
-A run that cannot be read (damaged, deleted meanwhile, or written by a newer version) keeps nobody from seeing the others.
+Invariant: a sweep changes nothing but leases that keep no engine out any more, as the store sees it in the transaction that gives
+them back. A sweep that meets an error of the database reports it with what it had found, and the next one begins anew. A run that
+cannot be read (damaged, deleted meanwhile, or written by a newer version) does not hide the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Literal, TypeAlias
 
 import msgspec
 
-from holdfast.core.definition import Definition, NodeOptions
-from holdfast.core.run_state import TAKEABLE, NodeState, RunState
+from holdfast.core.definition import Definition
+from holdfast.core.run_state import TAKEABLE
 from holdfast.errors import HoldfastError, RunNotFound
 from holdfast.reading import history
+from holdfast.reading.diagnosis import Case, Diagnosis, diagnose, diagnose_nodes
+from holdfast.reading.remedies import CommandLine, Remedy
 from holdfast.storage.contract import Query, RunRow, Store, in_order
 from holdfast.storage.leases import Holder
 
-Why: TypeAlias = Literal[
-    "holder gone", "no taker", "due", "not started", "cut", "waits for retry", "unreadable"
-]
-
 PATIENCE_S = 30.0
-"""How long a run may be on offer before it is worth a word."""
+"""How long a run may be on offer before that is reported."""
 ROWS_MAX = 10_000
 """Runs that one sweep looks at."""
 LOADS_MAX = 200
-"""Runs of which one sweep looks into the log."""
+"""Runs of which one sweep reads the log."""
 _PAGE = 500
-_ON_OFFER = "it is on offer: a worker that knows its flow takes it up"
-_CUT = {
-    "rerun": "it is run again, as attempt {next}",
-    "ask": "somebody is asked whether it is run again, skipped, or the run aborted",
-    "skip": "it is skipped",
-}
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run, or a node of one, that should move and does not."""
-
-    run_id: str
-    flow: str
-    why: Why
-    since: float
-    node: str | None = None
-    told: str = ""
-    """Who it was, or what is wrong, where that is known."""
-    next: str
-    """What happens next, and by whom."""
 
 
 class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one sweep found and did."""
 
     at: float
-    findings: tuple[Finding, ...] = ()
-    """Those that have stood still longest first."""
+    findings: tuple[Diagnosis, ...] = ()
+    """Those that have not moved for longest first."""
     given_back: tuple[str, ...] = ()
     """The holders that were gone: their leases were given back."""
     unknown: dict[str, int] = {}
-    """Flow that was not given to whoever sweeps -> how many runs of it wait to be taken up."""
+    """Flow that is not known here -> how many runs of it wait for a worker."""
     complete: bool = True
     """False: there are more runs than one sweep looks at."""
     error: str | None = None
-    """The database failed in the middle; what is told here was found before."""
+    """The database failed in the middle; the findings were made before."""
 
 
 class Recovery:
     """Sweeps a store for runs that do not move. `flows`: names of those that are known here; None: all are. `inside`: it also
-    looks into their logs for nodes that do not move, which costs some queries for each run.
+    reads their logs for nodes that do not move, which costs some queries for each run.
     """
 
     def __init__(
@@ -83,27 +60,37 @@ class Recovery:
         flows: Collection[str] | None = None,
         patience_s: float = PATIENCE_S,
         inside: bool = True,
+        commands: CommandLine | None = None,
     ) -> None:
         self._store = store
         self._flows = flows
         self._patience_s = patience_s
         self._inside = inside
+        self._commands = commands or CommandLine()
 
     def sweep(self) -> RecoveryReport:
-        """Look at every run that should move, and offer again what somebody left. Raises nothing of the store's."""
-        return _Sweep(self._store, self._flows, self._patience_s, self._inside).done()
+        """Look at every run that should move, and offer again what crashed processes hold. Raises no error of the store."""
+        return _Sweep(self._store, self._flows, self._patience_s, self._inside, self._commands).done()
 
 
 class _Sweep:
     """One sweep."""
 
-    def __init__(self, store: Store, flows: Collection[str] | None, patience_s: float, inside: bool) -> None:
+    def __init__(
+        self,
+        store: Store,
+        flows: Collection[str] | None,
+        patience_s: float,
+        inside: bool,
+        commands: CommandLine,
+    ) -> None:
         self._store = store
         self._flows = flows
         self._patience_s = patience_s
         self._inside = inside
+        self._commands = commands
         self._now = 0.0
-        self._findings: list[Finding] = []
+        self._findings: list[Diagnosis] = []
         self._unknown: dict[str, int] = {}
         self._gone: dict[str, Holder] = {}
         self._given_back: list[str] = []
@@ -121,7 +108,9 @@ class _Sweep:
             error = str(fault)
         return RecoveryReport(
             at=self._now,
-            findings=tuple(sorted(self._findings, key=lambda found: (found.since, found.run_id))),
+            findings=tuple(
+                sorted(self._findings, key=lambda found: (found.since or 0.0, found.run_id or ""))
+            ),
             given_back=tuple(self._given_back),
             unknown=self._unknown,
             complete=self._complete,
@@ -141,7 +130,7 @@ class _Sweep:
         return self._store.runs(Query(status=in_order(TAKEABLE), before=before, limit=_PAGE))
 
     def _page_behind(self, page: list[RunRow]) -> list[RunRow]:
-        """The next page, by the last run of this one that is still there: somebody may be deleting."""
+        """The next page, by the last run of this one that is still there: others may have been deleted."""
         for row in reversed(page):
             try:
                 return self._page(row.run_id)
@@ -161,29 +150,27 @@ class _Sweep:
     def _look_at(self, row: RunRow) -> None:
         if row.held:
             return
-        waits = self._now - row.updated_at
+        is_known = self._flows is None or row.flow in self._flows
+        found = diagnose(Case(row=row, flow_known=is_known), self._now, self._commands)
         if row.holder is not None:
             self._gone[row.holder.id] = row.holder
-            self._find(row, "holder gone", row.updated_at, told=row.holder.describe(), next=_ON_OFFER)
-        elif row.status != "waiting" and waits > self._patience_s:
-            self._find(row, "no taker", row.updated_at, next=self._taker(row))
-        elif row.due_at is not None and self._now - row.due_at > self._patience_s:
-            self._find(row, "due", row.due_at, next=self._taker(row))
+            self._report(row, found, is_known=True)
+        elif found.kind != "waiting" and self._now - (found.since or 0.0) > self._patience_s:
+            self._report(row, found, is_known=is_known)
         if self._inside and (row.status != "waiting" or row.due_at is not None):
             self._look_inside(row)
 
-    def _taker(self, row: RunRow) -> str:
-        if self._flows is None or row.flow in self._flows:
-            return f"{_ON_OFFER}; is one running, has it this queue ({row.queue}), and is that not full?"
-        self._unknown[row.flow] = self._unknown.get(row.flow, 0) + 1
-        return f"it waits for a worker that knows flow {row.flow!r}"
-
-    def _find(
-        self, row: RunRow, why: Why, since: float, *, next: str, node: str | None = None, told: str = ""
-    ) -> None:
-        self._findings.append(
-            Finding(run_id=row.run_id, flow=row.flow, why=why, since=since, node=node, told=told, next=next)
+    def _report(self, row: RunRow, found: Diagnosis, *, is_known: bool) -> None:
+        """Report a run that waits for a worker. A worker is its first remedy; where none runs, `resume` is."""
+        if not is_known:
+            self._unknown[row.flow] = self._unknown.get(row.flow, 0) + 1
+        words = (
+            f"it is on offer: a worker that knows its flow and serves its queue ({row.queue}) claims it"
+            if is_known
+            else f"it waits for a worker that knows flow {row.flow!r}"
         )
+        work = Remedy("work", {}, words, self._commands.line("worker", *self._commands.file_words()))
+        self._findings.append(msgspec.structs.replace(found, remedies=(work, *found.remedies)))
 
     # --- nodes ----------------------------------------------------------------------------------------
 
@@ -195,44 +182,16 @@ class _Sweep:
         try:
             state = history.load(self._store, row.run_id, row=row)
             stored = self._store.definition(row.fingerprint)
-            options = msgspec.json.decode(stored, type=Definition).nodes if stored is not None else {}
+            nodes = msgspec.json.decode(stored, type=Definition).nodes if stored is not None else {}
         except RunNotFound:  # deleted meanwhile
             return
-        except msgspec.MsgspecError as fault:
-            told = f"it holds something that is not known here ({fault})"
-            newer = "a newer version of Holdfast may have written it; look at it with that one"
-            self._find(row, "unreadable", row.updated_at, told=told, next=newer)
+        except (HoldfastError, msgspec.MsgspecError) as fault:
+            newer = "; a newer version of Holdfast may have written it" if _is_unknown(fault) else ""
+            self._findings.append(diagnose(Case(row=row, fault=f"{fault}{newer}"), self._now, self._commands))
             return
-        except HoldfastError as fault:
-            told = f"`holdfast verify {row.run_id}` says where its log is damaged"
-            self._find(row, "unreadable", row.updated_at, told=str(fault), next=told)
-            return
-        for name, node in state.nodes.items():
-            self._look_at_node(row, state, name, node, options.get(name, NodeOptions()))
+        self._findings += diagnose_nodes(row, state, nodes, self._now, self._commands)
 
-    def _look_at_node(
-        self, row: RunRow, state: RunState, name: str, node: NodeState, options: NodeOptions
-    ) -> None:
-        if node.status == "running":
-            what = _CUT[options.on_interrupt].format(next=node.attempt + 1)
-            told = f"attempt {node.attempt} was started and has not ended"
-            self._find(row, "cut", node.started_at, node=name, told=told, next=what)
-        elif node.status == "waiting" and node.retry_at is not None:
-            left = node.retry_at - self._now
-            when = f"in {left:.0f} s" if left > 0 else "as soon as a worker takes the run up"
-            failed = node.failure.type if node.failure is not None else "it"
-            told = f"attempt {node.attempt} failed ({failed})"
-            self._find(
-                row, "waits for retry", node.ended_at, node=name, told=told, next=f"it is tried again {when}"
-            )
-        elif node.status == "pending" and (name in state.open or name in state.arrivals):
-            attempt = max(node.attempt, 1)
-            told = "it is due and was not started"
-            self._find(
-                row,
-                "not started",
-                row.updated_at,
-                node=name,
-                told=told,
-                next=f"it starts, as attempt {attempt}",
-            )
+
+def _is_unknown(fault: Exception) -> bool:
+    """Whether something was read that this version does not know."""
+    return isinstance(fault, msgspec.MsgspecError)

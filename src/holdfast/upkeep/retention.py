@@ -34,6 +34,7 @@ from holdfast.errors import (
     did_you_mean,
 )
 from holdfast.reading import history, verification
+from holdfast.reading.reader import rows_of
 from holdfast.storage.contract import STATUSES, Holder, Query, RunRow, RunStatus, Store, in_order
 from holdfast.storage.oversize import BLOB_OVER, take_out
 from holdfast.storage.rows import pack
@@ -486,22 +487,6 @@ def _forked(store: Store, row: RunRow) -> str | None:
 
 def _forked_told(run_id: str) -> str:
     return f"run {run_id!r} was forked from it"
-
-
-def rows_of(store: Store, query: Query) -> Iterator[RunRow]:
-    """Every run that fits, newest first, a page at a time."""
-    passed = [query.before] if query.before is not None else []
-    while True:
-        query = msgspec.structs.replace(query, before=passed[-1] if passed else None)
-        try:
-            page = store.runs(query)
-        except RunNotFound:  # deleted meanwhile: what comes behind it comes behind the one before it
-            passed.pop()
-            continue
-        if not page:
-            return
-        yield from page
-        passed += [row.run_id for row in page]
 
 
 # --- what belongs to nobody --------------------------------------------------------------------------

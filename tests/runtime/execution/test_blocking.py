@@ -61,7 +61,7 @@ def test_a_run_from_beginning_to_end_without_a_word_about_async(tmp_path: Path) 
     given = {"store": store, "flows": [flow]}
     assert hf.resume("r", **given).state == {"n": 12}
     assert hf.get("r", store=store).labels == {"team": "red"}
-    assert [row.run_id for row in hf.runs(store=store)] == ["r"]
+    assert [row.id for row in hf.runs(store=store)] == ["r"]
     assert hf.state("r@1", store=store) == {"n": 1}
     assert hf.events("r", store=store)[0].kind == "RunCreated"
     assert [point.node for point in hf.checkpoints("r", store=store)] == [None, "one", "two"]

@@ -117,9 +117,9 @@ def test_runs_are_found_by_status_flow_and_label() -> None:
         flow = looping([])
         await engine.run(flow, run_id="one", labels={"team": "red"})
         await engine.start(flow, run_id="two", labels={"team": "blue"})
-        assert [row.run_id for row in await engine.runs(status="completed")] == ["one"]
-        assert [row.run_id for row in await engine.runs(labels={"team": "blue"})] == ["two"]
-        assert {row.run_id for row in await engine.runs(flow="loop")} == {"one", "two"}
+        assert [row.id for row in await engine.runs(status="completed")] == ["one"]
+        assert [row.id for row in await engine.runs(labels={"team": "blue"})] == ["two"]
+        assert {row.id for row in await engine.runs(flow="loop")} == {"one", "two"}
         assert await engine.runs(flow="other") == []
 
     in_engine(use)

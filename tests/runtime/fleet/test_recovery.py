@@ -47,7 +47,7 @@ def sweep(stage: Stage, **options: Any) -> RecoveryReport:
 
 
 def found(report: RecoveryReport) -> list[tuple[str, str, str | None]]:
-    return [(one.run_id, one.why, one.node) for one in report.findings]
+    return [(one.run_id, one.kind, one.node) for one in report.findings]
 
 
 def starts(stage: Stage, flow: Flow[Any], *ids: str) -> None:
@@ -80,9 +80,12 @@ def test_a_pending_run_that_nobody_takes_is_told_of(stage: Stage) -> None:
     starts(stage, flow_of(), "r")
     stage.clock.advance(60)
     report = sweep(stage)
-    assert found(report) == [("r", "no taker", None)]
+    assert found(report) == [("r", "no worker", None)]
     assert report.findings[0].since == stage.clock.now() - 60
-    assert "a worker that knows its flow takes it up" in report.findings[0].next
+    assert (
+        "a worker that knows its flow and serves its queue (default) claims it"
+        in report.findings[0].remedies[0].words
+    )
 
 
 def test_a_run_whose_flow_is_not_known_here_is_counted(stage: Stage) -> None:
@@ -90,15 +93,15 @@ def test_a_run_whose_flow_is_not_known_here_is_counted(stage: Stage) -> None:
     stage.clock.advance(60)
     report = sweep(stage, flows=["another"])
     assert report.unknown == {"one": 2}
-    assert "waits for a worker that knows flow 'one'" in report.findings[0].next
+    assert "waits for a worker that knows flow 'one'" in report.findings[0].remedies[0].words
 
 
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({}, "run again, as attempt 2"),
-        ({"idempotent": False}, "somebody is asked"),
-        ({"on_interrupt": "skip"}, "skipped"),
+        ({}, "runs it again, as attempt 2"),
+        ({"idempotent": False}, "asks whether to run it again"),
+        ({"on_interrupt": "skip"}, "resuming skips it"),
     ],
 )
 def test_a_lease_that_ran_out_is_given_back_and_the_cut_node_named(
@@ -108,12 +111,12 @@ def test_a_lease_that_ran_out_is_given_back_and_the_cut_node_named(
     assert sweep(stage).findings == ()  # its holder may live
     stage.clock.advance(31)
     report = sweep(stage)
-    assert set(found(report)) == {("r", "holder gone", None), ("r", "cut", "only")}
-    assert [what in one.next for one in report.findings if one.why == "cut"] == [True]
+    assert set(found(report)) == {("r", "crashed", None), ("r", "crashed", "only")}
+    assert [what in one.remedies[0].words for one in report.findings if one.node == "only"] == [True]
     assert "elsewhere" in report.given_back[0]
     assert stage.store.run("r").holder is None
     stage.clock.advance(60)
-    assert ("r", "no taker", None) in found(sweep(stage))
+    assert ("r", "no worker", None) in found(sweep(stage))
 
 
 def test_a_late_holder_whose_lease_was_given_back_is_refused(stage: Stage) -> None:
@@ -147,8 +150,10 @@ def test_a_node_that_was_due_and_never_started_starts_as_the_same_attempt(stage:
     stage.crash(graph.compile(max_parallel=1), {})
     stage.clock.advance(60)
     report = sweep(stage)
-    assert {("r", "cut", "first"), ("r", "not started", "second")} < set(found(report))
-    assert [one.next for one in report.findings if one.node == "second"] == ["it starts, as attempt 1"]
+    assert {("r", "crashed", "first"), ("r", "not started", "second")} < set(found(report))
+    assert [one.remedies[0].words for one in report.findings if one.node == "second"] == [
+        "it starts, as attempt 1"
+    ]
 
 
 def test_a_node_that_waits_for_its_next_try_is_told_of(stage: Stage) -> None:
@@ -159,10 +164,10 @@ def test_a_node_that_waits_for_its_next_try_is_told_of(stage: Stage) -> None:
     starts(stage, flow, "r")
     stage.do(lambda engine: engine.work(until="idle"), flow)
     report = sweep(stage)
-    assert found(report) == [("r", "waits for retry", "only")]
-    assert report.findings[0].next == "it is tried again in 600 s"
+    assert found(report) == [("r", "retry", "only")]
+    assert report.findings[0].remedies[0].words == "it is tried again in 600 s"
     stage.clock.advance(700)
-    assert set(found(sweep(stage))) == {("r", "waits for retry", "only"), ("r", "due", None)}
+    assert set(found(sweep(stage))) == {("r", "retry", "only"), ("r", "due", None)}
 
 
 def test_a_run_that_somebody_executes_is_none_of_its_business(stage: Stage) -> None:
@@ -194,7 +199,7 @@ def test_a_sweep_survives_its_own_database_errors(stage: Stage) -> None:
     stage.store.queues.give_back = busy  # type: ignore[method-assign]
     report = recovery.sweep()
     assert report.error == "try later"
-    assert ("r", "holder gone", None) in found(report)
+    assert ("r", "crashed", None) in found(report)
     stage.store.queues.give_back = give_back  # type: ignore[method-assign]
     assert recovery.sweep().given_back != ()
 
@@ -220,7 +225,7 @@ def test_a_sweep_looks_into_so_many_logs_and_no_more(monkeypatch: Any) -> None:
     kept.clock.advance(60)
     monkeypatch.setattr(recovery, "LOADS_MAX", 1)
     report = Recovery(kept.store).sweep()
-    assert sum(found.why == "cut" for found in report.findings) == 1
+    assert sum(found.kind == "crashed" and found.node is not None for found in report.findings) == 1
     assert not report.complete
 
 
@@ -232,9 +237,9 @@ def test_a_run_whose_log_cannot_be_read_is_told_of_with_the_way_out(monkeypatch:
         raise StoreCorrupt("event 2 is not what was written")
 
     monkeypatch.setattr(recovery.history, "load", damaged)
-    (found,) = (one for one in Recovery(kept.store).sweep().findings if one.why == "unreadable")
-    assert found.told == "event 2 is not what was written"
-    assert "holdfast verify r0" in found.next
+    (found,) = (one for one in Recovery(kept.store).sweep().findings if one.kind == "unreadable")
+    assert found.reason == "its log cannot be read: event 2 is not what was written"
+    assert "holdfast verify r0" in found.remedies[0].command
 
 
 def test_a_run_that_waits_for_somebody_is_no_finding() -> None:

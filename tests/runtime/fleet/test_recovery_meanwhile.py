@@ -59,4 +59,6 @@ def test_a_run_that_is_deleted_before_its_log_is_read_is_left_out(monkeypatch: p
     monkeypatch.setattr(recovery.history, "load", deletes_the_first)
     report = Recovery(store).sweep()
     assert report.error is None
-    assert {found.run_id for found in report.findings if found.why == "cut"} == {"r1"}
+    assert {found.run_id for found in report.findings if found.node == "b" and found.kind == "crashed"} == {
+        "r1"
+    }

@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import holdfast as hf
 from holdfast import END, START, Graph
+from holdfast.reading import history, text
+from holdfast.reading.diagnosis import Case
 from holdfast.storage.contract import Holder, Store
 from holdfast.storage.upkeep import Facts
 from holdfast.storage.urls import open_store
@@ -74,7 +77,7 @@ class Ward:
 
     def found(self, flows: Any = None) -> list[tuple[str | None, str, str]]:
         told = doctor.examine(self.store, flows, self.clock.now())
-        return [(one.run_id, one.kind, one.told) for one in told]
+        return [(one.run_id, one.kind, one.reason) for one in told]
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -93,15 +96,15 @@ def test_runs_that_are_well_are_not_told_of(ward: Ward) -> None:
 
 def test_a_failed_run_is_told_with_its_failure(ward: Ward) -> None:
     ward.run("r", "fail")
-    assert ward.found() == [("r", "failed", "node 'first': ValueError: no luck")]
+    assert ward.found() == [("r", "failed", "node first failed: ValueError: no luck")]
 
 
 def test_a_run_that_asks_or_waits_for_a_signal_is_told_as_waiting(ward: Ward) -> None:
     ward.run("asks", "ask")
     ward.run("waits", "signal")
     assert set(ward.found()) == {
-        ("asks", "question", "node 'first' asks: go on?"),
-        ("waits", "signal", "node 'first' waits for the signal 'paid'"),
+        ("asks", "question", "first asks: go on?"),
+        ("waits", "signal", "first waits for the signal 'paid'"),
     }
     assert all(one.waits for one in doctor.examine(ward.store, None, ward.clock.now()))
 
@@ -111,12 +114,12 @@ def test_a_run_that_nobody_takes_is_told_after_a_while(ward: Ward) -> None:
     ward.clock.advance(PATIENCE_S - 1)
     assert ward.found() == []
     ward.clock.advance(2)
-    assert ward.found() == [("r", "no taker", "recorded, and no worker takes it up")]
+    assert ward.found() == [("r", "no worker", "recorded, but not started, and no worker has claimed it")]
     assert ward.found({}) == [
         (
             "r",
             "flow unknown",
-            "recorded, and no worker takes it up: flow 'work' is not among those that are known here",
+            "recorded, but not started, and no worker has claimed it: flow 'work' is not among those that are known here",
         )
     ]
 
@@ -130,7 +133,7 @@ def test_a_full_queue_is_named(ward: Ward) -> None:
     assert (
         "r",
         "queue full",
-        "recorded, and no worker takes it up: queue 'slow' is at its limit of 1",
+        "recorded, but not started, and no worker has claimed it: queue 'slow' is at its limit of 1",
     ) in ward.found()
 
 
@@ -145,26 +148,27 @@ def test_a_flow_that_changed_in_shape_is_told_with_the_difference(ward: Ward) ->
 def test_a_run_whose_holder_died_is_told(ward: Ward) -> None:
     ward.run("r", "sleep")
     row = ward.store.run("r")
-    state = doctor.history.load(ward.store, "r")
-    dead = doctor.msgspec.structs.replace(
+    state = history.load(ward.store, "r")
+    dead = msgspec.structs.replace(
         row, status="running", holder=Holder(id="x", host="box", pid=77), held=False
     )
-    finding = doctor.diagnose(doctor.Patient(row=dead, state=state), ward.clock.now())
+    finding = doctor.judge(Case(row=dead, state=state), ward.clock.now())
     assert finding is not None
-    assert (finding.kind, finding.told) == (
-        "holder dead",
-        "process 77 on box, which executed it, ended without a word",
+    assert (finding.kind, finding.reason) == (
+        "crashed",
+        "process 77 on box, which executed it, crashed, and no worker has claimed it; first sleeps until "
+        + text.when(ward.clock.now() + 1000),
     )
 
 
 def test_a_timer_that_is_due_without_a_worker_is_told(ward: Ward) -> None:
     ward.run("r", "sleep")
     row = ward.store.run("r")
-    waiting = doctor.msgspec.structs.replace(row, status="waiting", due_at=ward.clock.now())
-    state = doctor.history.load(ward.store, "r")
-    patient = doctor.Patient(row=waiting, state=state)
-    assert doctor.diagnose(patient, ward.clock.now()) is None
-    late = doctor.diagnose(patient, ward.clock.now() + PATIENCE_S)
+    waiting = msgspec.structs.replace(row, status="waiting", due_at=ward.clock.now())
+    state = history.load(ward.store, "r")
+    patient = Case(row=waiting, state=state)
+    assert doctor.judge(patient, ward.clock.now()) is None
+    late = doctor.judge(patient, ward.clock.now() + PATIENCE_S)
     assert late is not None
     assert (late.kind, late.since) == ("due", ward.clock.now())
 
@@ -172,7 +176,7 @@ def test_a_timer_that_is_due_without_a_worker_is_told(ward: Ward) -> None:
 def test_a_paused_run_is_told(ward: Ward) -> None:
     ward.start("r")
     ward.do(lambda engine: engine.pause("r"))
-    assert ward.found() == [("r", "paused", "paused, until it is resumed")]
+    assert ward.found() == [("r", "paused", "paused until it is resumed")]
 
 
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -196,16 +200,16 @@ WELL = Facts(kind="sqlite", now=100.0, settings={"journal_mode": "wal", "synchro
     ("facts", "says"),
     [
         (WELL, None),
-        (doctor.msgspec.structs.replace(WELL, now=3700.0), "3600 s ahead"),
-        (doctor.msgspec.structs.replace(WELL, now=-3500.0), "3600 s behind"),
-        (doctor.msgspec.structs.replace(WELL, log_bytes=LOG_BYTES + 1), "write-ahead log"),
-        (doctor.msgspec.structs.replace(WELL, free_bytes=FREE_BYTES - 1), "disk"),
-        (doctor.msgspec.structs.replace(WELL, schema_version=1, schema_known=2), "version 1"),
-        (doctor.msgspec.structs.replace(WELL, settings={"journal_mode": "delete"}), "journal_mode"),
+        (msgspec.structs.replace(WELL, now=3700.0), "3600 s ahead"),
+        (msgspec.structs.replace(WELL, now=-3500.0), "3600 s behind"),
+        (msgspec.structs.replace(WELL, log_bytes=LOG_BYTES + 1), "write-ahead log"),
+        (msgspec.structs.replace(WELL, free_bytes=FREE_BYTES - 1), "disk"),
+        (msgspec.structs.replace(WELL, schema_version=1, schema_known=2), "version 1"),
+        (msgspec.structs.replace(WELL, settings={"journal_mode": "delete"}), "journal_mode"),
         (Facts(kind="postgresql", now=100.0, settings={"fsync": "off"}), "fsync is 'off'"),
     ],
 )
 def test_what_is_wrong_with_a_store_is_told(facts: Facts, says: str | None) -> None:
-    told = [one.told for one in doctor.look_over(facts, 100.0, [])]
+    told = [one.reason for one in doctor.look_over(facts, 100.0, [])]
     assert (told == []) if says is None else any(says in one for one in told)
-    assert [one.told for one in doctor.look_over(WELL, 100.0, ["page 7"])] == ["page 7"]
+    assert [one.reason for one in doctor.look_over(WELL, 100.0, ["page 7"])] == ["page 7"]

@@ -46,8 +46,8 @@ def test_a_quarantined_run_is_told_apart_from_one_that_failed(stage: Stage) -> N
     stage.fails(stage.one(fails), run_id="s")
     found = {one.run_id: one for one in doctor.examine(stage.store, None, stage.clock.now())}
     assert {run_id: one.kind for run_id, one in found.items()} == {"r": "quarantined", "s": "failed"}
-    assert found["r"].told.startswith(
-        "node 'only': Quarantined: 'only' was cut by the end of its process 3 times"
+    assert found["r"].reason.startswith(
+        "node only failed: Quarantined: 'only' was cut by the end of its process 3 times"
     )
     assert not found["r"].waits
 
@@ -61,4 +61,4 @@ def test_the_doctor_says_how_a_quarantined_run_is_carried_on(tmp_path: Path) -> 
     done = subprocess.run(asked, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
     (finding,) = [one for one in json.loads(done.stdout)["findings"] if one.get("run_id") == "r"]
     assert (done.returncode, finding["kind"]) == (10, "quarantined")
-    assert any("--force" in way["command"] for way in finding["ways"]), finding["ways"]
+    assert any("--force" in way["command"] for way in finding["remedies"]), finding["remedies"]

@@ -21,7 +21,7 @@ def server() -> Iterator[PostgresServer]:
 
 
 def told(store: Store) -> list[str]:
-    return [finding.told for finding in doctor.examine(store, None, store.now())]
+    return [finding.reason for finding in doctor.examine(store, None, store.now())]
 
 
 def test_what_a_slot_keeps_of_the_log_is_told_once_it_is_much(

@@ -388,7 +388,7 @@ def test_of_too_many_runs_the_doctor_looks_at_the_oldest_and_says_so(
     monkeypatch.setattr(doctor, "_PAGE", 2)
     found = doctor.examine(place.store, None, place.clock.now())
     assert [one.run_id for one in found if one.kind != "store"] == ["r0", "r1", "r2"]
-    assert "5 of its runs have not ended, and only the 3" in "".join(one.told for one in found)
+    assert "5 of its runs have not ended, and only the 3" in "".join(one.reason for one in found)
     monkeypatch.setattr(doctor, "RUNS_MAX", 5)
     found = doctor.examine(place.store, None, place.clock.now())
     assert [one.run_id for one in found] == [f"r{number}" for number in range(5)]
@@ -399,7 +399,7 @@ def test_the_doctor_goes_on_where_runs_are_deleted_meanwhile(
 ) -> None:
     for number in range(3):
         place.run(f"r{number}", fails=True)
-    once_before(monkeypatch, doctor, "_patient", lambda: place.delete("r0"))
+    once_before(monkeypatch, doctor, "case_of", lambda: place.delete("r0"))
     found = doctor.examine(place.store, None, place.clock.now())
     assert [one.run_id for one in found] == ["r1", "r2"]
     with pytest.raises(RunNotFound):

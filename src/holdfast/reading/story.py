@@ -1,6 +1,6 @@
-"""A run as it goes by, told from its events: one line for what a person wants to know, and where every node is.
+"""The progress of a run, from its events: one line for each event that a person wants to see, and the status of every node.
 
-A story only reads events; it is folded on the display's own thread and knows nothing of the run but what it was told.
+A story reads events and nothing else, so it can be kept on any thread.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cli import screen, told
-from holdfast.cli.screen import Part
 from holdfast.core.definition import Definition
-from holdfast.core.drawing import MARKS
 from holdfast.core.kinds import TAKES_OVER
 from holdfast.errors import named
+from holdfast.reading import text, words
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.views import Cost, EventView, Run
 
@@ -54,11 +52,6 @@ class Line(msgspec.Struct, frozen=True):
     name: str
     note: str = ""
 
-    def parts(self) -> list[Part]:
-        style = screen.STYLES.get(self.status, "")
-        note = [("  " + self.note, "red" if self.status == "failed" else "dim")] if self.note else []
-        return [(MARKS.get(self.status, " "), style), f" {screen.one_line(self.name)}", *note]
-
 
 class Story:
     """Folds events into `nodes`, and tells those that matter."""
@@ -88,30 +81,30 @@ class Story:
         """Read an event. Returns its line, or None for an event that is not worth one."""
         if event.kind.startswith("Item"):
             return self._tell_item(event)
-        words = told.words(event)
-        if words is not None:
-            return self._tell_inside(event, words)
+        said = words.words(event)
+        if said is not None:
+            return self._tell_inside(event, said)
         return self._tell_node(event) if event.iteration else self._tell_run(event)
 
     def stream(self, chunk: Chunk) -> None:
         """Take up a piece of what a node streams. It is shown where the node is, and has no line of its own."""
         seen = self._node(chunk.node)
         seen.chunks += 1
-        text = seen.unended + (
-            chunk.value if isinstance(chunk.value, str) else f"{told.value(chunk.value)}\n"
+        whole = seen.unended + (
+            chunk.value if isinstance(chunk.value, str) else f"{words.value(chunk.value)}\n"
         )
-        lines = [line for line in text.splitlines() if line.strip()]
+        lines = [line for line in whole.splitlines() if line.strip()]
         seen.last_line = lines[-1][-_LINE_WIDTH:] if lines else seen.last_line
-        seen.unended = text.rpartition("\n")[2][-_LINE_WIDTH:]
+        seen.unended = whole.rpartition("\n")[2][-_LINE_WIDTH:]
 
     # --- inside nodes ---------------------------------------------------------------------------------
 
-    def _tell_inside(self, event: EventView, words: str) -> Line | None:
-        """An event that `told` has words for: what happens inside nodes, and what they wait for."""
+    def _tell_inside(self, event: EventView, said: str) -> Line | None:
+        """An event that `words` has words for: what happens inside nodes, and what they wait for."""
         if event.kind == "SignalReceived":
             self._deliver(event.body["name"])
         if event.node is None:
-            return Line("running", "run", words)
+            return Line("running", "run", said)
         name, seen = event.node, self._node(event.node)
         match event.kind:
             case "CostIncurred":
@@ -121,25 +114,25 @@ class Story:
                 return None
             case "StepCompleted":
                 seen.steps += 1
-                return Line("running", name, words) if _is_worth_a_line(seen.steps) else None
+                return Line("running", name, said) if _is_worth_a_line(seen.steps) else None
             case "NodeCheckpointed":
                 seen.checkpoints += 1
-                seen.note = words
-                return Line("running", name, words) if _is_worth_a_line(seen.checkpoints) else None
+                seen.note = said
+                return Line("running", name, said) if _is_worth_a_line(seen.checkpoints) else None
             case "NodeWaiting":
                 self._end(seen, "waiting", event.at)
-                return Line("waiting", name, words)
+                return Line("waiting", name, said)
             case "TimerSet" | "SignalAwaited" | "QuestionAsked":
-                seen.status, seen.note = "waiting", words
-                return Line("waiting", name, words)
+                seen.status, seen.note = "waiting", said
+                return Line("waiting", name, said)
             case "TimerFired" | "QuestionAnswered":
                 seen.note = ""
                 if seen.status == "waiting" and seen.started_at:
                     seen.status = "running"  # it waited where it was, without unwinding
                 answered = event.kind == "QuestionAnswered" and not event.body.get("refused")
-                return Line("completed" if answered else "waiting", name, words)
+                return Line("completed" if answered else "waiting", name, said)
             case _:
-                return Line("running", name, words)
+                return Line("running", name, said)
 
     def _deliver(self, signal: str) -> None:
         """A node that waits for it where it is, without having unwound, goes on."""
@@ -171,7 +164,7 @@ class Story:
                 if self._fans_out(name) and seen.items_all is None:
                     return None  # the list of its items follows at once
                 kept = (
-                    f", {seen.items_done} of {screen.count(seen.items_all, 'item')} done already"
+                    f", {seen.items_done} of {text.count(seen.items_all, 'item')} done already"
                     if seen.items_all
                     else ""
                 )
@@ -181,7 +174,7 @@ class Story:
                 self._end(seen, "completed", event.at)
                 branches = self._definition is not None and name in self._definition.branches
                 routed = f", goes on to {' and '.join(event.body.get('routes') or [])}" if branches else ""
-                return Line("completed", name, f"{screen.duration(seen.seconds)}{_iteration(event)}{routed}")
+                return Line("completed", name, f"{text.duration(seen.seconds)}{_iteration(event)}{routed}")
             case "NodeFailed":
                 return self._tell_failed(name, seen, event)
             case "NodeInterrupted":
@@ -191,8 +184,8 @@ class Story:
                 self._end(seen, "skipped", event.at)
                 warning = event.body.get("warning")
                 if warning is not None:
-                    fault = screen.one_line(named(warning.get("type", ""), warning.get("message", "")), 300)
-                    return Line("skipped", name, f"failed, and is safe to: {fault}")
+                    fault = text.one_line(named(warning.get("type", ""), warning.get("message", "")), 300)
+                    return Line("skipped", name, f"failed, and is safe to fail: {fault}")
                 return Line("skipped", name, f"skipped{_by(event)}")
             case "NodeRouted":
                 return Line("completed", name, f"goes on to {' and '.join(event.body.get('routes') or [])}")
@@ -213,7 +206,7 @@ class Story:
     def _tell_failed(self, name: str, seen: NodeSeen, event: EventView) -> Line:
         retry_at = event.body.get("retry_at")
         self._end(seen, "failed" if retry_at is None else "waiting", event.at)
-        again = "" if retry_at is None else f"; tries again in {screen.duration(retry_at - event.at)}"
+        again = "" if retry_at is None else f"; tries again in {text.duration(retry_at - event.at)}"
         seen.note = _fault(event) + again
         return Line(seen.status, name, f"attempt {event.attempt} failed: {seen.note}")
 
@@ -223,7 +216,7 @@ class Story:
         match event.kind:
             case "ItemsListed":
                 seen.items_done, seen.items_all = 0, len(event.body.get("items", []))
-                return Line("running", name, f"fans out over {screen.count(seen.items_all, 'item')}")
+                return Line("running", name, f"fans out over {text.count(seen.items_all, 'item')}")
             case "ItemCompleted":
                 seen.items_done += 1
                 count = seen.items_all or 0
@@ -234,7 +227,7 @@ class Story:
                 return Line("completed", name, done)
             case "ItemFailed":
                 retry_at = event.body.get("retry_at")
-                again = "" if retry_at is None else f"; tries again in {screen.duration(retry_at - event.at)}"
+                again = "" if retry_at is None else f"; tries again in {text.duration(retry_at - event.at)}"
                 status = "failed" if retry_at is None else "waiting"
                 return Line(status, name, f"item {event.body.get('item', 0)} failed: {_fault(event)}{again}")
             case _:
@@ -303,4 +296,4 @@ def _by(event: EventView) -> str:
 
 def _fault(event: EventView) -> str:
     failure = event.body.get("failure") or {}
-    return screen.one_line(named(failure.get("type", ""), failure.get("message", "")), 300)
+    return text.one_line(named(failure.get("type", ""), failure.get("message", "")), 300)

@@ -1,6 +1,6 @@
-"""Events of the inside of a node in a few words, for a person: used wherever events are shown, in the log and in a story.
+"""Events in a few words, for a person: used wherever events are shown.
 
-It says what an event says and nothing else; the run, the node and the time are told by whoever shows it.
+The words say what the event itself says. The run, the node and the time are printed beside them by the caller.
 """
 
 from __future__ import annotations
@@ -8,42 +8,42 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, assert_never
 
-from holdfast.cli import screen
 from holdfast.core.slots import parse
+from holdfast.reading import text
 from holdfast.reading.views import Cost, EventView
 
 Body: TypeAlias = Mapping[str, Any]
 
 _VALUE_WIDTH = 120
 _TAIL_CHUNKS = 400
-"""More than so many of the last chunks are never looked at for the last lines."""
+"""How many of the last chunks are searched for the last lines."""
 
 
 def words(event: EventView) -> str | None:
-    """What happened, in a few words; None for kinds whose fields speak for themselves."""
+    """What happened, in a few words; None for kinds that are shown by their fields."""
     say = _WORDS[event.kind]
     return None if say is None else say(event.body) + _said(event)
 
 
 def value(given: Any) -> str:
     """A value in one line."""
-    return screen.one_line(screen.json_text(given, indent=None), _VALUE_WIDTH)
+    return text.one_line(text.json_text(given, indent=None), _VALUE_WIDTH)
 
 
 def cost(spent: Cost) -> str:
     """`$0.02, 120 tokens`; nothing where nothing was spent."""
     parts = [f"${spent.usd:.4f}".rstrip("0").rstrip(".")] if spent.usd else []
-    parts += [f"{screen.count(spent.tokens, 'token')}"] if spent.tokens else []
+    parts += [f"{text.count(spent.tokens, 'token')}"] if spent.tokens else []
     return ", ".join(parts)
 
 
 def lines(chunks: Iterable[Any], most: int) -> list[str]:
     """The last lines of what was streamed: texts follow each other, any other chunk has a line of its own."""
-    text = "".join(
+    whole = "".join(
         chunk if isinstance(chunk, str) else f"\n{value(chunk)}\n"
         for chunk in list(chunks)[-_TAIL_CHUNKS:]
     )  # fmt: skip
-    return [line for line in text.splitlines() if line.strip()][-most:]
+    return [line for line in whole.splitlines() if line.strip()][-most:]
 
 
 def waited_for(slot: str) -> str:
@@ -67,11 +67,11 @@ def _said(event: EventView) -> str:
     sure = event.body.get("confidence")
     sure = f", confidence {sure:g}" if sure is not None else ""
     reason = f": {event.body['reason']}" if event.body.get("reason") else ""
-    return screen.one_line(by + sure + reason, 300)
+    return text.one_line(by + sure + reason, 300)
 
 
 def _until(body: Body) -> str:
-    return f", until {screen.when(body['until'])}" if body.get("until") is not None else ""
+    return f", until {text.when(body['until'])}" if body.get("until") is not None else ""
 
 
 def _item(body: Body) -> str:
@@ -80,19 +80,19 @@ def _item(body: Body) -> str:
 
 def _step(body: Body) -> str:
     result = f" = {value(body['value'])}" if "value" in body else ""
-    return f"step {screen.one_line(body['step'])}{_item(body)} is kept{result}"
+    return f"step {text.one_line(body['step'])}{_item(body)} is kept{result}"
 
 
 def _streamed(body: Body) -> str:
     chunks = body.get("chunks", [])
     last = lines(chunks, 1)
-    tail = f", the last line: {screen.last_of_line(last[0], 80)}" if last else ""
-    return f"streamed {screen.count(len(chunks), 'chunk')}{_item(body)}{tail}"
+    tail = f", the last line: {text.last_of_line(last[0], 80)}" if last else ""
+    return f"streamed {text.count(len(chunks), 'chunk')}{_item(body)}{tail}"
 
 
 def _asked(body: Body) -> str:
     options = f" ({' / '.join(body['options'])})" if body.get("options") else ""
-    return f"asks: {screen.one_line(body['text'] + options, 300)}{_item(body)}{_until(body)}"
+    return f"asks: {text.one_line(body['text'] + options, 300)}{_item(body)}{_until(body)}"
 
 
 def _answered(body: Body) -> str:
@@ -102,7 +102,7 @@ def _answered(body: Body) -> str:
 
 def _waiting(body: Body) -> str:
     awaited = " or ".join(dict.fromkeys(waited_for(slot) for slot in body.get("on", [])))
-    return f"unwound{_item(body)}: holds nothing until {screen.one_line(awaited, 200)} has come"
+    return f"unwound{_item(body)}: uses no memory until {text.one_line(awaited, 200)} has come"
 
 
 def _awaits(body: Body) -> str:
@@ -111,7 +111,7 @@ def _awaits(body: Body) -> str:
 
 def _signal(body: Body) -> str:
     payload = f" = {value(body['payload'])}" if "payload" in body else ""
-    return f"told {body['name']!r}{payload}"
+    return f"received the signal {body['name']!r}{payload}"
 
 
 def _fired(body: Body) -> str:
@@ -152,4 +152,4 @@ _WORDS: dict[str, Callable[[Body], str] | None] = {
     "QuestionAsked": _asked,
     "QuestionAnswered": _answered,
 }  # fmt: skip
-"""Kind -> its words; None: its fields speak for themselves. Every kind has an entry."""
+"""Kind -> its words; None: it is shown by its fields. Every kind has an entry."""

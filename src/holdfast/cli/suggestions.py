@@ -1,0 +1,112 @@
+"""Commands as they are typed here, and how diagnoses, remedies and open visits are printed.
+
+The facts are in `reading/`; this knows the program's name, the flow's file, the store and the run base that a suggested command
+must name so that it can be pasted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast.cli import flow_files, program, screen
+from holdfast.reading import words
+from holdfast.reading.diagnosis import Diagnosis
+from holdfast.reading.remedies import CommandLine, Remedy
+from holdfast.reading.visits import OpenVisit
+from holdfast.runtime import settings
+from holdfast.storage import urls
+
+_NAMES_MAX = 8
+
+
+def command_line(
+    *, file: str | None = None, store: str | None = None, run_base: str | None = None
+) -> CommandLine:
+    """How commands are typed here. What this command was called with is part of the commands that it suggests."""
+    return CommandLine(
+        program=program.name(),
+        file=file if file is not None else None if flow_files.has_project_flows() else "FILE.py",
+        store=urls.shown(store) if store is not None else None,
+        run_base=run_base,
+        has_run_base=bool(settings.resolve({}).run_base),
+    )
+
+
+def line(verb: str, *words: str, store: str | None = None) -> str:
+    """A command as it is typed, without any password."""
+    return command_line(store=store).line(verb, *words)
+
+
+def resume_line(
+    run_id: str, *, file: str | None = None, store: str | None = None, run_base: str | None = None
+) -> str:
+    """The command that resumes a run."""
+    commands = command_line(file=file, store=store, run_base=run_base)
+    return commands.line("resume", run_id, *commands.file_words(), run_base=run_base)
+
+
+def say_remedies(remedies: Iterable[Remedy], *, err: bool = False) -> None:
+    """Print remedies as commands, each with what it does."""
+    say_commands([(remedy.command, remedy.words) for remedy in remedies], err=err)
+
+
+def say_commands(commands: Iterable[tuple[str, str]], *, err: bool = False) -> None:
+    """Print commands, each with what it does."""
+    width = screen.picture_width()
+    for command, does in commands:
+        if len(command) + len(does) + 9 <= width:
+            screen.say(("  $ ", "dim"), (command, "bold"), (f"   # {does}", "dim"), err=err)
+        else:
+            screen.say((f"  # {does}", "dim"), err=err)
+            screen.say(("  $ ", "dim"), (command, "bold"), err=err)
+
+
+def status_words(status: str, found: Diagnosis) -> str:
+    """The status of a run with what the status does not say."""
+    more = "crashed" if found.crashed else "answered" if found.answered else ""
+    return f"{status}, {more}" if more else status
+
+
+def say_visit(one: OpenVisit, head: str) -> None:
+    """Print what is known about a visit, under a heading."""
+    screen.say("")
+    screen.say(head)
+    for name, fact in _facts(one):
+        screen.say((f"  {name.ljust(10)}  ", "dim"), fact)
+    for line in one.last_lines:
+        screen.say(("  | ", "dim"), screen.last_of_line(line, screen.picture_width() - 4))
+
+
+def _facts(one: OpenVisit) -> list[tuple[str, str]]:
+    facts = [("steps kept", _named(one.steps))] if one.steps else []
+    if one.items is not None:
+        facts.append(("items done", f"{one.items[0]} of {one.items[1]}"))
+    if one.checkpoint is not None:
+        facts.append(("checkpoint", words.value(one.checkpoint)))
+    if one.artifacts:
+        facts.append(("artifacts", _named(one.artifacts)))
+    if one.checkout:
+        facts.append(("git", _checkout(one.checkout)))
+    if one.chunks:
+        ends = ", the last lines:" if one.last_lines else ""
+        facts.append(("streamed", f"{screen.count(one.chunks, 'chunk')}{ends}"))
+    return facts
+
+
+def _named(names: list[str], unnamed: int = 0) -> str:
+    shown = ", ".join(map(screen.one_line, names[:_NAMES_MAX]))
+    more = max(0, len(names) - _NAMES_MAX) + unnamed
+    return f"{shown} and {more} more" if more else shown
+
+
+def _checkout(checkout: dict[str, Any]) -> str:
+    head = checkout.get("head")
+    where = f"HEAD {head[:12]}" if head else "no commit yet"
+    branch = f" on {checkout['branch']}" if checkout.get("branch") else ", detached"
+    changed = list(map(str, checkout.get("changed", [])))
+    if not changed:
+        return screen.one_line(f"{where}{branch}, nothing changed")
+    more = int(checkout.get("more", 0))
+    count = screen.count(len(changed) + more, "file")
+    return screen.one_line(f"{where}{branch}, {count} changed: {_named(changed, more)}")

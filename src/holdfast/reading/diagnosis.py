@@ -1,0 +1,628 @@
+"""Why a run is where it is, and what can be done about it.
+
+`diagnose` is the only function that answers this. `holdfast show`, `runs`, `doctor` and `recover` print what it returns, so that
+a run is never described in two ways. It judges what it is given (a `Case`) and reads nothing; `case_of` reads a case.
+
+A run has *crashed* when it should be going and no process executes it. It is *answered* when an answer or a signal has come that
+it can continue with, and no process executes it. Both are seen from the lease and the log, not from the status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeAlias, assert_never
+
+import msgspec
+
+from holdfast.core.definition import NodeOptions
+from holdfast.core.kinds import FROM_OUTSIDE
+from holdfast.core.run_state import ENDED, GOING, NodeState, Question, RunState, Wait
+from holdfast.errors import named
+from holdfast.reading import history, remedies, text
+from holdfast.reading.remedies import CommandLine, Remedy
+from holdfast.reading.views import EventView, event_view, held_by
+from holdfast.storage.contract import STATUSES, RunRow, RunStatus, Store
+from holdfast.storage.queues import Queue
+
+Kind: TypeAlias = Literal[
+    "executing", "waiting", "completed", "cancelled", "unreadable", "quarantined", "failed", "crashed", "answered",
+    "flow changed", "flow unknown", "queue full", "due", "no worker", "interrupted", "paused", "question", "signal",
+    "not started", "retry", "store",
+]  # fmt: skip
+WAITS: frozenset[Kind] = frozenset({"question", "signal", "paused"})
+"""The run is in order and needs a person or another system."""
+
+_LAST_WORDS: dict[RunStatus, str] = {
+    "cancelled": "RunCancelled",
+    "paused": "RunPaused",
+    "interrupted": "RunInterrupted",
+}
+_LINE_MAX = 400
+_INTERRUPTED = {
+    "rerun": "resuming runs it again, as attempt {next}",
+    "ask": "resuming asks whether to run it again, to skip it, or to cancel the run",
+    "skip": "resuming skips it",
+}
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a run, a node of it, or the store is as it is, and what can be done about it."""
+
+    kind: Kind
+    reason: str
+    """One sentence."""
+    remedies: tuple[Remedy, ...] = ()
+    run_id: str | None = None
+    """None: it is about the store."""
+    flow: str | None = None
+    status: RunStatus | None = None
+    node: str | None = None
+    """The node that it is about; None: the whole run."""
+    since: float | None = None
+    crashed: bool = False
+    """The run should be going, and no process executes it."""
+    answered: bool = False
+    """An answer or a signal has come, and no process executes it."""
+    questions: tuple[Question, ...] = ()
+    awaited: tuple[Wait, ...] = ()
+    """The timers and signals it waits for."""
+    expects: tuple[str, ...] = ()
+    """What it asks and waits for, each in a few words."""
+    unreceived: tuple[str, ...] = ()
+    """Signals that no node has received yet."""
+    asks_before: tuple[str, ...] = ()
+    """Crashed nodes that a resume asks about instead of running them."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the run is in order, and only needs a person or another system."""
+        return self.kind in WAITS
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about a run that is to be diagnosed."""
+
+    row: RunRow
+    state: RunState | None = None
+    """None: its log was not read."""
+    fault: str = ""
+    """Why its log cannot be read."""
+    last: EventView | None = None
+    """The event that ended or interrupted it, or the answer or signal that came last."""
+    nodes: Mapping[str, NodeOptions] = {}
+    """The options of its nodes, where they were read."""
+    flow_known: bool = True
+    changes: tuple[str, ...] = ()
+    """How the flow that is known differs in shape from the one that the run was made with."""
+    takes: tuple[str, ...] | None = ()
+    """The options with which it can be resumed all the same; None: with none."""
+    queue: Queue | None = None
+
+
+# --- reading a case ----------------------------------------------------------------------------------
+
+
+def case_of(
+    store: Store, row: RunRow, *, definitions: dict[str, Mapping[str, NodeOptions]] | None = None
+) -> Case:
+    """Read what a diagnosis of this run needs. `definitions` keeps the nodes of flows, by fingerprint, for the next run."""
+    return _case(store, row, history.load(store, row.run_id, row=row), definitions)
+
+
+def later_case(store: Store, case: Case) -> Case:
+    """The same run as it is now. Only the events since are read, and folded onto the state of the earlier case."""
+    row = store.run(case.row.run_id)
+    state = case.state
+    if state is not None and row.rewinds == case.row.rewinds and history.extend(store, state, row):
+        return _case(store, row, state)
+    return case_of(store, row)
+
+
+def _case(
+    store: Store,
+    row: RunRow,
+    state: RunState,
+    definitions: dict[str, Mapping[str, NodeOptions]] | None = None,
+) -> Case:
+    return Case(
+        row=row,
+        state=state,
+        last=_last(store, row, state),
+        nodes=_nodes(store, row, state, definitions if definitions is not None else {}),
+    )
+
+
+def _last(store: Store, row: RunRow, state: RunState) -> EventView | None:
+    kind = _LAST_WORDS.get(row.status)
+    if kind is not None:
+        found = store.events(row.run_id, kinds=(kind,))
+    elif row.status in GOING and not row.held and not state.running:
+        found = [event for event in store.events(row.run_id, row.seq - 1) if event.kind in FROM_OUTSIDE]
+    else:
+        found = []
+    return next((event_view(event) for event in history.opened(store, row.run_id, found[-1:])), None)
+
+
+def _nodes(
+    store: Store, row: RunRow, state: RunState, definitions: dict[str, Mapping[str, NodeOptions]]
+) -> Mapping[str, NodeOptions]:
+    """The options of the nodes, where the diagnosis depends on them."""
+    if not any(name in state.failed or _is_interrupted(state.nodes[name]) for name in state.open):
+        return {}
+    if row.fingerprint not in definitions:
+        stored = store.definition(row.fingerprint)
+        definitions[row.fingerprint] = history.defined(stored, row.run_id).nodes if stored is not None else {}
+    return definitions[row.fingerprint]
+
+
+# --- judging -----------------------------------------------------------------------------------------
+
+
+class _Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What the state of a run says about why it is where it is."""
+
+    crashed: bool = False
+    answered: bool = False
+    running: tuple[str, ...] = ()
+    questions: tuple[Question, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    expects: tuple[str, ...] = ()
+    unreceived: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    """Nodes whose approval was refused; the run fails when it is resumed."""
+    asked_about: dict[str, bool] = {}
+    """Crashed nodes that a resume asks about instead of running them -> whether they are idempotent."""
+    once: tuple[str, ...] = ()
+    """Nodes that failed and are not idempotent."""
+    wants_base: bool = False
+
+
+def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Diagnosis:
+    """Why a run is where it is, and what can be done about it. `now` is the store's time."""
+    row, commands = case.row, commands or CommandLine()
+    if row.status not in STATUSES:  # damaged, and shown all the same
+        case = Case(row=row, fault=f"its row has the status {row.status!r}, which no run has")
+    seen = _look(case, now)
+    kind, since = _kind(case, seen, now)
+    reason = _reason(case, seen, kind)
+    if kind not in ("flow changed", "executing") and case.takes is None:
+        reason += "; its flow has changed in shape since, and this run cannot continue with it"
+    return Diagnosis(
+        kind=kind,
+        reason=reason,
+        remedies=tuple(_remedies(case, seen, kind, commands)),
+        run_id=row.run_id,
+        flow=row.flow,
+        status=row.status,
+        since=since,
+        crashed=seen.crashed,
+        answered=seen.answered,
+        questions=seen.questions,
+        awaited=seen.waits,
+        expects=seen.expects,
+        unreceived=seen.unreceived,
+        asks_before=tuple(seen.asked_about),
+    )
+
+
+def _look(case: Case, now: float) -> _Seen:
+    row, state = case.row, case.state
+    if state is None:
+        return _Seen(crashed=row.status == "running" and not row.held)
+    retries = _retries(state)
+    answered = not row.held and not state.running and _is_answered(case, state)
+    timers = bool(retries) or any(wait.kind == "timer" for wait in state.waits.values())
+    should_go = row.status == "running" or (row.status == "waiting" and timers)
+    questions, waits = tuple(state.questions.values()), tuple(state.waits.values())
+    return _Seen(
+        crashed=not row.held and not answered and should_go,
+        answered=answered,
+        running=tuple(name for name, node in state.nodes.items() if node.status == "running"),
+        questions=questions,
+        waits=waits,
+        expects=tuple(_expects(questions, waits, retries, now)),
+        unreceived=tuple(state.signals),
+        refused=tuple(name for name in state.failed if _is_refused(state.nodes[name])),
+        asked_about={} if row.held else dict(_asked_about(state, case.nodes)),
+        once=tuple(
+            name
+            for name in state.failed
+            if name in state.open
+            and state.nodes[name].attempt
+            and name in case.nodes
+            and not case.nodes[name].idempotent
+        ),
+        wants_base=bool(state.options.get(history.RUN_BASE_WANTED)),
+    )
+
+
+def _is_answered(case: Case, state: RunState) -> bool:
+    """Whether the last event is an answer or a signal that the run can continue with."""
+    if case.last is None or case.last.kind not in FROM_OUTSIDE:
+        return False
+    return case.row.status != "waiting" or any(
+        node.status == "pending" or (node.items is not None and 0.0 in node.items.again.values())
+        for node in state.nodes.values()
+    )
+
+
+def _asked_about(state: RunState, nodes: Mapping[str, NodeOptions]) -> Iterator[tuple[str, bool]]:
+    for name in state.open:
+        node = state.nodes[name]
+        if (
+            _is_interrupted(node)
+            and name in nodes
+            and nodes[name].on_interrupt == "ask"
+            and not node.question
+        ):
+            yield name, nodes[name].idempotent
+
+
+def _is_interrupted(node: NodeState) -> bool:
+    return node.status in ("running", "interrupted")
+
+
+def _is_refused(node: NodeState) -> bool:
+    return node.failure is not None and node.failure.type == "QuestionRefused"
+
+
+def _retries(state: RunState) -> dict[str, float]:
+    """Node -> when it is tried again."""
+    found = {name: node.retry_at for name, node in state.nodes.items() if node.retry_at is not None}
+    for name, node in state.nodes.items():
+        again = [at for at in node.items.again.values() if at] if node.items is not None else []
+        if again and node.status == "waiting":
+            found.setdefault(name, min(again))
+    return found
+
+
+# --- which kind --------------------------------------------------------------------------------------
+
+
+def _kind(case: Case, seen: _Seen, now: float) -> tuple[Kind, float]:
+    """The first thing that keeps a run from moving, and since when."""
+    row, since = case.row, case.row.updated_at
+    if case.fault:
+        return "unreadable", since
+    if row.status in ENDED:
+        return _ended_kind(case), since
+    needed = _needed(case, seen)
+    if row.held:
+        return needed or ("executing", since)
+    if row.status == "paused":
+        return "paused", since
+    is_due = row.due_at is not None and row.due_at <= now
+    if needed and not is_due:
+        return needed
+    if case.changes:
+        return "flow changed", since
+    if row.holder is not None:
+        return "crashed", since
+    if row.status == "waiting" and not seen.answered:
+        if row.due_at is None or not is_due:
+            return "waiting", since
+        return _without_worker(case, "due"), row.due_at
+    if row.status == "interrupted":
+        return _without_worker(case, "interrupted"), since
+    return _without_worker(case, "answered" if seen.answered else "no worker"), since
+
+
+def _ended_kind(case: Case) -> Kind:
+    match case.row.status:
+        case "completed":
+            return "completed"
+        case "cancelled":
+            return "cancelled"
+        case _:
+            failure = case.state.failure if case.state is not None else None
+            return "quarantined" if failure is not None and failure.type == "Quarantined" else "failed"
+
+
+def _needed(case: Case, seen: _Seen) -> tuple[Kind, float] | None:
+    """What the run needs from outside, if nothing else of it moves."""
+    if case.state is None or case.state.running:
+        return None
+    for question in seen.questions:
+        return "question", question.asked_at
+    timed = any(wait.kind == "timer" for wait in seen.waits)
+    for wait in seen.waits:
+        if wait.kind == "signal" and wait.until is None and not timed:
+            return "signal", case.row.updated_at
+    return None
+
+
+def _without_worker(case: Case, kind: Kind) -> Kind:
+    """Why no worker claims a run that is on offer, where that is known."""
+    if not case.flow_known:
+        return "flow unknown"
+    queue = case.queue
+    full = queue is not None and queue.limit is not None and queue.held >= queue.limit
+    return "queue full" if full else kind
+
+
+# --- the reason --------------------------------------------------------------------------------------
+
+
+def _reason(case: Case, seen: _Seen, kind: Kind) -> str:
+    row = case.row
+    if case.fault:
+        return f"its log cannot be read: {case.fault}"
+    if kind == "flow changed":
+        stuck = "" if case.takes is not None else "; this run cannot continue with it"
+        return f"its flow has changed in shape: {'; '.join(case.changes)}{stuck}"
+    expects = f"; {'; '.join(seen.expects)}" if seen.expects else ""
+    inside = f" in {' and '.join(seen.running)}" if seen.running else ""
+    if row.held and row.status not in ENDED:
+        going = f", now in {', '.join(seen.running)}" if seen.running else ""
+        return f"{held_by(row)} executes it{going}{expects}"
+    if seen.crashed or kind == "crashed":
+        whose = f"{row.holder.describe()}, which executed it," if row.holder is not None else "its process"
+        return f"{whose} crashed{inside}{_unclaimed(case, kind)}{expects}"
+    if seen.answered:
+        refuses = f", which refuses {' and '.join(seen.refused)}" if seen.refused else ""
+        return f"{_came(case.last)}{refuses}{_unclaimed(case, kind)}{expects}"
+    if kind in ("question", "signal"):
+        return "; ".join(seen.expects)
+    return _reason_of_status(case, seen, kind, expects)
+
+
+def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
+    last = case.last
+    by = f" by {last.by}" if last is not None and last.by else ""
+    why = f": {last.body['reason']}" if last is not None and last.body.get("reason") else ""
+    match case.row.status:
+        case "pending":
+            return f"recorded, but not started{_unclaimed(case, kind)}"
+        case "running":
+            return "under way"
+        case "waiting":
+            due = f"it is due, but no worker has claimed it{_unclaimed(case, kind, said=True)}"
+            waits = "; ".join(seen.expects) or "it waits, and no process executes it"
+            return f"{due}{expects}" if kind in ("due", "flow unknown", "queue full") else waits
+        case "completed":
+            return "every branch reached its end"
+        case "failed":
+            return _failure(case)
+        case "cancelled":
+            return f"cancelled{by}{why}"
+        case "paused":
+            return f"paused{by} until it is resumed{why}{expects}"
+        case "interrupted":
+            return f"its process was asked to stop{why}{_unclaimed(case, kind)}{expects}"
+        case _:
+            assert_never(case.row.status)
+
+
+def _unclaimed(case: Case, kind: Kind, *, said: bool = False) -> str:
+    """That no process executes the run, and why, where that is known."""
+    words = "" if said else ", and no worker has claimed it"
+    if kind == "flow unknown":
+        return f"{words}: flow {case.row.flow!r} is not among those that are known here"
+    if kind == "queue full" and case.queue is not None:
+        return f"{words}: queue {case.queue.name!r} is at its limit of {case.queue.limit}"
+    return words
+
+
+def _came(last: EventView | None) -> str:
+    by = f" by {last.by}" if last is not None and last.by else ""
+    if last is not None and last.kind == "SignalReceived":
+        return f"the signal {last.body.get('name')!r} was sent{by}"
+    return f"answered{by}"
+
+
+def _failure(case: Case) -> str:
+    state = case.state
+    error = state.failure if state is not None else None
+    what = named(error.type, _first_line(error.message)) if error is not None else case.row.error or "unknown"
+    node = state.failure_node if state is not None else None
+    where = f"node {node} failed" if node else "the run failed"
+    is_fatal = error is not None and error.kind == "fatal" and error.type != "QuestionRefused"
+    fatal = " (fatal: trying again is pointless unless the cause is gone)" if is_fatal else ""
+    return f"{where}: {what}{fatal}"
+
+
+def _first_line(given: str) -> str:
+    """The first line of a text that says something, shortened where it is long."""
+    line = next((line.strip() for line in given.splitlines() if line.strip()), "")
+    return text.one_line(line, _LINE_MAX)
+
+
+def _expects(
+    questions: tuple[Question, ...], waits: tuple[Wait, ...], retries: Mapping[str, float], now: float
+) -> Iterator[str]:
+    shown = questions[: remedies.SHOWN_MAX]
+    yield from (f"{asks(question)}{_until(question.until, now)}" for question in shown)
+    if len(questions) > len(shown):
+        yield text.count(len(questions) - len(shown), "more question")
+    for wait in waits:
+        whose = _whose(wait.node, wait.item)
+        match wait.kind:
+            case "signal":
+                yield f"{whose} waits for the signal {wait.signal!r}{_until(wait.until, now)}"
+            case "timer":
+                if wait.until is not None:
+                    yield f"{whose} sleeps until {text.when(wait.until)}"
+            case unknown:
+                assert_never(unknown)
+    yield from (f"{name} is tried again at {text.when(at)}" for name, at in retries.items())
+
+
+def asks(question: Question) -> str:
+    """A question and the node that asks it, in one line. A question about a crashed node names it itself."""
+    asked = _first_line(question.text)
+    return asked if question.about == "interrupt" else f"{_whose(question.node, question.item)} asks: {asked}"
+
+
+def _whose(node: str, item: int | None) -> str:
+    return node if item is None else f"{node} (item {item})"
+
+
+def _until(until: float | None, now: float) -> str:
+    if until is None:
+        return ""
+    past = ", which is past: the next process that executes the run records that" if until <= now else ""
+    return f" (until {text.when(until)}{past})"
+
+
+# --- what can be done --------------------------------------------------------------------------------
+
+
+def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> list[Remedy]:
+    run_id = case.row.run_id
+    if kind == "unreadable":
+        return [remedies.look(commands, "verify", run_id, "see what is wrong with its log")]
+    if case.takes is None:
+        commands = msgspec.structs.replace(commands, file="FILE.py")
+    found = _usual_remedies(case, seen, commands)
+    if kind == "queue full":
+        line = commands.line("queue")
+        return [Remedy("queue", {}, "list the queues; raise the limit, or wait", line), *found]
+    return found if case.takes == () else _of_changed_flow(case, found, commands)
+
+
+def _usual_remedies(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]:
+    run_id, status = case.row.run_id, case.row.status
+
+    def resume(words: str, *, force: bool = False) -> Remedy:
+        return remedies.resume(
+            commands, run_id, words, force=force, options=case.takes or (), wants_base=seen.wants_base
+        )
+
+    if status == "completed":
+        return []
+    if status == "cancelled":
+        return [remedies.fork(commands, run_id)]
+    if status == "failed":
+        words, force = _after_failure(case, seen)
+        return [resume(words, force=force), *_skip(case, seen, commands)]
+    speak = [
+        *remedies.answers_to_all(commands, run_id, seen.questions),
+        *remedies.signals(commands, run_id, seen.waits),
+    ]
+    if case.row.held:
+        line = commands.line("events", run_id, "--follow")
+        return [*speak, Remedy("follow", {"run_id": run_id}, "watch it", line)]
+    if seen.refused:
+        return [resume(f"let it end: it fails, {' and '.join(seen.refused)} never ran"), *speak]
+    if seen.crashed or seen.answered or seen.asked_about or not speak:
+        return [resume(_resume_words(seen)), *speak]
+    return [*speak, resume(f"then {_resume_words(seen)}")]
+
+
+def _resume_words(seen: _Seen) -> str:
+    """What resuming a run does that has not failed."""
+    names = " and ".join(seen.asked_about)
+    if not names:
+        return "resume it; what completed does not run again"
+    asks_what = f"resume asks what to do, it does not run {'it' if len(seen.asked_about) == 1 else 'them'}"
+    if any(seen.asked_about.values()):
+        return f"resume it; {names} may have done something: {asks_what}"
+    return f"{names} {'is' if len(seen.asked_about) == 1 else 'are'} not idempotent: {asks_what}"
+
+
+def _after_failure(case: Case, seen: _Seen) -> tuple[str, bool]:
+    """What resuming a failed run does, and whether it needs `force`."""
+    state = case.state
+    error = state.failure if state is not None else None
+    again = f"; it runs {' and '.join(seen.once)} AGAIN, which is not idempotent" if seen.once else ""
+    if error is None or error.kind != "fatal":
+        return f"fix the cause, then resume it{again}", False
+    if error.type == "QuestionRefused":
+        node = state.failure_node if state is not None else None
+        return f"ask again; {node} starts only if it is approved then", True
+    return f"try again all the same{again}", True
+
+
+def _skip(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]:
+    node = case.state.failure_node if case.state is not None else None
+    if node is None:
+        return []
+    happened = "; choose it if its effect did happen" if node in seen.once else ""
+    words = f"continue without {node}{happened}"
+    made_with = "FILE.py" if case.takes else None  # skip refuses a flow of another shape
+    return [remedies.skip(commands, case.row.run_id, node, words, file=made_with, wants_base=seen.wants_base)]
+
+
+def _of_changed_flow(case: Case, found: list[Remedy], commands: CommandLine) -> list[Remedy]:
+    """The remedies for a run whose flow has another shape now, each with what has to be true for it."""
+    renamed = [pair.replace("=", " is called ") + " now" for pair in case.takes or () if "=" in pair]
+    made_with = "with the code that the run was made with"
+    provided = f"if {' and '.join(renamed)}" if renamed else "with the flow as it is now"
+    if case.takes is None:
+        provided = made_with
+        words = "or fork it from a checkpoint before the change"
+        found = [*found, remedies.look(commands, "checkpoints", case.row.run_id, words)]
+    needs = {"resume": provided, "skip": made_with}
+    return [
+        msgspec.structs.replace(
+            one, words=f"{one.words} ({needs[one.verb]})" if one.verb in needs else one.words
+        )
+        for one in found
+    ]
+
+
+# --- nodes -------------------------------------------------------------------------------------------
+
+
+def diagnose_nodes(
+    row: RunRow,
+    state: RunState,
+    nodes: Mapping[str, NodeOptions],
+    now: float,
+    commands: CommandLine | None = None,
+) -> Iterator[Diagnosis]:
+    """The nodes of a run that should move and do not, each with what resuming the run does about it."""
+    commands = commands or CommandLine()
+    for name, node in state.nodes.items():
+        found = _node_case(state, name, node, nodes.get(name, NodeOptions()), now)
+        if found is not None:
+            kind, since, reason, words = found
+            remedy = remedies.resume(commands, row.run_id, words)
+            yield Diagnosis(
+                kind=kind,
+                reason=reason,
+                remedies=(remedy,),
+                run_id=row.run_id,
+                flow=row.flow,
+                status=row.status,
+                node=name,
+                since=since if since is not None else row.updated_at,
+                crashed=kind == "crashed",
+            )
+
+
+def _node_case(
+    state: RunState, name: str, node: NodeState, options: NodeOptions, now: float
+) -> tuple[Kind, float | None, str, str] | None:
+    if node.status == "running":
+        reason = f"attempt {node.attempt} was started and has not ended"
+        return (
+            "crashed",
+            node.started_at,
+            reason,
+            _INTERRUPTED[options.on_interrupt].format(next=node.attempt + 1),
+        )
+    if node.status == "waiting" and node.retry_at is not None:
+        left = node.retry_at - now
+        when = f"in {left:.0f} s" if left > 0 else "as soon as a worker claims the run"
+        failed = node.failure.type if node.failure is not None else "it"
+        return (
+            "retry",
+            node.ended_at,
+            f"attempt {node.attempt} failed ({failed})",
+            f"it is tried again {when}",
+        )
+    if node.status == "pending" and (name in state.open or name in state.arrivals):
+        words = f"it starts, as attempt {max(node.attempt, 1)}"
+        return "not started", None, "it is due and was not started", words
+    return None
+
+
+def diagnosis_as_json(found: Diagnosis) -> dict[str, Any]:
+    """The pair of words in which every command, and the API, says why a run is where it is."""
+    return {
+        "crashed": found.crashed,
+        "answered": found.answered,
+        "reason": found.reason,
+        "remedies": found.remedies,
+    }

@@ -1,0 +1,204 @@
+"""`Remedy`: something that can be done about a run, as a verb with its arguments, in words, and as a command to paste.
+
+Verb and arguments are those of the engine (`engine.answer(**remedy.arguments)`), so that a page or a program can offer a button.
+The command is the same thing for a terminal. A value that only the reader of the remedy knows is left out of the arguments, and
+is a placeholder in capital letters in the command.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import msgspec
+
+from holdfast.core.run_state import Question, Wait, awaited_signals
+from holdfast.reading import text
+
+SHOWN_MAX = 3
+"""How many questions and signals of a run are listed with all their remedies."""
+
+
+class Remedy(msgspec.Struct, frozen=True):
+    """Something that can be done about a run."""
+
+    verb: str
+    arguments: dict[str, Any]
+    words: str
+    """What it does."""
+    command: str
+
+
+class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
+    """How commands are typed where remedies are shown."""
+
+    program: str = "holdfast"
+    file: str | None = "FILE.py"
+    """The file that defines the flow; None: the project lists it, so that no command needs it."""
+    store: str | None = None
+    """What `--store` is to be, without a password; None: it is the default."""
+    run_base: str | None = None
+    """What `--run-base` is to be; None: it is the default."""
+    has_run_base: bool = True
+    """Whether a default for `--run-base` is set."""
+
+    def line(self, *words: str, run_base: str | None = None) -> str:
+        """A command as it is typed."""
+        typed = [*words]
+        if run_base is not None:
+            typed += ["--run-base", run_base]
+        if self.store is not None:
+            typed += ["--store", self.store]
+        return f"{self.program} {shlex.join(typed)}"
+
+    def file_words(self) -> tuple[str, ...]:
+        """The flow's file, for commands that need the flow."""
+        return (self.file,) if self.file is not None else ()
+
+    def base_for(self, *, wants_base: bool) -> str | None:
+        """The run base that a command must name which executes a run: as it was given, or `DIR` where the run was made with
+        one and none is set.
+        """
+        if self.run_base is not None:
+            return self.run_base
+        return "DIR" if wants_base and not self.has_run_base else None
+
+
+def resume(
+    commands: CommandLine,
+    run_id: str,
+    words: str,
+    *,
+    force: bool = False,
+    options: tuple[str, ...] = (),
+    wants_base: bool = False,
+) -> Remedy:
+    """Resume a run. `options` are the options of the command without which it would be refused."""
+    arguments: dict[str, Any] = {"run": run_id} | ({"force": True} if force else {}) | _as_arguments(options)
+    typed = ("resume", run_id, *commands.file_words(), *(("--force",) if force else ()), *options)
+    line = commands.line(*typed, run_base=commands.base_for(wants_base=wants_base))
+    return Remedy("resume", arguments, words, line)
+
+
+def _as_arguments(options: tuple[str, ...]) -> dict[str, Any]:
+    """`--on-change compatible --rename old=new` as arguments of the engine's `resume`."""
+    found: dict[str, Any] = {}
+    for option, value in zip(options[::2], options[1::2], strict=True):
+        if option == "--rename":
+            old, _, new = value.partition("=")
+            found.setdefault("rename", {})[old] = new
+        else:
+            found[option.removeprefix("--").replace("-", "_")] = value
+    return found
+
+
+def skip(
+    commands: CommandLine, run_id: str, node: str, words: str, *, file: str | None, wants_base: bool
+) -> Remedy:
+    """Skip a node. `file`: the file to name in place of the one that commands name here."""
+    named = (file,) if file is not None else commands.file_words()
+    line = commands.line("skip", run_id, node, *named, run_base=commands.base_for(wants_base=wants_base))
+    return Remedy("skip", {"run_id": run_id, "node": node}, words, line)
+
+
+def fork(commands: CommandLine, run_id: str) -> Remedy:
+    """Continue in a new run."""
+    places = commands.line("checkpoints", run_id)
+    line = commands.line("fork", f"{run_id}@SEQ")
+    return Remedy(
+        "fork", {"run": run_id}, f"continue from a checkpoint in a new run (listed by: {places})", line
+    )
+
+
+def look(commands: CommandLine, verb: str, run_id: str, words: str, *options: str) -> Remedy:
+    """Read something about a run: `verify`, `checkpoints`, `events --follow`."""
+    return Remedy(verb, {"run_id": run_id}, words, commands.line(verb, run_id, *options))
+
+
+def signals(commands: CommandLine, run_id: str, waits: tuple[Wait, ...]) -> list[Remedy]:
+    """Send the signals that a run waits for."""
+    names = list(dict.fromkeys(awaited_signals(waits)))
+    words = "send it; a payload, as JSON, may follow the name"
+    return [
+        Remedy("signal", {"run_id": run_id, "name": name}, words, commands.line("signal", run_id, name))
+        for name in names[:SHOWN_MAX]
+    ]
+
+
+# --- answers -----------------------------------------------------------------------------------------
+
+
+def answers_to_all(commands: CommandLine, run_id: str, questions: tuple[Question, ...]) -> list[Remedy]:
+    """Every answer to the first few questions, and where the others are listed."""
+    found = [
+        remedy
+        for question in questions[:SHOWN_MAX]
+        for remedy in answers(commands, run_id, question, questions)
+    ]
+    if len(questions) > SHOWN_MAX:
+        found.append(look(commands, "questions", run_id, f"list all {len(questions)} questions"))
+    return found
+
+
+def answers(
+    commands: CommandLine, run_id: str, question: Question, among: tuple[Question, ...]
+) -> list[Remedy]:
+    """The answers to a question, each with what it leads to."""
+    is_only_one = sum(other.node == question.node for other in among) == 1
+    called = question.node if is_only_one else question.key
+    found = []
+    for value, words in choices(question):
+        needs_flow = question.about == "interrupt" and value == "skip"
+        rest = (*commands.file_words(), "--update", '{"FIELD": "VALUE"}') if needs_flow else ()
+        arguments: dict[str, Any] = {"run_id": run_id, "question": question.key}
+        if question.options or question.about == "interrupt":
+            arguments["value"] = value
+        found.append(
+            Remedy("answer", arguments, words, commands.line("answer", run_id, called, value, *rest))
+        )
+    return found
+
+
+def choices(question: Question) -> list[tuple[str, str]]:
+    """What may be answered, as it is typed, and what follows from it."""
+    node = question.node
+    if question.about == "interrupt":
+        return [
+            ("retry", f"its effect did not happen: run {node} again"),
+            (
+                "skip",
+                f"its effect did happen (a payment went through): the fields take the place of what {node} would have returned",
+            ),
+            ("abort", "cancel the run"),
+        ]
+    if question.options and question.approving:
+        refuses = f"refuse: the run fails, {node} never runs"
+        return [
+            (option, f"continue with {node}" if option in question.approving else refuses)
+            for option in question.options
+        ]
+    if question.options:
+        return [(option, f"answer {node}") for option in question.options]
+    typed, words = form(question.answer_schema)
+    return [(typed, f"answer {node} with {words}")]
+
+
+_FORMS = {
+    "integer": ("NUMBER", "a whole number"),
+    "number": ("NUMBER", "a number"),
+    "string": ("TEXT", "a text"),
+    "boolean": ("true", "true or false"),
+    "array": ("[…]", "a list, as JSON"),
+}
+
+
+def form(schema: dict[str, Any]) -> tuple[str, str]:
+    """What a question without options takes: as it is typed, and in words."""
+    reference = schema.get("$ref", "").rpartition("/")[2]
+    schema = schema.get("$defs", {}).get(reference, schema)
+    if schema.get("enum"):
+        return text.json_text(schema["enum"][0], indent=None), f"one of {', '.join(map(str, schema['enum']))}"
+    if schema.get("type") == "object":
+        fields = schema.get("properties", {})
+        return "{" + ", ".join(f'"{name}": …' for name in fields) + "}", "an object, as JSON"
+    return _FORMS.get(str(schema.get("type")), ("VALUE", "JSON or a text"))

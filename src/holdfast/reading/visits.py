@@ -1,0 +1,85 @@
+"""What is known about visits that have not ended: what they kept, how far they came, what they streamed and wrote.
+
+It is gathered from the log, from the streams that were spilled beside it, and from the question about a crashed node.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.core.run_state import VISIT_OPEN, Question
+from holdfast.reading import words
+from holdfast.reading.chunks import spilled_chunks
+from holdfast.reading.reader import Reader
+from holdfast.reading.views import NodeView, Run
+
+_LINES_MAX = 5
+
+
+class OpenVisit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known about one visit that has not ended."""
+
+    node: str
+    status: str
+    steps: list[str] = []
+    items: tuple[int, int] | None = None
+    """(done, all)"""
+    checkpoint: Any = None
+    chunks: int = 0
+    last_lines: list[str] = []
+    """The end of what was streamed."""
+    artifacts: list[str] = []
+    checkout: dict[str, Any] = {}
+    """The git checkout as it was when the node was found crashed."""
+
+
+def open_visits(reader: Reader, run: Run[Any]) -> list[OpenVisit]:
+    """The visits that have not ended, as far as anything is known about them."""
+    found = [
+        _of_node(reader, run, name, node) for name, node in run.nodes.items() if node.status in VISIT_OPEN
+    ]
+    return [one for one in found if len(msgspec.to_builtins(one)) > 2]  # more than its name and status
+
+
+def _of_node(reader: Reader, run: Run[Any], name: str, node: NodeView) -> OpenVisit:
+    partial = partial_of(run.questions, name)
+    chunks = _streamed(reader, run.id, name, node)
+    of_items = [
+        f"{step} (item {item})" for item, steps in partial.get("steps_of_items", {}).items() for step in steps
+    ]
+    return OpenVisit(
+        node=name,
+        status=node.status,
+        steps=[*node.steps, *of_items],
+        items=node.items,
+        checkpoint=node.checkpoint,
+        chunks=len(chunks),
+        last_lines=words.lines(chunks, _LINES_MAX),
+        artifacts=partial.get("artifacts", []),
+        checkout=partial.get("checkout") or {},
+    )
+
+
+def partial_of(questions: tuple[Question, ...], node: str) -> dict[str, Any]:
+    """What was known about a node when it was found crashed."""
+    return next((one.partial for one in questions if one.node == node and one.about == "interrupt"), {})
+
+
+def _streamed(reader: Reader, run_id: str, name: str, node: NodeView) -> list[Any]:
+    """What the visit streamed: as recorded, and what was only spilled so far."""
+    chunks: list[Any] = []
+    recorded = set()
+    for event in reader.events(run_id, node=name, kind="NodeStreamed"):
+        if (event.iteration, event.execution) == (node.iteration, node.execution):
+            recorded.add((event.attempt, event.body.get("item")))
+            chunks += event.body.get("chunks", [])
+    visit = (name, node.iteration, node.execution)
+    chunks += [
+        chunk.value
+        for chunk in spilled_chunks(reader.store, run_id)
+        if (chunk.node, chunk.iteration, chunk.execution) == visit
+        and (chunk.attempt, chunk.item) not in recorded
+    ]
+    return chunks

@@ -1,0 +1,131 @@
+"""Why a run does not move is answered once, and in the same words to everybody who asks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from command_line import Cli, caller, furnish
+from holdfast.reading.diagnosis import case_of, diagnose, later_case
+from holdfast.reading.reader import Reader
+from holdfast.reading.remedies import CommandLine
+from holdfast.storage.contract import Store
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.testing.builders import History, outline
+from holdfast.upkeep import doctor
+from holdfast.upkeep.recovery import Recovery
+
+FLOW = """
+from holdfast import END, START, Graph
+
+graph = Graph("work", dict)
+
+@graph.node
+def first(state, ctx):
+    if state["mode"] == "fail":
+        raise ValueError("no luck")
+    if state["mode"] == "ask":
+        ctx.ask("go on?", options=["yes", "no"])
+    if state["mode"] == "wait":
+        ctx.wait_for("paid")
+    return {}
+
+flow = graph.chain(START, first, END).compile()
+"""
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    store = MemoryStore()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    furnish(tmp_path, monkeypatch, work=FLOW)
+    return caller(capsys)
+
+
+@pytest.mark.parametrize("mode", ["fail", "ask", "wait"])
+def test_show_and_doctor_give_the_same_reason_and_remedies(cli: Cli, mode: str) -> None:
+    cli("run", "work.py", "--run-id", "r", "--input", json.dumps({"mode": mode}))
+    shown = cli("show", "r", "--json").json
+    (found,) = cli("doctor", "--json").json["findings"]
+    assert found["reason"] == shown["reason"]
+    assert found["remedies"] == shown["remedies"]
+    assert {*found["remedies"][0]} == {"verb", "arguments", "words", "command"}
+
+
+@pytest.mark.parametrize("mode", ["fail", "ask", "wait"])
+def test_a_remedy_can_be_called_in_python_and_pasted(cli: Cli, mode: str, tmp_path: Path) -> None:
+    cli("run", "work.py", "--run-id", "r", "--input", json.dumps({"mode": mode}))
+    remedy = cli("show", "r", "--json").json["remedies"][0]
+    words = [word.replace("FILE.py", "work.py") for word in shlex.split(remedy["command"])]
+    assert words[1] == remedy["verb"]
+
+    async def main() -> Any:
+        async with hf.Engine(".holdfast/runs.db") as engine:
+            return getattr(engine, remedy["verb"])(**remedy["arguments"]).close()
+
+    asyncio.run(main())
+    assert cli(*words[1:]).code in (0, 1)
+
+
+def test_recovery_and_doctor_name_a_crash_alike(store: Store) -> None:
+    flow = outline("START a b END")
+    History("r", flow, starts_at=store.now() - 90).created().completed("a").started("b").write(store)
+    (of_doctor,) = doctor.examine(store, None, store.now())
+    of_run = next(one for one in Recovery(store).sweep().findings if one.node is None)
+    assert of_doctor.kind == of_run.kind == "no worker"
+    assert (of_doctor.crashed, of_run.crashed) == (True, True)
+    assert of_doctor.reason == "its process crashed in b, and no worker has claimed it"
+    assert [one.verb for one in of_run.remedies] == ["work", "resume"]
+
+
+def test_a_remedy_says_what_was_given_to_the_command(store: Store) -> None:
+    flow = outline("START a END", nodes={"a": {"approve": "Go on?"}})
+    History("r", flow, starts_at=store.now()).created().settled().write(store)
+    commands = CommandLine(program="./hf", file="flow.py", store="runs.db")
+    found = Reader(store).diagnose("r", commands)
+    assert found.kind == "question"
+    assert [one.command for one in found.remedies] == [
+        "./hf answer r a approve --store runs.db",
+        "./hf answer r a reject --store runs.db",
+        "./hf resume r flow.py --store runs.db",
+    ]
+    assert found.remedies[0].arguments == {"run_id": "r", "question": "a.1.1", "value": "approve"}
+    assert found.remedies[2].arguments == {"run": "r"}
+
+
+def test_a_later_case_reads_only_what_has_come_since(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    flow = outline("START a END", nodes={"a": {"approve": "Go on?"}})
+    History("r", flow, starts_at=store.now()).created().settled().write(store)
+    before = case_of(store, store.run("r"))
+    seq = before.row.seq
+
+    async def main() -> None:
+        async with hf.Engine(store) as engine:
+            await engine.answer("r", "a", "approve", by="me")
+
+    asyncio.run(main())
+    asked: list[int] = []
+    events = store.events
+
+    def watched(run_id: str, after: int = 0, *args: Any, **options: Any) -> Any:
+        asked.append(after)
+        return events(run_id, after, *args, **options)
+
+    monkeypatch.setattr(store, "events", watched)
+    later = later_case(store, before)
+    assert min(asked) >= seq
+    found = diagnose(later, store.now())
+    assert (found.answered, found.reason) == (True, "answered by me, and no worker has claimed it")
+    assert found == Reader(store).diagnose("r")
