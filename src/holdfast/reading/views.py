@@ -11,7 +11,7 @@ from holdfast.core.events import Failure, NodeEvent, Stored
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import NODE_LEVEL, NodeState, Question, RunState, Warned
 from holdfast.core.slots import CHECKPOINT, labels
-from holdfast.errors import StateError
+from holdfast.errors import RunCancelled, RunFailed, StateError, ended, named
 from holdfast.storage.contract import RunRow, RunStatus
 
 S = TypeVar("S")
@@ -226,3 +226,19 @@ def event_view(stored: Stored) -> EventView:
         by=body.get("by"),
         body={name: value for name, value in body.items() if value not in (None, {}, [])},
     )
+
+
+def result_of(run: Run[S]) -> Run[S]:
+    """Return a run that completed or waits. Raises `RunFailed` or `RunCancelled` for one that did not."""
+    if run.status == "failed":
+        error = run.error
+        where = f" in node {run.failed_node!r}" if run.failed_node else ""
+        what = named(error.type, error.message) if error is not None else "unknown"
+        raise RunFailed(
+            run,
+            f"run {run.id!r} failed{where}: {ended(what)} Nothing that completed is lost: fix the cause and resume "
+            f"{run.id!r}, or skip the node.",
+        )
+    if run.status == "cancelled":
+        raise RunCancelled(run, f"run {run.id!r} was cancelled")
+    return run

@@ -26,6 +26,7 @@ from holdfast.runtime.holdings import Asleep, Halt
 from holdfast.runtime.inbox import AnyRequest
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.news import Ear
+from holdfast.runtime.reading_thread import ReadingThread
 from holdfast.runtime.resume import Invalid, TakeUp, prepare
 from holdfast.runtime.runner import LongWait, Runner
 from holdfast.runtime.services import Services
@@ -42,11 +43,14 @@ _UNHEARD_S = 5.0
 class Driver:
     """Takes runs up and drives them."""
 
-    def __init__(self, services: Services, flows: Mapping[str, Flow[Any]], ear: Ear | None) -> None:
+    def __init__(
+        self, services: Services, flows: Mapping[str, Flow[Any]], ear: Ear | None, reading: ReadingThread
+    ) -> None:
         self.services = services
         self.flows = flows
         self.ear = ear
         self._holdings = services.holdings
+        self._reading = reading
         self._watching: asyncio.Task[None] | None = None
 
     # --- taking up ------------------------------------------------------------------------------------
@@ -171,7 +175,7 @@ class Driver:
             else:
                 holdings.keep()
             with suppress(StoreError):  # read again in the next round; only an append that fails stops a run
-                for stored in services.store.inbox(services.holder.id):
+                for stored in await self._reading.call(services.store.inbox, services.holder.id):
                     held = holdings.get(stored.run_id)
                     if held is not None:
                         held.request(inbox.read(stored))

@@ -6,6 +6,7 @@ Reading verbs (`get runs state events checkpoints questions follow wait`) need n
 
 The verbs are short, and each uses one of these:
 
+    reader: Reader          what can be known about runs without holding one
     holdings: Holdings      the runs that this engine holds, and until when
     driver: Driver          takes a run up, and drives it until it stops
     requests: Requests      what is asked of a run, whichever engine executes it
@@ -20,28 +21,30 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 
 import msgspec
 
 from holdfast.core import events
 from holdfast.core.graph import Flow, Graph
-from holdfast.core.run_state import ENDED
+from holdfast.core.run_state import ENDED, GOING
 from holdfast.documents.artifacts import Artifacts, left
 from holdfast.documents.scribe import Scribe
 from holdfast.errors import FlowNotFound, ResumeRefused, RunExists, SettingError
 from holdfast.reading import history
-from holdfast.reading.history import split
-from holdfast.reading.views import Run
+from holdfast.reading.chunks import Chunk
+from holdfast.reading.history import Checkpoint, split
+from holdfast.reading.reader import Reader, in_asking_order
+from holdfast.reading.views import AskedQuestion, EventView, Run, RunSummary, result_of
 from holdfast.runtime import inbox, settings
 from holdfast.runtime.calls.body import Threads
 from holdfast.runtime.calls.executors import Executor, check_given, names_elsewhere, refuse_uncallable
 from holdfast.runtime.calls.process.executor import build_executors
 from holdfast.runtime.calls.shared_task import Stage
-from holdfast.runtime.clock import Clock, SystemClock
+from holdfast.runtime.clock import Clock, SystemClock, sleep
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.creation import (
     check_id,
@@ -54,12 +57,12 @@ from holdfast.runtime.creation import (
     refuse_another,
 )
 from holdfast.runtime.driver import Driver
-from holdfast.runtime.followers import Followers
+from holdfast.runtime.followers import POLL_S, Followers
 from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.news import Ear
-from holdfast.runtime.reading import Reading, ReadingThread, result_of
+from holdfast.runtime.reading_thread import ReadingThread
 from holdfast.runtime.renewal import elapsed
 from holdfast.runtime.requests import Requests
 from holdfast.runtime.resume import TakeUp, edited
@@ -67,7 +70,7 @@ from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import Salts, Services, at_once, in_thread, waker
 from holdfast.runtime.signals import Signals
 from holdfast.runtime.worker import Trouble, Until, Worker
-from holdfast.storage.contract import NewRun, Store
+from holdfast.storage.contract import NewRun, RunStatus, Store
 from holdfast.storage.leases import this_process
 from holdfast.storage.rows import SALT_BYTES
 from holdfast.storage.urls import open_store
@@ -79,7 +82,7 @@ S = TypeVar("S")
 Edit = Callable[[Any], Any] | Mapping[str, Any]
 
 
-class Engine(Reading):
+class Engine:
     """Runs flows on a store. Use it as `async with Engine(store, flows=[…]) as engine`."""
 
     _driver_type: type[Driver] = Driver
@@ -206,7 +209,7 @@ class Engine(Reading):
         if not self._inline:
             self._ear = Ear(store.queues)
             self._signals.watch(self).__enter__()
-        self._driver = self._driver_type(self._services, self.flows, self._ear)
+        self._driver = self._driver_type(self._services, self.flows, self._ear, self._reading)
         self._requests = Requests(self._services, self.flows, self._driver)
         return self
 
@@ -623,6 +626,108 @@ class Engine(Reading):
         if services.threads is None:
             return call()
         return await asyncio.to_thread(call)
+
+    # --- verbs that read ------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """The open store."""
+        return self._open().store
+
+    @property
+    def reader(self) -> Reader:
+        """What reads the open store, without an event loop."""
+        return Reader(self._open().store, self.flows)
+
+    async def get(self, run_id: str) -> Run[Any]:
+        """One run as it is now; its state is typed where the flow is known."""
+        return await self._reading.call(self.reader.get, run_id)
+
+    async def runs(
+        self,
+        *,
+        status: RunStatus | Collection[RunStatus] = (),
+        flow: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        parent: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[RunSummary]:
+        """The runs that meet every condition, newest first."""
+        return await self._reading.call(
+            self.reader.runs,
+            status=status,
+            flow=flow,
+            labels=labels,
+            parent=parent,
+            before=before,
+            limit=limit,
+        )
+
+    async def state(self, run: str, checkpoint: str | int | None = None) -> Any:
+        """The state at a checkpoint (default: at the end): typed where the flow is known."""
+        return await self._reading.call(self.reader.state, run, checkpoint)
+
+    async def events(
+        self, run_id: str, after: int = 0, node: str | None = None, kind: str | None = None
+    ) -> list[EventView]:
+        """Stored events, oldest first."""
+        return await self._reading.call(self.reader.events, run_id, after, node, kind)
+
+    async def checkpoints(self, run_id: str) -> list[Checkpoint]:
+        """Every place the run can be resumed or forked from, oldest first."""
+        return await self._reading.call(self.reader.checkpoints, run_id)
+
+    @overload
+    def follow(
+        self, run_id: str, after: int = 0, *, chunks: Literal[False] = False
+    ) -> AsyncIterator[EventView]: ...
+
+    @overload
+    def follow(
+        self, run_id: str, after: int = 0, *, chunks: Literal[True]
+    ) -> AsyncIterator[EventView | Chunk]: ...
+
+    def follow(self, run_id: str, after: int = 0, *, chunks: bool = False) -> AsyncIterator[Any]:
+        """Events as they become durable, without gap or repeat, until the run has stopped. With `chunks` also what its nodes
+        stream, as it comes.
+        """
+        return self._followers.follow(
+            self._open().store,
+            self._clock,
+            run_id,
+            after,
+            chunks=chunks,
+            is_here=self._holdings.__contains__,
+            read=self._reading.call,
+        )
+
+    async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
+        """The open questions of one run, or of all runs, oldest first."""
+        rest = self.reader.question_pages(run_id)
+        pages: list[list[AskedQuestion]] = []
+        # One page at a time: between two of them the event loop and shorter reads get their turn.
+        while (page := await self._reading.call(next, rest, None)) is not None:
+            pages.append(page)
+        return in_asking_order(pages)
+
+    async def wait(self, run_id: str, timeout: float | None = None) -> Run[Any]:
+        """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` when that takes too long."""
+        services = self._open()
+        deadline = None if timeout is None else services.clock.now() + timeout
+        while True:
+            runner = self._holdings.get(run_id)
+            row = await self._reading.call(services.store.run, run_id)
+            stopped = row.status not in GOING or (row.status == "waiting" and not row.held)
+            if runner is None and stopped:
+                return result_of(await self.get(run_id))
+            if deadline is not None and services.clock.now() >= deadline:
+                raise TimeoutError(f"run {run_id!r} is still {row.status} after {timeout:g} s")
+            left = POLL_S if deadline is None else min(POLL_S, deadline - services.clock.now())
+            await sleep(services.clock, left)
+
+    def _view(self, run_id: str, flow: Flow[Any] | None = None) -> Run[Any]:
+        return self.reader.get(run_id, flow)
 
     # --- ids ------------------------------------------------------------------------------------------
 

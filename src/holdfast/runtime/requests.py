@@ -21,7 +21,7 @@ from holdfast.core import events
 from holdfast.core.graph import Flow
 from holdfast.errors import AnswerRefused, ResumeRefused, RunHeld, SettingError
 from holdfast.reading import history
-from holdfast.reading.views import Run, run_view
+from holdfast.reading.views import Run, result_of, run_view
 from holdfast.runtime import inbox, operator, questions
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.creation import UNKNOWN, check_by_and_reason
@@ -30,7 +30,6 @@ from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.inbox import AnyRequest
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.operator import VERBS
-from holdfast.runtime.reading import result_of
 from holdfast.runtime.resume import TakeUp, refuse_final
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import Services
