@@ -2,7 +2,7 @@
 
 `with_engine` opens an engine, uses it and closes it, on an event loop of its own; inside a running loop (a
 notebook) it does so in a thread. In the main thread SIGINT and SIGTERM stop the engine in order: nothing new
-starts, running nodes get `grace` seconds, what they were cut in is recorded. A second signal leaves at once.
+starts, running nodes get `grace` seconds, nodes that were interrupted are recorded. A second signal leaves at once.
 Afterwards the signal is passed on as `KeyboardInterrupt` or `SystemExit(143)`: a library never swallows one.
 """
 
@@ -132,7 +132,7 @@ def run(
     by: str | None = None,
     **options: Unpack[Options],
 ) -> Run[S]:
-    """Start a run and carry it on: see `Engine.run`."""
+    """Start a run and execute it: see `Engine.run`."""
     return with_engine(
         lambda e: e.run(
             flow,
@@ -197,7 +197,7 @@ def resume(
     reason: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
-    """Carry a run on: see `Engine.resume`."""
+    """Resume a run: see `Engine.resume`."""
     return with_engine(
         lambda e: e.resume(
             run,
@@ -226,7 +226,7 @@ def retry(
     reason: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
-    """Try failed, cut or waiting nodes again: see `Engine.retry`."""
+    """Try failed, crashed or waiting nodes again: see `Engine.retry`."""
     return with_engine(lambda e: e.retry(run_id, node, fresh=fresh, by=by, reason=reason), options)
 
 
@@ -239,14 +239,14 @@ def skip(
     reason: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
-    """Put an update in place of a node's result and go on: see `Engine.skip`."""
+    """Put an update in place of a node's result and continue: see `Engine.skip`."""
     return with_engine(lambda e: e.skip(run_id, node, update, by=by, reason=reason), options)
 
 
 def cancel(
     run_id: str, reason: str | None = None, *, by: str | None = None, **options: Unpack[Options]
 ) -> Run[Any]:
-    """Call a run off: see `Engine.cancel`."""
+    """Cancel a run: see `Engine.cancel`."""
     return with_engine(lambda e: e.cancel(run_id, reason, by=by), options)
 
 
@@ -287,7 +287,7 @@ def signal(
     reason: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
-    """Tell a run something that it waits for, or will: see `Engine.signal`."""
+    """Send a run a signal that it waits for, or will: see `Engine.signal`."""
     return with_engine(lambda e: e.signal(run_id, name, payload, id=id, by=by, reason=reason), options)
 
 
@@ -312,7 +312,7 @@ def fork(
 
 
 def get(run_id: str, **options: Unpack[Options]) -> Run[Any]:
-    """One run as it stands: see `Engine.get`."""
+    """One run as it is now: see `Engine.get`."""
     return with_engine(lambda e: e.get(run_id), options)
 
 
@@ -326,7 +326,7 @@ def runs(
     limit: int = 100,
     **options: Unpack[Options],
 ) -> list[RunSummary]:
-    """The runs that fit, newest first: see `Engine.runs`."""
+    """The runs that meet the conditions, newest first: see `Engine.runs`."""
     return with_engine(
         lambda e: e.runs(status=status, flow=flow, labels=labels, parent=parent, before=before, limit=limit),
         options,
@@ -346,7 +346,7 @@ def events(
 
 
 def questions(run_id: str | None = None, **options: Unpack[Options]) -> list[AskedQuestion]:
-    """What is asked, by one run or by all: see `Engine.questions`."""
+    """The open questions of one run or of all: see `Engine.questions`."""
     return with_engine(lambda e: e.questions(run_id), options)
 
 

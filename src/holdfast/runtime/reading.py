@@ -166,7 +166,7 @@ class Reading:
         return self.reader.get(run_id, flow)
 
     def _result(self, run: Run[S]) -> Run[S]:
-        """A run, or the exception that its end stands for."""
+        """A run, or the exception that says how it ended."""
         if run.status == "failed":
             error = run.error
             where = f" in node {run.failed_node!r}" if run.failed_node else ""
