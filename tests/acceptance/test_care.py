@@ -87,7 +87,7 @@ def test_a_run_is_pruned_and_compacted_and_every_command_says_where_the_rest_is(
     started(cli, "r", rounds=20, mode="fail")
     assert "5 checkpoints kept" in cli("prune", "r").out
     done = cli("prune", "r", "--keep-last", "3", "--compact", "--archive", "archive/")
-    assert "a base stands for" in done.out
+    assert "a base replaces" in done.out
     assert "archived at" in done.out
     for words in (("verify",), ("verify", "r"), ("events", "r"), ("checkpoints", "r")):
         ended = cli(*words)

@@ -66,7 +66,7 @@ def _reported(function: Callable[..., int | None]) -> Callable[..., None]:
 
 
 def _ended(call: Callable[[], int | None], options: dict[str, Any]) -> int:
-    """The exit code of a call; what it raised has been told."""
+    """The exit code of a call. What it raised has been printed."""
     debug, as_json = bool(options.get("debug")), bool(options.get("as_json"))
     code: int | None = Exit.OK
     try:
@@ -74,7 +74,7 @@ def _ended(call: Callable[[], int | None], options: dict[str, Any]) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         screen.mute(sys.stdout)
-        return int(code or Exit.OK)  # nobody reads on; whoever asks for the exit code still gets it
+        return int(code or Exit.OK)  # the pipe was closed; the exit code is still right
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except errors.HoldfastError as error:
@@ -96,7 +96,7 @@ def is_wrong_option(error: Exception) -> bool:
 
 
 def tell(error: Exception, code: Exit, *, debug: bool, as_json: bool) -> None:
-    """Say on stderr what went wrong and what to do. That nobody reads it changes nothing."""
+    """Print on stderr what went wrong and what to do. A closed pipe changes nothing."""
     with screen.unread(err=True):
         _say_error(error, code, debug=debug, as_json=as_json)
 
@@ -109,7 +109,7 @@ def _say_error(error: Exception, code: Exit, *, debug: bool, as_json: bool) -> N
     if debug:
         sys.stderr.write(screen.printable("".join(traceback.format_exception(error))))
     if as_json:
-        told = {"type": type(error).__name__, "message": message, "exit_code": int(code)}
-        screen.say_json({"error": told}, indent=None, err=True)
+        said = {"type": type(error).__name__, "message": message, "exit_code": int(code)}
+        screen.say_json({"error": said}, indent=None, err=True)
     else:
         screen.say(("error: ", "bold red"), message, err=True)

@@ -1,7 +1,7 @@
 """Commands that keep a store small, whole and understood: prune, archive, unarchive, backup, restore, doctor.
 
 What goes, what stays and why is decided in `holdfast.upkeep.retention`; what is wrong, in `holdfast.upkeep.doctor`. Here it is
-asked and told. Nothing is overwritten, and every command may be killed and called again.
+called and printed. Nothing is overwritten, and every command may be killed and called again.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def prune(
         typer.Option("--keep-last", metavar="N", min=1, help="Checkpoints of RUN that stay. Default: 5."),
     ] = None,
     compact: Annotated[
-        bool, typer.Option("--compact", help="Also let a base stand for the events of RUN before them.")
+        bool, typer.Option("--compact", help="Also replace the events of RUN before them with a base.")
     ] = False,
     older_than: Annotated[
         str | None,
@@ -86,7 +86,9 @@ def prune(
     archive: Archive = None,
     shared_blobs: Annotated[
         bool,
-        typer.Option("--shared-blobs", help="Also remove blobs of nobody from a place set with `blobs`."),
+        typer.Option(
+            "--shared-blobs", help="Also remove blobs that no run refers to from a place set with `blobs`."
+        ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     store: options.Store = None,
@@ -132,7 +134,7 @@ def _prune_one(
     went = f", {screen.count(done.snapshots, 'snapshot')} dropped" if done.snapshots else ""
     screen.say(("pruned  ", "bold green"), f"{run_id}  {screen.count(done.kept, 'checkpoint')} kept{went}")
     if done.events:
-        screen.say(f"  a base stands for {screen.count(done.events, 'event')} up to {done.base}")
+        screen.say(f"  a base replaces {screen.count(done.events, 'event')} up to {done.base}")
     if done.place:
         screen.say(f"  archived at {done.place}")
     if done.why:
@@ -193,7 +195,7 @@ def _prune_many(
 
 @contextmanager
 def _told_at_least(done: list[Choice], *, as_json: bool) -> Iterator[None]:
-    """What went before an error is told all the same: it is gone. With a signal it is no different."""
+    """What was deleted before an error or a signal is printed all the same."""
     try:
         yield
     except BaseException as fault:
@@ -311,7 +313,7 @@ def backup(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Copy the whole store into a file, while runs go on.
+    """Copy the whole store into a file, while runs continue.
 
     Blobs that are not in the database lie in FILE.blobs beside it.
     """
@@ -337,7 +339,7 @@ def restore(
 ) -> None:
     """Make a store from a backup, where there is none.
 
-    Nobody holds anything in it, and no lease from before the backup is of use.
+    No run in it is held, and leases from before the backup are void.
     """
     with gauge(quiet=as_json) as tell:
         url = restoring.restore(file, settings.resolve({"store": store}).store, tell)

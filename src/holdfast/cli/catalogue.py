@@ -22,11 +22,11 @@ class Entry(NamedTuple):
 
 
 CATALOGUE: tuple[Entry, ...] = (
-    Entry(EXECUTE, "demo", "demo", "Kill a workflow in the middle, and see it carry on."),
-    Entry(EXECUTE, "run", "execution", "Start a run of a flow and carry it on."),
-    Entry(EXECUTE, "resume", "execution", "Carry a run on, from its end or an earlier checkpoint."),
-    Entry(EXECUTE, "retry", "execution", "Try failed, cut or waiting nodes again, and go on."),
-    Entry(EXECUTE, "skip", "execution", "Go on without a failed, cut or waiting node."),
+    Entry(EXECUTE, "demo", "demo", "Kill a workflow in the middle, and see it resume."),
+    Entry(EXECUTE, "run", "execution", "Start a run of a flow and execute it."),
+    Entry(EXECUTE, "resume", "execution", "Resume a run, from its end or an earlier checkpoint."),
+    Entry(EXECUTE, "retry", "execution", "Try failed, crashed or waiting nodes again, and continue."),
+    Entry(EXECUTE, "skip", "execution", "Continue without a failed, crashed or waiting node."),
     Entry(EXECUTE, "worker", "worker", "Execute what is on offer, until it is stopped."),
     Entry(EXECUTE, "start", "worker", "Record a run; a worker executes it."),
     Entry(OPERATE, "answer", "questions", "Answer a question of a run."),
@@ -49,7 +49,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(CARE, "prune", "care", "Retire checkpoints of a run, or delete runs that ended."),
     Entry(CARE, "archive", "care", "Write a run with everything it refers to into one file."),
     Entry(CARE, "unarchive", "care", "Put an archived run into a store, as it was."),
-    Entry(CARE, "backup", "care", "Copy the whole store into a file, while runs go on."),
+    Entry(CARE, "backup", "care", "Copy the whole store into a file, while runs continue."),
     Entry(CARE, "restore", "care", "Make a store from a backup, where there is none."),
     Entry(CARE, "doctor", "care", "Say which runs cannot continue and why, and whether the store is well."),
 )

@@ -2,7 +2,7 @@
 
 A command's module brings the engine with it, so the group knows its commands from the `catalogue` and makes one when it is called
 or asked for its own `--help`. How a command ends is not decided here, but in `app`; only what typer itself finds wrong with the
-words that were typed is told here, in JSON where that was asked for.
+words that were typed is printed here, in JSON where that was asked for.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _ByFamily(TyperGroup):
         return list(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        # asked first: a KeyError from inside a command's module is no unknown command
+        # asked first: a KeyError from inside a command's module is not an unknown command
         if cmd_name not in self.commands:
             return None
         return self.commands[cmd_name]
@@ -105,8 +105,8 @@ def _name_the_value(error: Exception) -> None:
 
 app = typer.Typer(
     cls=_ByFamily,
-    help="Workflows that can be killed at any instruction and carry on.",
-    epilog=f"New here? `{program.name()} demo` kills a workflow in the middle and carries it on. Every command explains itself "
+    help="Workflows that can be killed at any instruction and resume.",
+    epilog=f"New here? `{program.name()} demo` kills a workflow in the middle and resumes it. Every command explains itself "
     "with --help; docs/cli.md has the exit codes.",
     no_args_is_help=True,
     add_completion=False,

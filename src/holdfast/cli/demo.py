@@ -85,7 +85,7 @@ def demo(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Kill a workflow in the middle, and see it carry on.
+    """Kill a workflow in the middle, and see it resume.
 
     Takes about eight seconds, and leaves a store to look at.
     """

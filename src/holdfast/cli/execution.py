@@ -1,6 +1,6 @@
-"""Commands that execute: run, resume, retry, skip. They show progress while the run goes, and end with how it stands.
+"""Commands that execute: run, resume, retry, skip. They show progress, and end with how the run is and why.
 
-Ctrl-C and SIGTERM stop the run in order; the last line then says how to carry it on. The result is on stdout, progress on stderr.
+Ctrl-C and SIGTERM stop the run in order; the last line then says how to resume it. The result is on stdout, progress on stderr.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from holdfast.storage.contract import RunRow
 
 OnChange = Annotated[
     Literal["refuse", "compatible"],
-    typer.Option("--on-change", help="Whether to go on with a flow that has changed in a compatible way."),
+    typer.Option("--on-change", help="Whether to continue with a flow that has changed in a compatible way."),
 ]
 
 _STATE_LINES_MAX = 30
@@ -91,10 +91,10 @@ def run(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Start a run of a flow and carry it on.
+    """Start a run of a flow and execute it.
 
-    It returns when the run has ended or needs somebody. The same id with the same flow and input is the same run: it is
-    carried on, or returned if it is completed.
+    It returns when the run has ended or needs an answer, a signal or a resume. The same id with the same flow and input is the
+    same run: it is resumed, or returned if it is completed.
     """
     flow = flow_files.load_flow(file)
     chosen = run_id if run_id is not None else f"{flow.name[:40]}-{secrets.token_hex(4)}"
@@ -172,10 +172,10 @@ def resume(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Carry a run on, from its end or an earlier checkpoint.
+    """Resume a run, from its end or an earlier checkpoint.
 
-    What completed before that place is never run again. Without options a run that failed, was cut or was stopped goes on where
-    it was.
+    What completed before that place is never run again. Without options a run that failed, crashed or was stopped continues
+    where it was.
     """
     fields, renamed = options.read_fields(edit, "--edit"), options.read_pairs(rename or [], "--rename")
     check = flow_files.load_function(validate, "--validate") if validate is not None else None
@@ -204,7 +204,7 @@ def retry(
     run_id: options.RunId,
     node: Annotated[
         str | None,
-        typer.Argument(metavar="NODE", help="Only this node. Default: all that failed, were cut or wait."),
+        typer.Argument(metavar="NODE", help="Only this node. Default: all that failed, crashed or wait."),
     ] = None,
     file: options.File = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Keep nothing of the execution before.")] = False,
@@ -216,7 +216,7 @@ def retry(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Try failed, cut or waiting nodes again, and go on."""
+    """Try failed, crashed or waiting nodes again, and continue."""
     if node is not None and file is None and (".py" in node or "/" in node):
         node, file = None, node  # `holdfast retry r1 flow.py`
     errand = _errand("retry", run_id, file, store, as_json, grace, run_base)
@@ -228,7 +228,7 @@ def retry(
 @command(EXECUTE)
 def skip(
     run_id: options.RunId,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="A node that failed, was cut or waits.")],
+    node: Annotated[str, typer.Argument(metavar="NODE", help="A node that failed, crashed or waits.")],
     file: options.File = None,
     update: Annotated[
         str | None,
@@ -244,9 +244,9 @@ def skip(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Go on without a failed, cut or waiting node.
+    """Continue without a failed, crashed or waiting node.
 
-    The update stands in place of what the node would have returned.
+    The update takes the place of what the node would have returned.
     """
     fields = options.read_fields(update, "--update")
     errand = _errand("skip", run_id, file, store, as_json, grace, run_base)
@@ -303,7 +303,7 @@ class _Outcome(msgspec.Struct):
 
 
 def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> int:
-    """Do it, show it, and say how the run stands. Returns the exit code."""
+    """Execute it, show progress, and print how the run ended or why it stopped. Returns the exit code."""
     outcome = _Outcome()
     display = Display(errand.run_id, quiet=errand.as_json)
     engine_options: blocking.Options = {
@@ -326,7 +326,7 @@ def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> i
 
     with screen.shielded(json_only=errand.as_json):
         try:
-            # Whoever may not make the store has asked it for the run's flow.
+            # A command that may not make the store has read the run's flow from it.
             stores.execute(errand.store, use, engine_options, create=errand.create, known=not errand.create)
         except FlowNotFound as missing:
             raise SettingError(name_the_file(missing, errand.verb)) from missing
@@ -342,7 +342,7 @@ def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> i
 
 
 def _begin(engine: Engine, errand: Errand) -> bool:
-    """Say what somebody should know before a run goes on. Returns whether it was completed already."""
+    """Print what is worth knowing before a run is executed. Returns whether it was completed already."""
     try:
         row = engine.store.run(errand.run_id)
     except RunNotFound:
@@ -362,7 +362,7 @@ def _wants_base(engine: Engine, row: RunRow) -> bool:
 
 
 def _as_plain(engine: Engine, run: Run[Any]) -> Run[Any]:
-    """The run with its state as plain data, and with who holds it now."""
+    """The run with its state as plain data, and with the process that holds it now."""
     flow = engine.flows.get(run.flow)
     state = run.state
     if flow is not None and not isinstance(state, dict):
@@ -374,14 +374,14 @@ def name_the_file(missing: FlowNotFound, verb: str) -> str:
     """What to do about a flow that was not named."""
     known = f" Known here: {', '.join(map(repr, missing.known))}." if missing.known else ""
     return (
-        f"run {missing.run_id!r} belongs to flow {missing.flow!r}.{known} Name the file that defines it behind the run id: "
+        f"run {missing.run_id!r} belongs to flow {missing.flow!r}.{known} Name the file that defines it after the run id: "
         f"{program.name()} {verb} {missing.run_id} FILE.py; or list it in pyproject.toml: "
         f'[tool.holdfast] flows = ["FILE.py:{missing.flow}"].'
     )
 
 
 def conclude(errand: Errand, outcome: _Outcome) -> None:
-    """Say how the run stands: the result on stdout, what somebody must do on stderr."""
+    """Print how the run ended or why it stopped: the result on stdout, remedies on stderr."""
     run, found = outcome.run, outcome.found
     if run is None or found is None:  # left by a second signal, before it could be looked at
         screen.say(("left at once. ", "yellow"), "Resume it with:", err=True)

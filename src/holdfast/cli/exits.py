@@ -54,9 +54,9 @@ OF_STATUSES: dict[RunStatus, Exit] = {
     "failed": Exit.FAILED,
     "cancelled": Exit.CANCELLED,
 }
-"""What a command that carries a run on returns, by how the run stands afterwards."""
+"""What a command that executes a run returns, by the status of the run afterwards."""
 
 
 def code_of(error: errors.HoldfastError) -> Exit:
-    """The exit code that stands for an error."""
+    """The exit code for an error."""
     return next(code for kind, code in OF_ERRORS if isinstance(error, kind))

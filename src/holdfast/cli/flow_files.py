@@ -1,7 +1,7 @@
 """A user's code, from a file that the user named: here, or in `[tool.holdfast] flows`. Never by a name found in a store.
 
 A file is imported once, as a module of its own with its folder on `sys.path`, as Python would run it. Whatever goes wrong in
-it is told with file and line.
+it is reported with file and line.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def project_file() -> Path:
 
 
 def has_project_flows() -> bool:
-    """Whether commands find flows without being told a file."""
+    """Whether commands find flows without a file being named."""
     try:
         return bool(project_table().get("flows"))
     except SettingError:
@@ -175,7 +175,7 @@ def _module(file: str) -> ModuleType:
     )
     spec = spec_of(name, str(path))
     if spec is None or spec.loader is None:
-        raise SettingError(f"the flow file {file} is no Python file: its name must end in .py")
+        raise SettingError(f"the flow file {file} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))

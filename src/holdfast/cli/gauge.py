@@ -10,12 +10,12 @@ from typing import TypeAlias
 from holdfast.cli import screen
 
 Gauge: TypeAlias = Callable[[str, int, int], None]
-"""What is being done, how much of it is done, and of how much (0: nobody knows)."""
+"""What is being done, how much of it is done, and of how much (0: not known)."""
 
 
 @contextmanager
 def gauge(*, quiet: bool = False) -> Iterator[Gauge]:
-    """A bar on stderr that stays as long as the block, and leaves nothing behind."""
+    """A bar on stderr that is shown during the block and removed after it."""
     if quiet or not sys.stderr.isatty():
         yield lambda what, done, of: None
         return

@@ -286,8 +286,8 @@ def _say_graph(run: Run[Any], definition: Definition, now: float, *, crashed: bo
     }
     for drawn in picture.splitlines():
         mark = next((char for char in drawn[:40] if char in styles), None)
-        before, _, behind = drawn.partition(mark) if mark else (drawn, "", "")
-        screen.say(before, (mark or "", styles.get(mark or "", "")), behind)
+        before, _, after = drawn.partition(mark) if mark else (drawn, "", "")
+        screen.say(before, (mark or "", styles.get(mark or "", "")), after)
 
 
 def _note(node: NodeView, now: float, *, crashed: bool) -> str:

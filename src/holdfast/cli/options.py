@@ -79,7 +79,7 @@ def a_place(given: str) -> str:
     run_id, at, seq = given.partition("@")
     if at and not (seq.isascii() and seq.isdecimal()):
         raise typer.BadParameter(
-            f"{given!r}: behind the @ stands the number of an event, as in {run_id}@3. "
+            f"{given!r}: after the @ comes the number of an event, as in {run_id}@3. "
             f"`{program.name()} checkpoints {run_id}` lists where a run can be gone back to."
         )
     return given
@@ -128,7 +128,7 @@ def read_json(given: str | None, option: str) -> Any:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def read_fields(given: str | None, option: str) -> dict[str, Any] | None:
@@ -153,7 +153,7 @@ def read_pairs(given: Sequence[str], option: str) -> dict[str, str]:
 
 
 def who(given: str | None) -> str | None:
-    """Who does this: as given, or the login name, or nobody known."""
+    """Who does this: as given, or the login name, or unknown."""
     if given is not None:
         return given
     try:

@@ -1,7 +1,7 @@
 """Progress of a run while it executes: a live list of nodes on a terminal, one line per event otherwise. Always on stderr.
 
 Output must never disturb the run. The event loop only puts events into a queue; one thread of its own folds them into a story
-and writes. A terminal that stands still stops that thread, not the run; a reader who went away makes it fall silent.
+and writes. A terminal that blocks stops that thread, not the run; after its reader has closed the pipe it prints nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LOOK_AGAIN_S = 0.02
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Somebody asked this process to stop, by a signal."""
+    """A signal that asked this process to stop."""
 
     by: str
     grace_s: float
@@ -129,7 +129,7 @@ class Display:
         return True
 
     def _stopping(self) -> list[str]:
-        """What is happening since somebody asked to stop, and what asking again does."""
+        """What happens since this process was asked to stop, and what a second signal does."""
         asked = self._stops[0]
         if len(self._stops) > 1:
             return [f"leaving at once ({self._stops[1].by})"]
@@ -216,7 +216,7 @@ def parts_of(line: Line) -> list[screen.Part]:
 
 
 async def shown(engine: Engine, run_id: str, display: Display, verb: Callable[[], Awaitable[T]]) -> T:
-    """Do what carries a run on, and tell the display every event of it as it becomes durable."""
+    """Call a verb that executes a run, and pass every event of the run to the display as it becomes durable."""
     after, before, flow = 0, None, next(iter(engine.flows.values()), None)
     with suppress(RunNotFound):
         row, before = engine.store.run(run_id), await engine.get(run_id)
@@ -241,7 +241,7 @@ async def shown(engine: Engine, run_id: str, display: Display, verb: Callable[[]
 
 @contextmanager
 def _signals_told(display: Display, grace_s: float) -> Iterator[None]:
-    """While inside, the display hears of SIGINT and SIGTERM, and then whoever listened before."""
+    """While inside, SIGINT and SIGTERM are shown on the display, and then handled as before."""
     heard: dict[int, Callable[[int, FrameType | None], Any]] = {}
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -291,7 +291,7 @@ class _Watch:
                 return False
 
     async def follow(self, going: asyncio.Future[Any]) -> None:
-        """Tell events until the verb is done. `follow` ends at once for a run that has not been taken up yet: ask again."""
+        """Show events until the verb is done. `follow` ends at once for a run that has not been claimed yet: call it again."""
         while not going.done():
             with suppress(RunNotFound, StoreError):
                 async for event in self.engine.follow(self.run_id, self.after, chunks=True):

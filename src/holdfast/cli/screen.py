@@ -124,23 +124,23 @@ def say_json(value: Any, *, indent: int | None = 2, err: bool = False) -> None:
 
 
 def say_table(columns: Sequence[str], rows: Sequence[Sequence[Part]], *, flexible: int | None = None) -> None:
-    """Print rows in columns. On a terminal the `flexible` column is cut where a line would be too wide."""
+    """Print rows in columns. On a terminal the `flexible` column is shortened where a line would be too wide."""
     cells = [[(name, "bold") for name in columns], *([_cell(part) for part in row] for row in rows)]
     widths = [max(_columns(row[number][0]) for row in cells) for number in range(len(columns))]
-    cut = flexible is not None and sys.stdout.isatty()
-    if flexible is not None and cut:
+    shortens = flexible is not None and sys.stdout.isatty()
+    if flexible is not None and shortens:
         rest = sum(widths) - widths[flexible] + 2 * (len(columns) - 1)
         widths[flexible] = max(12, min(widths[flexible], shutil.get_terminal_size().columns - rest))
     for row in cells:
         line: list[Part] = []
         for number, (words, style) in enumerate(row):
-            shown = one_line(words, widths[number]) if cut and number == flexible else words
+            shown = one_line(words, widths[number]) if shortens and number == flexible else words
             line += [(shown, style), " " * (widths[number] - _columns(shown) + 2)]
         say(*line[:-1])
 
 
 def _columns(words: str) -> int:
-    """How many columns of a terminal the text takes: two for a wide character, none for what stands above another."""
+    """How many columns of a terminal the text takes: two for a wide character, none for a combining one."""
     return sum(2 if east_asian_width(char) in "WF" else not combining(char) for char in words)
 
 
@@ -160,11 +160,11 @@ def ascii_only(*, err: bool = False) -> bool:
     return not encoding.replace("-", "").startswith("utf")
 
 
-# --- readers who went away ---------------------------------------------------------------------------
+# --- closed pipes ------------------------------------------------------------------------------------
 
 
 class _Shielded:
-    """A stream whose reader may go away: what is written then goes nowhere, and the writer is not told."""
+    """A stream whose pipe may be closed by its reader: what is written then is dropped, without an error."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -203,7 +203,7 @@ def shielded(*, json_only: bool = False) -> Iterator[TextIO]:
 
 @contextmanager
 def unread(*, err: bool = False) -> Iterator[None]:
-    """What is printed inside may find nobody who reads it; that changes nothing."""
+    """A pipe that is closed while the block prints is not an error."""
     stream = sys.stderr if err else sys.stdout
     try:
         yield

@@ -1,8 +1,8 @@
 """Commands of a fleet: worker executes what others have started; start, queue and recover only record or look.
 
-A worker says in one line what it is ready for, in one line how each run stopped, and on stderr what somebody should know. SIGTERM
-and Ctrl-C let it drain: nothing new is taken, running nodes get their grace, leases are given back, and it leaves with 0, because
-nothing is left to carry on by hand. A second signal leaves at once.
+A worker prints one line when it is ready, one line for each run that stopped, and trouble on stderr. SIGTERM and Ctrl-C let it
+drain: nothing new is claimed, running nodes get their grace, leases are given back, and it leaves with 0, because no run is left
+to be resumed by hand. A second signal leaves at once.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def worker(
     ] = None,
     concurrency: Annotated[
         int | None,
-        typer.Option("--concurrency", metavar="N", help="Runs that it carries on at a time. Default: 10."),
+        typer.Option("--concurrency", metavar="N", help="Runs that it executes at a time. Default: 10."),
     ] = None,
     queue: Annotated[
         list[str] | None,
@@ -66,7 +66,7 @@ def worker(
 ) -> int:
     """Execute what is on offer, until it is stopped.
 
-    Takes runs that were started, whose time has come, or that a process left behind, of the flows it was given. Many workers may
+    Claims runs that were started, are due, or whose process crashed, of the flows it was given. Many workers may
     share a store. SIGTERM or Ctrl-C lets it drain.
     """
     if concurrency is not None and concurrency < 1:
@@ -169,7 +169,7 @@ class _Voice:
         if self._as_json:
             self._say_json("left", in_order=in_order, runs=self._count)
         elif in_order:
-            self._say(("left  ", "bold"), f"{screen.count(self._count, 'run')} carried on, nothing held")
+            self._say(("left  ", "bold"), f"{screen.count(self._count, 'run')} executed, nothing held")
         else:
             screen.say(
                 ("left at once. ", "yellow"),

@@ -29,7 +29,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def spilled_chunks(store: Store, run_id: str) -> Iterator[Chunk]:
-    """What attempts that run, or were cut, have spilled so far."""
+    """What attempts that run, or crashed, have spilled so far."""
     for key, data in store.blobs.spilled(run_id).items():
         node, iteration, execution, attempt, item = read_key(key)
         for number, line in enumerate(data.splitlines(), 1):

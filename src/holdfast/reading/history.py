@@ -46,7 +46,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     """Bytes of the event as stored."""
     current: bool
-    """Whether the run as it is now came through here; a rewind leaves the others behind."""
+    """Whether the run as it is now came through here. After a rewind the others are history."""
 
 
 def split(run: str, checkpoint: str | int | None) -> tuple[str, int | None]:
@@ -82,8 +82,8 @@ def load(
     check: bool = False,
 ) -> RunState:
     """The state of a run at a place of its log (default: its end). `rows` is its whole log, where that was read already. `cold`
-    ignores snapshots that are only there for speed; `check` holds every event that is read against the hash chain, as whoever
-    wants to carry the run on does.
+    ignores snapshots that are only there for speed; `check` verifies the hash chain of every event that is read, as
+    a resume does.
     """
     row = row or store.run(run_id)
     upto = row.seq if upto is None else upto
@@ -137,7 +137,7 @@ def _refuse_damage(store: Store, row: RunRow, rows: list[Row]) -> None:
     broken = broken_at(row.run_id, rows, after=after, digest=digest_at(store, row, after) if after else b"")
     if broken is not None:
         raise StoreCorrupt(
-            f"run {row.run_id!r} is not carried on from a damaged log: {broken[1]}. `holdfast verify {row.run_id}` says more; "
+            f"run {row.run_id!r} is not resumed from a damaged log: {broken[1]}. `holdfast verify {row.run_id}` says more; "
             "restore the store from a backup, or fork the run from before that event."
         )
 
@@ -151,7 +151,7 @@ def began_after(store: Store, row: RunRow) -> int:
 
 
 def _outside(store: Store, row: RunRow, seq: int) -> RunNotFound:
-    """There is no such place in a log; and where it is, if there was one."""
+    """The error for a place that a log does not have, with where that place is now, if it existed."""
     base = began_after(store, row)
     before = beginning(store, row) if seq < base else ""
     return RunNotFound(
@@ -181,7 +181,7 @@ def retirement(trimmed: Trimmed) -> str:
 
 
 def day(at: float) -> str:
-    """An instant as it is told to people, wherever they are."""
+    """An instant in words that are the same in every time zone."""
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -196,7 +196,7 @@ def opened(store: Store, run_id: str, rows: Iterable[Row]) -> Iterator[events.St
         except StoreCorrupt as fault:
             raise StoreCorrupt(
                 f"run {run_id!r}, event {row.seq}: {ended(str(fault))} `holdfast verify {run_id}` says more; put a copy of "
-                "the store back, or go on with the runs that are whole."
+                "the store back, or continue with the runs that are whole."
             ) from fault
 
 

@@ -17,9 +17,9 @@ from holdfast.reading.chunks import Chunk
 from holdfast.reading.views import Cost, EventView, Run
 
 _ITEM_LINES_MAX = 24
-"""A fan-out with more items than this is told in tenths."""
+"""A fan-out with more items than this gets a line for each tenth."""
 _STEP_LINES_EVERY = 100
-"""Of more steps or checkpoints than that, one of so many is told."""
+"""Of many steps or checkpoints, one of so many gets a line."""
 _LINE_WIDTH = 60
 
 
@@ -87,7 +87,7 @@ class Story:
         return self._tell_node(event) if event.iteration else self._tell_run(event)
 
     def stream(self, chunk: Chunk) -> None:
-        """Take up a piece of what a node streams. It is shown where the node is, and has no line of its own."""
+        """Note a chunk that a node streams. It is shown beside the node, and has no line of its own."""
         seen = self._node(chunk.node)
         seen.chunks += 1
         whole = seen.unended + (
@@ -135,7 +135,7 @@ class Story:
                 return Line("running", name, said)
 
     def _deliver(self, signal: str) -> None:
-        """A node that waits for it where it is, without having unwound, goes on."""
+        """A node that waits for it, without having unwound, continues."""
         for seen in self.nodes.values():
             if seen.status == "waiting" and seen.started_at and f"the signal {signal!r}" in seen.note:
                 seen.status, seen.note = "running", ""
@@ -168,8 +168,8 @@ class Story:
                     if seen.items_all
                     else ""
                 )
-                behind = "goes on behind its wait" if woken else visit(event)
-                return Line("running", name, behind + kept)
+                which = "continues after its wait" if woken else visit(event)
+                return Line("running", name, which + kept)
             case "NodeCompleted":
                 self._end(seen, "completed", event.at)
                 branches = self._definition is not None and name in self._definition.branches
@@ -258,7 +258,7 @@ class Story:
                 self.status = "running"
                 return None
             case "StateEdited" | "FlowChanged" | "StateUpgraded" | "ResumeRefused":
-                words = {"StateEdited": "state edited", "FlowChanged": "goes on with a changed flow"}
+                words = {"StateEdited": "state edited", "FlowChanged": "continues with a changed flow"}
                 told = words.get(event.kind) or {"StateUpgraded": "state upgraded"}.get(
                     event.kind, "resume refused"
                 )
@@ -274,7 +274,7 @@ class Story:
 
 
 def _is_worth_a_line(number: int) -> bool:
-    """Of many alike, the first few are told and then some."""
+    """Whether a line is due: of many events of a kind the first few get one, and then some."""
     return number <= _ITEM_LINES_MAX or number % _STEP_LINES_EVERY == 0
 
 

@@ -25,7 +25,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str, width: int = 0) -> str:
-    """The text in one line, cut to `width` columns (0: not cut)."""
+    """The text in one line, shortened to `width` columns (0: not shortened)."""
     line = _CONTROL.sub(_shown, text)
     return line if not width or len(line) <= width else line[: max(1, width - 1)] + "…"
 

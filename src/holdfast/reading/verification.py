@@ -30,8 +30,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def verify(
     store: Store, run_id: str, *, row: RunRow | None = None, definitions: dict[str, list[str]] | None = None
 ) -> Verdict:
-    """Check one run from its first event to its row (`row`: as it was lately seen). A run that goes on while it is looked at, or
-    is compacted, seems damaged as long as that takes: only what is found twice in a row is told. `definitions` keeps what is
+    """Check one run from its first event to its row (`row`: as it was lately read). A run that moves or is compacted
+    meanwhile seems damaged for a moment: only what is found twice in a row is reported. `definitions` keeps what is
     wrong with each, by fingerprint, for the next run that is checked.
     """
     before: list[str] | None = None
@@ -108,10 +108,10 @@ def _fold_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
         *((found.seq, open_row(found, store.blobs).event.to) for found in rows if found.kind == "RunRewound"),
     )
     problems: list[str] = []
-    told = msgspec.structs.replace(row, rewinds=rewinds)
+    logged = msgspec.structs.replace(row, rewinds=rewinds)
     try:
-        cold = history.load(store, row.run_id, row=told, rows=rows, cold=True)
-        warm = history.load(store, row.run_id, row=told, rows=rows)
+        cold = history.load(store, row.run_id, row=logged, rows=rows, cold=True)
+        warm = history.load(store, row.run_id, row=logged, rows=rows)
     except HoldfastError as fault:
         return [str(fault)]
     if cold != warm:

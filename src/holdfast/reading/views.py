@@ -147,7 +147,7 @@ def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S
         cost=Cost(state.usd, state.tokens),
         warnings=tuple(state.warnings),
         waits=tuple(state.waits),
-        signals={name: len(told) for name, told in state.signals.items() if told},
+        signals={name: len(sent) for name, sent in state.signals.items() if sent},
         layer=state.layer,
         held_by=held_by(row) if row is not None else None,
     )

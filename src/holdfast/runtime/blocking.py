@@ -314,7 +314,7 @@ def fork(
 
 
 def get(run_id: str, **options: Unpack[Options]) -> Run[Any]:
-    """One run as it stands: see `Engine.get`."""
+    """One run as it is now: see `Engine.get`."""
     return with_engine(lambda e: e.get(run_id), options)
 
 
@@ -328,7 +328,7 @@ def runs(
     limit: int = 100,
     **options: Unpack[Options],
 ) -> list[RunSummary]:
-    """The runs that fit, newest first: see `Engine.runs`."""
+    """The runs that meet the conditions, newest first: see `Engine.runs`."""
     return with_engine(
         lambda e: e.runs(status=status, flow=flow, labels=labels, parent=parent, before=before, limit=limit),
         options,
@@ -348,7 +348,7 @@ def events(
 
 
 def questions(run_id: str | None = None, **options: Unpack[Options]) -> list[AskedQuestion]:
-    """What is asked, by one run or by all: see `Engine.questions`."""
+    """The open questions of one run or of all: see `Engine.questions`."""
     return with_engine(lambda e: e.questions(run_id), options)
 
 
