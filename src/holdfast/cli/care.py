@@ -156,7 +156,7 @@ def _policies(
         older_than=retention.seconds(older_than, "--older-than") if older_than is not None else None,
         keep=keep,
     )
-    return [retention.checked(policy)], archive
+    return [retention.check_policy(policy)], archive
 
 
 def _prune_many(
@@ -171,7 +171,7 @@ def _prune_many(
     async def use(engine: Engine) -> tuple[list[Choice], Swept | None]:
         chosen = retention.choose(engine.store, wanted)
         if dry_run:
-            return retention.foretold(engine.store, chosen), None
+            return retention.preview_deletion(engine.store, chosen), None
         done: list[Choice] = []
         with _told_at_least(done, as_json=as_json), gauge(quiet=as_json) as tell:
             for choice in retention.delete_all(engine.store, chosen, place):

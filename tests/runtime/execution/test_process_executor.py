@@ -294,7 +294,7 @@ def test_a_process_that_died_inside_a_node_that_is_not_idempotent_is_asked_about
         return await engine.questions("r")
 
     [question] = using(fresh(), use)
-    assert "exit code 3" in question.question.text
+    assert "exited with code 3" in question.question.text
 
 
 # --- with a context -----------------------------------------------------------------------------------
