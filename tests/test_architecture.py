@@ -93,7 +93,7 @@ GIVES_WAY = frozenset({"sleep", "asyncio.sleep", "asyncio.wait", "rest", "_sleep
 """
 ALWAYS_GOES_ON: dict[str, str] = {
     "runtime/engine.py:close": "the event is set exactly while the loop's condition is false",
-    "runtime/calls/shared_task.py:_take_up": "each pass takes one coroutine from a queue, and passes end after HOLD_S",
+    "runtime/calls/shared_task.py:_run_queue": "each pass takes one coroutine from a queue, and passes end after HOLD_S",
     "runtime/worker.py:work": "a pass that took fewer runs than it has room for rests; another has waited for the store",
     "testing/simulator_hands.py:attend": "asking rests until the store has answered, or the process is killed",
     "testing/watching.py:_in_step": "each pass takes one call of a function that runs in a thread of its own",
@@ -112,14 +112,18 @@ TWICE: dict[str, str] = {
     "questions": "how runs ask and are answered, and the commands that list and answer questions",
     "queues": "the contract of a store's queues, its implementations and its suite",
     "receipts": "the documents, and the commands about them",
+    "requests": "how the engine carries out requests, and the commands that send them",
     "store": "the implementations of `storage/contract`",
     "upkeep": "the contract of a store's upkeep, its implementations and its suite",
     "worker": "the worker, and the commands that start and watch workers",
     # classes
+    "Answer": "the request `inbox.Answer`, and the engine's message that answers the process of a node",
     "Report": "the state of the demo, which writes a report; and what `crash_everywhere` returns, a public name",
     "ResumeRefused": "an event, whose name is stored in logs; and the error that a caller gets, a public name",
+    "Retry": "the policy of a node, a public name; and the request `inbox.Retry`",
     "RunCancelled": "an event, whose name is stored in logs; and the error that a caller gets, a public name",
     "RunFailed": "an event, whose name is stored in logs; and the error that a caller gets, a public name",
+    "Signal": "the request `inbox.Signal`; and a signal that a test sends, a public name",
 }
 """File or public class -> why its name may occur in two folders. Any other name occurs in one, so that it says where to look."""
 

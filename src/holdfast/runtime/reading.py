@@ -16,8 +16,8 @@ from holdfast.reading.chunks import Chunk
 from holdfast.reading.views import AskedQuestion, EventView, Run, event_view, run_view
 from holdfast.runtime.clock import Clock, sleep
 from holdfast.runtime.followers import POLL_S, Followers
+from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.resume import split
-from holdfast.runtime.runner import Asleep, Runner
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Query, RunRow, RunStatus, Store, in_order
 
@@ -33,7 +33,7 @@ class Reading:
     flows: dict[str, Flow[Any]]
     _clock: Clock
     _followers: Followers
-    _runners: dict[str, Runner | Asleep]
+    _holdings: Holdings
 
     @property
     def store(self) -> Store:
@@ -101,7 +101,7 @@ class Reading:
         """
         services = self._open()
         return self._followers.follow(
-            services.store, self._clock, run_id, after, chunks=chunks, is_here=self._runners.__contains__
+            services.store, self._clock, run_id, after, chunks=chunks, is_here=self._holdings.__contains__
         )
 
     async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
@@ -129,11 +129,11 @@ class Reading:
         services = self._open()
         deadline = None if timeout is None else services.clock.now() + timeout
         while True:
-            runner = self._runners.get(run_id)
+            runner = self._holdings.get(run_id)
             row = services.store.run(run_id)
             stopped = row.status not in GOING or (row.status == "waiting" and not row.held)
             if runner is None and stopped:
-                return self._result(self._view(run_id))
+                return result_of(self._view(run_id))
             if deadline is not None and services.clock.now() >= deadline:
                 raise TimeoutError(f"run {run_id!r} is still {row.status} after {timeout:g} s")
             left = POLL_S if deadline is None else min(POLL_S, deadline - services.clock.now())
@@ -147,17 +147,18 @@ class Reading:
             flow = None
         return run_view(state, row, flow)
 
-    def _result(self, run: Run[S]) -> Run[S]:
-        """A run, or the exception that its end stands for."""
-        if run.status == "failed":
-            error = run.error
-            where = f" in node {run.failed_node!r}" if run.failed_node else ""
-            what = named(error.type, error.message) if error is not None else "unknown"
-            raise RunFailed(
-                run,
-                f"run {run.id!r} failed{where}: {ended(what)} Nothing that completed is lost: fix the cause and resume "
-                f"{run.id!r}, or skip the node.",
-            )
-        if run.status == "cancelled":
-            raise RunCancelled(run, f"run {run.id!r} was cancelled")
-        return run
+
+def result_of(run: Run[S]) -> Run[S]:
+    """A run, or the exception that its end stands for."""
+    if run.status == "failed":
+        error = run.error
+        where = f" in node {run.failed_node!r}" if run.failed_node else ""
+        what = named(error.type, error.message) if error is not None else "unknown"
+        raise RunFailed(
+            run,
+            f"run {run.id!r} failed{where}: {ended(what)} Nothing that completed is lost: fix the cause and resume "
+            f"{run.id!r}, or skip the node.",
+        )
+    if run.status == "cancelled":
+        raise RunCancelled(run, f"run {run.id!r} was cancelled")
+    return run
