@@ -113,14 +113,18 @@ TWICE: dict[str, str] = {
     "questions": "how runs ask and are answered, and the commands that list and answer questions",
     "queues": "the contract of a store's queues, its implementations and its suite",
     "receipts": "the documents, and the commands about them",
+    "requests": "how the engine carries out requests, and the commands that send them",
     "store": "the implementations of `storage/contract`",
     "upkeep": "the contract of a store's upkeep, its implementations and its suite",
     "worker": "the worker, and the commands that start and watch workers",
     # classes
+    "Answer": "the request `inbox.Answer`, and the engine's message that answers the process of a node",
     "Report": "the state of the demo, which writes a report; and what `crash_everywhere` returns, a public name",
     "ResumeRefused": "an event, whose name is stored in logs; and the error that a caller gets, a public name",
+    "Retry": "the policy of a node, a public name; and the request `inbox.Retry`",
     "RunCancelled": "an event, whose name is stored in logs; and the error that a caller gets, a public name",
     "RunFailed": "an event, whose name is stored in logs; and the error that a caller gets, a public name",
+    "Signal": "the request `inbox.Signal`; and a signal that a test sends, a public name",
 }
 """File or public class -> why its name may occur in two folders. Any other name occurs in one, so that it says where to look."""
 

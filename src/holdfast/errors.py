@@ -20,10 +20,10 @@
     │   ├── RunHeld             another live process executes the run
     │   ├── ProcessEnded        the process of a node died in the middle of its work
     │   └── StoreError
-    │       ├── StoreBusy       somebody else holds the database for too long; try again
+    │       ├── StoreBusy       another process locks the database for too long; try again
     │       ├── StoreFull       no space left on the disk
     │       ├── StoreUnusable   the file cannot be opened or written
-    │       │   └── StoreReadOnly the server takes no writes: a replica, or one that is becoming the primary
+    │       │   └── StoreReadOnly the server accepts no writes: a replica, or one that is becoming the primary
     │       ├── StoreCorrupt    stored bytes are not what was written
     │       │   ├── BlobMissing a value that a log refers to is not where it was put
     │       │   └── BlobCorrupt a value that a log refers to is not what was put there
@@ -33,12 +33,12 @@
     │       └── SeqConflict     the log is longer than the writer believed
     ├── ours: a defect in Holdfast
     │   └── IllegalEvent        an event that the state it meets does not allow
-    ├── raised inside nodes: WaitTimeout   what a node waited for has not come in time
+    ├── raised inside nodes: WaitTimeout   a signal or an answer did not come in time
     └── raised by nodes, to choose the class of a failure
         ├── Recoverable         try again by the node's `Retry`
         └── Fatal               never try again unless forced
 
-The signal with which the engine stops a body (`runtime.bodies.Stopped`) is a `BaseException`, so that `except Exception`
+The signal with which the engine stops a body (`Stopped`) is a `BaseException`, so that `except Exception`
 in a node cannot eat it.
 """
 
@@ -58,7 +58,7 @@ class HoldfastError(Exception):
 
 
 class GraphError(HoldfastError):
-    """A graph with problems. All of them, each naming the node and the way out."""
+    """A graph with problems. All of them, each naming the node and the remedy."""
 
     def __init__(self, graph: str, problems: Sequence[str]) -> None:
         self.graph = graph
@@ -143,7 +143,7 @@ class ResumeRefused(HoldfastError):
 
 
 class AnswerRefused(HoldfastError):
-    """An answer that nobody asked for, that comes too late, or that does not fit its question. Nothing was recorded."""
+    """An answer to a question that was not asked or is closed, or one that does not fit it. Nothing was recorded."""
 
     def __init__(self, run_id: str, key: str, reason: str) -> None:
         self.run_id = run_id
@@ -168,7 +168,7 @@ class RunFailed(HoldfastError):
 
 
 class RunCancelled(HoldfastError):
-    """A run that somebody cancelled. `.run` holds it as far as it came."""
+    """A run that was cancelled. `.run` holds it as far as it came."""
 
     def __init__(self, run: Any, message: str) -> None:
         self.run = run
@@ -191,7 +191,7 @@ class RunHeld(HoldfastError):
 
 
 class ProcessEnded(HoldfastError):
-    """The process of a node (`executor="process"`) died in the middle of its work. Nobody knows how far it came.
+    """The process of a node (`executor="process"`) died in the middle of its work. How far it came is unknown.
 
     `code` is its exit code, or, where a signal ended it, the number of the signal with a minus. `trace` is where it was, if it
     could still say so.
@@ -228,7 +228,7 @@ class StoreError(HoldfastError):
 
 
 class StoreBusy(StoreError):
-    """Somebody else holds the database for too long. The same call may succeed later."""
+    """Another process locks the database for too long. The same call may succeed later."""
 
 
 class StoreFull(StoreError):
@@ -240,7 +240,7 @@ class StoreUnusable(StoreError):
 
 
 class StoreReadOnly(StoreUnusable):
-    """The server takes no writes now: it is a replica, or was made read-only. After a failover it may be the primary soon."""
+    """The server accepts no writes now: it is a replica, or was made read-only. After a failover it may be the primary soon."""
 
 
 class StoreCorrupt(StoreError):

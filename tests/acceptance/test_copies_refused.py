@@ -69,7 +69,7 @@ def test_a_restore_to_a_place_that_cannot_be_blames_the_place(store: SqliteStore
     (tmp_path / "file").write_text("")
     with pytest.raises(
         StoreUnusable,
-        match=r"copy was not restored to .*/file/new\.db: (File exists|Not a directory).*as it was",
+        match=r"copy was not restored to .*/file/new\.db: (File exists|Not a directory).*is unchanged",
     ):
         restore(str(tmp_path / "copy"), str(tmp_path / "file" / "new.db"))
 
@@ -78,7 +78,7 @@ def test_a_backup_to_a_full_disk_names_that_disk_and_not_the_store(
     store: SqliteStore, small_disk: Path
 ) -> None:
     with pytest.raises(
-        StoreFull, match=r"runs\.db was not copied to .*/small/copy: No space left.*itself is well"
+        StoreFull, match=r"runs\.db was not copied to .*/small/copy: No space left.*itself is intact"
     ):
         back_up(store, str(small_disk / "copy"))
     assert list(small_disk.iterdir()) == []

@@ -64,7 +64,9 @@ def test_a_role_that_the_backup_grants_something_to_is_asked_for(
     back_up(store, str(tmp_path / "copy"))
     server.execute("drop owned by web", "drop role web")
     there = server.url(database="other", schema="mine")
-    with pytest.raises(StoreError, match=r'role "web" does not exist.* make it first \(create role "web"\)'):
+    with pytest.raises(
+        StoreError, match=r'role "web" does not exist.* create it first \(create role "web"\)'
+    ):
         restore(str(tmp_path / "copy"), there)
     assert schemas(server) == []
     server.execute('create role "web"')

@@ -10,7 +10,7 @@ import holdfast
 from holdfast.runtime import runner
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.holdings import Asleep, Held, Holdings
+from holdfast.runtime.holdings import Asleep, HeldRun, Holdings
 from holdfast.runtime.runner import Phase, Runner
 from holdfast.runtime.worker import Worker
 from holdfast.upkeep.retention import Keeper
@@ -48,7 +48,7 @@ def test_the_parts_of_the_engine_are_given_objects_and_not_functions() -> None:
 
 
 def test_a_runner_and_a_sleeping_run_are_held_alike() -> None:
-    methods = {name for name in vars(Held) if not name.startswith("_")}
+    methods = {name for name in vars(HeldRun) if not name.startswith("_")}
     assert methods >= {"fence", "halt", "lose", "request", "wake"}
     for kind in (Runner, Asleep):
         assert all(hasattr(kind, name) for name in methods - {"fence"})

@@ -30,7 +30,7 @@ from holdfast.storage.memory import store as memory
 from holdfast.storage.memory.queues import MemoryQueues
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.memory.upkeep import MemoryUpkeep
-from holdfast.storage.rows import sealed
+from holdfast.storage.rows import seal_row
 from holdfast.testing.simulator import schedule
 from holdfast.upkeep import retention
 
@@ -307,9 +307,9 @@ def a_snapshot_says_it_stands_one_event_earlier():
 @bug
 def the_hash_chain_forgets_its_predecessor():
     def unchained(previous, *rest):
-        return sealed(b"", *rest)
+        return seal_row(b"", *rest)
 
-    with patched((journal, "sealed", unchained)):
+    with patched((journal, "seal_row", unchained)):
         yield
 
 
@@ -356,7 +356,7 @@ def an_answer_is_recorded_twice():
         real(self, event, **named)
         if isinstance(event, events.QuestionAnswered):
             self.state.seq += 1
-            row = sealed(
+            row = seal_row(
                 self.digest, self.state.run_id, self.state.seq, self.at, self._stamp, events.encode(event),
                 self.services.salts(),
             )  # fmt: skip
@@ -696,7 +696,7 @@ def a_base_is_pruned_with_the_snapshots_before_it():
         return [kept.seq for kept in snapshots if kept.seq < oldest]
 
     with patched(
-        (retention, "_unneeded", all_before),
+        (retention, "_find_unneeded", all_before),
         rewritten(MemoryUpkeep, "retire", " and not run.snapshots[seq].base", ""),
     ):
         yield

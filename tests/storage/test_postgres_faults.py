@@ -162,7 +162,10 @@ def raise_or(faults, value):
 
 def test_a_transaction_that_must_give_way_is_tried_again_and_not_for_ever(store):
     faults = [pg.DeadlockDetected("give way"), pg.SerializationFailure("give way")]
-    assert store._database._tried(store._database._writer, lambda session: raise_or(faults, "kept")) == "kept"
+    assert (
+        store._database._try_steps(store._database._writer, lambda session: raise_or(faults, "kept"))
+        == "kept"
+    )
     many = [pg.DeadlockDetected("give way")] * 100
     with pytest.raises(StoreBusy):
         store._database.write("renew", lambda session: raise_or(many, "never"))

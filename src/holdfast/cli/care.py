@@ -159,7 +159,7 @@ def _policies(
         older_than=retention.seconds(older_than, "--older-than") if older_than is not None else None,
         keep=keep,
     )
-    return [retention.checked(policy)], archive
+    return [retention.check_policy(policy)], archive
 
 
 def _prune_many(
@@ -175,7 +175,7 @@ def _prune_many(
         opened = reader.store
         chosen = retention.choose(opened, wanted)
         if dry_run:
-            return retention.foretold(opened, chosen), None
+            return retention.preview_deletion(opened, chosen), None
         done: list[Choice] = []
         with _told_at_least(done, as_json=as_json), gauge(quiet=as_json) as tell:
             for choice in retention.delete_all(opened, chosen, place):

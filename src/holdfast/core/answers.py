@@ -134,7 +134,7 @@ def misfit(value: Any, options: Sequence[str], schema: Schema | None) -> str | N
     """Why an answer does not fit and what would, in one sentence; None if it fits. The value is plain data."""
     if options and value not in options:
         near = did_you_mean(value, options) if isinstance(value, str) else ""
-        return f"{_shown(value)} is not one of its options, {', '.join(map(repr, options))}{near}"
+        return f"{_show(value)} is not one of its options, {', '.join(map(repr, options))}{near}"
     if not schema:
         return None
     try:
@@ -171,11 +171,11 @@ def _reference(value: Any, schema: Schema, path: str, defs: Schema) -> Problem |
 def _kind(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
     if _is(value, schema["type"]):
         return None
-    return path, f"{_shown(value)} is not {_WORDS[schema['type']]}"
+    return path, f"{_show(value)} is not {_WORDS[schema['type']]}"
 
 
 def _is(value: Any, kind: str) -> bool:
-    """Whether a plain value is of a type of JSON Schema; a bool is no number, and 1.0 no integer, as for the codec."""
+    """Whether a plain value is of a type of JSON Schema; a bool is not a number, and 1.0 not an integer, as for the codec."""
     match kind:
         case "integer":
             return type(value) is int
@@ -199,20 +199,20 @@ def _choice(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | No
         return None
     names = [one for one in allowed if isinstance(one, str)]
     near = did_you_mean(value, names) if isinstance(value, str) else ""
-    listed = ", ".join(map(_shown, allowed))
-    return path, f"{_shown(value)} is not {'one of ' if len(allowed) > 1 else ''}{listed}{near}"
+    listed = ", ".join(map(_show, allowed))
+    return path, f"{_show(value)} is not {'one of ' if len(allowed) > 1 else ''}{listed}{near}"
 
 
 def _alternatives(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
     if "discriminator" in schema and isinstance(value, dict):
-        return _tagged(value, schema["discriminator"], path, defs)
+        return _check_tagged(value, schema["discriminator"], path, defs)
     inner = schema["anyOf"] if "anyOf" in schema else schema["oneOf"]
     problems = [_problem(value, one, path, defs) for one in inner]
     fitting = problems.count(None)
     if fitting == 1 or (fitting and "anyOf" in schema):
         return None
     if fitting:
-        return path, f"{_shown(value)} fits {fitting} of the alternatives, and must fit exactly one"
+        return path, f"{_show(value)} fits {fitting} of the alternatives, and must fit exactly one"
     # The alternative that was meant is the one that the value went wrong deepest in.
     deepest = max((problem for problem in problems if problem), key=lambda problem: len(problem[0]))
     if deepest[0] != path:
@@ -220,14 +220,14 @@ def _alternatives(value: Any, schema: Schema, path: str, defs: Schema) -> Proble
     meant = [
         problem
         for one, problem in zip(inner, problems, strict=True)
-        if problem and isinstance(value, dict) and _resolved(one, defs).get("type") == "object"
+        if problem and isinstance(value, dict) and _resolve(one, defs).get("type") == "object"
     ]
     if len(meant) == 1:
         return meant[0]
-    return path, f"{_shown(value)} is not {' or '.join(_told(one, defs) for one in inner)}"
+    return path, f"{_show(value)} is not {' or '.join(_describe(one, defs) for one in inner)}"
 
 
-def _tagged(value: dict[str, Any], tags: Schema, path: str, defs: Schema) -> Problem | None:
+def _check_tagged(value: dict[str, Any], tags: Schema, path: str, defs: Schema) -> Problem | None:
     """One field says which alternative is meant. Its value in the mapping is a text, also where the tag is a number."""
     field, meant = tags["propertyName"], tags["mapping"]
     if field not in value:
@@ -236,21 +236,21 @@ def _tagged(value: dict[str, Any], tags: Schema, path: str, defs: Schema) -> Pro
     if tag not in meant:
         return key_path(
             path, field
-        ), f"{_shown(value[field])} is not one of {', '.join(meant)}{did_you_mean(tag, meant)}"
+        ), f"{_show(value[field])} is not one of {', '.join(meant)}{did_you_mean(tag, meant)}"
     return _problem(value, {"$ref": meant[tag]}, path, defs)
 
 
-def _resolved(schema: Any, defs: Schema) -> Schema:
+def _resolve(schema: Any, defs: Schema) -> Schema:
     if not isinstance(schema, Mapping):
         return {}
     return defs[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
 
 
-def _told(schema: Any, defs: Schema) -> str:
+def _describe(schema: Any, defs: Schema) -> str:
     """What fits a schema, as far as two words can say it."""
-    found = _resolved(schema, defs)
+    found = _resolve(schema, defs)
     if "enum" in found or "const" in found:
-        return " or ".join(map(_shown, found.get("enum") or [found.get("const")]))
+        return " or ".join(map(_show, found.get("enum") or [found.get("const")]))
     if "type" not in found:
         return "something else"
     title = found.get("title")
@@ -269,7 +269,7 @@ def _fields(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | No
     return None
 
 
-def _required(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
+def _check_required(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
     missing = [name for name in schema["required"] if isinstance(value, dict) and name not in value]
     if not missing:
         return None
@@ -285,7 +285,7 @@ def _other_fields(value: Any, schema: Schema, path: str, defs: Schema) -> Proble
             continue
         if inner is False:
             takes = ", ".join(map(repr, known)) or "nothing"
-            return path, f"it takes {takes}, and not {_shown(name)}{did_you_mean(name, known)}"
+            return path, f"it takes {takes}, and not {_show(name)}{did_you_mean(name, known)}"
         if problem := _problem(value[name], inner, key_path(path, name), defs):
             return problem
     return None
@@ -320,7 +320,7 @@ def _unique(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | No
         return None
     for index, item in enumerate(value):
         if any(same(item, earlier) for earlier in value[:index]):
-            return f"{path}[{index}]", f"{_shown(item)} is in the list twice"
+            return f"{path}[{index}]", f"{_show(item)} is in the list twice"
     return None
 
 
@@ -332,7 +332,7 @@ def _limit(keyword: str, words: str, allows: Callable[[Any, Any], bool]) -> _Che
         limit = schema[keyword]
         if type(value) not in (int, float) or allows(value, limit):
             return None
-        return path, f"{_shown(value)} is not {words} {limit}"
+        return path, f"{_show(value)} is not {words} {limit}"
 
     return check
 
@@ -349,7 +349,7 @@ def _size(keyword: str, kind: type[Sized], words: str, allows: Callable[[int, in
         if not isinstance(value, kind) or allows(len(value), limit):
             return None
         few, least = _LIMITS[keyword[:3]]
-        return path, f"{_shown(value)} has too {few} {words}: {len(value)} instead of at {least} {limit}"
+        return path, f"{_show(value)} has too {few} {words}: {len(value)} instead of at {least} {limit}"
 
     return check
 
@@ -357,7 +357,7 @@ def _size(keyword: str, kind: type[Sized], words: str, allows: Callable[[int, in
 def _pattern(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
     if not isinstance(value, str) or re.search(schema["pattern"], value):
         return None
-    return path, f"{_shown(value)} does not match {schema['pattern']!r}"
+    return path, f"{_show(value)} does not match {schema['pattern']!r}"
 
 
 def _format(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
@@ -365,7 +365,7 @@ def _format(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | No
     return _unreadable(value, declared, path, f"{schema['format']} like {example!r}")
 
 
-def _encoding(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
+def _check_encoding(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
     return _unreadable(value, bytes, path, f"{schema['contentEncoding']} like 'aGVsbG8='")
 
 
@@ -375,11 +375,11 @@ def _unreadable(value: Any, declared: Any, path: str, wanted: str) -> Problem | 
     try:
         msgspec.convert(value, declared)
     except msgspec.ValidationError:
-        return path, f"{_shown(value)} is not {article(wanted)}"
+        return path, f"{_show(value)} is not {article(wanted)}"
     return None
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     """A value as it is answered, `null` and not None; never a long one."""
     if value is None or isinstance(value, bool):
         return msgspec.json.encode(value).decode()
@@ -421,7 +421,7 @@ _CHECKS: dict[str, _Check] = {
     "const": _choice,
     "anyOf": _alternatives,
     "oneOf": _alternatives,
-    "required": _required,
+    "required": _check_required,
     "properties": _fields,
     "additionalProperties": _other_fields,
     "propertyNames": _names,
@@ -441,7 +441,7 @@ _CHECKS: dict[str, _Check] = {
     "maxLength": _size("maxLength", str, "characters", int.__le__),
     "pattern": _pattern,
     "format": _format,
-    "contentEncoding": _encoding,
+    "contentEncoding": _check_encoding,
 }
 """Every keyword that `msgspec.json.schema` writes, and how it is held against a value: in this order, the first misfit
 counts.

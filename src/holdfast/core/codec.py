@@ -223,7 +223,7 @@ def _from_plain(
     declared: Any, from_json: Callable[[bytes], Any], parts: list[shapes.Type]
 ) -> Callable[[Any], Any]:
     """How plain data becomes a value of its own. Through JSON it would cost as much as it has bytes; this way, as much as
-    it has members: text is shared, containers are made anew.
+    it has members: text is shared, containers are copied.
     """
     if any(isinstance(part, shapes.CustomType) for part in parts):
         return lambda plain: from_json(_dumps(plain))
@@ -381,7 +381,7 @@ def _scalars(shape: shapes.Type) -> frozenset[type]:
 
 
 def is_pydantic(declared: Any) -> bool:
-    """Whether this is a pydantic model, told without importing pydantic."""
+    """Whether this is a pydantic model, without importing pydantic."""
     return (
         isinstance(declared, type)
         and hasattr(declared, "model_validate_json")
@@ -466,7 +466,7 @@ def _leaf_problem(value: Any, *, declared: bool) -> str | None:
         case _ if declared and _is_declarable(value):
             return None
         case _:
-            return _undeclared(value)
+            return _explain_undeclared(value)
 
 
 def _scalar_problem(value: Any) -> str | None:
@@ -510,8 +510,8 @@ def _is_declarable(value: Any) -> bool:
     return isinstance(value, known) or (_field_names(value) is not None)
 
 
-def _undeclared(value: Any) -> str:
-    """Why a value is not kept where nothing is declared, and the way out."""
+def _explain_undeclared(value: Any) -> str:
+    """Why a value is not kept where no type is declared, and the remedy."""
     name = type_name(type(value))
     what = article(name)
     match value:
@@ -537,7 +537,7 @@ def difference(value: Any, decoded: Any, path: str, *, exact: bool = False) -> P
     if isinstance(value, (dt.datetime, dt.time)) and value.fold and value.tzinfo is None:
         return path, "fold=1 of a time without zone would be lost; make it aware: .astimezone(timezone.utc)"
     if type(value) is not type(decoded) and (isinstance(value, bool) or isinstance(decoded, bool) or exact):
-        return path, _changed(value, decoded)
+        return path, _describe_change(value, decoded)
     if isinstance(value, (list, tuple)) and type(decoded) is type(value) and len(value) == len(decoded):
         pairs = ((f"{path}[{index}]", *pair) for index, pair in enumerate(zip(value, decoded, strict=True)))
     elif isinstance(value, dict) and isinstance(decoded, dict) and value.keys() == decoded.keys():
@@ -547,7 +547,7 @@ def difference(value: Any, decoded: Any, path: str, *, exact: bool = False) -> P
             (f"{path}.{name}", getattr(value, name, None), getattr(decoded, name, None)) for name in names
         )
     else:
-        return None if value is decoded or value == decoded else (path, _changed(value, decoded))
+        return None if value is decoded or value == decoded else (path, _describe_change(value, decoded))
     return next(
         filter(
             None, (difference(inner, other, inner_path, exact=exact) for inner_path, inner, other in pairs)
@@ -556,14 +556,14 @@ def difference(value: Any, decoded: Any, path: str, *, exact: bool = False) -> P
     )
 
 
-def _changed(value: Any, decoded: Any) -> str:
+def _describe_change(value: Any, decoded: Any) -> str:
     if type(value) is not type(decoded):
         if (
             type(decoded) in (str, list, dict)
             and type(value) not in _SCALARS
             and not isinstance(value, (list, dict))
         ):
-            return _undeclared(value)
+            return _explain_undeclared(value)
         came_back = article(type_name(type(decoded)))
         return (
             f"{article(type_name(type(value)))} would come back as {came_back}; "
@@ -630,7 +630,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def key_path(path: str, key: Any) -> str:
-    """The path to what stands under a key: `state.pages`, `state['two words']`."""
+    """The path to the value of a key: `state.pages`, `state['two words']`."""
     return (
         f"{path}.{key}"
         if isinstance(key, str) and re.fullmatch(r"[^\W\d]\w*", key)

@@ -3,7 +3,7 @@
 - Everything in a definition counts for its fingerprint. Order counts only where it means something: the targets of one source
   (the walk that finds loops follows them in order), and the nodes of a layered flow (a layer's updates merge in node order).
   Moving a function up or down a file changes nothing.
-- Values that stand at their defaults are left out, so an option that a later version adds leaves old fingerprints as they are.
+- Values that equal their defaults are left out, so an option that a later version adds leaves old fingerprints as they are.
 - The fingerprint of a definition that was stored and read back is the one it had before: 60 and 60.0 are one number.
 - Two definitions have the same fingerprint exactly when their difference is empty.
 """
@@ -82,7 +82,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     edges_removed: list[Edge] = []
     branches: list[BranchChanged] = []
     reordered: list[str] = []
-    """What stands in another order now, where order means something."""
+    """What is in another order now, where order means something."""
     options: list[OptionChanged] = []
     fields: list[Changed] = []
     settings: list[Changed] = []
@@ -119,7 +119,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     def _value_lines(self) -> Iterator[str]:
         for option in self.options:
-            yield f'~ node "{option.node}": {option.option} {_shown(option.old)} -> {_shown(option.new)}'
+            yield f'~ node "{option.node}": {option.option} {_show(option.old)} -> {_show(option.new)}'
         for field in self.fields:
             if field.old is None:
                 yield f'+ state field "{field.what}" ({field.new})'
@@ -128,21 +128,21 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
             else:
                 yield f'~ state field "{field.what}": {field.old} -> {field.new}'
         for setting in self.settings:
-            yield f"~ flow: {setting.what} {_shown(setting.old)} -> {_shown(setting.new)}"
+            yield f"~ flow: {setting.what} {_show(setting.old)} -> {_show(setting.new)}"
 
 
 def difference(old: Definition, new: Definition, *, rename: Mapping[str, str] = {}) -> Difference:
     """How `new` differs from `old`, whose nodes were renamed first (old name -> new name)."""
     rename = {before: after for before, after in rename.items() if before in old.nodes and before != after}
-    was = _renamed(old, rename)
+    was = _rename(old, rename)
     return Difference(
         renamed=list(rename.items()),
         nodes_added=[name for name in new.nodes if name not in was.nodes],
         nodes_removed=[name for name in was.nodes if name not in new.nodes],
-        edges_added=_missing(new.edges, was.edges),
-        edges_removed=_missing(was.edges, new.edges),
+        edges_added=_subtract(new.edges, was.edges),
+        edges_removed=_subtract(was.edges, new.edges),
         branches=[*_branches_changed(was, new)],
-        reordered=[*_reordered(was, new)],
+        reordered=[*_find_reordered(was, new)],
         options=[*_options_changed(was, new)],
         fields=[
             Changed(field, was.state.get(field), new.state.get(field))
@@ -230,7 +230,7 @@ def _upstream_refusals(
 ) -> Iterator[str]:
     """New nodes from which a completed one can be reached: the run is past a place where it has never been."""
     known = {rename.get(name, name) for name in old.nodes}
-    leads_to = _reached(new, completed, backwards=True)
+    leads_to = _find_reached(new, completed, backwards=True)
     for name in new.nodes:
         if name not in known and name in leads_to:
             yield (
@@ -242,10 +242,13 @@ def _upstream_refusals(
 def _overtaken_refusals(
     old: Definition, new: Definition, pending: Iterable[str], rename: Mapping[str, str]
 ) -> Iterator[str]:
-    """New nodes that come before one the run has reached and not behind it as well: they would never run."""
+    """New nodes that come before one that the run has reached, and not after it as well: they would never run."""
     known = {rename.get(name, name) for name in old.nodes}
     for reached in pending:
-        before, behind = _reached(new, [reached], backwards=True), _reached(new, [reached], backwards=False)
+        before, behind = (
+            _find_reached(new, [reached], backwards=True),
+            _find_reached(new, [reached], backwards=False),
+        )
         for name in new.nodes:
             if name not in known and name in before and name not in behind:
                 yield (
@@ -255,7 +258,7 @@ def _overtaken_refusals(
                 )
 
 
-def _reached(definition: Definition, names: Iterable[str], *, backwards: bool) -> dict[str, str]:
+def _find_reached(definition: Definition, names: Iterable[str], *, backwards: bool) -> dict[str, str]:
     """What can be reached from these nodes along the arrows, or against them -> the one it was reached from."""
     arrows = definition.arrows()
     steps = _by_source([Edge(arrow.target, arrow.source) for arrow in arrows] if backwards else arrows)
@@ -282,7 +285,7 @@ def _option_refusals(
         ):
             if before != after:
                 yield (
-                    f"node {now!r}, which the run has yet to finish, had {option}={_shown(before)} and has {_shown(after)} "
+                    f"node {now!r}, which the run has yet to finish, had {option}={_show(before)} and has {_show(after)} "
                     f"now; change it back until the node is done, fork the run from before it, or resume with the old code"
                 )
 
@@ -290,7 +293,7 @@ def _option_refusals(
 # --- parts -------------------------------------------------------------------------------------------
 
 
-def _renamed(definition: Definition, rename: Mapping[str, str]) -> Definition:
+def _rename(definition: Definition, rename: Mapping[str, str]) -> Definition:
     """The definition with other names for its nodes."""
 
     def now(name: str) -> str:
@@ -310,25 +313,27 @@ def _renamed(definition: Definition, rename: Mapping[str, str]) -> Definition:
 def _branches_changed(old: Definition, new: Definition) -> Iterator[BranchChanged]:
     for source in dict.fromkeys([*old.branches, *new.branches]):
         before, after = old.branches.get(source, []), new.branches.get(source, [])
-        added, removed = _missing(after, before), _missing(before, after)
+        added, removed = _subtract(after, before), _subtract(before, after)
         if added or removed:
             yield BranchChanged(source, added, removed)
 
 
-def _reordered(old: Definition, new: Definition) -> Iterator[str]:
-    if new.schedule == old.schedule == "layered" and _turned(list(old.nodes), list(new.nodes)):
+def _find_reordered(old: Definition, new: Definition) -> Iterator[str]:
+    if new.schedule == old.schedule == "layered" and _is_reordered(list(old.nodes), list(new.nodes)):
         yield "nodes"
     for kind, before, after in (
         ("edges", _by_source(old.edges), _by_source(new.edges)),
         ("branch targets", old.branches, new.branches),
     ):
         yield from (
-            f"{kind} from {source}" for source in before if _turned(before[source], after.get(source, []))
+            f"{kind} from {source}"
+            for source in before
+            if _is_reordered(before[source], after.get(source, []))
         )
 
 
-def _turned(old: list[str], new: list[str]) -> bool:
-    """Whether what both lists have stands in another order."""
+def _is_reordered(old: list[str], new: list[str]) -> bool:
+    """Whether the members that both lists have are in another order."""
     before, after = frozenset(old), frozenset(new)
     return [name for name in old if name in after] != [name for name in new if name in before]
 
@@ -343,8 +348,8 @@ def _options_changed(old: Definition, new: Definition) -> Iterator[OptionChanged
                     yield OptionChanged(name, option, before, after)
 
 
-def _missing(those: list[T], known: list[T]) -> list[T]:
-    """What stands in the first list and not in the second."""
+def _subtract(those: list[T], known: list[T]) -> list[T]:
+    """The members of the first list that are not in the second."""
     others = frozenset(known)
     return [one for one in those if one not in others]
 
@@ -369,6 +374,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
-    """A value as it stands in a line: words bare, everything else as JSON."""
+def _show(value: Any) -> str:
+    """A value as it is printed in a line: words bare, everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -113,7 +113,7 @@ def terminal(
 ) -> str:
     """The flow as plain text, at most `width` columns wide unless a node's name or note needs more.
 
-    With `statuses` every node carries its mark; `notes` (a timing, a count) stand behind the names.
+    With `statuses` every node carries its mark; `notes` (a timing, a count) follow the names.
     """
     shape = _Shape(definition)
     rows = _rails(shape) if len(definition.nodes) <= _NODES_MAX else []

@@ -7,7 +7,7 @@ Rules of this file
 - An event that is about to be stored is an `Event`; one that has its place in a log is `Stored` (seq, at,
   event).
 - A kind is stored by its class name, so a class is never renamed. When its fields change, `VERSION` grows and
-  an upcaster in `UPCASTERS` lifts older bodies. A kind this version does not know is refused: the run is left
+  an upcaster in `UPCASTERS` upgrades older bodies. A kind this version does not know is refused: the run is left
   untouched.
 - Where an event belongs to a node (`node iteration execution attempt`) these four, with the kind, are the
   header: they are columns of the store. The body is the JSON of all other fields that differ from their
@@ -267,7 +267,7 @@ class NodeSkipped(NodeEvent, frozen=True, kw_only=True):
     changes: Changes = Changes()
     routes: list[NodeName] | None = None
     took: int = 0
-    """How many arrivals this stands for, where the visit had not begun."""
+    """How many arrivals this uses up, where the visit had not begun."""
     warning: Failure | None = None
     """Why a node that is `safe_to_fail` has no result."""
     by: str | None = None
@@ -445,7 +445,7 @@ AnyEvent: TypeAlias = (
 KINDS: dict[str, type[Event]] = {cls.__name__: cls for cls in AnyEvent.__args__}
 
 UPCASTERS: dict[tuple[str, int], Any] = {}
-"""(kind, version) -> a function that lifts the body of that version, a dict, by one version."""
+"""(kind, version) -> a function that upgrades the body of that version, a dict, by one version."""
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):

@@ -239,12 +239,12 @@ class Graph(Generic[S]):
         join: Literal["all", "any"] = "all",
         agent: str = "engine",
     ) -> Graph[S]:
-        """Add a question node: the run waits there until somebody answers. There is no code that could run twice.
+        """Add a question node: the run waits there until a person answers. There is no code that could run twice.
 
         The answer is one of `options`, or fits `schema` (a type), or else the type of the field `into`, which
         takes it. Without `into` the run goes on only if the first option is chosen (default: `approve`, the
         other is `reject`); any other answer is a refusal, which is fatal. `on_timeout` is what becomes of it
-        when nobody answers for `timeout` seconds: the node fails, or one of the options is taken.
+        when no answer comes for `timeout` seconds: the node fails, or one of the options is taken.
         """
         listed = list(options) or ([] if into is not None or schema is not None else ["approve", "reject"])
         asked = QuestionOptions(

@@ -41,7 +41,7 @@ Counts: TypeAlias = Literal["none", "visit", "attempt", "open attempt", "asked"]
 Look: TypeAlias = Literal["nothing", "node", "routes", "layer", "everything"]
 """What `Readiness` looks at again: the node of the event; that and the nodes it leads to; those of a layer; all nodes."""
 Writes: TypeAlias = Literal["nothing", "fields", "everything"]
-"""What `Writers` must know: the fields that the event sets, or that it has to begin anew."""
+"""What `Writers` must know: the fields that the event sets, or that it must rebuild everything."""
 
 
 class Kind(msgspec.Struct, frozen=True, gc=False):

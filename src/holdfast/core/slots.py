@@ -69,7 +69,7 @@ class Slot(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> str | None:
-        """What tells the slot from others of its kind and name; None for a step without one and for the checkpoint."""
+        """What distinguishes the slot from others of its kind and name; None for a step without one and for the checkpoint."""
         return self._parts()[1]
 
     def _parts(self) -> tuple[str, str | None]:
@@ -91,7 +91,7 @@ class Slot(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse(text: str) -> Slot | None:
-    """The slot that this text stands for; None where it is not a slot: the gate of a node has none, and stores ''."""
+    """The slot in this text; None where it is not a slot: the gate of a node has none, and stores ''."""
     if text == CHECKPOINT:
         return Slot("checkpoint")
     before, colon, label = text.partition(":")

@@ -1,6 +1,6 @@
 """The declared state of a flow, and updates to it as changes.
 
-Inside the core a state is plain data, one entry a field (`Values`). A `StateType` stands at the edge: it makes typed objects
+Inside the core a state is plain data, one entry a field (`Values`). A `StateType` is at the edge: it makes typed objects
 from plain data, each its own, and turns what a node returned into `Changes` against the input the node was given.
 `apply` is the other half, the fold's: it needs no types and calls no user code.
 
@@ -34,7 +34,7 @@ _ANY: Codec[Any] = Codec.of(Any)
 _MISSING: Any = msgspec.UNSET
 _EXACT = decimal.Context(prec=5_000)
 _DIGITS_MAX = 1_000
-"""Digits before and behind the point of what takes part in a sum: any number of them add up within `_EXACT`."""
+"""Digits before and after the point of numbers that take part in a sum: any number of them add up within `_EXACT`."""
 
 
 class Reducer:
@@ -48,7 +48,7 @@ class Reducer:
 
 
 append = Reducer("append")
-"""Items of an update come behind those that are there (lists)."""
+"""Items of an update are added after the existing ones (lists)."""
 merge = Reducer("merge")
 """Keys of an update are added or replaced, the others stay (dicts)."""
 add = Reducer("add")
@@ -142,7 +142,7 @@ class StateType(Generic[S]):
             )
         if self.open:
             return {name: self._encode_open(name, inner, node) for name, inner in value.items()}
-        given = {name: self._known(name, node).accept(inner, node) for name, inner in value.items()}
+        given = {name: self._require_field(name, node).accept(inner, node) for name, inner in value.items()}
         missing = [name for name, field in self.fields.items() if field.required and name not in given]
         if missing:
             raise StateError(f"the state lacks {', '.join(map(repr, missing))}; {self.name} has no default for it",
@@ -218,7 +218,7 @@ class StateType(Generic[S]):
         )
 
     def by_hand(self, update: Mapping[str, Any] | None, *, node: str) -> Changes:
-        """A partial update that somebody gives in place of a node's result. Its values may be in their JSON form."""
+        """A partial update that an operator gives in place of a node's result. Its values may be in their JSON form."""
         if update is not None and not isinstance(update, Mapping):
             raise StateError(
                 f"the update is {_article(update)}; expected fields and their values (a dict)", node=node
@@ -230,7 +230,7 @@ class StateType(Generic[S]):
             return Changes(set={name: self._encode_open(name, value, node) for name, value in update.items()})
         parts: dict[str, Any] = {}
         for name, value in update.items():
-            field = self.fields.get(name) or self._known(name, node)
+            field = self.fields.get(name) or self._require_field(name, node)
             part = "reduce" if field.reducer == "custom" else field.reducer
             parts.setdefault(part, {})[name] = field.encode_operand(value, node, by_hand=by_hand)
         return Changes(**parts)
@@ -264,7 +264,7 @@ class StateType(Generic[S]):
 
     def reducer(self, field: str) -> ReducerFn:
         """The custom reducer of a field."""
-        function = self._known(field, None).function
+        function = self._require_field(field, None).function
         assert function is not None, f"{field!r} has no custom reducer"
         return function
 
@@ -274,7 +274,7 @@ class StateType(Generic[S]):
 
     def decode_operand(self, field: str, plain: Any) -> Any:
         """What an update gave for a field, as its type."""
-        codec = _ANY if self.open else self._known(field, None).operand
+        codec = _ANY if self.open else self._require_field(field, None).operand
         return codec.decode(plain, path=f"state.{field}")
 
     def encode_field(self, field: str, value: Any, node: str | None = None) -> Any:
@@ -282,23 +282,23 @@ class StateType(Generic[S]):
         return (
             self._encode_open(field, value, node)
             if self.open
-            else self._known(field, node).encode(value, node)
+            else self._require_field(field, node).encode(value, node)
         )
 
     def accept_field(self, field: str, value: Any) -> Any:
-        """The same, for a value that somebody gives: it may be in its JSON form."""
+        """The same, for a value that an operator gives: it may be in its JSON form."""
         return (
             self._encode_open(field, value, None)
             if self.open
-            else self._known(field, None).accept(value, None)
+            else self._require_field(field, None).accept(value, None)
         )
 
     # --- inside ---------------------------------------------------------------------------------------
 
     def _codec_for(self, field: str) -> Codec[Any]:
-        return _ANY if self.open else self._known(field, None).codec
+        return _ANY if self.open else self._require_field(field, None).codec
 
-    def _known(self, name: Any, node: str | None) -> Field:
+    def _require_field(self, name: Any, node: str | None) -> Field:
         field = self.fields.get(name)
         if field is None:
             near = did_you_mean(name, self.fields) if isinstance(name, str) else ""
@@ -334,7 +334,7 @@ class StateType(Generic[S]):
             value.keys() - self.fields.keys() if self.is_dict else getattr(value, "__pydantic_extra__", None)
         )
         for name in extras or ():
-            self._known(name, node)
+            self._require_field(name, node)
 
     def _value(self, whole: Any, name: str) -> Any:
         return whole.get(name, _MISSING) if self.is_dict else getattr(whole, name, _MISSING)
@@ -376,7 +376,7 @@ def always(field: str, value: Any) -> bool:
 
 
 def never(field: str, value: Any) -> bool:
-    """Nobody else refers to a container: it may be changed in place."""
+    """No other value refers to a container: it may be changed in place."""
     return False
 
 
@@ -572,7 +572,7 @@ def _declarations(declared: Any) -> Iterator[_Declared]:
     hints = typing.get_type_hints(declared, include_extras=True)
     order = list(hints).index  # msgspec sorts the fields of a TypedDict by name
     for field in sorted(cast("Any", info).fields, key=lambda field: order(field.name)):
-        hint, metadata = _unwrapped(hints[field.name])
+        hint, metadata = _unwrap(hints[field.name])
         yield _Declared(field.name, field.encode_name, hint, metadata, field.required, Codec.of)
 
 
@@ -595,8 +595,8 @@ def _pydantic_declarations(model: Any) -> Iterator[_Declared]:
         yield _Declared(name, key, hint, tuple(field.metadata), field.is_required(), codec)
 
 
-def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A type without `Required` and its like, and what stands beside it in `Annotated`."""
+def _unwrap(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A type without `Required` and its like, and the metadata beside it in `Annotated`."""
     metadata: tuple[Any, ...] = ()
     while True:
         origin = typing.get_origin(hint)

@@ -1,4 +1,4 @@
-"""What makes a graph sound. Every problem is found at once, and each is one sentence: the fault, the node, the way out.
+"""What makes a graph sound. Every problem is found at once, and each is one sentence: the fault, the node, the remedy.
 
 This room looks at definitions only: plain data, no functions. It keeps three rules:
 
@@ -63,7 +63,7 @@ def problems(definition: Definition) -> list[str]:
     ]
     loops = _plain_loops(nodes, _successors(nodes, (edge for edge in edges if edge.source != edge.target)))
     found += [
-        f"the loop {' -> '.join(_shortened([*loop, loop[0]]))} is made of plain edges only and can never end; "
+        f"the loop {' -> '.join(_shorten([*loop, loop[0]]))} is made of plain edges only and can never end; "
         f"let one of its nodes leave by a branch instead of an edge"
         for loop in loops
     ]
@@ -77,7 +77,7 @@ def node_problems(name: str, options: NodeOptions, *, taken: bool) -> list[str]:
 
 
 def upgrade_problems(version: int, upgrades: Mapping[int, Any]) -> list[str]:
-    """Everything that is wrong with a state's version and the functions that lift older states to it."""
+    """Everything that is wrong with a state's version and the functions that upgrade older states to it."""
     if not _is_whole(version) or version < 1:
         return [f"version={version!r} of the state is not a whole number from 1 up; the first version is 1"]
     found = []
@@ -211,8 +211,8 @@ class _Names:
         self._guesses: dict[str, str | None] = {}
         self._comparisons_left = _COMPARISONS_MAX
 
-    def meant(self, name: str, *, end: str, where: str, found: list[str]) -> str:
-        """The node that `name` stands for. An unknown name is a problem once; far from every other it counts as `end`."""
+    def resolve(self, name: str, *, end: str, where: str, found: list[str]) -> str:
+        """The node that `name` means. An unknown name is a problem once; far from every other it counts as `end`."""
         if name in self.nodes:
             return name
         if name not in self._guesses:
@@ -224,7 +224,7 @@ class _Names:
         return self._guesses[name] or end
 
     def is_start(self, name: str) -> bool:
-        """Whether the name is START, or one that `meant` took for a misspelt START."""
+        """Whether the name is START, or one that `resolve` took for a misspelt START."""
         return name == START or self._guesses.get(name) == START
 
     def _near(self, name: str, end: str) -> str | None:
@@ -249,9 +249,9 @@ def _sound_edges(definition: Definition, names: _Names, found: list[str]) -> Ite
         elif (source, target) == (START, END):
             found.append(f"the {where} goes past every node; remove it")
         else:
-            begin = START if source == START else names.meant(source, end=START, where=where, found=found)
+            begin = START if source == START else names.resolve(source, end=START, where=where, found=found)
             yield Edge(
-                begin, END if target == END else names.meant(target, end=END, where=where, found=found)
+                begin, END if target == END else names.resolve(target, end=END, where=where, found=found)
             )
 
 
@@ -262,7 +262,7 @@ def _sound_branches(definition: Definition, names: _Names, found: list[str]) -> 
         if source in (START, END):
             found.append(f"a branch cannot leave from {source}; let a node go first, and branch from that")
             continue
-        begin = names.meant(source, end=START, where=where, found=found)
+        begin = names.resolve(source, end=START, where=where, found=found)
         if not targets:
             found.append(f"the {where} has no targets; list every node it may choose: to=['…', END]")
             yield Edge(begin, END)
@@ -281,7 +281,7 @@ def _sound_branches(definition: Definition, names: _Names, found: list[str]) -> 
                 )
             else:
                 yield Edge(
-                    begin, END if target == END else names.meant(target, end=END, where=where, found=found)
+                    begin, END if target == END else names.resolve(target, end=END, where=where, found=found)
                 )
 
 
@@ -377,11 +377,11 @@ def _reach(starts: Iterable[str], onward: Mapping[str, list[str]], known: Collec
 
 
 def _group(names: list[str]) -> str:
-    others = _shortened([repr(name) for name in names[1:]])
+    others = _shorten([repr(name) for name in names[1:]])
     return f"node {names[0]!r}" + (f" (and with it {', '.join(others)})" if others else "")
 
 
-def _shortened(names: list[str]) -> list[str]:
+def _shorten(names: list[str]) -> list[str]:
     """The names, or the first few of many and how many more there are."""
     if len(names) <= _LISTED_MAX + 2:
         return names

@@ -2,7 +2,7 @@
 
 The folder holds the files of the latest attempt that used it. When another one begins to, the earlier content is moved aside
 in one rename, to `artifacts/<node>@<iteration.execution.attempt>/`; a small file `.visit` says whose it is. The same attempt,
-woken behind a wait, finds its files again. An item of a fan-out has a folder inside its node's, and an execution keeps those
+woken after a wait, finds its files again. An item of a fan-out has a folder inside its node's, and an execution keeps those
 of its items. Nothing is made before it is used.
 
 Invariant: a name leads to a file inside the folder or is refused. What is left outside a log is evidence, never truth: the log
@@ -37,7 +37,7 @@ class Artifacts:
     def __init__(
         self, run_base: str | os.PathLike[str], run_id: str, flow: str, node: str, visit: str
     ) -> None:
-        """`visit` is `iteration.execution.attempt`, and for an item of a fan-out its number behind that."""
+        """`visit` is `iteration.execution.attempt`, and for an item of a fan-out its number after that."""
         self._node = node
         self.made_of = (os.fspath(run_base), run_id, flow, node, visit)
         """What another process needs to make the same."""
@@ -66,7 +66,7 @@ class Artifacts:
         return place
 
     def write(self, name: str, data: bytes | str) -> Path:
-        """Write a file in one piece: whoever looks sees the whole of it, or what stood there before."""
+        """Write a file in one piece: a reader sees the whole of it, or the file that was there before."""
         if isinstance(data, str):
             data = data.encode("utf-8")
         place = self.path(name)
@@ -84,7 +84,7 @@ class Artifacts:
         found: dict[str, dict[str, Any]] = {}
         folders: set[Path] = set()
         for name, file in sorted(self._files()):
-            found[name] = _sealed(file)
+            found[name] = _describe_file(file)
             folders.update(parent for parent in file.parents if parent.is_relative_to(self._place()))
         for folder in sorted(folders, reverse=True):
             sync_folder(folder)
@@ -169,14 +169,14 @@ def left(run_base: str | os.PathLike[str], run_id: str, flow: str, node: str) ->
 
 
 def _folder_of(folders: Path, node: str) -> Path:
-    """The folder of a node. Where the file system does not tell its name from another node's, it gets a mark."""
+    """The folder of a node. Where the file system treats its name and another node's alike, it gets a mark."""
     plain = folders / run_folder.part(node)
     owner = _user_of(plain)[1]
     return plain if owner in ("", node) else folders / f"{run_folder.part(node)}~{run_folder.mark(node)}"
 
 
 def _user_of(folder: Path) -> tuple[str | None, str]:
-    """Which attempt of which node uses a folder; (None, "") for none, ("", "") where nobody knows."""
+    """Which attempt of which node uses a folder; (None, "") for none, ("", "") where that is unknown."""
     try:
         attempt, _, node = (folder / _VISIT).read_text("utf-8").partition("\n")
     except (OSError, UnicodeDecodeError):
@@ -196,7 +196,7 @@ def _take(folder: Path, user: str, node: str) -> None:
     make_folder(folder.parent)
     for begun in folder.parent.glob(
         f"{run_folder.TEMPORARY}*"
-    ):  # by a process that died: nobody else is here now
+    ):  # by a process that died: no other is here now
         shutil.rmtree(begun, ignore_errors=True)
     if before is not None:
         os.rename(folder, _aside(folder, before or "unknown"))
@@ -228,7 +228,7 @@ def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
                 yield file.relative_to(folder).as_posix(), file
 
 
-def _sealed(file: Path) -> dict[str, Any]:
+def _describe_file(file: Path) -> dict[str, Any]:
     """Size and digest of a file that is durable now."""
     digest, size = sha256(), 0
     handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

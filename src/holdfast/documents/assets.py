@@ -1,7 +1,7 @@
 """Assets: things that already live elsewhere (a file, an object in a bucket, a web page), kept in a state by their address.
 
 Owns the address and what kind of thing it is; never opens, copies or deletes what it names. An asset is plain data to the
-codec: it may stand in every kind of state type. Invariant: one that may be gone after a crash was warned about when it was
+codec: it may be part of every kind of state type. Invariant: one that may be gone after a crash was warned about when it was
 made, and is not warned about again when it is read from the log.
 """
 
@@ -58,7 +58,7 @@ def _how_lost(uri: str) -> str | None:
     """How what a URI names gets lost, or None for one that stays."""
     try:
         parts = urllib.parse.urlsplit(uri)
-    except ValueError:  # square brackets that are no IPv6 address, in a path
+    except ValueError:  # square brackets in a path, which are not an IPv6 address
         return None
     if parts.scheme == "memory":
         return "is in the memory of this process"

@@ -1,6 +1,6 @@
-"""What is known about a checkout at this moment, for whoever must decide about a node that was cut half-way.
+"""What is known about a checkout at this moment, for the operator who must decide about an interrupted node.
 
-Owns one call of git, and nothing else: it changes nothing, takes no lock, asks nobody and never raises. Where git does not
+Owns one call of git, and nothing else: it changes nothing, takes no lock, never prompts and never raises. Where git does not
 answer in time, nothing is known. It blocks for as long as that takes; call it off the event loop where that matters.
 """
 
@@ -64,7 +64,7 @@ def _status(folder: str | os.PathLike[str]) -> str | None:
         )
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    # A name that is no text is shown as well as it can be: what is kept must be text.
+    # A name that is not valid text is shown as well as it can be: what is kept must be text.
     return asked.stdout.decode("utf-8", "replace") if asked.returncode == 0 else None
 
 

@@ -1,4 +1,4 @@
-"""Writing files so that whoever looks sees the whole of one, or what stood there before. Used for what is made beside a log.
+"""Writing files so that a reader sees the whole of one, or the file that was there before. Used for what is made beside a log.
 
 Owns nothing. What is durable when: `write_new` the content, `put_all` content and names.
 """

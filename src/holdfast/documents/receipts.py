@@ -7,9 +7,9 @@ disk: the same log gives the same bytes, so that every file can be made again. `
 - A document is written under its full name, `<node>-<agent>.<iteration>.<execution>.<attempt>.json`; the plain name
   `<node>-<agent>.json` is a copy of the latest. Attempt 0 is a visit that ended before it began.
 - Who and what a document is about is inside it; nothing is ever read from its name.
-- Only the same attempt writes its document anew (one that failed and was skipped later; a route that was decided later), and
+- Only the same attempt writes its document again (one that failed and was skipped later; a route that was decided later), and
   what was known before stays in it. Anything else that would have the same name gets another one.
-- The order is that of the log. What a rewind left behind has happened, and keeps its documents.
+- The order is that of the log. What a rewind undid has happened, and keeps its documents.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _Attempt(msgspec.Struct):
     seconds: float = 0.0
     ended: bool = False
     asked: dict[str, Any] | None = None
-    """Who asked for it, and why, where somebody did."""
+    """Who asked for it, and why, if it was requested."""
     facts: dict[str, Any] = {}
     """What its end says."""
     receipt: str = ""
@@ -140,12 +140,12 @@ def summary(changes: Iterable[Changes], *, small_bytes: int = 0) -> dict[str, An
         for field in part.unset:
             given.setdefault("unset", {})[field] = []
     return {
-        how: {field: _digested(values, small_bytes) for field, values in fields.items()}
+        how: {field: _digest(values, small_bytes) for field, values in fields.items()}
         for how, fields in given.items()
     }
 
 
-def _digested(values: list[Any], small_bytes: int) -> dict[str, Any]:
+def _digest(values: list[Any], small_bytes: int) -> dict[str, Any]:
     written = b"\n".join(msgspec.json.encode(value, order="sorted") for value in values)
     told: dict[str, Any] = {"bytes": len(written), "sha256": sha256(written).hexdigest()}
     if len(values) > 1:
@@ -165,14 +165,14 @@ class Book:
         self.files: dict[str, Listed] = {}
         """Every document so far, under its full and its plain name."""
         self.latest: dict[str, bytes] = {}
-        """Plain name -> what stands there."""
+        """Plain name -> the document of that name."""
         self._lookup = lookup
         self._fingerprint = fingerprint
         self._definition = lookup(fingerprint) if fingerprint else None
         self._visits: dict[str, _Visit] = {}
         self._stems: dict[tuple[str, str], str] = {}
         self._taken: set[str] = set()
-        """Stems without regard to case: a file system may not tell them apart."""
+        """Stems without regard to case: a file system may treat them alike."""
         self._went_back: dict[str, Any] | None = None
         """Who let the run go back, and why."""
         self._made: dict[str, bytes] = {}
@@ -225,17 +225,17 @@ class Book:
         self._definition = self._lookup(fingerprint)
 
     def _taken_up(self, event: events.RunClaimed | events.RunResumed, stored: Stored) -> None:
-        """Whoever ran this is gone: what was running has been cut, and nobody knows when."""
+        """The last holder is gone: what was running was interrupted at an unknown time."""
         self._cut_all(stored, waiting=False, reason="its process died")
         if isinstance(event, events.RunResumed):
             for name, visit in self._visits.items():
                 ended_badly = visit.attempt is not None and not visit.attempt.decided
                 if ended_badly and (event.nodes is None or name in event.nodes):
-                    visit.asked = _said(event)
+                    visit.asked = _by_and_reason(event)
 
     def _rewound(self, event: events.RunRewound, stored: Stored) -> None:
         self._cut_all(stored, waiting=True, reason=f"the run went back to event {event.to}")
-        self._went_back = _said(event)
+        self._went_back = _by_and_reason(event)
         for visit in self._visits.values():
             visit.asked = visit.gate = None
 
@@ -264,7 +264,7 @@ class Book:
 
     def _scheduled(self, event: events.NodeScheduled, stored: Stored) -> None:
         if event.why == "retry" and event.node in self._visits:
-            self._visits[event.node].asked = _said(event)
+            self._visits[event.node].asked = _by_and_reason(event)
 
     def _started(self, event: events.NodeStarted, stored: Stored) -> None:
         visit = self._visit(event)
@@ -455,9 +455,9 @@ class Book:
         visit = self._visit(event)
         if visit.gate is None:
             return
-        visit.gate, visit.asked = None, _said(event)
+        visit.gate, visit.asked = None, _by_and_reason(event)
         if event.refused:
-            told = Failure("fatal", "QuestionRefused", f"the answer was {_spoken(event.answer)}")
+            told = Failure("fatal", "QuestionRefused", f"the answer was {_show(event.answer)}")
             self._refuse(event, stored, told, by=event.by, reason=event.reason)
 
     def _time_over(self, event: events.TimerFired, stored: Stored) -> None:
@@ -642,10 +642,10 @@ def _spend(attempt: _Attempt, at: float) -> None:
         attempt.since = None
 
 
-def _said(event: Any) -> dict[str, Any]:
+def _by_and_reason(event: Any) -> dict[str, Any]:
     return {"by": event.by, "reason": event.reason}
 
 
-def _spoken(answer: Any) -> str:
+def _show(answer: Any) -> str:
     told = msgspec.json.encode(answer).decode()
     return told if len(told) <= SMALL_BYTES else f"{told[:SMALL_BYTES]}…"

@@ -1,7 +1,7 @@
 """Where the files of a run are: `RUN_BASE/<run id>/<flow>/` and what is in it. Names become safe parts of paths here.
 
 Owns no file and touches none. Invariant: two names never become the same part, and no part leads anywhere
-else. (Where a file system does not tell upper case from lower, whoever makes files marks the second name.)
+else. (Where a file system ignores case, the code that makes a file marks the second name.)
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ def part(name: str, bytes_max: int = _PART_BYTES_MAX) -> str:
     """A name as one part of a path. What is not safe there is written as %XX; a long name is cut and told apart by `~` and
     its digest. Both signs are themselves not safe, so that no other name looks like that.
     """
-    safe = "".join(sign if sign in _SAFE else _escaped(sign) for sign in name)
+    safe = "".join(sign if sign in _SAFE else _escape(sign) for sign in name)
     if safe[:1] in (".", "-") or safe.partition(".")[0].lower() in _DEVICES:
-        safe = _escaped(safe[0]) + safe[1:]
+        safe = _escape(safe[0]) + safe[1:]
     if safe.endswith("."):
-        safe = safe[:-1] + _escaped(".")
+        safe = safe[:-1] + _escape(".")
     if not safe or len(safe) > bytes_max:
         return f"{safe[: bytes_max - 17]}~{mark(name, 16)}"
     return safe
 
 
 def mark(name: str, digits: int = 8) -> str:
-    """What tells a name from others that would look alike."""
+    """What distinguishes a name from others that would look alike."""
     return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return "".join(f"%{byte:02X}" for byte in text.encode("utf-8", "surrogatepass"))
 
 

@@ -84,11 +84,11 @@ class _Desk:
         self._plain: set[str] = set()
         """Plain names whose content has changed."""
         self._listed = -1
-        """How many files the run.json lists that stands there; -1: nobody knows."""
+        """How many files the existing run.json lists; -1: unknown."""
         self._run_file = b""
 
     def load(self, row: RunRow, stands: Callable[[str, Listed], bool]) -> None:
-        """Read the log to where the row says, and write what does not stand in the folder.
+        """Read the log to where the row says, and write what is not in the folder.
 
         The log is read twice where something is to be written: only at its end is known which documents are the last word.
         """
@@ -125,7 +125,7 @@ class _Desk:
         self._plain.clear()
 
     def write_run(self, row: RunRow) -> None:
-        """Write run.json, if nobody executes the run or the list has grown by a part of itself."""
+        """Write run.json, if no engine executes the run or the list has grown by a part of itself."""
         grown = len(self.book.files) - self._listed
         if self._listed >= 0 and row.held and grown * 8 < self._listed + 8:
             return
@@ -141,7 +141,7 @@ def _book(store: Store, row: RunRow) -> Book:
 
 
 def _events(store: Store, row: RunRow, after: int) -> Iterator[Stored]:
-    """The log of a run behind a place, to where its row says."""
+    """The log of a run after a place, to where its row says."""
     while after < row.seq:
         rows = store.events(row.run_id, after, row.seq, limit=_PAGE_EVENTS)
         if not rows:
@@ -298,7 +298,7 @@ class Scribe:
             del self._desks[next(iter(self._desks))]
 
     def _leave(self, run_id: str, seq: int) -> None:
-        """A run stands still, and all of it is written: hearing so once more is no reason to read its log again."""
+        """A run has stopped, and all of it is written: another notice of that is not a reason to read its log again."""
         del self._desks[run_id]
         if len(self._whole) >= _SEEN_MAX:
             self._whole.clear()
@@ -324,7 +324,7 @@ class Scribe:
                 os.rename(folder, aside)
 
     def _unwritten(self) -> Iterator[str | None]:
-        """The runs whose files are not what their log says, as far as can be seen quickly. None: one that is well."""
+        """The runs whose files are not what their log says, as far as can be seen quickly. None: one that is in order."""
         try:
             for folder in _latest_first(self._base):
                 yield self._stale(folder)
@@ -333,7 +333,7 @@ class Scribe:
             self._warn("*", fault)
 
     def _stale(self, folder: Path) -> str | None:
-        """The run of a folder, if nobody executes it and the folder is behind its log or damaged."""
+        """The run of a folder, if no engine executes it and the folder is older than its log or damaged."""
         written = _read_run_file(folder)
         try:
             row = self._store.run(written.run_id if written is not None else unquote(folder.parent.name))
@@ -424,7 +424,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def _as_listed(folder: Path, row: RunRow) -> Callable[[str, Listed], bool]:
-    """Whether a document stands in a folder already, by its run.json and the size of the file."""
+    """Whether a document is in a folder already, by its run.json and the size of the file."""
     for place in (folder, folder / RECEIPTS, folder / HANDOFFS):
         files.sweep(place)
     written = _read_run_file(folder)

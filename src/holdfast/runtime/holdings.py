@@ -39,7 +39,7 @@ class Halt(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-class Held(Protocol):
+class HeldRun(Protocol):
     """A run that this engine executes: a `Runner`, or `Asleep`."""
 
     done: asyncio.Future[None]
@@ -110,7 +110,7 @@ class Holdings:
         """`now`: a clock that is never set, for leases. `quiet`: use no thread and no timer; `hold` is called often enough."""
         self.now = now
         self._quiet = quiet
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldRun] = {}
         self._asleep = 0
         self._given_up: dict[str, int] = {}
         """Runs that were given up because the store did not answer -> the fence they were held with."""
@@ -147,7 +147,7 @@ class Holdings:
     def __len__(self) -> int:
         return len(self._held)
 
-    def get(self, run_id: str) -> Held | None:
+    def get(self, run_id: str) -> HeldRun | None:
         """The runner of a run, or what is in its place; None where this engine does not execute it."""
         return self._held.get(run_id)
 
@@ -156,12 +156,12 @@ class Holdings:
         """How many runs are executed here and do not sleep."""
         return len(self._held) - self._asleep
 
-    def add(self, run_id: str, held: Held) -> None:
+    def add(self, run_id: str, held: HeldRun) -> None:
         """A run is executed here from now on, by this runner."""
         self._held[run_id] = held
         self.idle.clear()
 
-    def remove(self, run_id: str) -> Held:
+    def remove(self, run_id: str) -> HeldRun:
         """A run is not executed here any more."""
         held = self._held.pop(run_id)
         if not self._held:

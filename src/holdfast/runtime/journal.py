@@ -44,7 +44,7 @@ from holdfast.runtime.services import Services
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot
 from holdfast.storage.oversize import take_out
-from holdfast.storage.rows import pack, sealed
+from holdfast.storage.rows import pack, seal_row
 from holdfast.storage.writer import Done
 
 SNAPSHOT_BYTES_MIN = 2 * 1024 * 1024
@@ -146,7 +146,7 @@ class Journal:
             self.ready.observe(state, event)
             self.writers.observe(state, event)
             self._tail_bytes += len(encoded.body)
-        row = sealed(self.digest, state.run_id, seq, at, self._stamp, encoded, self.services.salts())
+        row = seal_row(self.digest, state.run_id, seq, at, self._stamp, encoded, self.services.salts())
         self.unsaved.append(row)
         self.digest = row.digest
 

@@ -118,6 +118,6 @@ def require_run_id(run_id: str) -> None:
     """An id that a run can have, and that leads nowhere else."""
     if not RUN_ID.fullmatch(run_id):
         raise SettingError(
-            f"{run_id!r} is not a run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter "
+            f"{run_id!r} is not a valid run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter "
             "or digit"
         )

@@ -65,7 +65,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A stored fold. A `base` stands for the events up to `seq`, which this log does not hold; `digest` is the chain there."""
+    """A stored fold. A `base` replaces the events up to `seq`, which this log does not hold; `digest` is the chain there."""
 
     seq: int
     body: bytes
@@ -110,7 +110,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """At least one; seqs follow `expected_seq` without gap. The salt of the first is the id of the append."""
     view: View
     holder: str | None = None
-    """Id of the holder whose lease this append uses; None only for creating a run that nobody holds yet."""
+    """Id of the holder whose lease this append uses; None only to create a run that no engine holds yet."""
     fence: int = 0
     create: NewRun | None = None
     """This append makes the run. With `holder` it is leased at once, with fence 1."""
@@ -169,12 +169,12 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None = None
     queue: str | None = None
     before: str | None = None
-    """Only runs that come behind this run id in the listing (paging)."""
+    """Only runs that come after this run id in the listing (paging)."""
     limit: int = 100
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody who does not hold the lease wants of a run. `id` makes posting it twice harmless."""
+    """What a caller that does not hold the lease wants of a run. `id` makes posting it twice harmless."""
 
     id: str
     verb: str
@@ -198,7 +198,7 @@ class Store(Protocol):
     upkeep: Upkeep
     """How it is kept small and whole."""
     queues: Queues
-    """Which runs wait for somebody to carry them on."""
+    """Which runs wait for a worker to execute them."""
     generation: str
     """Chosen at random when the store was made, and again when it was put back from a copy (`Queues.renew_generation`)."""
 
@@ -244,7 +244,7 @@ class Store(Protocol):
 
     def renew(self, holder: Holder) -> None:
         """Say that this holder lives: one row, for all its leases, `ttl_s` from now. An engine says so before it first appends
-        in its name. With `ttl_s=0` it is gone: all its leases are given back at once.
+        in its name. With `ttl_s=0` it is gone: all its leases are released at once.
         """
 
     def release(self, run_id: str, holder: str, fence: int) -> None:
@@ -262,7 +262,7 @@ class Store(Protocol):
         """The store's time, in seconds since the epoch: leases and timers go by it."""
 
     def check(self) -> list[str]:
-        """What is wrong with the store as a whole (pages, indexes); empty where all is well."""
+        """What is damaged in the store as a whole (pages, indexes); empty where it is intact."""
 
     def close(self) -> None:
         """Idempotent. What was acknowledged is durable already."""

@@ -1,6 +1,6 @@
 """Named places where a process may die, so that tests can make it die there, and list that they tried them all.
 
-A failpoint stands at every boundary of a write, and round a node's body. Nothing happens at one until a hook is installed:
+There is a failpoint at every boundary of a write, and around a node's body. Nothing happens at one until a hook is installed:
 a hook may kill the process, raise, or count. `reach` with a name that is not listed here is a defect and raises.
 """
 
@@ -50,7 +50,7 @@ def install(hook: Hook | None) -> None:
 
 
 def reach(name: str) -> None:
-    """Stand at a failpoint. Costs one look at a global while none is armed."""
+    """Mark that a failpoint is reached. Costs one look at a global while no hook is installed."""
     hook = _hook
     if hook is None:
         return

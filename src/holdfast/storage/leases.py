@@ -46,7 +46,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to append to a run, until somebody takes it over. `seq` is where the log ends."""
+    """The right to append to a run, until another holder claims it. `seq` is where the log ends."""
 
     run_id: str
     fence: int
@@ -58,7 +58,7 @@ Alive: TypeAlias = Callable[[Holder], bool | None]
 
 
 def this_process(ttl_s: float = 30.0, engine_id: str | None = None) -> Holder:
-    """A holder that stands for an engine in this process. Each engine needs an id of its own."""
+    """A holder for an engine in this process. Each engine needs an id of its own."""
     boot, pid_namespace, pid, process_started = _own(os.getpid())
     return Holder(
         id=engine_id or uuid.uuid4().hex,
@@ -72,7 +72,7 @@ def this_process(ttl_s: float = 30.0, engine_id: str | None = None) -> Holder:
 
 
 def alive(holder: Holder) -> bool | None:
-    """Whether the holder's process lives; None where that cannot be told from here."""
+    """Whether the holder's process lives; None where that cannot be seen from here."""
     boot, namespace, pid, started = _own(os.getpid())
     if not (
         holder.boot and holder.pid_namespace and holder.pid and holder.process_started and boot and namespace
@@ -83,11 +83,11 @@ def alive(holder: Holder) -> bool | None:
     if holder.host != socket.gethostname():
         return None
     if holder.boot != boot:
-        return False  # this host has been started anew since
+        return False  # this host has been restarted since
     if holder.pid_namespace != namespace:
         return None
     if (holder.pid, holder.process_started) == (pid, started):
-        return True  # whoever asks lives
+        return True  # it is this very process
     return _runs(holder.pid, holder.process_started)
 
 

@@ -17,7 +17,7 @@ Cells = tuple[Any, ...]
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """A run on offer, as the query `offers` tells it."""
+    """A run on offer, as the query `offers` selects it."""
 
     key: int
     run_id: str
@@ -34,7 +34,7 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class Fates(Generic[K]):
-    """What became of the holders, by what the query `holders` tells: their key, when their time runs out, and who they are.
+    """What became of the holders in the rows of the query `holders`: key, when their leases expire, and who they are.
     `asking`: the holder that asks. It lives, and what it holds counts, also where it was late with its renewal.
     """
 
@@ -42,7 +42,7 @@ class Fates(Generic[K]):
         self.live: set[K] = set()
         self._asking: set[K] = set()
         self.lost: list[K] = []
-        """Whose leases keep nobody out."""
+        """Holders whose leases no longer protect their runs."""
         self.dead: list[K] = []
         """Those of them that will never come back."""
         for key, expires_at, *cells in told:
@@ -58,7 +58,7 @@ class Fates(Generic[K]):
                 self.dead.append(key)
 
     def held(self, told: Iterable[Cells]) -> Counter[str]:
-        """How many runs of each queue are held, by what the query `held_runs` tells of each queue and holder."""
+        """How many runs of each queue are held, by the rows of the query `held_runs`."""
         held: Counter[str] = Counter()
         for queue, holder, count in told:
             if holder in self.live or holder in self._asking:
@@ -91,7 +91,7 @@ def full(room: Mapping[str, int]) -> list[str]:
     return [queue for queue, left in room.items() if left <= 0]
 
 
-def listed(
+def list_queues(
     names: Iterable[Cells], limits: Iterable[Cells], held: Counter[str], offered: Iterable[Cells]
 ) -> list[Queue]:
     """Queues by their names."""

@@ -1,11 +1,11 @@
 """Values that are too large for a log leave the body of an event, or of a snapshot, and become blobs.
 
 The body then says so *beside* its values, never inside them: its first key is `"$blobs"`, which maps the JSON pointer of each
-value that was taken out to the digest of its JSON; in its place stands null. No field of an event can have that name, so
+value that was taken out to the digest of its JSON; in its place is null. No field of an event can have that name, so
 a body that begins with it has references, any other has none, and no value of a user can look like one.
 
 What is too large: a value not over the limit stays; text over it goes; of a container the parts over the limit go first, and
-if what is left is still over it, the container goes too. So a value that many events hold is one blob, whatever stands beside it.
+if what is left is still over it, the container goes too. So a value that many events hold is one blob, whatever is beside it.
 
 Invariant: `put_back` gives the very bytes that `take_out` was given. The hash chain is over what is stored: the references.
 """
@@ -40,7 +40,7 @@ def take_out(body: bytes, limit: int = BLOB_OVER) -> tuple[bytes, tuple[Blob, ..
     if len(body) <= limit:
         return body, ()
     taken: dict[str, Blob] = {}
-    left = _lightened(body, "", limit, taken)
+    left = _lighten(body, "", limit, taken)
     told = _encode({pointer: blob.digest for pointer, blob in taken.items()})
     body = _MARK + told + (b"}" if "" in taken else b"," + left[1:])
     return body, tuple({blob.digest: blob for blob in taken.values()}.values())
@@ -55,7 +55,7 @@ def put_back(body: bytes, blobs: Blobs) -> bytes:
         told = _references(fields.pop(KEY))
         tree: Any = fields
         for pointer in sorted(told):  # a container comes before what was taken out of it
-            tree = _placed(tree, pointer, Raw(blobs.get(told[pointer])))
+            tree = _place(tree, pointer, Raw(blobs.get(told[pointer])))
         return _encode(tree)
     except (msgspec.MsgspecError, LookupError, ValueError) as fault:
         raise StoreCorrupt(f"a body that refers to blobs cannot be read: {fault}") from fault
@@ -85,14 +85,14 @@ def keep_blobs(blobs: Blobs, batch: Iterable[Append]) -> dict[int, Verdict]:
     return refused
 
 
-def _lightened(value: bytes | Raw, pointer: str, limit: int, taken: dict[str, Blob]) -> bytes:
-    """What stands in the place of a value that is over the limit."""
+def _lighten(value: bytes | Raw, pointer: str, limit: int, taken: dict[str, Blob]) -> bytes:
+    """What takes the place of a value that is over the limit."""
     json = bytes(value)
     if json[:1] in (b"{", b"["):
         parts = _parts(json)
         for key, part in list(parts.items() if isinstance(parts, dict) else enumerate(parts)):
             if len(part) > limit:
-                parts[key] = Raw(_lightened(part, f"{pointer}/{_escaped(key)}", limit, taken))
+                parts[key] = Raw(_lighten(part, f"{pointer}/{_escape(key)}", limit, taken))
         json = _encode(parts)
         if len(json) <= limit:
             return json
@@ -100,16 +100,16 @@ def _lightened(value: bytes | Raw, pointer: str, limit: int, taken: dict[str, Bl
     return b"null"
 
 
-def _placed(tree: Any, pointer: str, value: Raw) -> Any:
+def _place(tree: Any, pointer: str, value: Raw) -> Any:
     """A tree with a value where the pointer leads. Only the way there is opened."""
     if not pointer:
         return value
     step = pointer[1:].partition("/")[0]
     opened = _parts(tree) if isinstance(tree, Raw) else tree
     key = step.replace("~1", "/").replace("~0", "~") if isinstance(opened, dict) else int(step)
-    opened[key] = _placed(opened[key], pointer[1 + len(step) :], value)
+    opened[key] = _place(opened[key], pointer[1 + len(step) :], value)
     return opened
 
 
-def _escaped(key: str | int) -> str:
+def _escape(key: str | int) -> str:
     return str(key).replace("~", "~0").replace("/", "~1")

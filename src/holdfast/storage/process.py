@@ -11,9 +11,9 @@ import os
 count = 0
 
 
-def _forked() -> None:
+def _count_fork() -> None:
     global count
     count += 1
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_count_fork)

@@ -1,15 +1,15 @@
-"""Which runs wait for somebody to carry them on, and who gets them: what a worker asks of a store.
+"""Which runs wait for a worker, and which worker gets them: what a worker asks of a store.
 
-A run belongs to one named queue and has a priority, both from its creation. It is *on offer* when nobody holds it (no lease, or
-one whose holder is dead or whose time ran out) and something can be done with it:
+A run belongs to one named queue and has a priority, both from its creation. It is *on offer* when no live engine holds it (it has
+no lease, or one whose holder is dead or that has expired) and something can be done with it:
 
-- `pending`: recorded, and nobody has begun it;
+- `pending`: recorded, and not begun;
 - `running` or `interrupted`: its holder left it, or died;
 - `due`: it waits, and the time it waits for (`View.due_at`) has come;
-- `asked`: it waits, is paused or has failed, and somebody left a request in its inbox.
+- `asked`: it waits, is paused or has failed, and a request is in its inbox.
 
 `completed` and `cancelled` runs are never on offer. A queue may have a limit: no more of its runs than that are held at a time,
-over all workers of the store. Offers are worked out from run rows, leases and inbox when somebody asks: there is no second
+over all workers of the store. Offers are worked out from run rows, leases and inbox when a worker asks: there is no second
 record of them that could be lost or be wrong. Every store passes `holdfast.testing.queues`.
 """
 
@@ -25,13 +25,13 @@ from holdfast.storage.leases import Holder, Lease
 DEFAULT_QUEUE = "default"
 
 FENCE_STEP = 1_000_000
-"""By how much every fence grows when a store is put back from a copy: more than anybody was granted since that was made."""
+"""By how much every fence grows when a store is restored from a copy: more than were granted since the copy was made."""
 
 Why: TypeAlias = Literal["pending", "running", "interrupted", "due", "asked"]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is ready to carry on."""
+    """Which runs a worker is ready to execute."""
 
     flows: tuple[str, ...]
     """Names of the flows it knows; runs of others are left alone."""
@@ -40,11 +40,11 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 1
     """How many runs at most."""
     without: Collection[str] = ()
-    """Ids of runs to pass over: what this worker could not take up lately, and another may."""
+    """Ids of runs to pass over: this worker failed to resume them lately, and another may succeed."""
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A run that a worker has got, and why it was on offer."""
+    """A run that a worker has claimed, and why it was on offer."""
 
     lease: Lease
     flow: str
@@ -59,7 +59,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     """Runs of it that may be held at a time; None: no limit."""
     held: int = 0
     offered: int = 0
-    """Runs of it that are on offer, whether or not the limit lets anybody take them."""
+    """Runs of it that are on offer, whether or not the limit lets a worker claim them."""
 
 
 class Queues(Protocol):
@@ -77,13 +77,13 @@ class Queues(Protocol):
         """The leases in a holder's name, by run id."""
 
     def give_back(self, holders: Collection[str]) -> list[str]:
-        """Give back the leases of those of these holders that are gone: their time has run out or their process is dead, as
+        """Release the leases of those of these holders that are gone: their time has run out or their process is dead, as
         it is in the transaction that does it. Returns the ids of those; one that has renewed meanwhile keeps everything.
         """
 
     def next_due(self, wanted: Wanted) -> float | None:
         """When the next run that is wanted falls due by itself, in the store's time, which may be past; None: no time is
-        known. Queues at their limit do not count: a lease given back is heard. When a lease runs out is not told.
+        known. Queues at their limit do not count: a released lease is heard. When a lease expires is not reported.
         """
 
     def limit(self, queue: str, limit: int | None) -> None:
@@ -95,7 +95,7 @@ class Queues(Protocol):
         """Every queue that has a limit or a run that has not ended, by name."""
 
     def hear(self, timeout_s: float) -> bool:
-        """Wait until something may have come on offer or into an inbox (a new run, a request, a lease given back), also since
+        """Wait until something may have come on offer or into an inbox (a new run, a request, a released lease), also since
         the last `hear`, at most this long. True: look again; False: nothing was heard, which is no proof that there is
         nothing. Costs no query while nothing happens where the database can tell; never raises for a lost connection: it
         waits, and returns False. One worker hears at a time: of two on one store object each may miss what woke the other.
@@ -105,7 +105,7 @@ class Queues(Protocol):
         """Have every `hear` of this store return at once, or the next one if there is none: for who stops. Never raises."""
 
     def renew_generation(self) -> str:
-        """Mark a store that was put back from a copy: a new generation, which is returned, nobody holds anything, and every
-        fence grows by `FENCE_STEP`. Whoever wrote to the store after the copy was made is refused from then on. Close the
+        """Mark a store that was restored from a copy: a new generation, which is returned, no run is held, and every
+        fence grows by `FENCE_STEP`. Engines that used the store after the copy was made are refused from then on. Close the
         store afterwards: `Store.generation` is read when it is opened.
         """

@@ -50,13 +50,15 @@ def unpack(body: bytes) -> bytes:
 
 
 def chain(previous: bytes, run_id: str, row: Row) -> bytes:
-    """The digest that belongs to a row behind `previous`."""
+    """The digest of a row that follows `previous`."""
     header = f"{run_id}\n{row.seq}\n{row.at!r}\n{row.kind}\n{row.node or ''}\n{row.iteration}\n{row.execution}\n{row.attempt}\n"
     return sha256(previous + header.encode() + sha256(row.salt + row.body).digest()).digest()
 
 
-def sealed(previous: bytes, run_id: str, seq: int, at: float, stamp: str, event: Encoded, salt: bytes) -> Row:
-    """The row of an event, chained behind `previous`: `chain`, written out, since every step goes through here. `stamp` is
+def seal_row(
+    previous: bytes, run_id: str, seq: int, at: float, stamp: str, event: Encoded, salt: bytes
+) -> Row:
+    """The row of an event, chained after `previous`: `chain`, written out, since every step goes through here. `stamp` is
     `repr(at)`, the slowest part of a header, which events of one moment share.
     """
     body, kind, node = event.body, event.kind, event.node
@@ -71,11 +73,11 @@ def sealed(previous: bytes, run_id: str, seq: int, at: float, stamp: str, event:
 def seal(
     previous: bytes, run_id: str, seq: int, at: float, encoded: Iterable[Encoded], salts: bytes
 ) -> tuple[Row, ...]:
-    """Rows for the events that follow `seq`, all of time `at`, chained behind `previous`. `salts`: 16 random bytes each."""
+    """Rows for the events that follow `seq`, all of time `at`, chained after `previous`. `salts`: 16 random bytes each."""
     rows: list[Row] = []
     for number, event in enumerate(encoded):
         salt = salts[number * SALT_BYTES : (number + 1) * SALT_BYTES]
-        row = sealed(previous, run_id, seq + number + 1, at, repr(at), event, salt)
+        row = seal_row(previous, run_id, seq + number + 1, at, repr(at), event, salt)
         previous = row.digest
         rows.append(row)
     return tuple(rows)

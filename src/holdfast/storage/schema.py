@@ -25,13 +25,13 @@ def queries(dialect: str, schema: str | None = None) -> dict[str, str]:
 
 
 def migrations(dialect: str, schema: str | None = None) -> list[str]:
-    """The migrations in order; the n-th lifts a store from version n-1 to n."""
+    """The migrations in order; the n-th takes a store from version n-1 to n."""
     files = sorted((_stores / dialect / "sql" / "migrations").iterdir(), key=lambda file: file.name)
     texts = [file.read_text(encoding="utf-8") for file in files if file.name.endswith(".sql")]
     return [within(text, schema) for text in texts]
 
 
-def lifted(where: str, version: int, known: int) -> SchemaTooNew:
+def newer_schema_error(where: str, version: int, known: int) -> SchemaTooNew:
     """Why a process that opened a store writes nothing more to it: a newer Holdfast has changed what is there."""
     return SchemaTooNew(
         f"{where} was migrated to schema version {version} while this process used it, which knows versions up to "

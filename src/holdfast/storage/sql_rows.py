@@ -1,5 +1,5 @@
-"""What both SQL databases have columns for, read back: the row of a run, its holder, the generation of a store. They keep these
-in the same columns, whatever else tells them apart.
+"""Rows that both SQL databases keep in the same columns, as structs and back: the row of a run, its holder, the generation of
+a store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _strings = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def holder_of(cells: tuple[Any, ...]) -> Holder | None:
-    """Who is named in a row; None: nobody."""
+    """The holder in a row; None: there is none."""
     engine, host, boot, pid_namespace, pid, process_started, ttl_s = cells
     if engine is None:
         return None

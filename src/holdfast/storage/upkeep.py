@@ -1,13 +1,13 @@
-"""What a store does for its own care: retire, compact, delete, sweep, back up. Every store passes `holdfast.testing.upkeep`.
+"""The upkeep of a store: retire, compact, delete, sweep, back up. Every store passes `holdfast.testing.upkeep`.
 
 Which run is no longer wanted, and what still needs it, is decided in `holdfast.upkeep.retention`; nothing here knows events.
-Every verb is one small transaction that leaves a store in which each run can be read and carried on:
+Every verb is one small transaction that leaves a store in which each run can be read and resumed:
 
-- A log is *trimmed* in two ways. Its older checkpoints are retired: nobody goes back to them, the events stay. Or it is
-  compacted: a base stands for the events up to its place, and `Store.events` begins behind it.
-- What a compaction or a deletion leaves behind is out of everyone's sight at once, and removed by `sweep`, a piece at a time: a
-  log of a million events keeps nobody waiting. A crash in between leaves the rest to the next sweep.
-- Nothing that is written here can race with a holder: a compaction needs the lease, a deletion needs that nobody has it.
+- A log is *trimmed* in two ways. Its older checkpoints are retired: no run can go back to them, the events stay. Or it is
+  compacted: a base replaces the events up to its place, and `Store.events` begins after it.
+- The events that a compaction or a deletion makes obsolete are invisible at once, and removed by `sweep`, a piece at a time: a
+  log of a million events blocks no other process. A crash in between leaves the rest to the next sweep.
+- Nothing that is written here can race with a holder: a compaction needs the lease, a deletion needs that no engine has it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Trimmed(msgspec.Struct, frozen=True, kw_only=True):
     """What was taken from a log."""
 
     retired: int = 0
-    """Checkpoints before this place cannot be gone back to any more."""
+    """The run can no longer go back to checkpoints before this place."""
     retired_at: float = 0.0
     base: int = 0
-    """The log begins behind this place; 0: it was never compacted."""
+    """The log begins after this place; 0: it was never compacted."""
     base_at: float = 0.0
     base_digest: bytes = b""
     """sha256 of the base as stored."""
@@ -50,7 +50,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store can tell of itself; None: that does not apply, or cannot be told from here."""
+    """What a store reports about itself; None: that does not apply, or cannot be seen from here."""
 
     kind: str
     now: float
@@ -59,7 +59,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     schema_known: int | None = None
     size_bytes: int | None = None
     log_bytes: int | None = None
-    """The write-ahead log beside it; of a server, what the replication slot that is furthest behind keeps of it."""
+    """The write-ahead log beside it; of a server, what the slowest replication slot keeps of it."""
     free_bytes: int | None = None
     settings: dict[str, str] = {}
     unswept: int = 0
@@ -76,8 +76,8 @@ class Upkeep(Protocol):
         """The snapshots of a run, oldest first. Raises `RunNotFound`."""
 
     def referring(self, run_id: str, after: int = 0, limit: int = PIECE) -> list[tuple[int, bytes]]:
-        """Events behind a place whose bodies may refer to blobs, in order: seq, and the body as stored. Those that do are among
-        them, and those that are compressed, which nobody can tell before they are opened; none of a run that is not there.
+        """Events after a place whose bodies may refer to blobs, in order: seq, and the body as stored. Those that do are among
+        them, and those that are compressed, which must be opened to see that; none of a run that is not there.
         """
 
     def retire(self, run_id: str, before: int, drop: Collection[int] = ()) -> None:
@@ -96,14 +96,14 @@ class Upkeep(Protocol):
         fence: int,
         place: str = "",
     ) -> None:
-        """Let a base (its stored fold, and the chain there) stand for the events up to `seq`, all of them below the end of the
+        """Let a base (its stored fold, and the chain there) replace the events up to `seq`, all of them below the end of the
         log; earlier snapshots go. Raises `RunNotFound`, `FenceLost`, `SeqConflict`.
         """
 
     def delete(self, run_id: str, seq: int) -> None:
-        """Remove a run whose log still ends at `seq`, with everything that is its own; its blobs are left to whoever knows what
-        else refers to them. Raises `RunNotFound`, `RunHeld`, `SeqConflict`, and `ResumeRefused` where another run names it as
-        its parent, or where it can still be carried on and a request waits in its inbox: whoever left that was told it is kept.
+        """Remove a run whose log still ends at `seq`, with everything that is its own; its blobs are left to the caller, who
+        knows what else refers to them. Raises `RunNotFound`, `RunHeld`, `SeqConflict`, and `ResumeRefused` where another run
+        names it as its parent, or where it can still be resumed and a request waits in its inbox: the sender relies on it.
         """
 
     def sweep(self, limit: int = PIECE) -> int:
@@ -119,8 +119,8 @@ class Upkeep(Protocol):
         self, run_id: str, trimmed: Trimmed, definitions: Mapping[str, bytes], *, fence: int = 0
     ) -> None:
         """Keep what belongs to a run that was put back from an archive: definitions by fingerprint, and what was taken from its
-        log before. A run that nobody holds has that fence from then on, where its own is lower: as many were given out where it
-        was. Does nothing to a run that is not there yet but keep the definitions.
+        log before. A run that no engine holds has that fence from then on, where its own is lower: as many were granted
+        in the store it comes from. If the run is not there yet, only the definitions are kept.
         """
 
     def facts(self) -> Facts:
@@ -139,7 +139,7 @@ class Upkeep(Protocol):
 def refuse_compaction(
     run_id: str, seq: int, *, base: int, end: int, held: tuple[str | None, int], by: tuple[str, int]
 ) -> None:
-    """Whether a base may stand for the events up to `seq` of a log that begins behind `base` and reaches to `end`."""
+    """Refuse a base for the events up to `seq` unless that is within a log that begins after `base` and ends at `end`."""
     if held != by:
         who = f"engine {held[0]!r} holds it with fence {held[1]}" if held[0] else "no engine holds it"
         raise FenceLost(
@@ -153,7 +153,7 @@ def refuse_compaction(
 
 
 def refuse_deletion(run_id: str, *, seq: int, end: int, child: str | None, asked: str | None) -> None:
-    """Whether a run that nobody holds may go; `child`: a run that names it as its parent, `asked`: what somebody wants of it."""
+    """Refuse to delete a run that changed, has a child (`child`: a fork of it) or a waiting request (`asked`: its verb)."""
     if seq != end:
         raise SeqConflict(
             f"run {run_id!r} was not deleted: its log ends at {end}, not at {seq}. Another process has resumed "

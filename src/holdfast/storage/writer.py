@@ -1,7 +1,7 @@
 """Group commit: everything that waits is committed together, on one thread, and each append gets its own verdict.
 
-Invariants: nobody is told before the commit has returned; appends are committed in the order they were handed in; one commit is
-under way at a time, on the writer's thread or, for a lone append, on the caller's.
+Invariants: no caller is notified before the commit has returned; appends are committed in the order they were handed in; one
+commit is under way at a time, on the writer's thread or, for a lone append, on the caller's.
 
 A hop to another thread and back costs about as much as a commit on a good disk, so a lone append may be committed by
 its caller (`try_commit`) as long as commits have lately been quick. Where they are not, an event loop must not be held up.
@@ -103,7 +103,7 @@ class Writer:
                     self._changed.notify_all()
 
     def close(self) -> None:
-        """Commit what waits, tell everyone, and end the thread. Idempotent."""
+        """Commit what waits, notify every caller, and end the thread. Idempotent."""
         if self._forks != process.count:
             return  # the thread, and what waits for it, are the parent's
         with self._changed:
@@ -120,7 +120,7 @@ class Writer:
             if not _carry_blobs(appends):
                 self._took(self._timer() - began, len(batch))
             with self._changed:
-                self._in_flight = False  # before anyone is told: what they do next may be a lone append
+                self._in_flight = False  # before callers are notified: what they do next may be a lone append
             _tell(batch, outcomes, self._wake)
 
     def _next_batch(self) -> list[tuple[Append, Done]] | None:
@@ -186,7 +186,7 @@ class InlineWriter:
 
 
 def _commit(store: Store, appends: Sequence[Append]) -> list[BaseException | None]:
-    """What became of each append. Whatever is raised is told to those who wait: a thread that ended would leave them waiting."""
+    """What became of each append. Any exception goes to the waiting callers: if the thread ended, they would wait for ever."""
     try:
         return list(store.append(appends))
     except BaseException as fault:  # noqa: BLE001

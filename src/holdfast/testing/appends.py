@@ -121,7 +121,7 @@ def kill_at(place: str) -> Callable[[str], None]:
 
 def dead_process() -> Holder:
     """Make a holder whose process has ended."""
-    ask = "import holdfast.storage.holder as h, msgspec; print(msgspec.json.encode(h.this_process(30.0, 'dead')).decode())"
+    ask = "import holdfast.storage.leases as h, msgspec; print(msgspec.json.encode(h.this_process(30.0, 'dead')).decode())"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     said = subprocess.run(
         [sys.executable, "-c", ask], stdout=subprocess.PIPE, check=True, env=environment

@@ -218,7 +218,7 @@ class BlobsConformance:
                 self.blobs.spilled,
                 lambda run: self.blobs.unspill(run, ["a"]),
             ):
-                with raises(SettingError, "is not a run id"):
+                with raises(SettingError, "is not a valid run id"):
                     use(run_id)
 
     def test_blobs_and_streams_do_not_meet(self) -> None:

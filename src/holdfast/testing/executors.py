@@ -326,7 +326,7 @@ class ExecutorConformance:
         if not self.isolates:
             return
         [(other, let_go)] = self.start_waiting()
-        for fn, code, told in ((leave, 3, "exit code 3"), (die, -signal.SIGSEGV, "signal SIGSEGV")):
+        for fn, code, told in ((leave, 3, "exited with code 3"), (die, -signal.SIGSEGV, "signal SIGSEGV")):
             error = self.submit(fn).error()
             assert isinstance(error, ProcessEnded)
             assert error.code == code

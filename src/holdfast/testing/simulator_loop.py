@@ -1,9 +1,9 @@
 """Simulate several processes in one thread: an event loop for each, one virtual clock for all, and a random order of turns.
 
 This module owns order and time, and knows nothing of engines and stores. A `SimulatedLoop` is an asyncio event loop without a
-selector: it runs ready callbacks in the order that asyncio promises. A `World` gives turns to its loops; when none of them
-has a ready callback, the clock jumps to the next timer. A loop can be put to sleep (its process is paused), can block inside a
-call while others continue, and can be killed.
+selector: it runs the callbacks that are ready, in the order that asyncio promises. A `World` gives turns to its loops; when none
+of them has a ready callback, the clock jumps to the next timer. A loop can be put to sleep (its process is paused), can block
+inside a call while others continue, and can be killed.
 
 Invariants: time never goes back; nothing of a killed loop runs, not even to clean up; the same luck gives the same order.
 """

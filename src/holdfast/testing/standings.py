@@ -1,7 +1,7 @@
 """The state of a run at one place of its log, for the checker: plain records that share no code with the engine's.
 
-A `RewindableState` is everything that a rewind undoes. `replay` makes it from events; this module from a stored snapshot.
-It uses the words of the design and knows no event.
+A `RewindableState` is everything that a rewind undoes. `replay` makes it from events; this module makes it from a
+stored snapshot. It uses the words of the design and knows no event.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ flow, the blobs it refers to, its snapshots and its events, all as stored; the l
 lines before. Bytes are in base64. It needs nothing beside it, and no store to be read: `zstdcat FILE`.
 
 Invariant: a run that was put back equals the one that was archived: the same rows, chain and blobs, so `verify` holds it to the
-same digest. It is then held by nobody, and its first lease has a new fence, above those its log tells of. Others may compact a
+same digest. No engine holds it then, and its first lease has a new fence, above those in its log. Others may compact a
 run while it is archived: what was written is read back before `archive` returns, and one that is not whole is never given a name.
 
 No more than a piece of an archive is ever in memory. A long one is put back in several appends: until the last of them the run is
-`cancelled`, so that nobody carries a part of it on, and says in its error what it is. Putting it back again goes on with it.
+`cancelled`, so that no engine resumes a part of it, and says in its error what it is. Putting it back again goes on with it.
 """
 
 from __future__ import annotations
@@ -159,18 +159,18 @@ def archive(store: Store, run_id: str, place: str | os.PathLike[str]) -> Archive
     """
     for _ in range(_TRIES):
         row, base = store.run(run_id), store.upkeep.trimmed(run_id).base
-        target, own = _named(os.fspath(place), row)
+        target, own = _choose_target(os.fspath(place), row)
         if own and (there := _already(target, row, base)) is not None:
             return there
         if not own and not _URL.match(target):
             copies.refuse_taken(Path(target))
-        with _told(run_id, target), _temporary(target) as file:
+        with _report_failure(run_id, target), _temporary(target) as file:
             content = _write(store, row, base, file)
             if content is None:
                 continue
-            # Somebody else may have archived it meanwhile, and count on that.
+            # Another process may have archived it meanwhile, and rely on that.
             there = _already(target, row, base) if own else None
-            written = _archived(run_id, file, content)
+            written = _describe_archive(run_id, file, content)
             return there or msgspec.structs.replace(written, place=_place(file, target, replace=own))
     raise StoreBusy(
         f"run {run_id!r} was not archived: it was compacted several times meanwhile. Nothing was changed; try again."
@@ -182,13 +182,13 @@ def _write(store: Store, row: RunRow, base: int, file: str) -> _Content | None:
     Raises `RunNotFound` where it was deleted meanwhile.
     """
     try:
-        archives.write_lines(file, _sealed(_parts(store, row)))
+        archives.write_lines(file, _seal(_parts(store, row)))
         content = _whole(file)
     except StoreError as fault:
         store.run(row.run_id)
         if store.upkeep.trimmed(row.run_id).base != base:
             return None
-        if isinstance(fault, _NotALog):  # the file is as the store is, and nobody knows it
+        if isinstance(fault, _NotALog):  # the file is as the store is, and the caller does not know it
             raise StoreCorrupt(
                 f"run {row.run_id!r} was not archived: its log is damaged: {fault.why}. `holdfast verify {row.run_id}` says more."
             ) from None
@@ -209,7 +209,7 @@ def _place(file: str, target: str, *, replace: bool) -> str:
 
 
 @contextmanager
-def _told(run_id: str, target: str) -> Iterator[None]:
+def _report_failure(run_id: str, target: str) -> Iterator[None]:
     """A place that cannot be written to is the world's fault, and the run is as it was."""
     try:
         yield
@@ -222,8 +222,8 @@ def _told(run_id: str, target: str) -> Iterator[None]:
 
 
 def _already(target: str, row: RunRow, base: int) -> Archived | None:
-    """A whole archive of the very same log that is there already, with no less of it than is left: whoever wrote it was killed
-    before it could go on.
+    """A whole archive of the very same log that is there already, with no less of it than is left: the process that
+    wrote it was killed before it could continue.
     """
     try:
         with _local(target) as file:
@@ -232,17 +232,19 @@ def _already(target: str, row: RunRow, base: int) -> Archived | None:
                 return None
             if not _URL.match(target):
                 copies.keep(Path(file))
-            return msgspec.structs.replace(_archived(row.run_id, file, there), place=remote.shown(target))
+            return msgspec.structs.replace(
+                _describe_archive(row.run_id, file, there), place=remote.shown(target)
+            )
     except (StoreError, SettingError, OSError):
         return None
 
 
-def _archived(run_id: str, file: str, content: _Content) -> Archived:
+def _describe_archive(run_id: str, file: str, content: _Content) -> Archived:
     size = os.stat(file).st_size
     return Archived(run_id=run_id, place=file, events=content.events, blobs=content.blobs, bytes=size)
 
 
-def _sealed(parts: Iterable[Part]) -> Iterator[bytes]:
+def _seal(parts: Iterable[Part]) -> Iterator[bytes]:
     """Parts as lines, and the last line."""
     digest, events = sha256(), 0
     for part in parts:
@@ -264,7 +266,7 @@ def _parts(store: Store, row: RunRow) -> Iterator[Part]:
         if definition is not None:
             yield DefinitionPart(fingerprint=fingerprint, body=definition)
     # One of these snapshots may be dropped just now, and then nothing that is read later names its blobs.
-    named = {digest for snapshot in snapshots for digest in _referred(snapshot.body)}
+    named = {digest for snapshot in snapshots for digest in _find_references(snapshot.body)}
     for digest in sorted(references(store, row) | named):
         yield BlobPart(digest=digest, body=store.blobs.get(digest))
     for snapshot in snapshots:
@@ -301,18 +303,18 @@ def references(store: Store, row: RunRow) -> set[str]:
     found: set[str] = set()
     after = 0
     while page := store.upkeep.referring(row.run_id, after, _PAGE):
-        found |= {digest for seq, body in page if seq <= row.seq for digest in _referred(body)}
+        found |= {digest for seq, body in page if seq <= row.seq for digest in _find_references(body)}
         after = page[-1][0]
     for kept in store.upkeep.snapshots(row.run_id):
         snapshot = _snapshot(store, row.run_id, kept.seq)
         if snapshot is not None:
-            found |= _referred(snapshot.body)
-        elif kept.base:  # a later one stands for it, which is not in this list
+            found |= _find_references(snapshot.body)
+        elif kept.base:  # a later base replaces it, which is not in this list
             return found | references(store, row)
     return found
 
 
-def _referred(body: bytes) -> set[str]:
+def _find_references(body: bytes) -> set[str]:
     return set(oversize.references(unpack(body)).values())
 
 
@@ -324,7 +326,7 @@ def fingerprints(store: Store, row: RunRow) -> set[str]:
     for kept in store.upkeep.snapshots(row.run_id):
         if kept.base:
             base = _snapshot(store, row.run_id, kept.seq)
-            if base is None:  # a later one stands for it, which is not in this list
+            if base is None:  # a later base replaces it, which is not in this list
                 return found | fingerprints(store, row)
             found.add(run_state.load(open_body(base.body, store.blobs)).fingerprint)
     return found
@@ -369,7 +371,7 @@ def put_back(
     with _local(os.fspath(place)) as file:
         found = _whole(file)  # nothing is written before all of it is known to be
         run_id, run = found.run_id, found.run
-        row = _known(store, run_id)
+        row = _find_row(store, run_id)
         unfinished = row is not None and (row.status, row.error) == ("cancelled", _UNFINISHED)
         if row is not None and not unfinished:
             _require_same(store, row, run)
@@ -393,12 +395,12 @@ class _Content(msgspec.Struct, kw_only=True):
     run: RunPart
     definitions: dict[str, bytes] = {}
     base: int = 0
-    """The log begins behind this place."""
+    """The log begins after this place."""
     first: int = 0
     """The seq of its first event."""
     events: int = 0
     take_ups: int = 0
-    """How often the log says that somebody took the run up: each time with a fence of its own."""
+    """How often the run was claimed, by its log: each time with a fence of its own."""
     blobs: int = 0
 
 
@@ -420,7 +422,7 @@ def _whole(file: str) -> _Content:
                 found.base = seq = part.seq
                 digest = part.digest
             case EventPart():
-                # The digests of an archive could be made by anybody, those of its events not.
+                # The digests of an archive are easy to forge, those of its events are not.
                 broken = broken_at(found.run_id, [part.row()], after=seq, digest=digest)
                 if broken is not None:
                     raise _NotALog(file, found.run_id, broken[1])
@@ -436,14 +438,14 @@ def _whole(file: str) -> _Content:
 
 
 class _NotALog(StoreCorrupt):
-    """What is in an archive is whole, and is no log."""
+    """The content of an archive is whole, but is not a log."""
 
     def __init__(self, file: str, run_id: str, why: str) -> None:
         super().__init__(f"{file}: run {run_id!r} is not what was written: {why}.")
         self.why = why
 
 
-def _known(store: Store, run_id: str) -> RunRow | None:
+def _find_row(store: Store, run_id: str) -> RunRow | None:
     try:
         return store.run(run_id)
     except RunNotFound:
@@ -487,7 +489,7 @@ class _Piece(msgspec.Struct):
 
 
 def _pieces(file: str, row: RunRow | None) -> Iterator[_Piece]:
-    """The log in an archive, behind what is there already. Snapshots come before all events there, in the same order: so they
+    """The log in an archive, after what is there already. Snapshots come before all events there, in the same order: so they
     are read by the way, from a place of their own.
     """
     after = 0 if row is None else row.seq
@@ -543,7 +545,7 @@ def _append(store: Store, file: str, found: _Content, row: RunRow | None) -> Non
         while piece is not None:
             store.renew(holder)
             last = following is None
-            view = found.run.view if last else _unfinished(found.run.view, piece.rows[-1].seq)
+            view = found.run.view if last else _unfinished_view(found.run.view, piece.rows[-1].seq)
             _write_piece(store, msgspec.structs.replace(append, view=view, release=last), piece)
             append = msgspec.structs.replace(append, create=None)
             piece, following = following, next(pieces, None)
@@ -552,7 +554,7 @@ def _append(store: Store, file: str, found: _Content, row: RunRow | None) -> Non
             store.renew(msgspec.structs.replace(holder, ttl_s=0.0))
 
 
-def _unfinished(view: View, seq: int) -> View:
+def _unfinished_view(view: View, seq: int) -> View:
     """The view of a log that is there up to a place."""
     rewinds = tuple(rewind for rewind in view.rewinds if max(rewind) <= seq)
     return msgspec.structs.replace(
@@ -573,7 +575,7 @@ def _write_piece(store: Store, append: Append, piece: _Piece) -> None:
 # --- places ------------------------------------------------------------------------------------------
 
 
-def _named(place: str, row: RunRow) -> tuple[str, bool]:
+def _choose_target(place: str, row: RunRow) -> tuple[str, bool]:
     """Where the archive of a run goes, and whether it is named for the run, in a folder."""
     name = f"{row.run_id}-{row.digest.hex()[:12]}{ENDING}"
     if _URL.match(place) and not place.startswith("file://"):
@@ -593,7 +595,7 @@ def _temporary(target: str) -> Iterator[str]:
         handle, file = tempfile.mkstemp(prefix=".holdfast-", suffix=ENDING, dir=folder)  # 0600
     except OSError as fault:
         if folder is not None:
-            raise  # told with the place
+            raise  # reported with the place
         raise StoreUnusable(
             f"a temporary file cannot be created: {fault.strerror or fault}. Set TMPDIR to a folder with free space."
         ) from fault

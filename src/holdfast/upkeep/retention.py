@@ -1,10 +1,10 @@
-"""What need not be kept: older checkpoints of a run, events that a base can stand for, runs that ended long ago, blobs of nobody.
+"""What need not be kept: older checkpoints of a run, events that a base can replace, runs that ended long ago, unused blobs.
 
 - `prune` retires the checkpoints of a run but the last few, with the snapshots that only they needed. Nothing of history goes.
 - `compact` puts a base in the place of the events before them. It needs the lease, for one short transaction.
-- `choose` and `delete` apply policies by age and number to runs that have ended; `sweep` removes what then belongs to nobody.
+- `choose` and `delete` apply policies by age and number to runs that have ended; `sweep` removes what is then unused.
 
-Invariant: nothing goes that something still needs, and each step leaves a store in which every run can be carried on. What
+Invariant: nothing goes that something still needs, and each step leaves a store in which every run can be resumed. What
 needs a thing is looked up when it goes, not when it was chosen. Each step is small: a run that is going never waits for this.
 """
 
@@ -48,7 +48,7 @@ YOUNG_S = 3600.0
 """A blob that was put later than this may belong to an append that is still on its way."""
 _WINDOW = 256
 _PAGE = 500
-_CARRIED_ON = "it was resumed meanwhile"
+_RESUMED_MEANWHILE = "it was resumed meanwhile"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
@@ -63,9 +63,9 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
     snapshots: int = 0
     """Snapshots that went."""
     base: int = 0
-    """The log begins behind this place; 0: at its beginning."""
+    """The log begins after this place; 0: at its beginning."""
     events: int = 0
-    """Events that the base stands for, and that went just now."""
+    """Events that the base has just replaced."""
     place: str = ""
     """Where the log was archived before."""
     why: str = ""
@@ -77,14 +77,14 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
 
 def prune(store: Store, run_id: str, keep_last: int = KEEP_LAST) -> Pruned:
     """Retire every checkpoint of a run but the last few that it came through, and drop the snapshots that only they needed."""
-    checked_count(keep_last, "keep_last")
+    check_count(keep_last, "keep_last")
     row = store.run(run_id)
     last = _last_checkpoints(store, row, keep_last + 1)
     trimmed = store.upkeep.trimmed(run_id)
     if len(last) <= keep_last:
         return Pruned(run_id=run_id, kept=len(last), retired=trimmed.retired, base=trimmed.base)
     oldest = last[1]
-    unneeded = _unneeded(store.upkeep.snapshots(run_id), row, oldest)
+    unneeded = _find_unneeded(store.upkeep.snapshots(run_id), row, oldest)
     if oldest > trimmed.retired or unneeded:
         store.upkeep.retire(run_id, oldest, unneeded)
     retired = max(oldest, trimmed.retired)
@@ -105,7 +105,7 @@ def _last_checkpoints(store: Store, row: RunRow, count: int) -> list[int]:
     return found[-count:]
 
 
-def _unneeded(snapshots: Sequence[Kept], row: RunRow, oldest: int) -> list[int]:
+def _find_unneeded(snapshots: Sequence[Kept], row: RunRow, oldest: int) -> list[int]:
     """Snapshots that no place from the oldest checkpoint on is loaded from: those before the one that serves it. A base stays."""
     parts = stretches(row.rewinds, oldest)
     serving = max(
@@ -126,12 +126,12 @@ def compact(
     blob_over: int = BLOB_OVER,
     doubt: Callable[[], None] = lambda: None,
 ) -> Pruned:
-    """Prune a run, and let a base stand for its events before the checkpoints that are left, in the name of a holder: one that
+    """Prune a run, and let a base replace its events before the checkpoints that are left, in the name of a holder: one that
     has the lease already (`fence`), or else it is claimed for a moment; `doubt` is called where the store does not say whether
     it was granted, or given back. `rewinds` are those that the holder knows of: one may be on its way to the log. Raises
     `RunHeld`.
     """
-    checked_count(keep_last, "keep_last")
+    check_count(keep_last, "keep_last")
     row = store.run(run_id)
     row = msgspec.structs.replace(row, rewinds=tuple(sorted({*row.rewinds, *rewinds})))
     last = _last_checkpoints(store, row, keep_last + 1)
@@ -164,7 +164,7 @@ def _compact_idle(
         doubt()
         raise
     try:
-        # Somebody may have gone back to before the base while it was made.
+        # The run may have gone back to before the base while it was made.
         if _below_rewinds(store.run(run_id), seq) != seq:
             raise ResumeRefused(
                 run_id, "it was rewound just now. Its log is unchanged; try again.", asked="compacted"
@@ -178,8 +178,8 @@ def _compact_idle(
 
 
 def _base_place(store: Store, row: RunRow, wanted: int) -> tuple[int, RunState | None, str]:
-    """The latest place up to the wanted one that a base can stand at, with its state; and what kept it from standing later. From
-    every place behind it the way back must lead through it, and no visit may be open there whose own events are still read.
+    """The latest place up to the wanted one where a base can be, with its state; and why it cannot be later. From
+    every place after it the way back must lead through it, and no visit may be open there whose own events are still read.
     """
     began, seq, why = history.began_after(store, row), _below_rewinds(row, wanted), ""
     if seq < wanted:
@@ -189,13 +189,13 @@ def _base_place(store: Store, row: RunRow, wanted: int) -> tuple[int, RunState |
         busy = next((name for name in state.open if _is_read(state, name)), None)
         if busy is None:
             return seq, state, why
-        why = f"node {busy!r} has been open since event {_started(store, row, state, busy)}"
-        seq = _below_rewinds(row, _started(store, row, state, busy) - 1)
+        why = f"node {busy!r} has been open since event {_find_start(store, row, state, busy)}"
+        seq = _below_rewinds(row, _find_start(store, row, state, busy) - 1)
     return 0, None, why or "there are no events before its last checkpoints that a base could replace"
 
 
 def _below_rewinds(row: RunRow, seq: int) -> int:
-    """The latest place up to this one that no rewind behind it went back to before."""
+    """The latest place up to this one before which no later rewind went back."""
     while True:
         lower = min((to for at, to in row.rewinds if at > seq), default=seq)
         if lower >= seq:
@@ -204,12 +204,12 @@ def _below_rewinds(row: RunRow, seq: int) -> int:
 
 
 def _is_read(state: RunState, name: str) -> bool:
-    """Whether somebody looks into the log for what an open visit did: which signals it took, what it streamed, its items."""
+    """Whether the engine reads from the log what an open visit did: which signals it took, what it streamed, its items."""
     node = state.nodes[name]
     return bool(node.kept or node.streamed or node.items is not None or node.asked or node.parked)
 
 
-def _started(store: Store, row: RunRow, state: RunState, name: str) -> int:
+def _find_start(store: Store, row: RunRow, state: RunState, name: str) -> int:
     """Where an open visit began, in the log."""
     node = state.nodes[name]
     for found in store.events(row.run_id, 0, state.seq, node=name):
@@ -311,7 +311,7 @@ def policies(table: Any, where: str = "[tool.holdfast.retention]") -> tuple[list
         if "older_than" in given:
             given["older_than"] = seconds(given["older_than"], f"{where}: older_than of policy {number}")
         try:
-            found.append(checked(msgspec.convert(given, Policy)))
+            found.append(check_policy(msgspec.convert(given, Policy)))
         except msgspec.ValidationError as fault:
             raise SettingError(f"{where}: policy {number}: {fault}") from None
     place = table.get("archive")
@@ -320,7 +320,7 @@ def policies(table: Any, where: str = "[tool.holdfast.retention]") -> tuple[list
     return found, place
 
 
-def checked(policy: Policy) -> Policy:
+def check_policy(policy: Policy) -> Policy:
     """A policy that makes sense: only runs that have ended may go, and not all of them by an oversight."""
     for status in policy.status:
         if status not in ENDED:
@@ -347,7 +347,7 @@ def choose(store: Store, wanted: Sequence[Policy]) -> list[Choice]:
             if row.run_id not in chosen:
                 try:
                     why = _stays(store, policy, row, rank, now)
-                except RunNotFound:  # somebody else has deleted it
+                except RunNotFound:  # another process has deleted it
                     continue
                 chosen[row.run_id] = Choice(
                     run_id=row.run_id, flow=row.flow, status=row.status, updated_at=row.updated_at, seq=row.seq,
@@ -370,10 +370,10 @@ def _stays(store: Store, policy: Policy, row: RunRow, rank: int, now: float) -> 
         return f"among the newest {policy.keep} {row.status} runs of {row.flow}"
     if policy.older_than is not None and now - row.updated_at < policy.older_than:
         return f"younger than {duration(policy.older_than)}"
-    return needed(store, row)
+    return explain_need(store, row)
 
 
-def needed(store: Store, row: RunRow) -> str | None:
+def explain_need(store: Store, row: RunRow) -> str | None:
     """What still needs a run; None: nothing does."""
     if row.status not in ENDED:
         return f"it is {row.status}: it has not ended"
@@ -396,9 +396,13 @@ def delete(store: Store, choice: Choice, archive_to: str | None = None) -> Choic
     place = ""
     try:
         row = store.run(choice.run_id)
-        why = _CARRIED_ON if row.seq != choice.seq else needed(store, row) or _forked(store, row)
+        why = (
+            _RESUMED_MEANWHILE
+            if row.seq != choice.seq
+            else explain_need(store, row) or _explain_fork(store, row)
+        )
         if why is None and archive_to:
-            place, why = _archived(store, choice.run_id, archive_to)
+            place, why = _archive(store, choice.run_id, archive_to)
         if why is None:
             store.upkeep.delete(choice.run_id, choice.seq)
             if spilled := store.blobs.spilled(choice.run_id):
@@ -406,13 +410,13 @@ def delete(store: Store, choice: Choice, archive_to: str | None = None) -> Choic
     except RunNotFound:
         why = "another process has deleted it"
     except SeqConflict:
-        why = _CARRIED_ON
+        why = _RESUMED_MEANWHILE
     except (ResumeRefused, RunHeld) as refused:
         why = str(refused)
     return msgspec.structs.replace(choice, goes=why is None, why=why or choice.why, place=place)
 
 
-def _archived(store: Store, run_id: str, place: str) -> tuple[str, str | None]:
+def _archive(store: Store, run_id: str, place: str) -> tuple[str, str | None]:
     """Where a run was archived, or why it cannot be: it is itself damaged, which must not keep the others from going. What is
     wrong with the place is raised: it would keep all of them.
     """
@@ -441,7 +445,7 @@ def delete_all(store: Store, choices: Sequence[Choice], archive_to: str | None =
     while waiting:
         done: set[str] = set()
         for choice in waiting:
-            if _forked_id(store, choice) is None:
+            if _find_fork(store, choice) is None:
                 done.add(choice.run_id)
                 yield delete(store, choice, archive_to)
         waiting = [choice for choice in waiting if choice.run_id not in done]
@@ -450,7 +454,7 @@ def delete_all(store: Store, choices: Sequence[Choice], archive_to: str | None =
             return
 
 
-def foretold(store: Store, choices: Sequence[Choice]) -> list[Choice]:
+def preview_deletion(store: Store, choices: Sequence[Choice]) -> list[Choice]:
     """What `delete_all` would make of them, as far as that can be known without doing it: a run from which one was forked that
     stays, stays as well.
     """
@@ -468,28 +472,28 @@ def foretold(store: Store, choices: Sequence[Choice]) -> list[Choice]:
         kept |= needed_by
         going -= set(needed_by)
     return [
-        msgspec.structs.replace(choice, goes=False, why=_forked_told(kept[choice.run_id]))
+        msgspec.structs.replace(choice, goes=False, why=_describe_fork(kept[choice.run_id]))
         if choice.run_id in kept
         else choice
         for choice in choices
     ]
 
 
-def _forked_id(store: Store, choice: Choice) -> str | None:
+def _find_fork(store: Store, choice: Choice) -> str | None:
     found = store.runs(Query(parent=choice.run_id, limit=1))
     return found[0].run_id if found else None
 
 
-def _forked(store: Store, row: RunRow) -> str | None:
+def _explain_fork(store: Store, row: RunRow) -> str | None:
     found = store.runs(Query(parent=row.run_id, limit=1))
-    return _forked_told(found[0].run_id) if found else None
+    return _describe_fork(found[0].run_id) if found else None
 
 
-def _forked_told(run_id: str) -> str:
+def _describe_fork(run_id: str) -> str:
     return f"run {run_id!r} was forked from it"
 
 
-# --- what belongs to nobody --------------------------------------------------------------------------
+# --- what is unused ----------------------------------------------------------------------------------
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
@@ -503,7 +507,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     """Runs whose partial streams went."""
     definitions: int = 0
     kept: tuple[str, ...] = ()
-    """What stays that belongs to nobody, and why."""
+    """What is unused and stays, and why."""
 
 
 def sweep(store: Store, *, blobs_too: bool = True) -> Swept:
@@ -514,7 +518,7 @@ def sweep(store: Store, *, blobs_too: bool = True) -> Swept:
     while count := store.upkeep.sweep():
         events += count
     spills = _sweep_spills(store)
-    # First the time, then what is there, then what is in use: a thing that comes in between is not taken for one of nobody, nor
+    # First the time, then what is there, then what is in use: a thing that comes in between is not taken for an unused one, nor
     # is a blob that is put again meanwhile, however long all of this takes or this process is stopped in it.
     before = store.blobs.now() - YOUNG_S if blobs_too else 0.0
     unwanted, unnamed = set(store.blobs.digests()) if blobs_too else set(), set(store.upkeep.fingerprints())
@@ -574,7 +578,7 @@ def _sweep_spills(store: Store) -> int:
 # --- words -------------------------------------------------------------------------------------------
 
 
-def checked_count(count: Any, name: str) -> int:
+def check_count(count: Any, name: str) -> int:
     """A number of things to keep: at least one."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise SettingError(f"{name}={count!r}: give a whole number, at least 1")

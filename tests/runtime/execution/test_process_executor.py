@@ -252,9 +252,9 @@ def test_an_engine_that_is_killed_leaves_no_process_behind(pipe: str, url: str, 
 @pytest.mark.parametrize(
     ("fn", "options", "told"),
     [
-        (nodes.segfault, {}, "the process of node 'only' was ended by signal SIGSEGV"),
-        (nodes.leave, {}, "the process of node 'only' left with exit code 3"),
-        (nodes.fork_and_leave, {}, "the process of node 'only' left with exit code 3"),
+        (nodes.segfault, {}, "the process of node 'only' was killed by signal SIGSEGV"),
+        (nodes.leave, {}, "the process of node 'only' exited with code 3"),
+        (nodes.fork_and_leave, {}, "the process of node 'only' exited with code 3"),
         (nodes.eat, {"memory_limit": 200 * 2**20}, "reached its memory limit of 209,715,200 bytes"),
     ],
 )
@@ -294,7 +294,7 @@ def test_a_process_that_died_inside_a_node_that_is_not_idempotent_is_asked_about
         return await engine.questions("r")
 
     [question] = using(fresh(), use)
-    assert "exit code 3" in question.question.text
+    assert "exited with code 3" in question.question.text
 
 
 # --- with a context -----------------------------------------------------------------------------------

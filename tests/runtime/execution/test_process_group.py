@@ -115,7 +115,7 @@ def test_an_engine_that_stops_ends_all_that_the_node_has_started(pipe: Pipe, giv
 def test_a_process_that_dies_by_itself_takes_its_family_along(pipe: Pipe, given: Family) -> None:
     async def use(engine: hf.Engine) -> None:
         going = asyncio.create_task(engine.run(one(nodes.dies_before_its_family, retry=1), given))
-        with pytest.raises(hf.RunFailed, match="exit code 3"):
+        with pytest.raises(hf.RunFailed, match="exited with code 3"):
             await going
 
     # Those that it left had perhaps no time to begin; none of them may be alive.

@@ -118,7 +118,7 @@ def test_an_attempt_that_was_given_up_cannot_touch_the_files_of_the_next(tmp_pat
     late, next_one = of(tmp_path, "1.1.1"), of(tmp_path, "1.1.2")
     late.write("a", b"")
     next_one.write("a", b"mine")
-    with pytest.raises(hf.errors.ContextError, match="given up"):
+    with pytest.raises(hf.errors.ContextError, match="abandoned"):
         late.write("a", b"late")
     assert late.collect() == {}
     assert next_one.path("a").read_bytes() == b"mine"

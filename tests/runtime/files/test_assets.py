@@ -137,7 +137,7 @@ def test_what_lives_in_memory_or_a_temporary_folder_is_warned_about(uri) -> None
     with pytest.warns(NotDurable) as warned:
         Asset(uri)
     assert repr(uri) in str(warned[0].message)
-    assert "Put it where it stays" in str(warned[0].message)
+    assert "Store it in a permanent place" in str(warned[0].message)
     assert warned[0].filename == __file__
 
 

@@ -180,7 +180,7 @@ def test_a_server_that_was_made_read_only_refuses_every_verb_alike(server: Postg
             lambda: store.renew(me),
             lambda: store.post("r", Request(id="q", verb="cancel")),
         ):
-            with pytest.raises(StoreReadOnly, match="takes no writes"):
+            with pytest.raises(StoreReadOnly, match="accepts no writes"):
                 use()
         assert (store.run("r").seq, store.run("r").fence) == (1, 0)
     finally:

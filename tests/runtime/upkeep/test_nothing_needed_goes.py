@@ -164,7 +164,7 @@ def test_a_run_that_is_rewound_while_its_base_is_made_is_not_compacted(
             place.do(lambda engine: engine.resume(f"r@{early}"))
 
     once_before(monkeypatch, place.store.upkeep, "retire", rewind)  # behind that nobody goes back
-    with pytest.raises(ResumeRefused, match=r"rewound just now\. Its log is as it was"):
+    with pytest.raises(ResumeRefused, match=r"rewound just now\. Its log is unchanged"):
         retention.compact(place.store, "r", 3, holder=this_process(30.0, "compactor"))
     row = place.store.run("r")
     assert row.rewinds
@@ -184,7 +184,7 @@ def forged(source: str, folder: Path, change: Callable[[list[Part]], list[Part]]
     """An archive with other parts, whose last line fits them: who writes a file can also count and digest its lines."""
     parts = change([part for part in archive.read(source) if not isinstance(part, archive.End)])
     file = str(folder / "forged.zst")
-    archives.write_lines(file, archive._sealed(parts))
+    archives.write_lines(file, archive._seal(parts))
     return file
 
 

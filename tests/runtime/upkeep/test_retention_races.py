@@ -169,7 +169,7 @@ def test_a_broken_archive_that_is_there_already_does_not_cost_the_run(place: Pla
     lines = [part for part in archive.read(first) if not isinstance(part, archive.End)]
     events_from = next(i for i, part in enumerate(lines) if isinstance(part, archive.EventPart))
     del lines[events_from : events_from + 2]
-    archive.archives.write_lines(str(first), archive._sealed(lines))
+    archive.archives.write_lines(str(first), archive._seal(lines))
     (choice,) = place.chosen()
     done = retention.delete(place.store, choice, f"{tmp_path}/")
     assert (done.goes, done.place) == (True, str(first))

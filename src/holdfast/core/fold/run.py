@@ -143,14 +143,14 @@ def flow_changed(state: RunState, event: events.FlowChanged, stored: Stored) -> 
     state.fingerprint = event.fingerprint
     rename = event.rename
     if rename:
-        state.nodes = _renamed(state.nodes, rename)
-        state.open = _renamed(state.open, rename)
-        state.failed = _renamed(state.failed, rename)
-        state.arrivals = _renamed(state.arrivals, rename)
-        state.held = _renamed(state.held, rename)
-        state.executions = _renamed(state.executions, rename)
-        state.fresh = _renamed(state.fresh, rename)
-        state.writers = {field: _renamed(by, rename) for field, by in state.writers.items()}
+        state.nodes = _rename(state.nodes, rename)
+        state.open = _rename(state.open, rename)
+        state.failed = _rename(state.failed, rename)
+        state.arrivals = _rename(state.arrivals, rename)
+        state.held = _rename(state.held, rename)
+        state.executions = _rename(state.executions, rename)
+        state.fresh = _rename(state.fresh, rename)
+        state.writers = {field: _rename(by, rename) for field, by in state.writers.items()}
         state.failure_node = rename.get(state.failure_node or "", state.failure_node)
         _rename_waits(state, rename)
 
@@ -168,7 +168,7 @@ def _rename_waits(state: RunState, rename: dict[str, str]) -> None:
     state.questions = {question.key: question for question in questions}
 
 
-def _renamed(named: dict[str, Any], rename: dict[str, str]) -> dict[str, Any]:
+def _rename(named: dict[str, Any], rename: dict[str, str]) -> dict[str, Any]:
     return {rename.get(name, name): value for name, value in named.items()}
 
 

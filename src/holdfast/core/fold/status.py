@@ -61,7 +61,7 @@ def end_item(state: RunState, items: Items, event: Any, seq: int) -> None:
 
 
 def close_waits(state: RunState, name: str, item: int | None = None) -> None:
-    """The visit, or this item of it, no longer waits: it has ended, or begins anew."""
+    """The visit, or this item of it, no longer waits: it has ended, or begins again."""
     waiting: list[dict[str, Any]] = [state.waits, state.questions]
     for pending in waiting:
         for key, wait in list(pending.items()):

@@ -28,7 +28,7 @@ def write_lines(file: str, lines: Iterable[bytes]) -> str:
 
 
 def read_lines(file: str | os.PathLike[str]) -> Iterator[bytes]:
-    """The lines of a file. Raises `StoreCorrupt` where it is no such file, or is damaged."""
+    """The lines of a file. Raises `StoreCorrupt` where it is not such a file, or is damaged."""
     try:
         with open(file, "rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as stream:
             for line in io.BufferedReader(stream, 1 << 20):

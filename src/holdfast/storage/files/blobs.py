@@ -46,7 +46,7 @@ class FileBlobs:
     def put(self, digest: str, body: bytes) -> None:
         path = self._path(require_digest(digest))
         with self._writing():
-            # First: whoever removes old blobs now sees that this one is wanted, or it is found missing and written.
+            # First: a sweep that removes old blobs then sees that this one is needed; otherwise it is missing here, and written.
             with suppress(FileNotFoundError, NotADirectoryError):
                 os.utime(path)
             if not self._is_intact(digest):
@@ -59,13 +59,13 @@ class FileBlobs:
         if not DIGEST.fullmatch(digest):
             raise BlobMissing(digest, self.where)
         try:
-            return self._got(digest)
+            return self._read(digest)
         except BlobMissing:
-            # One that stands aside may be wanted: whoever was about to find that out may have been killed over it.
+            # A blob that was set aside may be needed: the sweep that would have noticed may have been killed.
             for aside in self._put_aside(digest):
                 with suppress(OSError):
                     return unpack(digest, aside.read_bytes(), self.where)
-            return self._got(digest)  # it may have its name back
+            return self._read(digest)  # it may have its name back
 
     def _put_aside(self, digest: str) -> list[Path]:
         folder, mark = self._path(digest).parent, f".{digest}{_EXPIRED}"
@@ -73,7 +73,7 @@ class FileBlobs:
             return [folder / name for name in os.listdir(folder) if name.startswith(mark)]
         return []
 
-    def _got(self, digest: str) -> bytes:
+    def _read(self, digest: str) -> bytes:
         try:
             return unpack(digest, self._path(digest).read_bytes(), self.where)
         except (FileNotFoundError, NotADirectoryError):
@@ -108,8 +108,8 @@ class FileBlobs:
         with self._writing(), suppress(FileNotFoundError, NotADirectoryError):
             if path.stat().st_mtime >= before:
                 return False
-            os.replace(path, aside)  # from here on whoever puts it writes it anew
-            if aside.stat().st_mtime >= before:  # and whoever did just before has made it young
+            os.replace(path, aside)  # from here on a put writes it again
+            if aside.stat().st_mtime >= before:  # a put just before has renewed its time
                 os.replace(aside, path)
                 return False
             aside.unlink()
@@ -198,7 +198,7 @@ class FileBlobs:
 
     def _is_intact(self, digest: str) -> bool:
         try:
-            self._got(digest)  # one that stands aside may go
+            self._read(digest)  # one that was set aside may be removed
         except (BlobMissing, BlobCorrupt):
             return False
         return True
@@ -217,14 +217,14 @@ class FileBlobs:
             raise
 
     def _extend(self, handle: int, path: Path, head: bytes, data: bytes) -> None:
-        """Add a record to a stream: behind its last whole one, as the first write of this process finds out."""
+        """Add a record to a stream, after its last whole one. The first write of this process finds out where that is."""
         end = os.fstat(handle).st_size
         if path not in self._mended:
             _, whole = _whole_records(path.read_bytes())
             if whole != end:
                 os.ftruncate(handle, whole)
                 end = whole
-        record = _framed(data) if end else _framed(head) + _framed(data)
+        record = _frame(data) if end else _frame(head) + _frame(data)
         try:
             left = memoryview(record)
             while left:
@@ -289,14 +289,14 @@ class FileBlobs:
 
 
 def _aside(path: Path) -> Path:
-    """Where a blob stands that is about to go. Nobody else puts one there: it may have been put anew, and be wanted."""
+    """A new name for a blob that is about to be removed. No other process uses that name, so that a put meanwhile is not lost."""
     return path.with_name(f".{path.name}{_EXPIRED}-{secrets.token_hex(8)}")
 
 
 def _give_name_back(aside: Path) -> bool:
-    """Whether it is a blob that stands aside: it has its name again, unless somebody has put it anew."""
-    name, stands_aside, _ = aside.name.removeprefix(".").partition(_EXPIRED)
-    if not stands_aside:
+    """Give a blob that was set aside its name again, unless it was put again meanwhile. False: the file is not such a blob."""
+    name, was_set_aside, _ = aside.name.removeprefix(".").partition(_EXPIRED)
+    if not was_set_aside:
         return False
     with suppress(FileExistsError):
         os.link(aside, aside.with_name(name))
@@ -311,7 +311,7 @@ def _is_hex(name: str) -> bool:
 
 
 def _stream_head(run_id: str, key: str) -> bytes:
-    """The first record of a stream says whose it is: its name cannot, and a file system may not tell `R` from `r`."""
+    """The first record of a stream names its run and key: the file name cannot, as a file system may treat `R` and `r` alike."""
     return f"{run_id}\n{key}".encode("utf-8", "surrogatepass")
 
 
@@ -323,7 +323,7 @@ def _text(key: bytes) -> str:
     return key.decode("utf-8", "surrogatepass")
 
 
-def _framed(record: bytes) -> bytes:
+def _frame(record: bytes) -> bytes:
     length = _LENGTH.pack(len(record))
     return _FRAME.pack(len(record), zlib.crc32(record, zlib.crc32(length))) + record
 

@@ -17,8 +17,8 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUP
 
 
 @contextmanager
-def told(failed: str, way_out: str) -> Iterator[None]:
-    """A place that cannot be written to is the world's fault, and is told with what failed and the way out."""
+def report_failure(failed: str, way_out: str) -> Iterator[None]:
+    """Report an `OSError` inside the block as a `StoreUnusable` that says what failed and what to do."""
     try:
         yield
     except OSError as fault:
@@ -37,7 +37,7 @@ def refuse_taken(target: Path) -> None:
 
 
 def name_file(temporary: str, target: Path, *, replace: bool = False) -> None:
-    """Give a file that is written its name, for good, unless somebody else has taken it meanwhile. With `replace` it takes the
+    """Give a written file its name, durably, unless another file got that name meanwhile. With `replace` it takes the
     place of what has that name, at one stroke.
     """
     _sync(temporary)
@@ -52,7 +52,7 @@ def name_file(temporary: str, target: Path, *, replace: bool = False) -> None:
 
 
 def keep(file: Path) -> None:
-    """Have a file that is there be there for good: whoever gave it its name may have been killed right then."""
+    """Make the name of an existing file durable: the process that gave it may have been killed right then."""
     _sync(str(file))
     disk.sync_folder(file.parent)
 
@@ -71,6 +71,6 @@ def _name_new(temporary: str, target: Path) -> None:
     except OSError as fault:
         if fault.errno not in _NO_LINKS:
             raise
-        # A share or a stick without hard links: who makes the name has it, and nobody takes an empty file for a copy.
+        # A share or a stick without hard links: the process that creates the name owns it; an empty file is not taken for a copy.
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         os.replace(temporary, target)

@@ -1,5 +1,5 @@
 """The place on disk where a SQLite store lives: what must be true of a path before SQLite opens it. And how a file or
-a folder is made to survive power loss, for whoever writes beside it.
+a folder is made to survive power loss, for code that writes beside it.
 
 Invariant: this process never opens a database file that may be in use. Closing any handle on it would drop the locks that
 SQLite holds for this process. So the file is opened here once, to create it (exclusively, 0600), and afterwards only looked at
@@ -56,7 +56,7 @@ def prepare(path: str | os.PathLike[str]) -> str:
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Which file stands at a path; None: there is none."""
+    """Which file is at a path; None: there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -138,7 +138,7 @@ def _create(path: Path, folder: Path) -> None:
 def _refuse_emptied(path: Path) -> None:
     """A log without a database: the database was cut to nothing, and SQLite would silently begin a new one.
 
-    The log is looked at first: whoever makes a store writes the database before it begins a log.
+    The log is looked at first: a process that creates a store writes the database before it begins a log.
     """
     try:
         log_bytes = Path(f"{path}-wal").stat().st_size

@@ -30,7 +30,7 @@ WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci"
 """Schemes whose places show an object only when all of it has arrived; elsewhere it is written beside and moved."""
 
 REFRESH_S = 1800.0
-"""A blob that was written longer ago is written again when it is put: whoever removes old ones goes by that time."""
+"""A blob that was written longer ago is written again when it is put: sweeps remove blobs by that time."""
 
 
 class FsspecBlobs:
@@ -42,13 +42,13 @@ class FsspecBlobs:
         self._clock = clock
         self._ahead: float | None = None
         """How far the clock of the place is before ours; None: it was not asked yet."""
-        self._files, root = _opened(url, self.where)
+        self._files, root = _open(url, self.where)
         self._root = root.rstrip("/")
         self._whole = urlsplit(url).scheme in WHOLE
 
     def put(self, digest: str, body: bytes) -> None:
         path, content = self._path(require_digest(digest)), pack(body)
-        with self._reaching():
+        with self._translate_errors():
             if self._size(path) == len(content) and not self._is_old(path, self._about_now() - REFRESH_S):
                 return
             self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
@@ -65,7 +65,7 @@ class FsspecBlobs:
                 raise
 
     def get(self, digest: str) -> bytes:
-        with self._reaching():
+        with self._translate_errors():
             try:
                 stored: bytes = self._files.cat_file(self._path(require_digest(digest)))
             except (SettingError, FileNotFoundError):
@@ -73,7 +73,7 @@ class FsspecBlobs:
         return unpack(digest, stored, self.where)
 
     def digests(self) -> Iterator[str]:
-        with self._reaching():
+        with self._translate_errors():
             self._files.invalidate_cache()
             try:
                 paths: list[str] = self._files.find(self._root)
@@ -83,12 +83,12 @@ class FsspecBlobs:
         yield from sorted(name for name in names if len(name) == 64)
 
     def delete(self, digest: str) -> None:
-        with self._reaching(), suppress(SettingError, FileNotFoundError):
+        with self._translate_errors(), suppress(SettingError, FileNotFoundError):
             self._files.rm_file(self._path(require_digest(digest)))
 
     def now(self) -> float:
         path = f"{self._root}/.{uuid.uuid4().hex}"
-        with self._reaching():
+        with self._translate_errors():
             if not self._files.exists(self._root):
                 return 0.0
             self._files.pipe_file(path, b"now")
@@ -106,7 +106,7 @@ class FsspecBlobs:
         return self._clock() + (self._ahead or 0.0)
 
     def expire(self, digest: str, before: float) -> bool:
-        with self._reaching(), suppress(SettingError, FileNotFoundError):
+        with self._translate_errors(), suppress(SettingError, FileNotFoundError):
             path = self._path(require_digest(digest))
             if self._is_old(path, before):
                 self._files.rm_file(path)
@@ -115,7 +115,7 @@ class FsspecBlobs:
 
     def tidy(self, before: float) -> int:
         removed = 0
-        with self._reaching(), suppress(FileNotFoundError):
+        with self._translate_errors(), suppress(FileNotFoundError):
             for path in [] if self._whole else self._files.find(self._root):
                 if path.rpartition("/")[2].startswith(".") and self._is_old(path, before):
                     self._files.rm_file(path)
@@ -157,12 +157,12 @@ class FsspecBlobs:
             return None
         return size
 
-    def _reaching(self) -> AbstractContextManager[None]:
-        return _reaching(self.where)
+    def _translate_errors(self) -> AbstractContextManager[None]:
+        return _translate_errors(self.where)
 
 
 @contextmanager
-def _reaching(where: str) -> Iterator[None]:
+def _translate_errors(where: str) -> Iterator[None]:
     """Whatever an implementation of fsspec raises leaves this file as an error of ours."""
     try:
         yield
@@ -188,8 +188,8 @@ def shown(place: str) -> str:
 def upload(url: str, file: str, *, replace: bool = False) -> str:
     """Put a copy of a file where a URL says: that place, as it may be printed. Only with `replace` in the place of another."""
     where = _without_secrets(url)
-    files, path = _opened(url, where)
-    with _reaching(where):
+    files, path = _open(url, where)
+    with _translate_errors(where):
         if not replace and files.exists(path):
             raise SettingError(f"{where} exists already, and nothing is overwritten. Choose another name.")
         files.makedirs(path.rpartition("/")[0], exist_ok=True)
@@ -200,14 +200,14 @@ def upload(url: str, file: str, *, replace: bool = False) -> str:
 def download(url: str, file: str) -> None:
     """Put a copy of what a URL leads to into a file."""
     where = _without_secrets(url)
-    files, path = _opened(url, where)
-    with _reaching(where):
+    files, path = _open(url, where)
+    with _translate_errors(where):
         if not files.exists(path):
             raise SettingError(f"there is nothing at {where}. Check the URL.")
         files.get_file(path, file)
 
 
-def _opened(url: str, where: str) -> tuple[Any, str]:
+def _open(url: str, where: str) -> tuple[Any, str]:
     """The file system of fsspec for a URL, and the path in it."""
     try:
         import fsspec  # type: ignore[import-untyped]  # it comes without types

@@ -81,7 +81,7 @@ def _copy_blobs(source: Blobs, target: FileBlobs, progress: Progress, damaged: s
 
 
 def _tell(done: str, damaged: set[str]) -> None:
-    """One blob that is damaged must not cost all that is not; but it is told."""
+    """One damaged blob must not prevent the copy of all others; but it is reported."""
     if damaged:
         raise StoreCorrupt(
             f"{done}, but not completely: {len(damaged)} of its blobs cannot be read and were left out, e.g. "
@@ -123,7 +123,7 @@ def _restore_sqlite(source: Path, target: Path, progress: Progress) -> str:
             )
     way_out = "The backup is unchanged; choose another place for the store, or free some space there."
     damaged: set[str] = set()
-    with copies.told(f"{source} was not restored to {target}", way_out):
+    with copies.report_failure(f"{source} was not restored to {target}", way_out):
         _write_store(source, target, blobs, progress, damaged)
     _tell(f"{target} was made", damaged)
     return f"sqlite:///{target}"
@@ -147,10 +147,10 @@ def _write_store(source: Path, target: Path, blobs: Path, progress: Progress, da
 
 
 def _make_new(path: str, source: Path) -> None:
-    """Let nothing that was given out before the copy be of use in it, before anybody can open it."""
+    """Invalidate leases and fences that were granted before the copy was made, before any process can open it."""
     try:
         store = SqliteStore(path)
-    except (SchemaTooNew, StoreCorrupt) as fault:  # whoever reads it knows the backup, and not our copy of it
+    except (SchemaTooNew, StoreCorrupt) as fault:  # the reader knows the backup, and not our copy of it
         raise type(fault)(str(fault).replace(path, str(source))) from fault
     try:
         damage = store.check()
@@ -176,7 +176,7 @@ def _restore_postgres(source: Path, url: str) -> str:
             f"A backup is restored under the name that its schema had: add schema={held[0] if held else '…'} to "
             "the URL; if that schema is in use, as in a rehearsal, name another database as well."
         )
-    there = is_there(url)  # asked first: it refuses a server that nobody could open the store on
+    there = is_there(url)  # asked first: it refuses a server on which no store could be opened
     listed = postgres_upkeep.call(
         "psql", address, "--tuples-only", "--no-align", f"--command=\\dn {address.schema}"
     )
@@ -191,12 +191,12 @@ def _restore_postgres(source: Path, url: str) -> str:
     with postgres_upkeep.script(address) as script:
         postgres_upkeep.call("pg_restore", None, "--no-owner", "--file=-", str(source), into=script)
         script.write(_renewal(address.schema))
-    open_store(url).close()  # lifts what an older version wrote
+    open_store(url).close()  # migrates what an older version wrote
     return address.url
 
 
 def _refuse_newer(source: Path, name: str) -> None:
-    """Refuse a backup that a newer Holdfast made, before anything of it is in the database: nobody could open what was made."""
+    """Refuse a backup that a newer Holdfast made, before anything of it is in the database: the store could not be opened."""
     from holdfast.storage.postgres import setup
     from holdfast.storage.postgres import upkeep as postgres_upkeep
 

@@ -1,4 +1,4 @@
-"""What the memory stores of one name share. Whoever looks at it or changes it holds its lock."""
+"""What the memory stores of one name share. Code that reads or changes it holds its lock."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class Data:
         self.lock.release()
 
     def tell(self) -> None:
-        """Wake whoever waits for something to come on offer."""
+        """Wake workers that wait for a run to come on offer."""
         self.news += 1
         self.heard.notify_all()
 
     def turned(self, run_id: str) -> None:
-        """An append has been applied to a run: keep in mind whether it has ended, and tell if nobody holds it now."""
+        """An append has been applied to a run: note whether it has ended, and wake workers if no engine holds it now."""
         run = self.runs[run_id]
         if run.view.status in FINAL:
             self.unended.pop(run_id, None)

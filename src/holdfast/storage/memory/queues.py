@@ -114,7 +114,7 @@ class MemoryQueues:
 
     def queues(self) -> list[Queue]:
         with self._use() as data:
-            held = self._held(data)
+            held = self._count_held(data)
             offered = Counter(offer.run.new.queue for offer in self._offers(data, None))
             names = data.limits.keys() | {run.new.queue for run in data.unended.values()}
             return [
@@ -163,10 +163,10 @@ class MemoryQueues:
         """How many more runs of each queue that has a limit may be held, as far as it goes by who asks."""
         if not data.limits:
             return {}
-        held = self._held(data, asking)
+        held = self._count_held(data, asking)
         return {queue: limit - held[queue] for queue, limit in data.limits.items()}
 
-    def _held(self, data: Data, asking: str = "") -> Counter[str]:
+    def _count_held(self, data: Data, asking: str = "") -> Counter[str]:
         live = self._live(data) | {asking}
         return Counter(run.new.queue for run in data.runs.values() if run.head.holder in live)
 

@@ -1,7 +1,7 @@
 """The store in memory: the reference for every other, and the quick one for tests. It survives nothing but `close`.
 
 Invariant: it behaves like the others to the last error. A batch is judged as a whole before anything of it is applied, what goes
-in and comes out is shared with nobody, and text that cannot be stored elsewhere is refused here too.
+in and comes out is never shared, and text that cannot be stored elsewhere is refused here too.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class MemoryStore:
         refused = keep_blobs(self.blobs, batch)
         with self._use() as data:
             failpoints.reach("append.before")
-            heads: dict[str, RunHead] = {}  # as they will be behind the appends judged so far
+            heads: dict[str, RunHead] = {}  # as they will be after the appends judged so far
             judged = [
                 refused.get(index) or self._judge(data, append, heads) for index, append in enumerate(batch)
             ]
@@ -199,7 +199,7 @@ class MemoryStore:
                 old is not None
                 and old.id != holder.id
                 and self._alive(old) is False
-                and old.id not in _holding(data)
+                and old.id not in _find_holders(data)
             ):
                 del data.holders[old.id]
             failpoints.reach("claim.committed")
@@ -222,7 +222,7 @@ class MemoryStore:
     def _drop_old_holders(self, data: Data) -> None:
         since = self.now() - leases.KEPT_S
         old = [engine for engine, (_, expires_at) in data.holders.items() if expires_at < since]
-        holding = _holding(data) if old else set()
+        holding = _find_holders(data) if old else set()
         for engine in old:
             if engine not in holding:
                 del data.holders[engine]
@@ -322,12 +322,12 @@ def _write_extras(data: Data, run: StoredRun, append: Append) -> None:
 
 
 def _next(head: RunHead | None, append: Append) -> RunHead:
-    """The head behind an append that was accepted; None: it makes the run."""
+    """The head after an append that was accepted; None: it creates the run."""
     fence = head.fence if head is not None else int(append.holder is not None)
     return RunHead(append.rows[-1].seq, fence, None if append.release else append.holder)
 
 
-def _holding(data: Data) -> set[str | None]:
+def _find_holders(data: Data) -> set[str | None]:
     return {run.head.holder for run in data.runs.values()}
 
 

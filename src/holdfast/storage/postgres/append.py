@@ -20,7 +20,14 @@ from holdfast.errors import CodecError, RunNotFound, StoreCorrupt
 from holdfast.storage import failpoints, verdicts
 from holdfast.storage.contract import Append, Row, Verdict
 from holdfast.storage.postgres.arrays import Array, Bytes, Flags, Floats, Ints, Texts
-from holdfast.storage.postgres.database import Disagree, PostgresDatabase, Session, Transaction, Unfit, said
+from holdfast.storage.postgres.database import (
+    Disagree,
+    PostgresDatabase,
+    Session,
+    Transaction,
+    Unfit,
+    message_of,
+)
 from holdfast.storage.postgres.setup import not_durable
 
 _encode = msgspec.json.Encoder().encode
@@ -36,7 +43,7 @@ _VIEW = (Ints, Ints, Bytes, Floats, Texts, Texts, Ints, Texts, Texts, Texts, Flo
 
 
 class _Head(msgspec.Struct):
-    """The end of a run's log: as it is, or as it will be behind what was accepted so far."""
+    """The end of a run's log: as it is, or as it will be after what was accepted so far."""
 
     key: int | None
     """None: the run is made in this batch."""
@@ -57,10 +64,10 @@ def append(
     try:
         return _together(database, session, batch, refused)
     except Unfit as fault:
-        verdict = CodecError(f"cannot be stored: {said(fault)}", path=f"run {batch[0].run_id!r}")
+        verdict = CodecError(f"cannot be stored: {message_of(fault)}", path=f"run {batch[0].run_id!r}")
     except Disagree as fault:
         verdict = StoreCorrupt(
-            f"{database.address.url}: run {batch[0].run_id!r} and its log disagree ({said(fault)}). Nothing was "
+            f"{database.address.url}: run {batch[0].run_id!r} and its log disagree ({message_of(fault)}). Nothing was "
             "written; `holdfast verify` shows where they differ."
         )
     if len(batch) == 1:
@@ -96,7 +103,7 @@ def _together(
 
 
 def _is_plain(append: Append) -> bool:
-    """Whether an append is rows and a view behind a log that is there: what nearly every step of a run writes."""
+    """Whether an append has only rows and a view for an existing log: what nearly every step of a run writes."""
     if append.create is not None or append.has_extras:
         return False
     seq = append.expected_seq

@@ -74,5 +74,5 @@ class PostgresBlobs:
 
 
 def _stream(key: str) -> bytes:
-    """A stream may have any key, also one that is no text to a database."""
+    """A stream may have any key, also one that a database cannot store as text."""
     return key.encode("utf-8", "surrogatepass")

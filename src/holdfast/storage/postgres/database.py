@@ -1,6 +1,6 @@
-"""The way to a PostgreSQL server: connections, transactions and what goes wrong with them. The only file that imports psycopg.
+"""The connections of a PostgreSQL store, its transactions, and the errors that they raise. The only file that imports psycopg.
 
-It owns one connection that writes, under one lock, one that renews leases, which must not wait behind long appends, and a few
+It owns one connection that writes, under one lock, one that renews leases, which must not wait for long appends, and a few
 that read. It knows no verb of a store. Invariants:
 
 - No session state: no search path, every transaction says its own bounds. So a pool in between (pgbouncer, by transaction)
@@ -8,7 +8,7 @@ that read. It knows no verb of a store. Invariants:
 - Every connection was looked at (`setup.require_fit`, and whether the store is still of the generation that was
   opened, and of a version that is known), and every transaction looks again, before it commits, whether its commit will be
   durable.
-- A store that was found lifted by a newer version is written to no more.
+- A process stops writing to a store that a newer version of Holdfast has migrated.
 - A connection that is lost while something is written leaves the outcome unknown: `StoreBusy`. One that
   was lost before is found out before anything is sent, and replaced. One on which the server falls silent is lost, too.
 - Errors of PostgreSQL leave this file as our own; no password is in any of them.
@@ -57,7 +57,7 @@ Verb = Literal["append", "claim", "post", "release", "renew", "prune", "compact"
 _READERS_MAX = 8
 """Connections that read at a time; further threads wait. A server has few connections to give."""
 _IDLE_IN_TRANSACTION_S = 10
-"""How long a transaction may stand still: a stopped process must not keep others from a run for ever."""
+"""How long a transaction may be idle: a stopped process must not keep others from a run for ever."""
 SILENT_S = 15.0
 """How long a server may say nothing to what it was asked: something in between may keep a connection to a server that is gone,
 and then no timeout of TCP ends the wait. Longer than any lock is waited for, and well within a lease."""
@@ -80,7 +80,7 @@ class Connection(psycopg.Connection[Cells]):
     """A connection that gives up a server which has fallen silent."""
 
     patient = False
-    """Whether to wait as long as it takes: a schema is being lifted."""
+    """Whether to wait as long as it takes: a schema is being migrated."""
 
     def wait(self, gen: Any, interval: float = _TICK_S, *args: Any, **options: Any) -> Any:
         return super().wait(self._heard(gen, SILENT_S / interval), interval, *args, **options)
@@ -126,7 +126,7 @@ class PostgresDatabase:
         except StoreBusy as fault:
             if _PASSING.search(str(fault)):
                 raise
-            # Nobody has used this store yet: more likely the URL is wrong than the server away.
+            # The store has never been used: more likely the URL is wrong than the server down.
             raise StoreUnusable(str(fault)) from fault.__cause__
         _open.add(self)
 
@@ -146,12 +146,12 @@ class PostgresDatabase:
         try:
             return self._ask(query, values)
         except Unfit as fault:
-            raise CodecError(f"cannot be stored: {said(fault)}", path=query) from fault
+            raise CodecError(f"cannot be stored: {message_of(fault)}", path=query) from fault
         except psycopg.Error as fault:
             raise self.fault(fault) from fault
 
     def _ask(self, query: str, values: Sequence[Any]) -> list[Cells]:
-        """Once more on another connection if one is lost: the server may have been started anew."""
+        """Ask again on another connection if one is lost: the server may have been restarted."""
         try:
             return self._ask_once(query, values)
         except (psycopg.OperationalError, psycopg.InterfaceError):
@@ -198,11 +198,11 @@ class PostgresDatabase:
                 raise SchemaTooNew(str(self._lifted))
             failpoints.reach(verb + ".before")
             try:
-                result = self._tried(line, steps)
+                result = self._try_steps(line, steps)
             except UnicodeEncodeError as fault:
                 raise CodecError(f"cannot be stored: {fault}", path=verb) from fault
             except (psycopg.DataError, pg.ProgramLimitExceeded) as fault:
-                raise CodecError(f"cannot be stored: {said(fault)}", path=verb) from fault
+                raise CodecError(f"cannot be stored: {message_of(fault)}", path=verb) from fault
             except psycopg.Error as fault:
                 if isinstance(fault, pg.LockNotAvailable):
                     self._end_stuck()
@@ -212,18 +212,18 @@ class PostgresDatabase:
 
     def _end_stuck(self) -> None:
         """A process that was stopped, or cut off, in the midst of what it sent keeps its locks: the server takes it for busy, and
-        ends no transaction that only waits for more. So whoever waited for it in vain does.
+        ends no transaction that only waits for more. So a process that waited for its locks too long ends it.
         """
         with suppress(psycopg.Error, StoreError):
             self._ask_once("end_stuck", (self._bounds[1],))
 
-    def _tried(self, line: _Line, steps: Callable[[Session], T]) -> T:
+    def _try_steps(self, line: _Line, steps: Callable[[Session], T]) -> T:
         """Again where the server chose this transaction to give way to another: nothing of it was kept."""
         tries_left = _TRIES
         while True:
             if line.is_stale():
                 line.drop()
-                line.take(*self._connected())
+                line.take(*self._connect())
             try:
                 return steps(Session(self, line))
             except (pg.DeadlockDetected, pg.SerializationFailure):
@@ -238,9 +238,9 @@ class PostgresDatabase:
 
     def connect(self) -> Connection:
         """A new connection, fit for use. It is the caller's to close."""
-        return self._connected()[0]
+        return self._connect()[0]
 
-    def _connected(self) -> tuple[Connection, int]:
+    def _connect(self) -> tuple[Connection, int]:
         """The same, and the process of the server that answered on it."""
         try:
             connection = Connection.connect(
@@ -257,7 +257,7 @@ class PostgresDatabase:
                 "options of Holdfast."
             )
         except psycopg.OperationalError as fault:
-            refusal = _unreachable(self.address.url, said(fault))
+            refusal = _unreachable(self.address.url, message_of(fault))
         else:
             try:
                 cursor = connection.cursor(binary=True).execute(self.sql["server"])
@@ -317,24 +317,24 @@ class PostgresDatabase:
             )
 
     def fault(self, fault: psycopg.Error) -> StoreError:
-        """Our own error for one of PostgreSQL's: the fault, the place and the way out."""
+        """Our own error for one of PostgreSQL's, with the URL and the remedy."""
         for kinds, error, message in _FAULTS:
             if isinstance(fault, kinds):
-                return error(f"{self.address.url}: " + message.format(fault=said(fault)))
+                return error(f"{self.address.url}: " + message.format(fault=message_of(fault)))
         if isinstance(fault, (psycopg.OperationalError, psycopg.InterfaceError)):
             return StoreBusy(
-                f"{self.address.url}: the server did not finish a statement ({said(fault)}). Whether it was saved "
+                f"{self.address.url}: the server did not finish a statement ({message_of(fault)}). Whether it was saved "
                 "is unknown; try again."
             )
         return StoreError(
-            f"{self.address.url}: {type(fault).__name__}: {said(fault)}. This is a defect in Holdfast; please report it."
+            f"{self.address.url}: {type(fault).__name__}: {message_of(fault)}. This is a defect in Holdfast; please report it."
         )
 
     def set_up(self, steps: Callable[[Transaction], None]) -> None:
         """One transaction before the store is used."""
         with self._writer.lock:
             try:
-                self._tried(self._writer, lambda session: _within(session, steps))
+                self._try_steps(self._writer, lambda session: _within(session, steps))
             except psycopg.Error as fault:
                 raise self.fault(fault) from fault
 
@@ -347,7 +347,7 @@ class PostgresDatabase:
 
     @property
     def bounds(self) -> tuple[str, str]:
-        """How long a transaction waits for a lock, and how long it may stand still."""
+        """How long a transaction waits for a lock, and how long it may be idle."""
         return self._bounds
 
 
@@ -498,12 +498,12 @@ class Transaction:
         return cursor.fetchall()
 
     def look(self) -> None:
-        """Do not commit if a newer version lifted the store. Free of charge where something is waited for afterwards."""
+        """Do not commit if a newer version migrated the store. Costs nothing where a result is waited for afterwards."""
         if self._versions is None:
             self._versions = self.do("version")
 
     def _wait(self) -> None:
-        """For what was sent so far. Only then the server knows that it waits for us, and ends a transaction that stands still."""
+        """For what was sent so far. Only then the server knows that it waits for us, and ends a transaction that is idle."""
         self._guarded = True
         if self._pipeline is not None:
             self._pipeline.sync()
@@ -538,7 +538,7 @@ def _adapters() -> AdaptersMap:
 
 _ADAPTERS = _adapters()
 
-# What the driver would tell there is told by errors of ours; without a handler its words would go to the terminal.
+# Our own errors report what the driver would log there; without a handler its words would go to the terminal.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 
@@ -546,7 +546,7 @@ logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 
 def _fell_silent() -> StoreBusy:
-    """Not one of the driver's, after which a query is asked again on another connection: nobody has time for that."""
+    """Not one of the driver's, after which a query is asked again on another connection: there is no time for that."""
     return StoreBusy(
         f"the PostgreSQL server has not answered for {SILENT_S:.0f} s on an open connection. Whether it saved the last statement "
         "is unknown. Check what is between this process and the server (a pool, a proxy), or try again."
@@ -580,7 +580,7 @@ def _is_stale(connection: Connection) -> bool:
     return bool(poll.poll(0))
 
 
-def said(fault: BaseException) -> str:
+def message_of(fault: BaseException) -> str:
     """What the server said, on one line. The driver puts addresses into some of its messages, never a password."""
     primary = getattr(getattr(fault, "diag", None), "message_primary", None)
     return " ".join(str(primary or fault).split()) or type(fault).__name__

@@ -1,10 +1,10 @@
-"""How a PostgreSQL store hears that there is something to do: a connection of its own that listens.
+"""How a PostgreSQL store learns that a run has come on offer: a connection of its own that listens.
 
-Whoever puts something on offer notifies in the same transaction, so what is heard can be seen. Invariants:
+A transaction that puts a run on offer also notifies, so what was notified can be seen. Invariants:
 
 - Waiting costs no query, and what was notified between two waits is heard by the second.
 - What may have been missed counts as heard: after every new connection.
-- A lost connection is replaced from here, once in a while; nobody who waits is told of it.
+- A lost connection is replaced here, once in a while; the waiting worker is not bothered with it.
 - Behind a pool that lends connections by transaction (pgbouncer) nothing ever arrives. So each new connection has to hear a
   notification that this process sends itself by another way. One that does not is deaf, and every `DEAF_S` counts as heard.
 """
@@ -118,7 +118,7 @@ class PostgresListener:
         return until if self._proof_by is None else self._proof_by
 
     def _wait(self, seconds: float) -> tuple[bool, bool]:
-        """Whether somebody rang, and whether the server said something."""
+        """Whether the bell rang, and whether the server sent something."""
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
         if self._connection is not None:
@@ -141,7 +141,7 @@ class PostgresListener:
             return  # the pipe is the parent's
         with self._closing:
             if not self._closed:
-                with suppress(BlockingIOError):  # then it has been rung more often than anybody heard
+                with suppress(BlockingIOError):  # it has been rung often enough already
                     os.write(self._ring, b"!")
 
     def close(self) -> None:

@@ -5,10 +5,10 @@ Invariants:
 - What is on offer is read without locks, and taken in a transaction that skips what others are taking and checks that a run is
   as it was read: so no take waits for the rows of another, and none gets what another got.
 - Takes from a queue with a limit lock its row first, and count what is held afterwards: so they come one after the other.
-- A lease that ran out is taken with its holder's row locked and read again: whoever has renewed meanwhile keeps it, and
-  whoever renews meanwhile waits until it is gone. Run rows are locked before those of holders wherever a lock is waited for.
+- A lease that ran out is taken with its holder's row locked and read again: a holder that has renewed meanwhile keeps it, and
+  one that renews meanwhile waits until it is gone. Run rows are locked before those of holders wherever a lock is waited for.
 - Where nothing is on offer, no transaction begins.
-- Whether a lease has run out is told by the database's clock; a dead process of this host is recognised at once.
+- Whether a lease has expired is decided by the database's clock; a dead process of this host is recognised at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import partial
 
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
-from holdfast.storage.offers import Fates, Offer, choose, full, listed, room
+from holdfast.storage.offers import Fates, Offer, choose, full, list_queues, room
 from holdfast.storage.postgres.arrays import Ints, Texts
 from holdfast.storage.postgres.database import PostgresDatabase, Session, Transaction
 from holdfast.storage.postgres.listener import PostgresListener
@@ -103,7 +103,7 @@ class PostgresQueues:
         return room(limits, fates.held(transaction.rows("held_runs")))
 
     def _bury(self, dead: Sequence[str]) -> None:
-        """Release what dead processes held: it stands in line with the rest from now on."""
+        """Release the runs of dead processes: they wait in line with the others from now on."""
 
         def write(session: Session) -> None:
             with session.transaction() as transaction:
@@ -124,7 +124,7 @@ class PostgresQueues:
     def _next_due(self, wanted: Wanted, fates: Fates[str], stopped: list[str]) -> tuple[float | None, bool]:
         """The time, and whether any queue has a limit."""
         told = Texts(fates.lost), Texts(stopped), Texts(list(wanted.without))
-        found = self._database.read("next_due", *_asked(wanted), *told)
+        found = self._database.read("next_due", *_values_of(wanted), *told)
         return found[0] if found else (None, False)
 
     def held_by(self, holder: str) -> list[Lease]:
@@ -165,7 +165,7 @@ class PostgresQueues:
         read = self._database.read
         fates = self._fates()
         offered = read("offered_runs", Texts(fates.lost), self._given_now())
-        return listed(read("queue_names"), read("limits"), fates.held(read("held_runs")), offered)
+        return list_queues(read("queue_names"), read("limits"), fates.held(read("held_runs")), offered)
 
     def hear(self, timeout_s: float) -> bool:
         return self._listener.hear(timeout_s)
@@ -196,10 +196,12 @@ class PostgresQueues:
     def _offers(self, wanted: Wanted, fates: Fates[str], width: int) -> list[Offer]:
         without = frozenset(wanted.without)
         width += len(without)  # so many of the first may be passed over
-        found = self._database.read("offers", *_asked(wanted), Texts(fates.lost), self._given_now(), width)
+        found = self._database.read(
+            "offers", *_values_of(wanted), Texts(fates.lost), self._given_now(), width
+        )
         offers = [Offer(*cells) for cells in found]
         return [offer for offer in offers if offer.run_id not in without]
 
 
-def _asked(wanted: Wanted) -> tuple[Texts, Texts | None]:
+def _values_of(wanted: Wanted) -> tuple[Texts, Texts | None]:
     return Texts(wanted.flows), Texts(wanted.queues) if wanted.queues else None

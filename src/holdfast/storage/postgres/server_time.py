@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 LOOK_S = 5.0
-"""How old what is known may be before somebody has to look again."""
+"""How old the last answer may be before the server is asked again."""
 
 
 class DatabaseTime:

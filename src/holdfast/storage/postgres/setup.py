@@ -63,10 +63,10 @@ def is_current(versions: list[Cells]) -> bool:
 
 
 def require_known(address: Address, versions: list[Cells]) -> None:
-    """Refuse a schema that a newer Holdfast lifted while it was in use, by what `version` found."""
+    """Refuse a schema that a newer Holdfast migrated while it was in use, by the rows of `version`."""
     known = known_version()
     if versions and versions[0][0] > known:
-        raise schema.lifted(address.url, versions[0][0], known)
+        raise schema.newer_schema_error(address.url, versions[0][0], known)
 
 
 @functools.cache
@@ -76,7 +76,7 @@ def known_version() -> int:
 
 
 def migrate(address: Address, transaction: Statements) -> None:
-    """Lift the schema to the version this code knows, making it if it is not there. Refuses one that is newer, or another's."""
+    """Migrate the schema to the version this code knows; create it if it is missing. Refuses a newer or a foreign one."""
     known = schema.migrations("postgres", address.schema)
     transaction.rows("lock_schema", f"holdfast {address.schema}")
     for migration in known[_version(address, transaction, len(known)) :]:

@@ -2,7 +2,7 @@
 
 It owns the verbs; connections and faults are in `database`, the writing of appends in `append`. Invariants:
 
-- Acknowledged is durable: nobody is told before the commit has returned, and a server that does not wait for its disk is refused.
+- Acknowledged is durable: no verb returns before its commit, and a server that does not wait for its disk is refused.
 - Every transaction locks what it judges before it judges it, run rows in the order of their ids.
 - Leases and times go by the database's clock, whatever the clocks of its users say.
 """

@@ -26,7 +26,7 @@ from msgspec.structs import astuple
 from holdfast.errors import RunHeld, RunNotFound, SettingError, StoreError
 from holdfast.storage import failpoints, leases, schema
 from holdfast.storage.files import disk
-from holdfast.storage.files.copies import NOT_COPIED, name_file, refuse_taken, told
+from holdfast.storage.files.copies import NOT_COPIED, name_file, refuse_taken, report_failure
 from holdfast.storage.leases import Holder
 from holdfast.storage.postgres.address import Address
 from holdfast.storage.postgres.arrays import Ints, Texts
@@ -197,7 +197,7 @@ class PostgresUpkeep:
     def backup(self, file: str, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         target = Path(file).expanduser().absolute()
         refuse_taken(target)
-        with told(f"{self._database.address.url} was not copied to {target}", NOT_COPIED):
+        with report_failure(f"{self._database.address.url} was not copied to {target}", NOT_COPIED):
             self._write_copy(target)
         failpoints.reach("backup.named")
 

@@ -215,7 +215,7 @@ class Appends:
         self._turn(run, status, append)
 
     def _turn(self, run: int, status: str, append: Append) -> None:
-        """What seldom changes: the status of a run, and that its lease is given back."""
+        """What seldom changes: the status of a run, and the release of its lease."""
         if status != append.view.status:
             self._cursor.execute(_SQL["turn_run"], (run, append.view.status))
         if append.release:

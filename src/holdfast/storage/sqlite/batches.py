@@ -5,7 +5,7 @@ the writer's thread therefore makes a handful of calls (begin, heads, new runs, 
 it has; while SQLite is at work, the event loop has the interpreter to itself. With a call or two per append, a fleet of a
 thousand runs made 20 % fewer steps a second (`make bench`).
 
-What JSON would not hand over exactly is written the ordinary way: an error text, a time that is no multiple of 2**-22
+What JSON would not hand over exactly is written the ordinary way: an error text, a time that is not a multiple of 2**-22
 seconds (every time of our century is one; JSON's decimal numbers might differ in the last bit, and times are hashed).
 """
 
@@ -29,7 +29,7 @@ _decode_heads = msgspec.json.Decoder(
 
 
 def are_many(batch: Sequence[Append]) -> bool:
-    """Whether a batch is worth it. Two appends to one run are judged one behind the other."""
+    """Whether a batch is worth it. Two appends to one run must be judged one after the other."""
     return len(batch) >= MANY and len({append.run_id for append in batch}) == len(batch)
 
 
@@ -52,7 +52,7 @@ def ids(appends: Sequence[Append]) -> str:
 
 
 def heads(told: str) -> list[tuple[Any, ...]]:
-    """Key, seq, fence, status and holder of each run, as that query tells them."""
+    """Key, seq, fence, status and holder of each run, as that query selects them."""
     return list(_decode_heads(told))
 
 
@@ -75,10 +75,10 @@ class Gathered:
 
     def created(self) -> str:
         """The rows of the new runs."""
-        return as_json([_created(append, holder) for append, holder in self.creations.values()])
+        return as_json([_creation_cells(append, holder) for append, holder in self.creations.values()])
 
     def advance(self, run: int, status: str | None, append: Append) -> None:
-        """The new view of a run row, and what seldom changes of it: its status, and that its lease is given back."""
+        """The new view of a run row, and what seldom changes of it: its status, and the release of its lease."""
         view, last = append.view, append.rows[-1]
         self.advances.append((
             run, last.seq, last.digest.hex(), int(last.at * SCALE), view.fingerprint, view.state_version,
@@ -107,7 +107,7 @@ class Gathered:
         return as_json(self.events), b"".join(self.marks), b"".join(self.bodies)
 
 
-def _created(append: Append, holder: int | None) -> tuple[Any, ...]:
+def _creation_cells(append: Append, holder: int | None) -> tuple[Any, ...]:
     new, view, last = append.create, append.view, append.rows[-1]
     assert new is not None
     return (

@@ -240,7 +240,7 @@ class SqliteDatabase:
         """Called within a transaction: no process can migrate the store until it ends."""
         version = int(self._writer.pragma("user_version"))
         if version > self.known_version:
-            raise schema.lifted(self.path, version, self.known_version)
+            raise schema.newer_schema_error(self.path, version, self.known_version)
 
     def do(self, query: str, *values: Any) -> apsw.Cursor:
         """Execute a query, by its name, within a transaction."""

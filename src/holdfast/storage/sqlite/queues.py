@@ -2,7 +2,7 @@
 
 SQLite has one writer by nature, so takes and renewals wait for each other and for appends. Invariants: where nothing is on
 offer, nothing is written and the write lock is not taken; and waiting costs no query. The log of the database is
-looked at from outside (`os.stat`), and only when that has changed SQLite is asked whether anybody else wrote.
+looked at from outside (`os.stat`), and only when that has changed SQLite is asked whether another connection wrote.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
-from holdfast.storage.offers import Cells, Fates, Offer, choose, full, listed, room
+from holdfast.storage.offers import Cells, Fates, Offer, choose, full, list_queues, room
 from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted
 from holdfast.storage.sql_rows import holder_cells
 from holdfast.storage.sqlite.database import SqliteDatabase
@@ -26,7 +26,7 @@ from holdfast.storage.sqlite.database import SqliteDatabase
 _Rows: TypeAlias = Callable[..., list[Cells]]
 
 LOOK_S = 0.05
-"""How often the database's log is looked at while somebody waits."""
+"""How often the database's log is looked at while a worker waits."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -80,7 +80,7 @@ class SqliteQueues:
     def _next_due(self, wanted: Wanted, fates: Fates[int], stopped: list[str]) -> Cells:
         """The time or None, and whether any queue has a limit."""
         told = _json(fates.lost), _json(stopped), _json(list(wanted.without))
-        return self._database.read("next_due", *_asked(wanted), *told)[0]
+        return self._database.read("next_due", *_values_of(wanted), *told)[0]
 
     def held_by(self, holder: str) -> list[Lease]:
         return [Lease(*cells) for cells in self._database.read("held_by", holder)]
@@ -114,7 +114,7 @@ class SqliteQueues:
         fates = self._fates(self._database.read)
         offered = self._database.read("offered_runs", _json(fates.lost), self._database.now())
         held = fates.held(self._database.read("held_runs"))
-        return listed(self._database.read("queue_names"), self._database.read("limits"), held, offered)
+        return list_queues(self._database.read("queue_names"), self._database.read("limits"), held, offered)
 
     def renew_generation(self) -> str:
         generation = uuid.uuid4().hex
@@ -138,7 +138,7 @@ class SqliteQueues:
     def _offers(self, rows: _Rows, wanted: Wanted, fates: Fates[int], limit: int) -> list[Offer]:
         without = frozenset(wanted.without)
         limit += len(without)  # so many of the first may be passed over
-        found = rows("offers", *_asked(wanted), _json(fates.lost), self._database.now(), limit)
+        found = rows("offers", *_values_of(wanted), _json(fates.lost), self._database.now(), limit)
         offers = [Offer(*cells) for cells in found]
         return [offer for offer in offers if offer.run_id not in without]
 
@@ -169,7 +169,7 @@ class SqliteQueues:
         )
 
     def tell(self) -> None:
-        """Wake who hears: the store itself has put something on offer, or into an inbox."""
+        """Wake the worker that hears: this store has put a run on offer, or a request into an inbox."""
         with self._heard:
             self._news += 1
             self._heard.notify_all()
@@ -197,7 +197,7 @@ class SqliteQueues:
         return found.st_size, found.st_mtime_ns
 
 
-def _asked(wanted: Wanted) -> tuple[str, str | None]:
+def _values_of(wanted: Wanted) -> tuple[str, str | None]:
     return _json(wanted.flows), _json(wanted.queues) if wanted.queues else None
 
 

@@ -80,7 +80,7 @@ class SqliteStore:
         return judged
 
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
-        # What a failed sync left behind is only seen by a process that starts anew.
+        # Only a new process sees what a failed sync has left on disk.
         if self._database.poison is not None:
             raise StorePoisoned(self._database.poison)
         return bool(self._database.read("appended", run_id, seq, append_id))

@@ -1,11 +1,11 @@
-"""The care of a store in a SQLite file.
+"""The upkeep of a store in a SQLite file.
 
 It owns no connection but the one that a backup reads through. Invariants:
 
 - Every change is one transaction of the store's writing connection, under its lock.
 - The number of a run is used again once it was the highest and its row is gone. So what is left of a deleted log stays only as
   long as a higher number is in use; otherwise it goes with the row.
-- A backup is a copy of one moment: it reads inside one transaction, which holds up nobody in WAL mode, and gets its name last.
+- A backup is a copy of one moment: it reads inside one transaction, which blocks no writer in WAL mode, and gets its name last.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from msgspec.structs import astuple
 from holdfast.errors import RunHeld
 from holdfast.storage import failpoints, leases, schema
 from holdfast.storage.files import disk
-from holdfast.storage.files.copies import NOT_COPIED, name_file, refuse_taken, told
+from holdfast.storage.files.copies import NOT_COPIED, name_file, refuse_taken, report_failure
 from holdfast.storage.leases import Holder
 from holdfast.storage.sqlite.database import Cells, SqliteDatabase
 from holdfast.storage.upkeep import PIECE, WHOLE, Facts, Kept, Trimmed, refuse_compaction, refuse_deletion
@@ -192,7 +192,7 @@ class SqliteUpkeep:
     def backup(self, file: str, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         target = Path(file).expanduser().absolute()
         refuse_taken(target)
-        with told(f"{self._path} was not copied to {target}", NOT_COPIED):
+        with report_failure(f"{self._path} was not copied to {target}", NOT_COPIED):
             self._write_copy(target, progress)
         failpoints.reach("backup.named")
 
@@ -204,7 +204,7 @@ class SqliteUpkeep:
             self._database.guard(lambda: self._copy(temporary, progress))
             name_file(temporary, target)
         finally:
-            with suppress(OSError):  # what went wrong before is what must be told
+            with suppress(OSError):  # an earlier error is the one to report
                 os.unlink(temporary)
 
     def _copy(self, temporary: str, progress: Callable[[int, int], None]) -> None:
