@@ -174,7 +174,7 @@ def test_a_fork_is_whole_whose_parent_is_deleted_and_swept_while_it_is_made(tmp_
         flow = chain("f", first, second)
         async with Engine(tmp_path / "runs.db", flows=[flow]) as engine:
             await engine.run(flow, {}, run_id="parent")
-            made = engine_module.forked
+            made = engine_module.fork_journal
 
             def meanwhile(*given, **options):
                 journal = made(*given, **options)
@@ -182,7 +182,7 @@ def test_a_fork_is_whole_whose_parent_is_deleted_and_swept_while_it_is_made(tmp_
                 retention.sweep(engine.store)
                 return journal
 
-            monkeypatch.setattr(engine_module, "forked", meanwhile)
+            monkeypatch.setattr(engine_module, "fork_journal", meanwhile)
             await engine.fork("parent", run_id="child", checkpoint=3)
             return (await engine.resume("child")).status, verify(engine.store, "child").problems
 
