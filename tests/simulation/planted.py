@@ -1,7 +1,7 @@
-"""Bugs on purpose: each switch breaks one promise of the engine or the store, as a slip of ours might. Tests only.
+"""Planted bugs: each breaks one promise of the engine or the store, as a real mistake might. Only for tests.
 
-`BUGS` maps a name to a context in which the bug is there. `found(name, seeds)` runs the standard simulation with it and says
-which seed found it first. A bug that survives is a hole in the harness.
+`BUGS` maps a name to a context manager that activates the bug. `found(name, seeds)` runs the standard simulation with the bug,
+and returns the first seed that found it. A bug that is not found is a gap in the harness.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.core import decide as decides
 from holdfast.core import events, readiness
 from holdfast.runtime import driver, journal, outcomes, perform, resume, runner, worker
 from holdfast.runtime.calls import attempt, streams
-from holdfast.runtime.calls.context import _Told
+from holdfast.runtime.calls.context import _AnyContext
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.renewal import Renewal
@@ -638,7 +638,7 @@ def the_idempotency_key_changes_with_the_attempt():
     def key(self, name=""):
         return f"{self.run_id}.{self.node}.{self.iteration}.{self.item}.{self.attempt}.{name}"
 
-    with patched((_Told, "idempotency_key", key)):
+    with patched((_AnyContext, "idempotency_key", key)):
         yield
 
 
@@ -647,7 +647,7 @@ def the_idempotency_key_is_the_same_in_every_round():
     def key(self, name=""):
         return f"{self.run_id}.{self.node}.{self.item}.{name}"
 
-    with patched((_Told, "idempotency_key", key)):
+    with patched((_AnyContext, "idempotency_key", key)):
         yield
 
 

@@ -1,4 +1,4 @@
-"""What the simulator found, each once more without it: small, and in the open."""
+"""Bugs that the simulator found, each as a small test without the simulator."""
 
 import asyncio
 import random

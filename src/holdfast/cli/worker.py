@@ -22,7 +22,7 @@ from holdfast.core.graph import Flow
 from holdfast.errors import SettingError, named
 from holdfast.reading.views import Run
 from holdfast.runtime import blocking
-from holdfast.runtime.creation import checked_queue
+from holdfast.runtime.creation import check_queue
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.worker import Trouble
 from holdfast.storage.contract import RunRow
@@ -72,7 +72,7 @@ def worker(
     stores.require_shared(store, "worker")
     known = _flows_of([*(files or []), *(flows or [])])
     for name in queue or []:
-        checked_queue(name)
+        check_queue(name)
     drained = False
 
     with screen.shielded(json_only=as_json) as out:
@@ -275,7 +275,7 @@ def queue(
             f"name the queue whose limit it is: {program.name()} queue {DEFAULT_QUEUE} --limit 5"
         )
     if name is not None:
-        checked_queue(name)
+        check_queue(name)
 
     async def use(engine: Engine) -> list[Queue]:
         if name is not None and (limit is not None or no_limit):

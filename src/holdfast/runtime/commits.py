@@ -15,13 +15,13 @@ from holdfast.storage.contract import Append
 from holdfast.storage.writer import Done, InlineWriter, Writer
 
 FEW = 32
-"""Appends that share a commit on the event loop: about two milliseconds of work."""
+"""At most this many appends share a commit on the event loop: about two milliseconds of work."""
 MANY = 128
-"""Runs that move at once from which on the writer thread commits: it needs the interpreter only a few times a batch."""
+"""From this many moving runs on, the writer thread commits: it needs the interpreter only a few times per batch."""
 
 
 class Commits:
-    """The way of an append to the store. `done` is called on the event loop, perhaps before `commit` returns."""
+    """Commits the appends of an engine. `done` is called on the event loop, possibly before `commit` returns."""
 
     def __init__(self, writer: Writer | InlineWriter, holdings: Holdings) -> None:
         self._writer = writer
@@ -39,7 +39,7 @@ class Commits:
             self._commit_now(append, done)
 
     def _hand_over(self) -> None:
-        """Commit the first few that were gathered; the rest follow in the next passes of the loop."""
+        """Commit the first few gathered appends; the rest follow in the next passes of the event loop."""
         few, self._gathered = self._gathered[:FEW], self._gathered[FEW:]
         many = self._holdings.moving >= MANY
         outcomes = None if many else self._writer.try_commit([append for append, _ in few])
@@ -60,5 +60,5 @@ class Commits:
             done(outcomes[0])
 
     def close(self) -> None:
-        """Commit what was handed over, and end the writer."""
+        """Commit the appends that the writer has, and end the writer."""
         self._writer.close()

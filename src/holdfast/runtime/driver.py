@@ -167,7 +167,7 @@ class Driver:
             await sleep(services.clock, POLL_S)
             looks += 1
             if self.ear is not None and looks > _SOON_OVER:
-                await self.ear.heard(services.clock, _UNHEARD_S)
+                await self.ear.wait(services.clock, _UNHEARD_S)
             else:
                 holdings.keep()
             with suppress(StoreError):  # read again in the next round; only an append that fails stops a run

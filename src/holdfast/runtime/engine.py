@@ -36,19 +36,19 @@ from holdfast.errors import FlowNotFound, ResumeRefused, RunExists, SettingError
 from holdfast.reading.views import Run
 from holdfast.runtime import inbox, settings
 from holdfast.runtime.calls.body import Threads
-from holdfast.runtime.calls.executors import Executor, elsewhere, refuse_uncallable, registered
-from holdfast.runtime.calls.process.executor import executors_on
+from holdfast.runtime.calls.executors import Executor, check_given, names_elsewhere, refuse_uncallable
+from holdfast.runtime.calls.process.executor import build_executors
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.creation import (
-    checked_id,
-    checked_seconds,
+    check_id,
+    check_seconds,
     checkpoint_zero,
-    created,
+    create_journal,
+    fork_journal,
     fork_place,
-    forked,
-    placed,
+    make_queue_options,
     refuse_another,
 )
 from holdfast.runtime.driver import Driver
@@ -130,7 +130,7 @@ class Engine(Reading):
             }
         )
         self._inline = inline
-        self._executors = registered(executors or {})
+        self._executors = check_given(executors or {})
         self.flows: dict[str, Flow[Any]] = {}
         for flow in flows if isinstance(flows, Iterable) else (flows,):
             self.add(flow)
@@ -171,7 +171,7 @@ class Engine(Reading):
         )
         threads = None if self._inline else Threads()
         aside = in_thread(threads) if threads is not None else at_once
-        executors = executors_on(threads, self._executors)
+        executors = build_executors(threads, self._executors)
         writer = InlineWriter(store) if self._inline else Writer(store, waker(asyncio.get_running_loop()))
         holder = this_process(self.settings.lease_ttl)
         self._holdings.open(store, holder, aside)
@@ -192,7 +192,7 @@ class Engine(Reading):
             stage=Stage(0.0) if self._inline else Stage(),
             threads=threads,
             executors=executors,
-            elsewhere=elsewhere(executors),
+            elsewhere=names_elsewhere(executors),
             haunted={},
             aside=aside,
             park_after=self.settings.park_after,
@@ -283,7 +283,7 @@ class Engine(Reading):
         is completed.
         """
         self.add(flow)
-        place = placed(queue, priority)
+        place = make_queue_options(queue, priority)
         journal = await self._new_run(
             flow, input, run_id, place, held=True, timeout=timeout, labels=labels, by=by
         )
@@ -314,7 +314,7 @@ class Engine(Reading):
         `queue`, those with the highest `priority` come first.
         """
         self.add(flow)
-        place = placed(queue, priority)
+        place = make_queue_options(queue, priority)
         journal = await self._new_run(
             flow, input, run_id, place, held=False, timeout=timeout, labels=labels, by=by
         )
@@ -340,16 +340,16 @@ class Engine(Reading):
     ) -> Journal | None:
         """A journal with `RunCreated` recorded, or None where the same run exists already."""
         services = self._open()
-        run_id = checked_id(run_id) if run_id is not None else self._new_id(flow.name)
+        run_id = check_id(run_id) if run_id is not None else self._new_id(flow.name)
         options: dict[str, Any] = {"durability": self.settings.durability, **place}
         if self._scribe is not None:
             options[WANTED] = True
         if timeout is not None:
-            options["timeout_s"] = checked_seconds(timeout, "timeout")
+            options["timeout_s"] = check_seconds(timeout, "timeout")
         zero = checkpoint_zero(flow, given, options=options, **said)
         if held:
             self._holdings.hold()
-        journal = created(services, flow, run_id, zero, held=held)
+        journal = create_journal(services, flow, run_id, zero, held=held)
         # Its first append finds out whether the run exists; only in this engine two of the same id could meet before that.
         runner = self._holdings.get(run_id)
         if runner is not None:
@@ -570,9 +570,11 @@ class Engine(Reading):
         parent, seq = split(run, checkpoint)
         row = services.store.run(parent)
         flow = self.flows.get(row.flow)
-        fork_id = checked_id(run_id) if run_id is not None else self._new_id(row.flow)
+        fork_id = check_id(run_id) if run_id is not None else self._new_id(row.flow)
         place = fork_place(services, parent, seq)
-        journal = forked(services, flow, row, place, fork_id=fork_id, labels=labels, by=by, reason=reason)
+        journal = fork_journal(
+            services, flow, row, place, fork_id=fork_id, labels=labels, by=by, reason=reason
+        )
         if edit is not None:
             if flow is None:
                 raise FlowNotFound(row.flow, self.flows, run_id=parent)

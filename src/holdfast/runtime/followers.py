@@ -1,10 +1,8 @@
-"""Followers: callers of `follow`, who get the events of a run as they become durable, without gap or repeat, and chunks as they
-are streamed.
+"""Following runs: events as they become durable, without gap or repeat, and chunks as nodes stream them.
 
-Followers hear at once of a run that this engine executes (`Followers` is a listener). For a run that another process executes
-they poll a few times a second: events in the store, chunks in the spills of that process. A chunk comes after the start of its
-attempt, as soon as that is durable, and before its end; where the start takes long to become durable (`durability="exit"`), the
-chunk does not wait for it.
+A follower gets the news of its own engine at once. For runs in another process it polls a few times a second: events in the
+store, chunks in the spill of that process. A chunk is yielded after the start of its attempt, as soon as that start is durable,
+and before the attempt's end. If the start takes long to become durable (`durability="exit"`), the chunk does not wait for it.
 """
 
 from __future__ import annotations
@@ -25,23 +23,23 @@ _START = "NodeStarted"
 
 
 class _Follower:
-    """One caller that follows a run."""
+    """One caller that follows a run: the chunks it has been given, and those that it still waits for."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.news = asyncio.Event()
         self.chunks: list[Chunk] = []
         self.seen: dict[tuple[str, int, int, int, int | None], int] = {}
-        """Attempt -> how many of its chunks were received."""
+        """Attempt -> number of its latest chunk that has arrived."""
         self.pending: list[Chunk] = []
-        """Chunks that were not passed on yet, because their place among the events has not come."""
+        """Chunks that have arrived and have not been yielded."""
         self.begun: set[tuple[str | None, int, int, int]] = set()
-        """Attempts of nodes whose start was passed on; with 0 for any attempt of an item."""
+        """Attempts of nodes whose start was yielded; attempt 0 is any attempt of an item."""
         self.patient_until: float | None = None
-        """When to pass chunks on although their start is not durable yet."""
+        """From this time on, pending chunks are yielded even if the start of their attempt is not durable."""
 
     def take(self, chunks: Iterable[Chunk]) -> None:
-        """Keep the chunks that are new."""
+        """Add the chunks that have not been seen to those that are pending."""
         for chunk in chunks:
             attempt = (chunk.node, chunk.iteration, chunk.execution, chunk.attempt, chunk.item)
             if chunk.number > self.seen.get(attempt, 0):
@@ -49,17 +47,17 @@ class _Follower:
                 self.pending.append(chunk)
 
     def before(self, event: EventView) -> list[Chunk]:
-        """The chunks that belong before this event. Chunks that were not received in time are in the event itself."""
+        """The pending chunks to yield before this event. `NodeStreamed` also adds the chunks that a poll has missed."""
         if event.kind == "NodeStreamed":
-            self.take(_recorded(self.run_id, event))
+            self.take(_read_chunks(self.run_id, event))
         if event.kind == _START:
             self.begun.update((event.node, event.iteration, event.execution, at) for at in (0, event.attempt))
         if not self.pending or event.kind not in ENDS_STREAM:
             return []
-        return self._out(lambda chunk: _belongs_before(chunk, event))
+        return self._out(lambda chunk: _is_before(chunk, event))
 
     def rest(self, now: float, *, over: bool) -> list[Chunk]:
-        """The chunks of attempts that have begun; all chunks where no more events come, or where the start takes too long."""
+        """The pending chunks of attempts whose start was yielded; all of them if the run is over or the wait was too long."""
         all_are_due = over or (self.patient_until is not None and now >= self.patient_until)
         due = self._out(lambda chunk: all_are_due or _attempt(chunk) in self.begun)
         if not self.pending:
@@ -74,7 +72,7 @@ class _Follower:
         return due
 
 
-def _recorded(run_id: str, event: EventView) -> Iterator[Chunk]:
+def _read_chunks(run_id: str, event: EventView) -> Iterator[Chunk]:
     for number, value in enumerate(event.body.get("chunks", []), 1):
         yield Chunk(
             run_id=run_id,
@@ -92,31 +90,29 @@ def _attempt(chunk: Chunk) -> tuple[str, int, int, int]:
     return chunk.node, chunk.iteration, chunk.execution, chunk.attempt if chunk.item is None else 0
 
 
-def _belongs_before(chunk: Chunk, event: EventView) -> bool:
+def _is_before(chunk: Chunk, event: EventView) -> bool:
     if (chunk.node, chunk.iteration, chunk.execution) != (event.node, event.iteration, event.execution):
         return False
     item = event.body.get("item")
     if chunk.item is None or item is not None:
         return chunk.item == item and chunk.attempt <= event.attempt
-    return event.kind not in (
-        "StepCompleted",
-        "NodeCheckpointed",
-    )  # of the node itself: its items may continue
+    # The event is about the node itself: its items may continue after these two kinds.
+    return event.kind not in ("StepCompleted", "NodeCheckpointed")
 
 
 class Followers:
-    """A listener that passes events and chunks on to the followers of this engine."""
+    """A listener: the followers of runs in this engine's store."""
 
     def __init__(self) -> None:
         self._by_run: dict[str, set[_Follower]] = {}
 
     def saved(self, run_id: str) -> None:
-        """New events of a run are durable, or the engine has stopped executing it."""
+        """Wake the followers of a run: an event is durable, or the run has stopped."""
         for follower in self._by_run.get(run_id, ()):
             follower.news.set()
 
     def streamed(self, chunk: Chunk) -> None:
-        """A node has emitted a chunk."""
+        """Give a chunk that a node of this engine streamed to the followers of its run."""
         for follower in self._by_run.get(chunk.run_id, ()):
             follower.chunks.append(chunk)
             follower.news.set()
@@ -131,16 +127,16 @@ class Followers:
         chunks: bool,
         is_here: Callable[[str], bool],
     ) -> AsyncIterator[EventView | Chunk]:
-        """Yield the events that are stored and those that come, until the run has stopped."""
+        """Yield the events after `after` and those to come (with `chunks`, also chunks), until the run has stopped."""
         follower = _Follower(run_id)
         self._by_run.setdefault(run_id, set()).add(follower)
-        if chunks and after:  # these starts are not passed on to a late follower
+        if chunks and after:  # the caller does not get these starts again, but its chunks may belong to them
             for found in store.events(run_id, 0, after, kinds=(_START,)):
                 follower.before(event_view(open_row(found, store.blobs)))
         try:
             while True:
                 follower.news.clear()
-                # Before the log is read: an event that was recorded after a chunk is never found without the chunk.
+                # Take the chunks before reading the log: then an event recorded after a chunk is never yielded before it.
                 streamed, follower.chunks = follower.chunks, []
                 if chunks:
                     follower.take(streamed)
@@ -152,8 +148,8 @@ class Followers:
                     for chunk in follower.before(event) if chunks else ():
                         yield chunk
                     yield event
-                cut = row.status in UNDER_WAY and not row.held and not is_here(run_id)
-                over = row.status not in GOING or cut
+                crashed = row.status in UNDER_WAY and not row.held and not is_here(run_id)
+                over = row.status not in GOING or crashed
                 for chunk in follower.rest(clock.now(), over=over):
                     yield chunk
                 if over:

@@ -24,7 +24,7 @@ from holdfast.reading import history
 from holdfast.reading.views import Run, run_view
 from holdfast.runtime import inbox, operator, questions
 from holdfast.runtime.clock import sleep
-from holdfast.runtime.creation import UNKNOWN, checked_said
+from holdfast.runtime.creation import UNKNOWN, check_by_and_reason
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.inbox import AnyRequest
@@ -65,7 +65,7 @@ class Requests:
         store, asked = self._services.store, VERBS[request.verb].asked
         if not request.id:
             request = msgspec.structs.replace(request, id=f"{self._services.luck.getrandbits(96):024x}")
-        checked_said(request.by, request.reason)
+        check_by_and_reason(request.by, request.reason)
         row = store.run(run_id)
         refuse_final(run_id, row.status, asked)
         held = self._holdings.get(run_id)

@@ -447,7 +447,7 @@ class Runner:
             made = body.work.artifacts_made if body.work is not None else {}
             try:
                 if item is None:
-                    return outcomes.completed(
+                    return outcomes.complete_node(
                         self.flow,
                         self.state,
                         self.journal.writers,
@@ -457,7 +457,7 @@ class Runner:
                         made,
                     )
                 header = outcomes.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
-                return [outcomes.item_completed(self.flow, name, header, item, body.value, made)]
+                return [outcomes.complete_item(self.flow, name, header, item, body.value, made)]
             except Exception as raised:  # noqa: BLE001 - the result does not fit, or a reducer raised
                 error = raised
         return [self._failed(body, error or TimeoutError())]
@@ -475,9 +475,9 @@ class Runner:
             told = f"{type(error).__name__}: {failures.message(error)}"[:500]
             return events.NodeInterrupted(**header, reason=told)
         if item is None:
-            return outcomes.failed(node, visit, error, now=now, luck=luck, timed_out=body.timed_out)
+            return outcomes.fail_node(node, visit, error, now=now, luck=luck, timed_out=body.timed_out)
         header["attempt"] = body.attempt
-        return outcomes.item_failed(
+        return outcomes.fail_item(
             node, visit, header, item, error, now=now, luck=luck, timed_out=body.timed_out
         )
 

@@ -41,7 +41,7 @@ from holdfast.errors import (
 )
 from holdfast.reading.views import Run
 from holdfast.runtime.clock import sleep
-from holdfast.runtime.creation import checked_queue
+from holdfast.runtime.creation import check_queue
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.requests import Requests
 from holdfast.runtime.resume import TakeUp
@@ -111,7 +111,7 @@ class Worker:
         self._flows = driver.flows
         self._ear = driver.ear
         self._concurrency = _checked(concurrency)
-        self._queues = tuple(checked_queue(queue) for queue in _several(queues))
+        self._queues = tuple(check_queue(queue) for queue in _several(queues))
         self._until = until
         self._on_end = on_end or (lambda run: None)
         self._on_report = on_report or _log_trouble
