@@ -1,10 +1,10 @@
-"""How fast Holdfast is on this machine, beside what its disk allows and beside its peers. `make bench` runs it.
+"""Benchmarks: how fast Holdfast is on this machine, compared with its disk and with other libraries. `make bench` runs them.
 
-- `workloads`, `lasting`, `delays`, `processes`: what is measured, one small function each; every one of them checks that the work
-  was really done. `payloads` is what large states are made of, `stores` where runs are kept.
-- `raw`: the limits it is measured against, through the same drivers, and the disk itself.
-- `contest` and `peers/`: other libraries, in an environment of their own; `beside_peers` takes turns with them.
-- `parts`: rounds, ratios and targets. `report`: figures as a table and as JSON in `bench/results/`. `document` and `chart`:
-  `docs/performance.md` of such a file. `__main__`: the command.
-- `counts`: what a step costs without a clock, for `tests/test_bench.py`.
+- `workloads`, `lasting`, `delays`, `processes`: the workloads, one small function each; every function checks that the work was
+  really done. `payloads` makes the content of large states, `stores` the stores of the runs.
+- `raw`: the limits to compare with: the same drivers without an engine, and the disk itself.
+- `contest` and `peers/`: other libraries, in an environment of their own; `beside_peers` alternates Holdfast with them.
+- `parts`: rounds, ratios and targets. `report`: figures as a table and as JSON in `bench/results/`. `document` and `chart`: make
+  `docs/performance.md` from such a file. `__main__`: the command.
+- `counts`: the cost of a step as counts instead of times, for `tests/test_bench.py`.
 """

@@ -1,6 +1,6 @@
-"""`python -m bench`: measure everything, print it beside its targets, and keep it as JSON.
+"""`python -m bench`: measure everything, print each figure with its target, and save all figures as JSON.
 
-`python -m bench --write-docs RESULTS.json` makes `docs/performance.md` and its picture of such a file; nothing is measured then.
+`python -m bench --write-docs RESULTS.json` makes `docs/performance.md` and its picture from such a file, and measures nothing.
 """
 
 import argparse
@@ -36,7 +36,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
 
 
 LONG = frozenset({"fleet"})
-"""Parts that are measured only where they are named, or with `--full`: workers are waited for, minutes long."""
+"""Parts that are measured only if they are named, or with `--full`: they wait for workers, for minutes."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -64,21 +64,30 @@ def main(arguments: list[str] | None = None) -> int:
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="Measure Holdfast beside the limits of this disk and beside its peers.",
+        description="Measure Holdfast, and compare it with the limits of this disk and with other libraries.",
     )
     parser.add_argument(
-        "--folder", type=Path, default=Path.cwd(), help="where to write, on a real disk (default: here)"
+        "--folder",
+        type=Path,
+        default=Path.cwd(),
+        help="where to write; it must be on a real disk (default: here)",
     )
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="small and few: only to see that all works")
+    size.add_argument(
+        "--quick", action="store_true", help="few and small workloads: only to see that everything works"
+    )
     size.add_argument("--full", action="store_true", help="more rounds, and peers at full size")
-    parser.add_argument("--rounds", type=int, help="rounds of what has a target (default: 5; full: 9)")
-    parser.add_argument("--only", choices=PARTS, action="append", help="only this part; may be repeated")
+    parser.add_argument(
+        "--rounds", type=int, help="rounds of the workloads with a target (default: 5; full: 9)"
+    )
+    parser.add_argument(
+        "--only", choices=PARTS, action="append", help="measure only this part; may be repeated"
+    )
     parser.add_argument(
         "--write-docs",
         type=Path,
         metavar="RESULTS",
-        help="make docs/performance.md of a result; measures nothing",
+        help="make docs/performance.md from a result; measures nothing",
     )
     return parser.parse_args(arguments)
 
@@ -101,7 +110,7 @@ def _measure(folder: Path, file_system: str, effort: Effort, chosen: list[str]) 
     report.show(figures)
     for figure, why in reasons.reasons(figures):
         print(f"{figure['name']} ({figure['verdict']}): {why}")
-    print(f"Everything that was seen: {report.write(figures, facts)}")
+    print(f"All figures are in {report.write(figures, facts)}")
 
 
 def _figures(folder: Path, effort: Effort, chosen: list[str]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""Holdfast and its peers in turn: the same workloads, in the same rounds, on the same disk, every step synced.
+"""Holdfast and its peers in turn: the same workloads, in the same rounds, on the same disk, with a sync for every step.
 
-"The best peer" is the fastest of a round, of the libraries as they ship. Some ship with a slower journal mode of SQLite than our
-own store uses; a second ratio is to the fastest of all once that mode is set by hand.
+"The best peer" is the fastest library of a round, with its default settings. By default some use a slower journal mode of SQLite
+than Holdfast does; a second ratio compares with the fastest after that mode is set by hand.
 """
 
 from collections.abc import Callable
@@ -19,11 +19,11 @@ SHIPPED = tuple(peer for peer in PEERS if peer.mode == "shipped")
 
 @dataclass(frozen=True)
 class Contest:
-    """One workload, as we do it and as a peer does."""
+    """One workload, for Holdfast and for its peers."""
 
     name: str
     workload: str
-    """What the peers' programs call it."""
+    """Its name in the programs of the peers."""
     ours: Callable[[Place], float]
     """Steps per second."""
     rounds: int
@@ -31,12 +31,12 @@ class Contest:
     runs: int = 1
     target: Target | None = None
     only: tuple[str, ...] = ()
-    """The peers that the target names; empty: all."""
+    """The peers that the target is about; empty: all."""
 
 
 @dataclass
 class Seen:
-    """What a peer did in a contest."""
+    """The results of a peer in a contest."""
 
     rates: list[float] = field(default_factory=list)
     stored: list[float] = field(default_factory=list)
@@ -88,7 +88,7 @@ def _wide(place: Place, *, typed: bool) -> float:
 
 
 def peers(bench: Bench) -> list[Figure]:
-    """Everything beside the peers."""
+    """All figures that compare Holdfast with its peers."""
     with Environment() as environment:
         bench.progress.say("install the peers")
         try:

@@ -19,7 +19,7 @@ class Bar(NamedTuple):
 
 
 def draw(figures: list[dict[str, Any]]) -> str:
-    """The picture, or an empty one where nothing was measured that it could show."""
+    """Draw the picture; it is empty if no figure for it was measured."""
     panels = [
         ("One run, one step after the other: durable steps per second", _chain(figures)),
         ("Many runs at once: durable steps per second", _fleet(figures)),

@@ -1,9 +1,9 @@
-"""How fast the checker reads: a store of a million events, written in large batches, then checked.
+"""How fast the checker is: write a store of a million events in large batches, then check it.
 
     python -m bench.checking            # 1,000,000 events in 100 runs
     python -m bench.checking 200000 1   # in one run
 
-The log is what a loop of four nodes leaves behind: a start and a completion for each visit, and now and then a kilobyte.
+The log is that of a loop of four nodes: a start and a completion for each visit, and sometimes a kilobyte of text.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def looped() -> Flow[dict]:
     return graph.compile()
 
 
-def told(flow: Flow[dict], luck: random.Random) -> Iterator[Event]:
-    """The events of a run that goes round for ever."""
+def make_events(flow: Flow[dict], luck: random.Random) -> Iterator[Event]:
+    """Make the events of a run that loops without end."""
     yield events.RunCreated(
         flow=flow.name, fingerprint=flow.fingerprint, state_version=1, input={}, starts=[NODES[0]],
         options={"durability": "sync"},
@@ -60,9 +60,9 @@ def told(flow: Flow[dict], luck: random.Random) -> Iterator[Event]:
 
 
 def write(store: SqliteStore, flow: Flow[dict], run_id: str, count: int) -> None:
-    """A run with so many events."""
+    """Write a run with this number of events."""
     luck = random.Random(7)
-    seq, digest, story = 0, b"", told(flow, luck)
+    seq, digest, story = 0, b"", make_events(flow, luck)
     while seq < count:
         piece = list(islice(story, min(PIECE, count - seq)))
         encoded = [events.encode(event) for event in piece]

@@ -1,7 +1,7 @@
-"""The peers, asked as programs of their own environment, and what became of each question.
+"""Run the peers as programs in their own environment, and collect their results.
 
-The environment is `bench/peers/.venv`, made when it is first needed from `bench/peers/requirements.txt`; it is made again when
-that file changes. A peer that cannot be installed, or that fails, is shown as such with the reason; the others go on.
+The environment is `bench/peers/.venv`. It is made from `bench/peers/requirements.txt` on first use, and again when that file
+changes. A peer that cannot be installed, or that fails, is reported with the reason; the others continue.
 """
 
 import hashlib
@@ -25,11 +25,11 @@ _TIMEOUT_S = 600
 
 
 class Absent(Exception):
-    """A peer did not answer; the text says why."""
+    """A peer gave no result; the text says why."""
 
 
 class Incapable(Absent):
-    """The library has nothing of the kind: no failure, and not worth a line."""
+    """The library does not support the workload. This is not a failure, and is not reported."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,16 @@ PEERS = (
     Peer("DBOS with WAL", "dbos_peer", "wal"),
     Peer("Burr with WAL", "burr_peer", "wal"),
 )
-"""As they ship; and, where that is not the journal mode of our own store, with that mode set by hand."""
+"""With default settings; and, if the journal mode differs from that of our own store, with that mode set by hand."""
 
 SERVERS = (Peer("Restate", "restate_peer"),)
-"""Peers that are a server of their own. They take seconds to start, and are measured where there is time for it."""
+"""Peers that are a server. They take seconds to start, and are measured only with `--full`."""
 
 ON_POSTGRES = (Peer("DBOS", "dbos_peer", "postgres"), Peer("LangGraph", "langgraph_peer", "postgres"))
 
 
 class _Program(NamedTuple):
-    """A peer's program. It stays for the next question: to import some of them takes longer than to answer."""
+    """A peer's program. It keeps running for the next question, because some libraries take longer to import than to measure."""
 
     process: subprocess.Popen[str]
     errors: IO[str]
@@ -83,7 +83,7 @@ class _Program(NamedTuple):
                 process.kill()
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Raises `Absent` where the program ends instead of answering, or takes too long; it has ended then."""
+        """Send a question to the program. Raises `Absent` if it ends without an answer or takes too long, and ends it then."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         limit = threading.Timer(_TIMEOUT_S, self.process.kill)
@@ -110,11 +110,11 @@ class _Program(NamedTuple):
 
 @dataclass
 class Environment:
-    """Where the peers are installed, and their programs, each started when it is first asked."""
+    """The environment in which the peers are installed, and their programs, each started on first use."""
 
     folder: Path = FOLDER / ".venv"
     versions: dict[str, str] = field(default_factory=dict)
-    """Of the peers that have answered."""
+    """The versions of the peers that have answered."""
     _programs: dict[Peer, _Program] = field(default_factory=dict)
     _started: ExitStack = field(default_factory=ExitStack)
 
@@ -125,7 +125,7 @@ class Environment:
         self._started.close()
 
     def install(self) -> None:
-        """Raises `Absent`."""
+        """Install the peers. Raises `Absent`."""
         stamp = self.folder / "installed"
         wanted = hashlib.sha256(_REQUIREMENTS.read_bytes()).hexdigest()
         if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
@@ -144,7 +144,7 @@ class Environment:
         stamp.write_text(wanted, encoding="utf-8")
 
     def _install_servers(self) -> None:
-        """What a peer needs that is not Python. Where it cannot be had, that peer says so when it is asked."""
+        """Install what a peer needs besides Python packages. If that fails, the peer reports it when it is run."""
         npm = shutil.which("npm")
         if npm is not None:
             command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(self.folder / "npm")]
@@ -153,7 +153,7 @@ class Environment:
     def ask(
         self, peer: Peer, folder: Path, workload: str, *, steps: int, runs: int = 1, url: str = ""
     ) -> dict[str, Any]:
-        """Have a peer do a workload once, in a process of its own. Raises `Absent`."""
+        """Run a workload of a peer once, in its own process. Raises `Absent`."""
         question = {
             "workload": workload,
             "steps": steps,
@@ -183,4 +183,4 @@ class Environment:
 
 def _last_line(text: str | None) -> str:
     lines = [line for line in (text or "").splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"

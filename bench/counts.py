@@ -1,7 +1,7 @@
-"""What a step costs, counted instead of timed: the same on every machine and under any load.
+"""The cost of a step, counted instead of timed: the counts are the same on every machine and under any load.
 
-Each count is taken of a short and of a longer chain, and the difference is divided by the steps between them: what a run
-costs once is not in it. The engine is driven inline, so that no thread or clock changes what is done.
+Each count is taken for a short and for a longer chain, and the difference is divided by the difference in steps: so the fixed
+cost of a run is not included. The engine runs inline, so that no thread or clock changes the counts.
 """
 
 import asyncio
@@ -24,27 +24,27 @@ SOURCE = str(Path(holdfast.__file__).parent)
 
 
 class Calls(NamedTuple):
-    """Of one step on the memory store."""
+    """Function calls of one step on the memory store."""
 
     ours: float
     """Functions of Holdfast."""
     all: float
-    """Those, and everything they call: the standard library, and functions written in C."""
+    """Those and everything they call: the standard library, and functions written in C."""
 
 
 class Writes(NamedTuple):
-    """Of one step on SQLite."""
+    """Writes of one step on SQLite."""
 
     statements: float
     commits: float
     pages: float
-    """Written to the log of SQLite."""
+    """Pages written to the write-ahead log of SQLite."""
     stored_bytes: float
-    """In the file after close."""
+    """Bytes in the file after close."""
 
 
 def calls(short: int = 20, long: int = 120) -> Calls:
-    """Function calls a step."""
+    """Count function calls per step."""
     few, many = (_calls(chain_flow("counted", nodes, count_async)) for nodes in (short, long))
     return Calls(*((after - before) / (long - short) for before, after in zip(few, many, strict=True)))
 
@@ -72,16 +72,18 @@ def _calls(flow: Flow[Any]) -> tuple[int, int]:
 
 
 def writes(folder: Path, short: int = 50, long: int = 450) -> Writes:
-    """Statements, commits, pages and bytes a step."""
+    """Count statements, commits, pages and bytes per step."""
     few, many = (_writes(folder / f"{nodes}.db", nodes) for nodes in (short, long))
     return Writes(*((after - before) / (long - short) for before, after in zip(few, many, strict=True)))
 
 
 def _writes(path: Path, nodes: int) -> tuple[int, int, int, int]:
     seen: Counted[str] = Counted()
-    store = SqliteStore(path, clock=lambda: 0.0)  # ten times a second it looks at its version, too
+    store = SqliteStore(
+        path, clock=lambda: 0.0
+    )  # with a real clock it would also read its version ten times a second
     writer = store._writer
-    # An automatic checkpoint starts the log anew and lets a long run write some pages again; counted is what commits write.
+    # An automatic checkpoint restarts the log, and a long run then writes some pages again; only the writes of commits count.
     writer.wal_autocheckpoint(0)
 
     def look(statement: dict[str, Any]) -> None:

@@ -1,7 +1,6 @@
-"""What one step waits for: the engine's own time around nodes that take a while, and how long a durable append takes.
+"""The delays of one step: the engine's own time around slow nodes, and the time of a durable append.
 
-A disk that was idle is slower than one that is kept busy, so the time around a slow node is compared with a raw commit made
-after the same idle time.
+An idle disk is slower than a busy one, so the time around a slow node is compared with a raw commit after the same idle time.
 """
 
 import asyncio
@@ -19,14 +18,14 @@ from holdfast.storage.contract import Append, Verdict
 
 
 class Around(NamedTuple):
-    """Nodes that take a while, with an engine and without."""
+    """The time of slow nodes, with an engine and without."""
 
     engine_s: float
     """From the first line of the first node until the run is returned, per node."""
     bare_s: float
     """The same coroutines in a bare loop, per node."""
     commit_s: float
-    """A raw commit after as long an idle time; the median."""
+    """The median of raw commits after the same idle time."""
 
     @property
     def extra_s(self) -> float:
@@ -34,7 +33,7 @@ class Around(NamedTuple):
 
 
 def around(place: Place, commits: Commits, rounds: Iterable[int], node_s: float, nodes: int) -> list[Around]:
-    """A chain of nodes that sleep, several times, each beside the same coroutines without an engine and beside raw commits."""
+    """Measure a chain of nodes that sleep, the same coroutines without an engine, and raw commits, several times each."""
     began: list[float] = []
 
     async def nap(state: Counter) -> dict[str, Any]:
@@ -72,19 +71,19 @@ def around(place: Place, commits: Commits, rounds: Iterable[int], node_s: float,
 
 
 class Saved(NamedTuple):
-    """How long durable appends took, what passed between them, and raw commits before and after; all sorted."""
+    """The times of durable appends, of the gaps between them, and of raw commits before and after; all sorted."""
 
     appends: list[float]
     between: list[float]
     commits: list[float]
 
     def p(self, share: float) -> tuple[float, float]:
-        """This much of all appends took less, and of the raw commits; 0 where there are none."""
+        """The percentile of the appends and of the raw commits; 0 if there are none."""
         return percentile(self.appends, share), percentile(self.commits or [0.0], share)
 
 
 def save(place: Place, commits: Commits | None = None, nodes: int = CHAIN_NODES) -> Saved:
-    """Every append of a run of many nodes, timed at the store."""
+    """Time every append of a run of many nodes, at the store."""
     flow = chain_flow("save", nodes, count_async)
     store = place.open()
     append, times = store.append, []

@@ -1,4 +1,4 @@
-"""`docs/performance.md` and its picture, made of a result. What stands there was measured; nothing is written by hand."""
+"""Make `docs/performance.md` and its picture from a result. Every figure there was measured; none is written by hand."""
 
 import json
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ _QUICK = (
 
 
 def write(result: Path, folder: Path = DOCS) -> list[Path]:
-    """Make both files of a result."""
+    """Make both files from a result."""
     seen = json.loads(result.read_text(encoding="utf-8"))
     page, picture = folder / PAGE, folder / PICTURE
     page.write_text(text(seen), encoding="utf-8")
@@ -127,13 +127,13 @@ def _sections(figures: list[dict[str, Any]]) -> Iterator[str]:
             "|---|--:|--:|--:|--:|--:|---|---|",
         ]
         for figure in rows:
-            told = (figure["name"], *report.cells(figure), figure["verdict"], _told(figure))
+            told = (figure["name"], *report.cells(figure), figure["verdict"], _describe(figure))
             lines.append("| " + " | ".join(told) + " |")
         yield "\n".join(lines) + "\n"
 
 
-def _told(figure: dict[str, Any]) -> str:
-    """What stood beside a figure; of a peer that was not there only that, since its reason may name this machine."""
+def _describe(figure: dict[str, Any]) -> str:
+    """The note of a figure. A missing peer gets no reason, because the reason may name this machine."""
     if not figure["values"] and figure["part"] in ("peers", "postgres"):
         return "not measured"
     return report.beside(figure)

@@ -1,8 +1,8 @@
-"""A fleet, measured from outside: workers are processes of their own, and the clock is the one that all of them share.
+"""A fleet, measured from outside: each worker is a process, and all use the clock that the processes of a machine share.
 
-How soon a run that was recorded is executed, how soon one whose worker was killed is taken over, what waiting runs cost those
-who claim, what idle workers cost the database, whether anything is lost or done twice; and on PostgreSQL the many small runs at
-once, beside the peers that can use it.
+It measures how soon a recorded run is executed, how soon a run is taken over after its worker was killed, what pending runs cost
+a worker that claims, what idle workers cost the database, and whether any run is lost or executed twice; and on PostgreSQL, many
+small runs at once, compared with the peers that support it.
 """
 
 import asyncio
@@ -40,14 +40,14 @@ from holdfast.storage.rows import SALT_BYTES, seal
 
 WORKERS = 4
 TTL_S = 3.0
-"""Of the leases that are waited for; a renewal is due after a third of it."""
+"""The time to live of the leases that a test waits for; a renewal is due after a third of it."""
 _PIECE = 1000
 _FEW = 300
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything."""
+    """The sizes of the workloads."""
 
     claims: int
     takeovers: int
@@ -89,7 +89,7 @@ def _url(place: Place) -> str:
 
 @contextmanager
 def _worker(place: Place, *, ttl_s: float = 30.0, host: str = "", concurrency: int = 10) -> Iterator[Any]:
-    """A worker that is ready, in a process of its own."""
+    """Start a worker in its own process, and wait until it is ready."""
     asked = {
         "store": _url(place),
         "ttl_s": ttl_s,
@@ -107,7 +107,7 @@ def _worker(place: Place, *, ttl_s: float = 30.0, host: str = "", concurrency: i
     with process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n", "the worker did not begin"
+            assert process.stdout.readline() == "ready\n", "the worker did not start"
             yield process
         finally:
             process.kill()
@@ -117,7 +117,7 @@ def _worker(place: Place, *, ttl_s: float = 30.0, host: str = "", concurrency: i
 
 
 def _claims(bench: Bench, kind: StoreKind, size: Size) -> Figure:
-    """From `start` in one process to the first line of the node in a worker that had nothing to do."""
+    """The time from `start` in one process to the first line of the node in an idle worker."""
     bench.progress.say(f"claims, {kind}")
     flow = claimed_flow()
 
@@ -134,14 +134,14 @@ def _claims(bench: Bench, kind: StoreKind, size: Size) -> Figure:
     with bench.fresh(kind) as place, _worker(place):
         took = asyncio.run(measure(place))
     beside = {"ms p50": [percentile(took, 0.5)], "ms most": [took[-1]]}
-    # On SQLite nobody is notified: a worker looks at the file, 20 times a second.
+    # SQLite has no notifications: a worker looks at the file 20 times a second.
     target = at_most(50.0) if kind == "postgres" else None
     name = f"claim of a pending run, p95 of {len(took)}, {kind}"
     return Figure(name, "ms", [percentile(took, 0.95)], target, beside=beside)
 
 
 def _takeovers(bench: Bench, kind: StoreKind, size: Size) -> list[Figure]:
-    """From `kill -9` of a worker to the first line of the node in another hand."""
+    """The time from `kill -9` of a worker to the first line of the node in another worker."""
     away, here, resumed = [], [], []
     for _ in bench.each_round(f"takeover, {kind}", size.takeovers):
         with bench.fresh(kind) as place:
@@ -173,13 +173,13 @@ def _takeovers(bench: Bench, kind: StoreKind, size: Size) -> list[Figure]:
             f"resume after kill -9 on the same machine, {kind}",
             "ms",
             resumed,
-            note="the lease is not waited for",
+            note="without waiting for the lease to expire",
         ),
     ]
 
 
 async def _takeover(place: Place, *, host: str, by_resume: bool = False) -> float:
-    """Seconds that a run is in nobody's hands."""
+    """Seconds during which no living worker executes the run."""
     flow, other = stuck_flow(), claimed_flow()
     async with hf.Engine(_url(place), flows=[flow, other], lease_ttl=TTL_S) as engine:
         with ExitStack() as opened:
@@ -238,7 +238,7 @@ def _many_runs(bench: Bench, kind: StoreKind, size: Size) -> Figure:
 
 
 def _many_pending(bench: Bench, kind: StoreKind, size: Size) -> Figure:
-    """What a claim costs where very many runs are pending, beside one where few are."""
+    """The cost of a claim among very many pending runs, compared with a claim among few."""
     bench.progress.say(f"claims among {size.pending:,} pending runs, {kind}")
     with bench.fresh(kind) as place:
         store = place.open()
@@ -248,7 +248,9 @@ def _many_pending(bench: Bench, kind: StoreKind, size: Size) -> Figure:
             _record(store, _FEW, size.pending)
             many = _claim_us(store)
             if kind == "postgres":
-                _execute(place.url, "analyze")  # at some time it does so by itself, and plans may change
+                _execute(
+                    place.url, "analyze"
+                )  # the server does this by itself at some time, and query plans may change
                 many = max(many, _claim_us(store))
         finally:
             store.close()
@@ -262,7 +264,7 @@ def _many_pending(bench: Bench, kind: StoreKind, size: Size) -> Figure:
 
 
 def _record(store: Store, first: int, last: int) -> None:
-    """Pending runs, in large batches: what `start` writes, without an engine."""
+    """Write pending runs in large batches, as `start` would, without an engine."""
     flow = claimed_flow()
     created = events.RunCreated(
         flow=flow.name, fingerprint=flow.fingerprint, state_version=1, input={}, starts=["began"],
@@ -292,7 +294,7 @@ def _record(store: Store, first: int, last: int) -> None:
 
 
 def _claim_us(store: Store, count: int = 100) -> float:
-    """Microseconds that one claim takes. What was claimed stays so."""
+    """Microseconds of one claim. The claimed runs stay claimed."""
     holder, wanted = this_process(), Wanted(flows=("claimed",))
     took = []
     for _ in range(count):
@@ -307,7 +309,7 @@ def _claim_us(store: Store, count: int = 100) -> float:
 
 
 def _idle_on_sqlite(bench: Bench, size: Size) -> Figure:
-    """Statements of a worker that has nothing to do, counted on every connection of its store."""
+    """Count the statements of an idle worker, on every connection of its store."""
     bench.progress.say("an idle worker, sqlite")
     seen: Counter[str] = Counter()
 
@@ -338,14 +340,14 @@ def _idle_on_sqlite(bench: Bench, size: Size) -> Figure:
 
 
 def _idle_on_postgres(bench: Bench, size: Size) -> Figure:
-    """The same by what the server logs, transactions around a statement included."""
+    """Count the same from the log of the server, with the transactions around each statement."""
     bench.progress.say("an idle worker, postgres")
     name = "an idle worker, postgres"
     with bench.fresh("postgres") as place:
         log = _server_log(place.url)
         if log is None:
             return Figure(
-                name, "statements/s", [], at_most(1.0), note="the server's log is not to be read here"
+                name, "statements/s", [], at_most(1.0), note="the log of the server cannot be read here"
             )
         database = place.url.partition("?")[0].rpartition("/")[2]
         _execute(
@@ -387,7 +389,7 @@ def _execute(url: str, *statements: str) -> list[Any]:
 
 
 def _beside_peers(bench: Bench) -> list[Figure]:
-    """A thousand runs of ten steps at once on PostgreSQL, beside the peers that can use it."""
+    """A thousand runs of ten steps at once on PostgreSQL, compared with the peers that support it."""
     name = "fleet on PostgreSQL"
     target = at_least(10)
     ours: list[float] = []

@@ -1,9 +1,9 @@
-"""A worker in a process of its own, and the flow that it executes: what the part `fleet` measures from outside.
+"""A worker in its own process, and the flows that it executes: the part `fleet` measures it from outside.
 
     python -m bench.fleet_worker '{"store": URL, "ttl_s": 30, "concurrency": 10, "host": "", "told": PATH}'
 
-Its nodes tell when they began (by the clock that all processes of a machine share) or that they did. `host` makes it a process of
-another machine, as far as anybody can tell: nobody sees its death. It ends with its stdin.
+Its nodes report when they began (by the clock that all processes of a machine share), or only that they began. `host` makes it
+look like a process of another machine, whose death other workers cannot see. It ends when its stdin is closed.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ STEPS = 3
 
 
 def claimed_flow() -> Flow[Any]:
-    """One node, which tells when it began."""
+    """A flow with one node, which reports when it began."""
     graph = Graph("claimed", dict)
 
     @graph.node
@@ -32,7 +32,7 @@ def claimed_flow() -> Flow[Any]:
 
 
 def stuck_flow() -> Flow[Any]:
-    """One node, which never ends at its first attempt and tells when the second began."""
+    """A flow with one node, whose first attempt never ends, and which reports when the second began."""
     graph = Graph("stuck", dict)
 
     @graph.node
@@ -46,7 +46,7 @@ def stuck_flow() -> Flow[Any]:
 
 
 def counted_flow(told: str) -> Flow[Any]:
-    """A few nodes, each of which writes beside Holdfast that it was executed."""
+    """A flow with a few nodes, each of which notes in a file that it was executed."""
     graph = Graph("counted", dict)
 
     async def count(state: dict[str, Any], ctx: hf.Context) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a long history or a large state costs: bytes stored, time per step as a run grows, and taking up a run again."""
+"""The cost of a long history or a large state: bytes stored, time per step as a run grows, and time to resume a run."""
 
 import asyncio
 import time
@@ -44,7 +44,7 @@ class Grown(NamedTuple):
     """When each step began."""
 
     def step_us(self, first: int, last: int) -> float:
-        """What a step took on average, from one step to another."""
+        """The average time of a step, from one step to another."""
         return (self.step_s[last] - self.step_s[first]) / (last - first) * 1e6
 
 
@@ -72,7 +72,7 @@ class Widened(NamedTuple):
     """A run with a large state of which each step changed a little."""
 
     stored_bytes: int
-    """By the steps alone: neither by the first state nor by the warm-up. Whole pages are counted."""
+    """Bytes written by the steps alone, without the first state and the warm-up, in whole pages."""
     took: Took
 
 
@@ -94,7 +94,7 @@ def wide(place: Place, steps: int, *, typed: bool) -> Widened:
 
     async def measured(engine: Engine) -> Took:
         await warm_up(engine, place)
-        if place.kind == "memory":  # what was started before is gone
+        if place.kind == "memory":  # a store in memory has lost the run that was started before
             run, took = await timed(lambda: engine.run(flow, first, run_id="measured"))
         else:
             run, took = await timed(lambda: engine.resume("measured"))
@@ -117,16 +117,16 @@ def wide(place: Place, steps: int, *, typed: bool) -> Widened:
 
 
 class Resumed(NamedTuple):
-    """A run that was taken up again by another engine."""
+    """A run that another engine resumed."""
 
     to_node: Took
-    """From the call of `resume` to the first line of the node it goes on with."""
+    """From the call of `resume` to the first line of the first node."""
     open_s: float
-    """Opening the engine and its store, before that."""
+    """The time to open the engine and its store, before that."""
 
 
 class _Visits:
-    """A node that fails at one step until it is told to go on, and notes when it came there."""
+    """A node that fails at one step until `going_on` is set, and notes when it reached that step."""
 
     def __init__(self, stops_at: int) -> None:
         self.stops_at = stops_at
@@ -137,12 +137,12 @@ class _Visits:
         if state.step == self.stops_at:
             self.at.append(now())
             if not self.going_on:
-                raise RuntimeError("fails until it is told to go on")
+                raise RuntimeError("fails until `going_on` is set")
         return {"step": state.step + 1}
 
 
 def resume(place: Place, stops_at: int, nodes: int = CHAIN_NODES) -> Resumed:
-    """A chain fails in one of its nodes; another engine in this process resumes it."""
+    """Resume a chain that failed in one of its nodes, with another engine in this process."""
     visits = _Visits(stops_at)
     flow = chain_flow("resume", nodes, visits.count)
     _fail(place, flow, lambda engine: engine.run(flow, run_id="measured"))
@@ -163,7 +163,7 @@ def _fail(place: Place, flow: Flow[Any], call: Callable[[Engine], Any]) -> None:
 
 
 async def _resumed(place: Place, flow: Flow[Any], visits: _Visits, steps: int) -> Resumed:
-    """Resume in an engine of its own, to where the node fails once more, or to the end."""
+    """Resume with a new engine, to the step at which the node fails again, or to the end."""
     opened_at = now()
     store = place.open()
     try:
@@ -185,15 +185,15 @@ async def _resumed(place: Place, flow: Flow[Any], visits: _Visits, steps: int) -
 
 
 class History(NamedTuple):
-    """One loop of very many steps, stopped in the middle and taken up again several times."""
+    """One loop of very many steps, stopped midway and resumed several times."""
 
     events: int
-    """In its log when it was taken up."""
+    """Events in its log when it was resumed."""
     resumed: list[Resumed]
     early_us: float
-    """CPU time a step near step 100."""
+    """CPU time per step near step 100."""
     late_us: float
-    """CPU time a step at the end."""
+    """CPU time per step at the end."""
 
 
 def history(place: Place, steps: int, stops_at: int, *, times: int, window: int) -> History:

@@ -1,7 +1,7 @@
-"""The parts of a measurement: each takes a few workloads, several rounds of them, and makes figures with their targets.
+"""The parts of a measurement: each runs a few workloads for several rounds, and makes figures with targets.
 
-A ratio is always made of figures of the same round, with the raw rate measured before and after: the machine may be half
-as fast a minute later, and the ratio stays. Rounds in which the disk changed its speed meanwhile are measured again.
+A ratio always compares figures of the same round, with the raw rate measured before and after: a minute later the machine may
+be half as fast, but the ratio is the same. A round during which the disk changed its speed is measured again.
 """
 
 import statistics
@@ -30,9 +30,9 @@ class Effort:
 
     name: str
     rounds: int
-    """Of what has a target beside the raw rate."""
+    """Rounds of a workload with a target that is relative to the raw rate."""
     few: int
-    """Rounds of what takes long, or has no target."""
+    """Rounds of a workload that takes long, or has no target."""
     dag: int
     """Nodes of the large DAG."""
     grow: int
@@ -44,7 +44,7 @@ class Effort:
     peer_fleet: int
     """Runs at once."""
     peer_large: int
-    """Steps of a peer with a large state: one that stores all of it each time writes a gigabyte in a thousand."""
+    """Steps of a peer with a large state: a peer that stores the whole state writes a gigabyte in a thousand steps."""
 
 
 QUICK = Effort("quick", 2, 1, 2_000, 1_000, 4_000, 200, 1_000, 1, 100, 20, 20)
@@ -54,7 +54,7 @@ FULL = Effort("full", 9, 5, 10_000, 5_000, 100_000, 1_000, 10_000, 5, 1_000, 200
 
 @dataclass(frozen=True)
 class Bench:
-    """Where to measure, and beside what."""
+    """Where to measure, and what to compare with."""
 
     folder: Path
     commits: raw.Commits
@@ -64,14 +64,14 @@ class Bench:
 
     @contextmanager
     def fresh(self, kind: StoreKind = "sqlite") -> Iterator[Place]:
-        """A place for one store, gone afterwards."""
+        """Make a place for one store, and remove it afterwards."""
         url = self.server.new_database() if kind == "postgres" and self.server else ""
         with tempfile.TemporaryDirectory(dir=self.folder) as name:
             yield Place(kind, Path(name), url)
 
     @property
     def elsewhere(self) -> tuple[StoreKind, ...]:
-        """Stores that are measured beside SQLite: all workloads take place there too, where there is time for it."""
+        """Stores that are measured besides SQLite, with all workloads if there is time for it."""
         if self.effort.name != "full":
             return ()
         return ("memory", "postgres") if self.server else ("memory",)
@@ -93,10 +93,10 @@ class Rate(NamedTuple):
     steps: int
     work: Callable[[Place], Took]
     target: Target | None = None
-    """Beside raw commits, on SQLite."""
+    """Relative to raw commits, on SQLite."""
     floor: Target | None = None
     long: bool = False
-    """Measured only where there is time for it."""
+    """Measured only with `--full`."""
 
 
 RATES = (
@@ -139,24 +139,24 @@ class Round(NamedTuple):
 
     @property
     def disturbed(self) -> bool:
-        """Whether the disk changed its speed meanwhile, so that the ratio says nothing."""
+        """Whether the disk changed its speed during the round, so that the ratio means nothing."""
         return max(self.before, self.after) > _DISTURBED * min(self.before, self.after)
 
 
 def steps(bench: Bench) -> list[Figure]:
-    """Durable steps per second beside raw commits per second."""
+    """Durable steps per second, compared with raw commits per second."""
     return [_beside_raw(bench, rate, "sqlite", bench.commits) for rate in _rates(bench, "sqlite")]
 
 
 def _rates(bench: Bench, kind: StoreKind) -> list[Rate]:
-    """All of them where there is time for it. Otherwise those that have a target are measured on every store."""
+    """All rates with `--full`. Otherwise those with a target on every store, and the quick ones on SQLite."""
     if bench.effort.name == "full":
         return list(RATES)
     return [rate for rate in RATES if rate.target or (kind == "sqlite" and not rate.long)]
 
 
 def postgres(bench: Bench) -> list[Figure]:
-    """The same in PostgreSQL, beside raw commits there."""
+    """The same on PostgreSQL, compared with raw commits there."""
     if bench.server is None:
         return []
     commits = raw.PostgresCommits(bench.server)
@@ -174,7 +174,7 @@ def postgres(bench: Bench) -> list[Figure]:
 
 
 def _beside_raw(bench: Bench, rate: Rate, kind: StoreKind, commits: raw.Commits) -> Figure:
-    """Disturbed rounds are measured again, up to three times as many."""
+    """Measure a rate. Disturbed rounds are measured again, up to three times the number of rounds."""
     wanted = bench.effort.rounds if rate.target else bench.effort.few
     found: list[Round] = []
     before = commits.rate()
@@ -188,7 +188,7 @@ def _beside_raw(bench: Bench, rate: Rate, kind: StoreKind, commits: raw.Commits)
             break
     calm = [seen for seen in found if not seen.disturbed]
     disturbed = len(found) - len(calm)
-    # Where the disk never came to rest, a verdict of the few calm rounds would be luck: then all of them count.
+    # If most rounds were disturbed, a verdict from the few calm ones would be luck: then all rounds count.
     counted = calm if len(calm) == wanted else found
     left_out = f"disturbed rounds left out: {disturbed}" if disturbed else ""
     note = left_out if counted is calm else f"disturbed rounds: {disturbed} of {len(found)}"
@@ -201,7 +201,7 @@ def _beside_raw(bench: Bench, rate: Rate, kind: StoreKind, commits: raw.Commits)
 
 
 def costs(bench: Bench) -> list[Figure]:
-    """CPU time a step without a disk: the steadiest figure there is, and the one a change of the code moves."""
+    """CPU time per step without a disk: the steadiest figure, and the one that a change of the code moves."""
     figures = []
     for rate in _rates(bench, "memory"):
         found = []
@@ -218,7 +218,7 @@ def costs(bench: Bench) -> list[Figure]:
 
 
 def growth(bench: Bench) -> list[Figure]:
-    """Bytes stored by a run that appends 1 KB a step, and what a step takes when it has grown."""
+    """Bytes stored by a run that appends 1 KB per step, and the time of a step when the state is large."""
     figures = []
     for shape in ("chain", "loop"):
         with bench.fresh() as place:
@@ -247,7 +247,7 @@ def growth(bench: Bench) -> list[Figure]:
 
 
 def width(bench: Bench) -> list[Figure]:
-    """Bytes stored a step by a run with a state of 1 MB of which one number changes: at most a hundredth of the state."""
+    """Bytes stored per step by a run that changes one number in a state of 1 MB: at most a hundredth of the state."""
     wide_bytes = payloads.wide_bytes(payloads.wide())
     figures = []
     for kind, typed in (("typed", True), ("plain dict", False)):
@@ -277,7 +277,7 @@ def resuming(bench: Bench) -> list[Figure]:
             stops_at = CHAIN_NODES - 1 - number * CHAIN_NODES // (2 * bench.effort.rounds)
             found.append(lasting.resume(place, stops_at))
     figures = [_resumed("resume, 1,000 nodes", found, at_most(10.0), at_most(20.0))]
-    if "postgres" in bench.elsewhere:  # what is in memory is gone with the engine that put it there
+    if "postgres" in bench.elsewhere:  # a store in memory is lost with its engine
         with bench.fresh("postgres") as place:
             there = [lasting.resume(place, CHAIN_NODES - 1)]
         figures.append(_resumed("resume, 1,000 nodes, postgres", there))
@@ -296,7 +296,7 @@ def _resumed(
 
 
 def history(bench: Bench) -> list[Figure]:
-    """A loop of very many steps: what taking it up in the middle takes, and what its last steps cost beside its first."""
+    """A loop of very many steps: the time to resume it midway, and the cost of its last steps compared with its first."""
     effort = bench.effort
     bench.progress.say(f"history of {effort.history:,} steps")
     with bench.fresh() as place:
@@ -323,7 +323,7 @@ def history(bench: Bench) -> list[Figure]:
 
 
 def graphs(bench: Bench) -> list[Figure]:
-    """What a node of a large graph costs, beside one of a small graph of the same shape."""
+    """The cost of a node in a large graph, compared with a small graph of the same shape."""
     count = bench.effort.dag
     bench.progress.say(f"compile a DAG of {count:,} nodes")
     began = time.perf_counter()
@@ -350,7 +350,7 @@ def graphs(bench: Bench) -> list[Figure]:
 
 
 def overhead(bench: Bench) -> list[Figure]:
-    """The engine's own time around nodes that take a while."""
+    """The engine's own time around slow nodes."""
     found = []
     for node_s, nodes in ((0.1, 3), (0.01, 20)):
         rounds = bench.each_round(f"nodes of {node_s * 1e3:.0f} ms")
@@ -385,7 +385,7 @@ def overhead(bench: Bench) -> list[Figure]:
 
 
 def saving(bench: Bench) -> list[Figure]:
-    """How long one durable append takes with a run of 1,000 nodes loaded, beside a raw commit; and what passes between two."""
+    """The time of one durable append in a run of 1,000 nodes, compared with a raw commit; and the time between two appends."""
     found = []
     for _ in bench.each_round("save, 1,000 nodes"):
         with bench.fresh() as place:
@@ -418,7 +418,7 @@ def _between(kind: StoreKind, found: list[delays.Saved]) -> Figure:
 
 
 def starting(bench: Bench) -> list[Figure]:
-    """Processes that import Holdfast, beside one that imports nothing."""
+    """The start of processes that import Holdfast, compared with one that imports nothing."""
     imported, helped, bare = [], [], []
     for number in bench.each_round("import", bench.effort.rounds + 1):
         times = [
@@ -436,7 +436,7 @@ def starting(bench: Bench) -> list[Figure]:
 
 
 def memory(bench: Bench) -> list[Figure]:
-    """What very many waiting runs take in one process."""
+    """The memory of very many waiting runs in one process."""
     figures = []
     waits = (("timer", "for a timer"), ("signal", "for a signal"))
     for how, told in waits if bench.effort.name == "full" else waits[:1]:

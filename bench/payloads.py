@@ -1,7 +1,7 @@
-"""What large states are made of, for us and for the peers alike. Imports nothing but the standard library: peers have an
-environment of their own.
+"""The content of large states, for Holdfast and for its peers. This module imports only the standard library, because peers have
+an environment of their own.
 
-Text is random, so that no store saves anything by compressing what would not be compressed in life, and the same in every run.
+The text is random, so that no store gains from compression that real data would not allow; it is the same in every run.
 """
 
 import random
@@ -17,17 +17,17 @@ _TABLE = bytes(_LETTERS[number % len(_LETTERS)] for number in range(256))
 
 
 def texts(count: int, size: int = GROW_BYTES, seed: int = 7) -> list[str]:
-    """Random text of printable letters."""
+    """Make random text of printable letters."""
     luck = random.Random(seed)
     return [luck.randbytes(size).translate(_TABLE).decode() for _ in range(count)]
 
 
 def wide() -> dict[str, list[str]]:
-    """About 1 MB in a hundred fields; each holds a list of ten texts."""
+    """Make about 1 MB in a hundred fields; each is a list of ten texts."""
     told = iter(texts(WIDE_FIELDS * _WIDE_ENTRIES, seed=11))
     return {f"field_{number}": [next(told) for _ in range(_WIDE_ENTRIES)] for number in range(WIDE_FIELDS)}
 
 
 def wide_bytes(fields: dict[str, Any]) -> int:
-    """What these fields weigh as text."""
+    """The bytes of these fields as text."""
     return sum(len(text) for entries in fields.values() for text in entries)

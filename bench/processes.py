@@ -1,6 +1,6 @@
-"""What a process costs: starting one that imports Holdfast, and keeping very many waiting runs in one.
+"""The cost of a process: the start of one that imports Holdfast, and the memory of very many waiting runs in one.
 
-`python -m bench.processes FOLDER RUNS HOW` is such a process: it makes the runs and prints what they weigh, as JSON.
+`python -m bench.processes FOLDER RUNS HOW` is such a process: it makes the runs and prints their memory as JSON.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ _AT_ONCE = 500
 
 
 def start_s(*arguments: str) -> float:
-    """Seconds that a Python process with these arguments takes, from its start to its end."""
+    """Seconds from the start to the end of a Python process with these arguments."""
     began = time.perf_counter()
     subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began
 
 
 def waiting(folder: Path, runs: int, how: str) -> dict[str, float]:
-    """Megabytes that waiting runs take in a process of their own, over the engine before it had any."""
+    """Megabytes of waiting runs in their own process, and of the engine before it had any."""
     command = [sys.executable, "-m", "bench.processes", str(folder), str(runs), how]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, float] = json.loads(done.stdout)
@@ -65,11 +65,11 @@ async def _wait(folder: Path, runs: int, how: str) -> None:
             held += begun
             await _until_waiting(engine, begun, len(held))
         print(json.dumps({"empty_mb": empty, "extra_mb": _resident_mb() - empty, "runs": runs}), flush=True)
-        os._exit(0)  # nobody wants these runs any more; to stop each of them takes as long as to begin it
+        os._exit(0)  # the runs are not needed any more, and to stop each takes as long as to start it
 
 
 async def _until_waiting(engine: Any, begun: list[asyncio.Task[Any]], count: int) -> None:
-    """The newest of those that wait are those that were begun last."""
+    """Wait until the runs that started last are waiting."""
     from holdfast.storage.contract import Query
 
     newest = Query(status=("waiting",), limit=len(begun))

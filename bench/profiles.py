@@ -1,6 +1,6 @@
-"""Where the time of a step goes: a sampled profile of a chain and of a fleet, by what the innermost frame is at.
+"""Where the time of a step goes: a sampled profile of a chain and of a fleet, by the innermost frame.
 
-`python -m bench.profiles NAME FOLDER` is the program that is looked at; `py-spy` looks at it from outside. Where that is not
+`python -m bench.profiles NAME FOLDER` is the program that is profiled; `py-spy` samples it from outside. If `py-spy` is not
 installed or not allowed (it reads another process), the figures say so instead.
 """
 
@@ -73,7 +73,7 @@ def _sampled(name: str, folder: Path) -> tuple[list[tuple[str, float]], str]:
 
 
 def _places(raw: str) -> Iterator[tuple[str, int]]:
-    """Where the main thread was, once for every kind of place."""
+    """Each place at which the main thread was sampled, with its count."""
     seen: Counter[str] = Counter()
     for line in raw.splitlines():
         stack, _, count = line.rpartition(" ")
@@ -84,7 +84,7 @@ def _places(raw: str) -> Iterator[tuple[str, int]]:
 
 
 def _place(frames: list[str]) -> str:
-    """What the innermost frame that is ours or the event loop's is at."""
+    """The place of the innermost frame that belongs to Holdfast or to the event loop."""
     for frame in reversed(frames):
         match = _FRAME.search(frame)
         for pattern, where in _PLACES:

@@ -1,4 +1,4 @@
-"""What the disk and the driver allow, with no engine around them.
+"""The limits of the disk and the driver, without an engine.
 
 A "raw" commit is one row in a transaction of its own, by a bare loop through the driver of the store beside it: `apsw` in the
 mode our store uses (WAL, `synchronous=FULL`), or `psycopg`. A write-ahead log that still grows syncs at half the speed (the
@@ -22,24 +22,24 @@ _BODY_BYTES = 120  # about what a step of the chain stores as its bodies
 
 
 class NoDisk(Exception):
-    """The folder is no place to measure durability in."""
+    """Durability cannot be measured in this folder."""
 
 
 def file_system(folder: Path) -> str:
-    """The file system of a folder; empty where it cannot be told. Refuses one that lives in memory."""
+    """The file system of a folder; empty if it is unknown. Raises `NoDisk` for one in memory."""
     try:
         mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return ""
     kind = disk.file_system(str(folder.resolve()), mountinfo)
     if kind in IN_MEMORY:
-        raise NoDisk(f"{folder} is on {kind}, which is memory: a sync costs nothing there, and no figure would mean anything. "
+        raise NoDisk(f"{folder} is on {kind}, which is memory: a sync costs nothing there, so no figure would mean anything. "
                      "Choose a folder on a disk: --folder PATH.")  # fmt: skip
     return kind
 
 
 def sync_times(folder: Path, count: int = 300) -> list[float]:
-    """Seconds that one `fdatasync` takes behind a write of 4 KB in place, sorted."""
+    """Seconds of one `fdatasync` after a write of 4 KB in place, sorted."""
     path = folder / "sync"
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -57,12 +57,12 @@ def sync_times(folder: Path, count: int = 300) -> list[float]:
 
 
 def percentile(ordered: list[float], share: float) -> float:
-    """The value that this share of all values lies below."""
+    """The value below which this share of all values is."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 class Commits(Protocol):
-    """One-row commits in a place of their own."""
+    """One-row commits in their own file or database."""
 
     rates: list[float]
 
@@ -100,7 +100,7 @@ class _Loop:
 
 
 class SqliteCommits(_Loop):
-    """On a SQLite file of their own."""
+    """One-row commits in their own SQLite file."""
 
     def __init__(self, folder: Path) -> None:
         self._connection = apsw.Connection(str(folder / "raw.db"))
@@ -115,7 +115,7 @@ class SqliteCommits(_Loop):
 
 
 class PostgresCommits(_Loop):
-    """In a database of their own."""
+    """One-row commits in their own PostgreSQL database."""
 
     def __init__(self, server: Server) -> None:
         import psycopg

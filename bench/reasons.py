@@ -1,7 +1,6 @@
-"""Why a target falls short: told by the figures of the same run, so that it is measured and not guessed.
+"""Why a figure misses its target: explained with other figures of the same run, so that the reason is measured, not guessed.
 
-A reason is a text with the medians of other figures in it. Where one of them was not measured in this run, the text says
-which part would tell.
+A reason is a text with the medians of other figures. If one of them was not measured in this run, the text names it.
 """
 
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ class Seen:
         self._figures = {figure["name"]: figure for figure in figures}
 
     def __getitem__(self, asked: str) -> float:
-        """`name`, or `name: what stands beside it`. Raises `LookupError`."""
+        """The median of the figure `name`, or of a value beside it: `name: value`. Raises `LookupError`."""
         name, _, beside = asked.partition(": ")
         figure = self._figures[name]
         found = figure["beside"][beside]["median"] if beside else figure["median"]
@@ -30,7 +29,7 @@ class Seen:
         return float(found)
 
     def best(self, workload: str) -> tuple[str, float]:
-        """The fastest peer at a workload, as they ship, and its steps a second."""
+        """The fastest peer at a workload with default settings, and its steps per second."""
         rates = {
             name.removeprefix(f"{workload}, "): figure["median"]
             for name, figure in self._figures.items()
@@ -144,7 +143,7 @@ WHY = {
 
 
 def reasons(figures: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Every figure whose target falls short, and why."""
+    """Every figure that misses its target, and why."""
     seen = Seen(figures)
     for figure in figures:
         if figure["verdict"] in ("", "met"):
@@ -156,4 +155,4 @@ def reasons(figures: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str
         try:
             yield figure, why(seen)
         except LookupError as missing:
-            yield figure, f"what would tell was not measured in this run: {missing.args[0]}."
+            yield figure, f"the figure that would explain it was not measured in this run: {missing.args[0]}."

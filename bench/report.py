@@ -1,6 +1,6 @@
-"""Figures, the targets beside them, and how they are shown: a table for people, JSON for programs.
+"""Figures with their targets, and their output: a table for people, JSON for programs.
 
-A figure is the median of its rounds; least and most stand beside it, because a machine that does other things too is noisy.
+A figure is the median of its rounds, shown with the least and the most, because a machine with other work is noisy.
 """
 
 import json
@@ -25,7 +25,7 @@ STYLES = {"met": "green", "only the floor": "yellow", "not met": "red", "not mea
 
 @dataclass(frozen=True)
 class Target:
-    """A bound that a figure's median has to keep."""
+    """A bound for the median of a figure."""
 
     bound: float
     side: Literal["least", "most"]
@@ -52,13 +52,13 @@ class Figure:
     name: str
     unit: str
     values: list[float]
-    """Empty: it could not be measured, and `note` says why."""
+    """One value per round. Empty: it could not be measured, and `note` says why."""
     target: Target | None = None
-    """What we want."""
+    """The bound that we want to keep."""
     floor: Target | None = None
-    """What must hold in any case."""
+    """The bound that must hold in any case."""
     beside: dict[str, list[float]] = field(default_factory=dict)
-    """What else was seen in the same rounds, e.g. steps per second beside a ratio."""
+    """Other values of the same rounds, e.g. steps per second for a ratio."""
     note: str = ""
 
     @property
@@ -78,7 +78,7 @@ class Figure:
         return "only the floor" if met[-1] else "not met"
 
     def plain(self, part: str) -> dict[str, Any]:
-        """The figure as JSON holds it."""
+        """The figure as it is stored in JSON."""
         return {
             "part": part,
             "name": self.name,
@@ -97,7 +97,7 @@ class Figure:
 
 
 def machine(folder: Path, file_system: str) -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Facts about the machine that the figures were measured on."""
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -114,7 +114,7 @@ def machine(folder: Path, file_system: str) -> dict[str, Any]:
 
 
 def load() -> float:
-    """How many processes wanted a core lately."""
+    """The load of the machine in the last minute."""
     return os.getloadavg()[0]
 
 
@@ -130,7 +130,7 @@ def _cpu() -> str:
 
 
 def show(figures: list[dict[str, Any]]) -> None:
-    """The table. Figures are as JSON holds them."""
+    """Print the table. Figures are as they are stored in JSON."""
     table = Table(title="Holdfast beside its targets (medians)", title_justify="left")
     for heading in ("workload", "median", "least", "most", "rounds", "target", "", "beside it"):
         right = heading in ("median", "least", "most", "rounds", "target")
@@ -147,7 +147,7 @@ def show(figures: list[dict[str, Any]]) -> None:
 
 
 def cells(figure: dict[str, Any]) -> tuple[str, ...]:
-    """Median, least, most, rounds and target of a figure, as people read them."""
+    """Median, least, most, rounds and target of a figure, as text."""
     values = figure["values"]
     target = " ".join(
         [figure["target"] or "", f"(floor {figure['floor']})" if figure["floor"] else ""]
@@ -164,13 +164,13 @@ def cells(figure: dict[str, Any]) -> tuple[str, ...]:
 
 
 def beside(figure: dict[str, Any]) -> str:
-    """What else was seen, in one line."""
+    """The other values of a figure, in one line."""
     seen = [f"{number(found['median'])} {name}" for name, found in figure["beside"].items()]
     return ", ".join([*seen, figure["note"]] if figure["note"] else seen)
 
 
 def number(value: float) -> str:
-    """Three digits that count; a count as it is."""
+    """Format a number with three significant digits; an integer as it is."""
     if value == int(value) and abs(value) < 100:
         return str(int(value))
     if abs(value) >= 100:
@@ -179,7 +179,7 @@ def number(value: float) -> str:
 
 
 def write(figures: list[dict[str, Any]], facts: dict[str, Any], folder: Path = RESULTS) -> Path:
-    """Everything that was seen, in a JSON file named after the time."""
+    """Write all figures to a JSON file that is named after the time."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / time.strftime("%Y-%m-%dT%H%M%SZ.json", time.gmtime())
     path.write_text(
@@ -189,7 +189,7 @@ def write(figures: list[dict[str, Any]], facts: dict[str, Any], folder: Path = R
 
 
 class Progress:
-    """Says what is being measured: one line that changes on a terminal, one line a workload elsewhere."""
+    """Shows what is being measured: one line that changes on a terminal, one line per workload elsewhere."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()

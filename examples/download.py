@@ -1,11 +1,11 @@
-"""A long download in pieces: it remembers how far it came, so that neither a dropped line nor `kill -9` begins it anew.
+"""A long download in pieces: it saves its progress, so that neither a dropped connection nor `kill -9` restarts it.
 
     holdfast run examples/download.py --run-id download --run-base out
     holdfast events download --follow                        # from another shell
 
-Kill it, and resume it with `holdfast resume download examples/download.py --run-base out`. The server's own book
-(pieces.log) tells which pieces it was asked for: none that a checkpoint had passed is asked for again. With --run-base
-a note about the file is kept beside the receipts of the run, with its digest in the log.
+Kill it, and resume it with `holdfast resume download examples/download.py --run-base out`. The log of the server
+(pieces.log) lists the requested pieces: no piece before the last checkpoint is requested again. With --run-base, a note
+about the file is kept beside the receipts of the run, and its digest in the run's log.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Download:
 
 
 def piece(name: str, number: int) -> bytes:
-    """What the server has there: made up, and always the same."""
+    """The content of a piece on the server: generated, and always the same."""
     return hashlib.sha256(f"{name} {number}".encode()).digest() * (PIECE_BYTES // 32)
 
 
 def serve(folder: str, name: str, first: int) -> Iterator[bytes]:
-    """The pieces from `first` on. A line that has carried the beginning drops half-way, as long lines do."""
+    """Send the pieces from `first` on. A connection that began with the first piece drops half-way."""
     for number in range(first, PIECES):
         if first == 0 and number == PIECES // 2:
             raise ConnectionResetError("the server went away")
@@ -61,17 +61,17 @@ graph = Graph("download", Download)
 
 @graph.node(retry=Retry(attempts=3, backoff=0.2))
 def fetch(state: Download, ctx: hf.BlockingContext) -> dict[str, Any]:
-    """A dropped line is known to be worth another try, and the next attempt goes on behind the last checkpoint."""
+    """Fetch all pieces. Holdfast retries after a dropped connection, and the new attempt continues at the last checkpoint."""
     os.makedirs(state.folder, exist_ok=True)
     part = Path(state.folder, state.name + ".part")
     done = ctx.last_checkpoint or 0
     with part.open("r+b" if done else "wb") as file:
-        file.truncate(done * PIECE_BYTES)  # what was written behind the checkpoint may be half a piece
+        file.truncate(done * PIECE_BYTES)  # bytes after the checkpoint may be half a piece
         file.seek(0, os.SEEK_END)
         for data in serve(state.folder, state.name, first=done):
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())  # the bytes are safe before the checkpoint says so
+            os.fsync(file.fileno())  # the bytes must be durable before the checkpoint is
             done += 1
             ctx.checkpoint(done)
             ctx.emit(f"{100 * done // PIECES} %")
@@ -80,7 +80,7 @@ def fetch(state: Download, ctx: hf.BlockingContext) -> dict[str, Any]:
 
 @graph.node
 def check(state: Download) -> dict[str, Any]:
-    """Compare with what the server says it is. A wrong file is nothing that trying again would mend."""
+    """Compare the file with the digest from the server. A retry would not repair a wrong file, so the error is fatal."""
     digest = hashlib.sha256(Path(state.folder, state.name + ".part").read_bytes()).hexdigest()
     promised = hashlib.sha256(b"".join(piece(state.name, number) for number in range(PIECES))).hexdigest()
     if digest != promised:
@@ -90,11 +90,11 @@ def check(state: Download) -> dict[str, Any]:
 
 @graph.node
 def keep(state: Download, ctx: hf.BlockingContext) -> None:
-    """Give the file its name, and leave a note about it with the run, where there is a folder for that."""
+    """Give the file its final name, and add a note about it to the run's folder, if the run has one."""
     part, whole = Path(state.folder, state.name + ".part"), Path(state.folder, state.name)
-    if part.exists():  # else an attempt that was cut has done it
+    if part.exists():  # otherwise an interrupted attempt has already renamed it
         part.replace(whole)
-    with suppress(hf.ContextError):  # no run_base, no folder
+    with suppress(hf.ContextError):  # without run_base there is no folder
         ctx.artifacts.write("note.json", json.dumps({"file": str(whole), "sha256": state.sha256}))
 
 

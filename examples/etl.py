@@ -1,11 +1,11 @@
-"""A batch of sales from six shops: read side by side, from a line that drops now and then, added up, and paid out once.
+"""A batch of sales from six shops: read in parallel over connections that sometimes drop, added up, and paid out once.
 
     holdfast run examples/etl.py --run-id etl
     holdfast show etl
 
-Kill it while it reads: shops that were read are not read again, and tries that a bad line has used up stay used up. Kill it
-while it pays, in the second after `paying …` is printed: nobody can know whether the money left, so Holdfast does not guess.
-Resume it, and it asks; look at the bank's book (batch/transfers.jsonl), and say what is to be done:
+Kill it while it reads: shops that were read are not read again, and attempts that failed still count. Kill it while it pays,
+in the second after `paying …` is printed: Holdfast cannot know whether the money was sent, and does not guess. Resume it, and
+it asks. Look at the transfers of the bank (batch/transfers.jsonl), and answer:
 
     holdfast resume etl examples/etl.py
     holdfast answer etl pay retry                            # or skip, or abort
@@ -27,7 +27,7 @@ import holdfast as hf
 from holdfast import END, START, Graph, Retry, append
 
 SHOPS = ["Aachen", "Bergen", "Cork", "Delft", "Essen", "Faro"]
-BAD_LINES = {"Bergen": 1, "Essen": 2}  # how often each of them drops before it holds
+BAD_LINES = {"Bergen": 1, "Essen": 2}  # how often the connection to each shop drops before it works
 
 
 @dataclass
@@ -43,14 +43,14 @@ class Batch:
     sales: Annotated[list[Sale], append] = field(default_factory=list)
     totals: dict[str, int] = field(default_factory=dict)
     transfer: str = ""
-    folder: str = "batch"  # stands for the world outside
+    folder: str = "batch"  # a folder in place of the real systems outside
 
 
 # --- the world outside --------------------------------------------------------------------------------
 
 
 def note(folder: str, book: str, entry: Any) -> None:
-    """One more line in a book of the world outside."""
+    """Append a line to a file that a system outside keeps."""
     Path(folder).mkdir(exist_ok=True)
     with Path(folder, book).open("a") as file:
         file.write(json.dumps(entry) + "\n")
@@ -64,7 +64,7 @@ def book(folder: str, name: str) -> list[Any]:
 
 
 def call_shop(folder: str, shop: str) -> list[dict[str, Any]]:
-    """A shop's answer. How often its line has dropped is in calls.jsonl, so that it behaves the same every time."""
+    """Call a shop. calls.jsonl counts its dropped connections, so that it behaves the same every time."""
     calls = sum(call == shop for call in book(folder, "calls.jsonl"))
     note(folder, "calls.jsonl", shop)
     time.sleep(0.1)
@@ -74,7 +74,7 @@ def call_shop(folder: str, shop: str) -> list[dict[str, Any]]:
 
 
 def tell_bank(folder: str, cents: int, key: str) -> str:
-    """A transfer. The bank knows it by its key, and takes its time to confirm."""
+    """Make a transfer. The bank identifies it by its key, and takes a while to confirm."""
     if not any(transfer["key"] == key for transfer in book(folder, "transfers.jsonl")):
         note(folder, "transfers.jsonl", {"key": key, "cents": cents})
     time.sleep(1.0)
@@ -89,10 +89,10 @@ graph = Graph("etl", Batch)
 @graph.node(
     each=lambda batch: [{"shop": shop, "folder": batch.folder} for shop in batch.shops],
     limit=2,
-    retry=Retry(attempts=4, backoff=0.05),  # ConnectionError is known to be worth another try
+    retry=Retry(attempts=4, backoff=0.05),  # ConnectionError is retried by default
 )
 def extract(item: dict[str, str]) -> dict[str, Any]:
-    """Runs once for each shop, two at a time; what they return is merged in the order of the shops."""
+    """Run once for each shop, two at a time; the results are merged in the order of the shops."""
     sold = call_shop(item["folder"], item["shop"])
     return {"sales": [Sale(item["shop"], **sale) for sale in sold]}
 
@@ -107,11 +107,11 @@ def transform(batch: Batch) -> dict[str, Any]:
 
 @graph.node
 def load(batch: Batch) -> None:
-    """To write the same file again does no harm: a node like this may run twice."""
+    """Write the result. Writing the same file again does no harm, so this node may run twice."""
     Path(batch.folder, "totals.json").write_text(json.dumps(batch.totals, indent=2) + "\n")
 
 
-@graph.node(idempotent=False)  # never run twice unless somebody says so
+@graph.node(idempotent=False)  # never run twice unless the operator says so
 def pay(batch: Batch, ctx: hf.BlockingContext) -> dict[str, Any]:
     cents = sum(batch.totals.values())
     print(f"paying {cents / 100:.2f} euros ...")

@@ -1,8 +1,9 @@
 """Settings that all tests share.
 
-Hypothesis may take its time (two cores, other processes) and prints the seed of what it found; in CI it draws the
-same examples every time. What is started in the background by a shell ignores Ctrl-C, and so does whatever it starts: a test
-that sends SIGINT would wait for ever. Files that take long come first, so that no worker is left alone with one at the end.
+Hypothesis has no deadline (two cores, other processes) and prints the seed of each failure; in CI it draws the same examples
+every time. A process that a shell starts in the background ignores SIGINT, and so do its children: a test that sends SIGINT
+would wait for ever, so the default handler is restored here. Slow files come first, so that no test worker is left alone with
+one at the end.
 """
 
 import os
@@ -33,7 +34,7 @@ LONG = (
     "core/test_state.py",
     "test_docs.py",
 )
-"""`make test` hands these files out first, in this order."""
+"""`make test` starts with these files, in this order."""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -45,7 +46,7 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
     suppress_health_check=[HealthCheck.too_slow],
 )
-# `make check` is to be over soon; `make test` takes its time.
+# `make check` must be fast; `make test` may take longer.
 settings.register_profile("quick", settings.get_profile("holdfast"), max_examples=20)
 settings.load_profile("holdfast")
 

@@ -133,7 +133,7 @@ def test_a_reason_is_made_of_what_was_measured() -> None:
     assert "8,000 steps/s, 1.60 of raw" in told["fleet, 1,000 runs, sqlite"]
     assert "the target leaves 91 µs" in told["fleet, 1,000 runs, sqlite"]
     assert told["chain, beside the best peer"] == (
-        "what would tell was not measured in this run: chain, async nodes, sqlite."
+        "the figure that would explain it was not measured in this run: chain, async nodes, sqlite."
     )
     assert told["something new"] == "no reason is known yet."
 

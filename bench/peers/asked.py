@@ -1,9 +1,9 @@
-"""What every peer's program shares: the questions it is asked, the clock, and the answers it prints.
+"""The code that the programs of all peers share: the questions they get, the clock, and the answers they print.
 
-A peer runs in two modes, at the same durability: "shipped", as the library opens its database by itself, and "wal", with the
+A peer runs in two modes, at the same durability: "shipped", with the library's own settings of its database, and "wal", with the
 journal mode of our own store set on the file first. Both are checked on the connection that the library uses: `synchronous` must
-be FULL (2) or more, otherwise the figures would not be of durable steps, and the program refuses. In the mode "postgres" it is
-given the URL of an empty database, and the server is asked.
+be FULL (2) or more, otherwise its steps would not be durable, and the program refuses. In the mode "postgres" it gets the URL of
+an empty database, and checks the settings of the server.
 """
 
 import gc
@@ -31,12 +31,12 @@ class Asked:
     runs: int
     mode: str
     path: Path
-    """Where the database is to be."""
+    """The path for the database."""
     url: str = ""
-    """Of an empty database in PostgreSQL, in that mode."""
+    """The URL of an empty PostgreSQL database, in that mode."""
 
     def prepare(self) -> None:
-        """Make the file in the journal mode that is wanted; it stays with the file."""
+        """Create the file in the wanted journal mode, which SQLite stores in the file."""
         if self.mode == "wal":
             connection = sqlite3.connect(self.path)
             assert connection.execute("pragma journal_mode=wal").fetchone() == ("wal",)
@@ -45,7 +45,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """What it took, and the settings it was done with."""
+    """The time that a workload took, and its settings."""
 
     wall_s: float
     steps: int
@@ -66,7 +66,7 @@ class Clock:
 
 
 def settings(execute: Callable[[str], Any]) -> dict[str, Any]:
-    """The durability of a connection, as SQLite itself says."""
+    """The durability of a connection, as SQLite reports it."""
     return {
         "synchronous": execute("pragma synchronous").fetchone()[0],
         "journal": execute("pragma journal_mode").fetchone()[0],
@@ -74,14 +74,14 @@ def settings(execute: Callable[[str], Any]) -> dict[str, Any]:
 
 
 def server_settings(execute: Callable[[str], Any]) -> dict[str, Any]:
-    """The durability of a connection, as PostgreSQL itself says, in the words of SQLite."""
+    """The durability of a connection, as PostgreSQL reports it, in the terms of SQLite."""
     told = [execute(f"show {name}").fetchone() for name in ("fsync", "synchronous_commit")]
     on = all("on" in (row.values() if isinstance(row, dict) else row) for row in told)
     return {"synchronous": 2 if on else 0, "journal": "PostgreSQL's"}
 
 
 def answer(workloads: dict[str, Callable[[Asked], Answer]], *packages: str) -> None:
-    """Answer every question, a line of JSON each, until there are no more. What a library prints goes to the errors."""
+    """Answer every question with a line of JSON, until there are no more. The output of the library goes to stderr."""
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as answers:
         os.dup2(2, 1)
         for line in sys.stdin:

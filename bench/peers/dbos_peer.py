@@ -1,5 +1,5 @@
-"""DBOS on SQLite, or on PostgreSQL: every step's result is written, one commit each. It keeps no state of a run, so it can
-neither grow nor be wide.
+"""DBOS on SQLite, or on PostgreSQL: every step's result is written, one commit each. It keeps no state of a run, so the
+workloads with a growing or wide state do not apply.
 """
 
 import sqlalchemy

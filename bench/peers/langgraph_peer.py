@@ -60,7 +60,7 @@ def chain(asked: Asked) -> Answer:
 
 @asynccontextmanager
 async def _saver(asked: Asked) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
-    """A checkpointer for many runs at once, and how durable what it writes is."""
+    """A checkpointer for many runs at once, and its durability."""
     if asked.url:
         import psycopg
         from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
@@ -139,7 +139,7 @@ def wide(asked: Asked) -> Answer:
 
 
 def wide_plain(asked: Asked) -> Answer:
-    """A plain dict is the state as a whole; its node has to return all of it."""
+    """A plain dict is the whole state; its node must return all of it."""
 
     def count_whole(state: dict[str, Any]) -> dict[str, Any]:
         return {**state, "step": state["step"] + 1}

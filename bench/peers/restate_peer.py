@@ -1,5 +1,5 @@
-"""Restate: a server of its own that keeps a journal of every step, and a Python service that it calls. Both are started for each
-question, and the server's data lies in the folder that is measured. It keeps no state of a run beyond the results of its steps.
+"""Restate: a server that keeps a journal of every step, and a Python service that it calls. Both are started for each question,
+and the server's data is in the folder that is measured. It stores no state of a run except the results of its steps.
 """
 
 import asyncio
@@ -70,10 +70,10 @@ def _serve(port: int) -> None:
 
 @contextmanager
 def _server(asked: Asked) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Where the server takes calls, and how durable what it keeps is."""
+    """The port of the server, and the durability of its journal."""
     program = next(Path(sys.prefix).glob(_SERVERS), None)
     if program is None:
-        sys.exit("its server comes with npm, which is not here or could not install it")
+        sys.exit("its server is installed with npm, which is missing or failed")
     fabric, ingress, admin = _free_ports(3)
     environment = {
         **os.environ,
@@ -105,7 +105,7 @@ def _server(asked: Asked) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _until_up(admin: int) -> None:
-    """Wait for the server, and tell it of the service."""
+    """Wait for the server, and register the service with it."""
     until = time.monotonic() + _PATIENCE_S
     while True:
         with suppress(OSError):

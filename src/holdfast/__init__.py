@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     )
     from holdfast.runtime.calls.context import BlockingContext, Context
     from holdfast.runtime.engine import Engine
+    from holdfast.runtime.listeners import Listener, NodeCall
 
 __version__ = "0.1.0"
 
@@ -82,6 +83,8 @@ __all__ = [
     "Graph",
     "GraphError",
     "HoldfastError",
+    "Listener",
+    "NodeCall",
     "NotDurable",
     "ProcessEnded",
     "Recoverable",
@@ -145,6 +148,8 @@ _LATER = {
     "BlockingContext": "runtime.calls.context",
     "Context": "runtime.calls.context",
     "Engine": "runtime.engine",
+    "Listener": "runtime.listeners",
+    "NodeCall": "runtime.listeners",
     "Chunk": "reading.chunks",
     "Run": "reading.views",
     "RunSummary": "reading.views",

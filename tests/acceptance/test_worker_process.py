@@ -270,7 +270,7 @@ def test_a_worker_tells_of_what_it_cannot_take_up_and_goes_on(fleet: Any, tmp_pa
     [
         ([], "a worker needs flows"),
         (["nowhere.py"], "does not exist"),
-        ([str(PROGRAM), "--queue", "no way"], "a queue has a name"),
+        ([str(PROGRAM), "--queue", "no way"], "is not a valid queue name"),
         ([str(PROGRAM), "--concurrency", "0"], "at least 1"),
     ],
 )

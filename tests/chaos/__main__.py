@@ -1,6 +1,6 @@
-"""`python -m tests.chaos`: the whole of it, on both databases. Exit code 1: something is wrong.
+"""`python -m tests.chaos`: run all chaos tests, on both databases. Exit code 1: a check failed.
 
-With `--unfenced` it is the control, in which something must be wrong.
+With `--unfenced` it is the control, in which a check must fail.
 """
 
 from __future__ import annotations

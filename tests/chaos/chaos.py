@@ -1,11 +1,11 @@
-"""Chaos: a fleet of real processes on one store, which are killed, paused beyond their leases and cut off from their database.
+"""Chaos: a fleet of real processes on one store, which are killed, paused beyond their leases and disconnected from it.
 
     summary = endure(SqliteGround(folder), folder, Plan(seed=7, runs=150))
 
-A seed decides when which fault comes, and whom it hits. Runs are started while faults come, a few after each. When all runs have
-ended, what is left is held against three witnesses that know nothing of each other: the receiver of the effects, the lines that
-nodes and workers wrote down (`holdfast.testing.check` reads them), and the audit, a trigger inside the database that writes down
-beside every event which fence its run had at that moment. Invariant: nothing here asks the engine whether all went well.
+A seed decides when each fault comes, and which process it hits. Runs are started between faults, a few after each. When all
+runs have ended, the store is compared with three independent witnesses: the receiver of the effects, the witness lines of nodes
+and workers (`holdfast.testing.check` reads them), and the audit, a trigger inside the database that records with every event the
+fence that its run had at that moment. Invariant: nothing here relies on an engine's own report of success.
 """
 
 from __future__ import annotations

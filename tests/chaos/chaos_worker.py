@@ -1,12 +1,12 @@
-"""A worker for chaos: what `holdfast worker` is, with somebody beside it who writes down what it asks of its store.
+"""A worker for chaos: `holdfast worker`, with a wrapper around its store that notes every append for the witness.
 
     python chaos_worker.py '{"store": URL, "folder": PATH, "ttl_s": 2, "seed": 7, "linger": 0.5, "host": "", "fenced": true}'
 
-Every append is noted before it is handed to the store and when it is acknowledged or refused. A file `stop-PID` in the folder has
-it stop itself right before the next one: no lease that it looks at and no clock can warn it there. A worker that has taken a
-run over lingers, with the chance `linger`, before it writes: so long the run is its own by the fence and by nothing else.
-`host` makes it a process of another machine, whose death nobody here can see. `fenced: false` is the control: the store of this
-process judges no fences.
+Every append is noted before it is given to the store, and when it is acknowledged or refused. A file `stop-PID` in the folder
+makes the worker stop itself right before the next append: no check of a lease or a clock can warn it there. A worker that has
+taken a run over waits, with the probability `linger`, before it writes: until then only the fence protects its claim. `host`
+makes it a process of another machine, whose death is not visible here. `fenced: false` is the control: the store of this process
+does not check fences.
 """
 
 from __future__ import annotations

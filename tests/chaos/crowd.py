@@ -1,10 +1,10 @@
-"""Many processes that resume one run at the same moment: each says in a line what became of it.
+"""Many processes that resume one run at the same moment. Each prints its result in one line.
 
     python crowd.py '{"store": URL, "run": "r1", "count": 50}'
 
-Processes are forked before anything of Holdfast is opened, so that fifty cost no more than a few. All wait at a gate until the
-last one is there. Whoever executes the run says `executes` from inside of its node and stays there until stdin is closed: so the
-run is held while all others ask for it. At the end each says `held` or what the run has become.
+The processes are forked before Holdfast opens anything, so that fifty cost no more than a few. All wait at a gate until the last
+one is there. The process that executes the run prints `executes` from inside its node and stays there until stdin is closed: so
+the run is held while all others try to resume it. At the end each process prints `held` or the status of the run.
 """
 
 from __future__ import annotations

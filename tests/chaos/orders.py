@@ -1,7 +1,7 @@
-"""What a fleet in trouble executes: a loop, a fan-out, a retry and a timer, in which every visit does something outside.
+"""The flow that the fleet of the chaos tests executes: a loop, a fan-out, a retry and a timer; every visit has an effect.
 
-Outside is a `Receiver`: it does a thing once for each key, whoever asks and however often, and it knows nothing of Holdfast.
-`expected` says what it must have done for a run, worked out from the input alone.
+The effects go to a `Receiver`: it acts once for each key, whichever process sends it and however often, and it knows nothing of
+Holdfast. `expected` computes the effects of a run from its input alone.
 """
 
 from __future__ import annotations

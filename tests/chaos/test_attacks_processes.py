@@ -1,4 +1,4 @@
-"""Real processes that are stopped in the middle of each verb of a store, and go on after their runs were taken over."""
+"""Real processes that are stopped inside each verb of a store, and continue after their runs were taken over."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A fleet in trouble, on both databases: a small share of what `python -m tests.chaos` does."""
+"""Chaos tests of a fleet, on both databases: a small part of `python -m tests.chaos`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fifty processes resume one run at once: one executes it, and the others are told who does."""
+"""Fifty processes resume one run at once: one executes it, and the others get an error that names its holder."""
 
 from __future__ import annotations
 

@@ -517,7 +517,7 @@ def test_a_flow_file_finds_the_modules_beside_it(cli: Cli, place: Path) -> None:
         ([], "the state lacks 'name'"),
         (["--input", '{"nam": 1}'], "did you mean 'name'?"),
         (["--input", '{"name": 1}'], "name"),
-        (["--input", '{"name": "x"}', "--run-id", "../x"], "is no run id"),
+        (["--input", '{"name": "x"}', "--run-id", "../x"], "is not a valid run id"),
         (["--input", '{"name": "x"}', "--label", "a"], "--label name=value"),
         (["--input", '{"name": "x"}', "--timeout", "-1"], "above 0"),
         (["--input", '{"name": "x"}', "--durability", "never"], "never"),

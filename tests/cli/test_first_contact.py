@@ -247,7 +247,7 @@ def test_a_refusal_names_force_once(cli: Cli) -> None:
     ("words", "asked"),
     [
         (["answer", "r1", "q", "1"], "answered"),
-        (["signal", "r1", "s"], "told anything"),
+        (["signal", "r1", "s"], "sent a signal"),
         (["cancel", "r1"], "cancelled"),
         (["pause", "r1"], "paused"),
         (["retry", "r1", "write", "flows.py"], "tried again"),

@@ -1,9 +1,8 @@
-"""Branch coverage of the parts on which every promise rests: fold, decide, both SQL stores, leases and recovery.
+"""Branch coverage of the parts that every promise depends on: fold, decide, both SQL stores, leases and recovery.
 
-    python tests/proof/covered.py [pytest arguments]      # exit code 1: a branch is not taken, or a test failed; they are listed
+    python tests/proof/covered.py [pytest arguments]      # exit code 1: a branch was not taken or a test failed; both are listed
 
-Measured over the tests that belong to these parts, in two processes side by side, without a mark that excludes anything. It needs
-the extra `night`.
+It runs the tests of these parts in two parallel processes; no line is excluded by a marker. It needs the extra `night`.
 """
 
 from __future__ import annotations

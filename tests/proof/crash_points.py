@@ -1,15 +1,15 @@
-"""Crash points: at every call that changes the disk, of every durable operation, the process dies or the call fails.
+"""Crash points: at every call that changes the disk, in every durable operation, the process dies or the call fails.
 
-For each point and each of the seven modes a child performs the operation and fails there; a fresh process then looks at the disk
-and carries its runs on to the end. Two cases that leave the same bytes behind, after having told the same, are looked at once:
-all of it is deterministic.
+For each point and each of the seven modes, a child performs the operation and fails there; a new process then inspects the disk
+and resumes its runs to the end. Two cases that leave the same bytes and reported the same are inspected once, because everything
+is deterministic.
 
-Then the same again while a process recovers from what such a case has left: at every call that changes the disk, in all modes,
-for one state of each operation, and once for every other state. Only a night goes on from there, round after round, to all of
-them. Here a kill is played, to save a child: the process goes on, but from that point on none of its calls changes the disk, and
-nothing it says is heard. (A test compares that with real deaths.)
+The same is then done while a process recovers from the disk of such a case: at every call that changes the disk, in all modes
+for one state of each operation, and once for every other state. Only `make prove-night` continues from there, in further
+rounds, to all of them. In this part a kill is simulated, to save a child process: the process continues, but from that point on
+none of its calls changes the disk, and its reports are dropped. (A test compares this with real kills.)
 
-    python tests/proof/crash_points.py [cpu seconds] [seed] [rounds]        and the figures
+    python tests/proof/crash_points.py [cpu seconds] [seed] [rounds]        # prints the figures
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Is a disk after a crash what it must be? Read by a process that knows nothing but the disk and what the dead one had told.
+"""Check a disk after a crash, in a process that knows only the disk and the reports of the process that died.
 
 - The store opens; its pages, its indexes and every run in it are sound.
-- What was acknowledged is there.
-- The facts of one verb are all there or none of them is.
-- What was refused as "not written" is not there. Only `StorePoisoned` leaves the outcome open.
-- A refusal is one of ours, with a message that names the store.
-- A file that has its name is whole, whether anybody was told of it or not.
+- Every acknowledged fact is there.
+- The facts of one verb are all there, or none of them is.
+- A fact that was refused as "not written" is not there. Only `StorePoisoned` leaves the outcome open.
+- A refusal is an error of Holdfast, with a message that names the store.
+- A file with its final name is complete, whether it was acknowledged or not.
 
-`inspect` returns what is wrong, in sentences; nothing means that all is well.
+`inspect` returns a sentence for each problem; an empty list means that the disk is as it must be.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Mutants: small mistakes are made in the core, one at a time, and the core's own tests must find each.
+"""Mutation testing of the core: a mutant is one small mistake in the core, and the core's own tests must find it.
 
-    python tests/proof/mutation.py [seconds] [decide.py fold/nodes.py …]      # and a list of those that survived
+    python tests/proof/mutation.py [seconds] [decide.py fold/nodes.py …]      # lists the mutants that survived
 
-cosmic-ray makes the mutants; here is decided which are worth trying, in which order, and by which tests. Not tried: what stands
-in annotations, which nobody executes, and a dozen further ways to spoil one operator that was spoilt already. The order looks
-random and is always the same, so a part of them is a fair sample of all. Each lane works on a copy of the tree, where the tests
-must pass before there is a mutant. It needs the extra `night`.
+cosmic-ray makes the mutants; this program decides which are worth trying, in which order, and with which tests. It does not try
+mutants of annotations, which are never executed, and tries only one of the many mutants of an operator. The order is random but
+always the same, so that the first part of it is a fair sample of all. Each lane works on a copy of the tree, in which the tests
+must pass before a mutant is tried. It needs the extra `night`.
 """
 
 from __future__ import annotations

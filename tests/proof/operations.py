@@ -1,10 +1,10 @@
-"""Every durable operation of Holdfast, each in a process of its own that tells what it is about to do and what it was told.
+"""Every durable operation of Holdfast, each in its own process, which reports what it is about to do and the result.
 
-`OPERATIONS` is the table: how the disk looks before (`prepare`), and what is done then (`perform`). To add one, add a line; the
-harness finds its points by itself. Everything is the same every time: ids, salts, clock, and the bytes on the disk.
+`OPERATIONS` is the table: `prepare` makes the disk before the operation, `perform` is the operation. To add one, add a row; the
+harness finds its crash points by itself. Everything is the same every time: ids, salts, clock, and the bytes on the disk.
 
-A child tells by lines of JSON on a pipe (`Teller`): the facts that a verb would make true, before it is called, and how it ended.
-Facts of one verb stand or fall together; `inspection` holds the disk against them.
+A child reports with lines of JSON on a pipe (`Teller`): before a verb is called, the facts that it would make true; afterwards,
+how it ended. The facts of one verb are written together or not at all; `inspection` compares the disk with them.
 """
 
 from __future__ import annotations

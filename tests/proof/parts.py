@@ -1,7 +1,7 @@
-"""The parts of the proof: each tries something, and says in lines of a table how much of it, what was wanted and what was wrong.
+"""The parts of the proof. Each part returns lines of a table: how much was tried, the target, and the violations.
 
-A part knows the program that does the work and what it must reach; it judges nothing that this program has not judged. `prove`
-runs each in a process of its own.
+A part knows the program that does the work and the target that it must reach; it adds no judgement to that of the program.
+`prove` runs each part in its own process.
 """
 
 from __future__ import annotations

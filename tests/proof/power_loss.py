@@ -1,17 +1,17 @@
-"""Power loss: what a disk may hold after it, computed from a record of everything that was done to it.
+"""Power loss: the states that a disk may have after it, computed from a record of all calls that changed the disk.
 
-An operation is performed once with the shim, which writes down every call. A disk then keeps, of each file, what it held at its
-last sync, and of what came later any part: nothing, all, the first few calls, any sectors of any of them in any order, a
-sector half-way torn. Names (new, renamed, removed) are kept when their folder was synced, and else any first part
-of what was done to it, or any part at all. Memory that processes share (-shm) is gone.
+An operation is performed once with the shim, which records every call. After a power loss, a disk has the content of each file
+at its last sync, and any part of the later calls: none, all, the first few, any sectors of any of them in any order, a torn
+sector. A new, renamed or removed name is kept if its folder was synced; otherwise any first part of the calls on the folder is
+kept, or any part at all. Shared memory (-shm) is lost.
 
-From each moment of the record such states are drawn, each is laid out as a disk, and a process opens it: what was
-acknowledged by then is there, nothing is half there, all of it is sound; and for some of them, runs are carried on to their end.
-The first round draws at every moment; further ones draw other states there, as long as states are wanted.
+At each moment of the record such states are drawn, each is written as a disk, and a process opens it: every acknowledged fact
+must be there, none may be there in part, and everything must be sound; in some of them, runs are resumed to their end. The first
+round draws at every moment; further rounds draw other states, until the requested number is reached.
 
-The control is the same with `synchronous=NORMAL`, where SQLite commits without a sync: there losses must be found.
+The control does the same with `synchronous=NORMAL`, where SQLite commits without a sync: there losses must be found.
 
-    python tests/proof/power_loss.py [cpu seconds] [states] [seed]        and the figures
+    python tests/proof/power_loss.py [cpu seconds] [states] [seed]        # prints the figures
 """
 
 from __future__ import annotations

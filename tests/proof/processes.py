@@ -1,11 +1,10 @@
-"""Zygotes in pairs, and the disks they work on: what crash points and power loss share.
+"""Pairs of zygotes, and the disks they work on: the code that crash points and power loss share.
 
-A `Pair` is one zygote with the shim, whose children fail, and one without, whose children look at what is left. Pairs work side
-by side, one per core, each in a folder of its own, in memory where that can be had: what a process wrote is there after its death
-whatever the disk, and power loss is computed, not suffered.
+A `Pair` is one zygote with the shim, whose children fail, and one without, whose children inspect the disk. Pairs work in
+parallel, one per core, each in its own folder, in memory if the machine offers that: a killed process loses nothing that it has
+written, whatever the disk, and power loss is computed, not real.
 
-How much is tried is bounded by processor time (`Pair.cpu_s`), not by the clock on the wall: so a machine that is busy with
-something else tries as much as a quiet one.
+The amount of work is limited by processor time (`Pair.cpu_s`), not by wall time: so a busy machine tries as much as a quiet one.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""`make prove`: everything that this repository can do to show that it keeps its promises, in one table.
+"""`make prove`: run every check that this repository has for the promises of Holdfast, and print one table.
 
     python tests/proof/prove.py                      # under 10 minutes on two cores
     python tests/proof/prove.py --hours 8            # make prove-night: more of everything, coverage and mutants too
     python tests/proof/prove.py --only "crash points" --only "zombie rounds"
     python tests/proof/prove.py --write-docs build/prove.json
 
-Exit code 1: something was violated, skipped, or a target was missed. The table is also written as JSON (`--json`), and what each
-part said lies beside that. Parts that want both cores run one after the other; the others two at a time. Each has its share
-of ten minutes, and the table says what it used. What is tried follows from the seed, which is printed.
+Exit code 1: a promise was violated, a part was skipped, or a target was missed. The table is also written as JSON (`--json`),
+with the output of each part beside it. Parts that need both cores run one after the other; the others two at a time. Each part
+has a share of ten minutes, and the table shows how much it used. The seed, which is printed, decides what is tried.
 """
 
 from __future__ import annotations

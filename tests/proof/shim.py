@@ -1,7 +1,7 @@
-"""The Python side of shim.c: building it, arming it in a process that has it preloaded, and reading what it wrote down.
+"""The Python side of shim.c: build it, arm it in a process that has it preloaded, and read its record.
 
-Owns the names of fault modes and kinds of calls; their order is that of the enums in shim.c. Without Linux or a C compiler there
-is no shim, and `why_not` says so: whoever needs it must then say loudly that nothing was proved.
+This module owns the names of fault modes and kinds of calls; their order is that of the enums in shim.c. Without Linux or a C
+compiler there is no shim, and `why_not` says so: a caller that needs the shim must then report that nothing was proved.
 """
 
 from __future__ import annotations

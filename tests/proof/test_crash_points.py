@@ -1,4 +1,4 @@
-"""Crash points on the real SQLite file: a share of what `make prove` does with all of them."""
+"""Crash points on the real SQLite file: a sample of those that `make prove` tries."""
 
 from __future__ import annotations
 

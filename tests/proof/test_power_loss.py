@@ -1,4 +1,4 @@
-"""Power loss: a few hundred of the states that `make prove` looks at, and that a careless store would be found out."""
+"""Power loss: a few hundred of the states that `make prove` inspects, and a careless store whose losses must be found."""
 
 from __future__ import annotations
 

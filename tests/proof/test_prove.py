@@ -1,4 +1,4 @@
-"""The program behind `make prove`: what it says where something is wrong, and where its figures go."""
+"""The program of `make prove`: its output when something is wrong, and the files it writes its figures to."""
 
 from __future__ import annotations
 

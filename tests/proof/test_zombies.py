@@ -1,4 +1,4 @@
-"""Zombie rounds with real processes: a few of those that `make prove` plays."""
+"""Zombie rounds with real processes: a few of those that `make prove` runs."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""An engine in a process of its own, which stands still where it is told to: one hand of a pair of `zombies`.
+"""An engine in its own process that stops itself at a given failpoint: one of the two processes of `zombies`.
 
 Reads one request per line, `{"do": "start" | "carry", "run": ID, "ttl_s": S, "point": NAME, "count": N}`, and answers each with
-one line. At the n-th failpoint of that name it says so and stops itself with SIGSTOP, all its threads at once; whoever sends
-SIGCONT lets it go on as if nothing had been. Every append is noted for the witness before the store is asked, and when it has
-answered.
+one line. At the n-th failpoint of that name it reports that and stops itself with SIGSTOP, all its threads at once; after SIGCONT
+it continues as if it had not been stopped. Every append is noted for the witness before the store is called, and after it has
+returned.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Zombie rounds: a process that executes a run is stopped beyond its lease, another takes the run over, and the first goes on.
+"""Zombie rounds: a process that executes a run is stopped beyond its lease, another takes the run over, and the first continues.
 
-Two processes share a store. In each round the first executes a run and stands still (SIGSTOP) at a failpoint: before, inside
-or behind an append, a claim or a node's body. When its lease has run out by the clock of the store, the second
+Two processes share a store. In each round the first executes a run and is stopped (SIGSTOP) at a failpoint: before, inside or
+after an append, a claim or a node's body. When its lease has expired by the clock of the store, the second process
 
-- carries the run on to its end before the first goes on (`overtaken`),
-- or has just got the lease and written nothing (`claimed`): then nothing but the fence keeps the first one out,
-- or waits for the lock that the first one holds, because that was stopped inside a transaction (`locked`).
+- resumes the run to its end before the first continues (`overtaken`),
+- or has just claimed the lease and written nothing (`claimed`): then only the fence keeps the first process out,
+- or waits for the lock of the first process, which was stopped inside a transaction (`locked`).
 
-Then the first goes on as if nothing had been. What the log holds when it does, it holds when it has given up. At the end of all
-rounds every run has its right state, every effect happened once, and `holdfast.testing.check` finds nothing. Invariant: no
-round asks an engine whether all went well.
+Then the first process continues as if it had not been stopped. The log must not change between that moment and the moment it
+gives up. At the end of all rounds every run has the right state, every effect happened once, and `holdfast.testing.check` finds
+no violation. Invariant: no round relies on an engine's own report of success.
 
-    python tests/proof/zombies.py [rounds]        and the figures
+    python tests/proof/zombies.py [rounds]        # prints the figures
 """
 
 from __future__ import annotations

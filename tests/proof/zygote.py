@@ -1,9 +1,9 @@
-"""A process that has everything imported and does what it is asked, in a child that it forks where that child may die: so a
-death costs no new interpreter. One that is only played costs no child either: from then on nothing changes the disk, and nothing
-that is said is told.
+"""A process that has imported everything, and serves requests. It forks a child for a request in which the process may die: so
+a death does not cost the start of a new interpreter. A simulated death costs no child either: from then on no call changes the
+disk, and no report is sent.
 
-Requests are JSON lines on stdin, answers JSON lines on stdout. With the shim preloaded it can be made to fail; without it, it
-looks at what is left. Which of both a request needs is its sender's to know.
+Requests are JSON lines on stdin, answers JSON lines on stdout. With the shim preloaded the process can be made to fail; without
+it, it inspects the disk. The sender decides which of both a request needs.
 
     {"do": "prepare" | "perform" | "finish" | "inspect", "operation": …, "disk": …, "day": 1, "fork": true, "armed": true,
      "played": false, "point": 0, "mode": "count", "record": "", "randomness": "", "pragmas": {}, "accounts": [[…]]}

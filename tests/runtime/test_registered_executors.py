@@ -144,8 +144,8 @@ def test_a_flow_with_an_unknown_executor_is_refused_when_the_engine_gets_it() ->
     with pytest.raises(hf.SettingError) as refused:
         Engine("memory://unknown", flows=[flow], executors={"counting": Counting()})
     assert str(refused.value) == (
-        "flow 'flow': node 'a' has executor='contuing', and this engine knows only 'thread', 'process', 'counting'; did you "
-        "mean 'counting'? Name one of these, or give the engine yours: Engine(executors={'contuing': …})."
+        "flow 'flow': node 'a' has executor='contuing', but this engine has only 'thread', 'process', 'counting'; did you "
+        "mean 'counting'? Use one of these, or register yours: Engine(executors={'contuing': …})."
     )
 
 
@@ -194,8 +194,10 @@ def test_a_built_in_executor_is_not_replaced(name: str) -> None:
 def test_what_is_not_an_executor_or_has_no_name_is_refused() -> None:
     with pytest.raises(hf.SettingError, match="has no submit and no close and no traits"):
         Engine("memory://given", executors={"farm": object()})  # type: ignore[dict-item]
-    with pytest.raises(hf.SettingError, match="needs a name"):
+    with pytest.raises(hf.SettingError, match="'the farm' cannot name an executor"):
         Engine("memory://given", executors={"the farm": Counting()})
+    with pytest.raises(hf.SettingError, match="give names and executors"):
+        Engine("memory://given", executors=[Counting()])  # type: ignore[arg-type]
 
 
 # --- what stays as it was -----------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""The figures of the simulator, for `make prove`: schedules a minute, how large, with which faults, and planted bugs found.
+"""The figures of the simulator, for `make prove`: schedules per minute, their size and faults, and the planted bugs found.
 
     python tests/simulation/figures.py --seconds 60 --processes 2
 
-Prints one line per figure and exits with 1 where anything was violated or a planted bug survived.
+It prints one line per figure, and exits with 1 if there was a violation or a planted bug was not found.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A forger of stores, for tests of the checker: it changes what stands in a SQLite file and, where it is asked to, mends the hash
-chain and the run row behind itself, so that nothing is wrong but what was planted.
+"""Forge stores for tests of the checker: change rows in a SQLite file and, if asked, repair the hash chain and the run row
+afterwards, so that only the planted violation is wrong.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Bugs on purpose: each switch breaks one promise of the engine or the store, as a slip of ours might. Tests only.
+"""Planted bugs: each breaks one promise of the engine or the store, as a real mistake might. Only for tests.
 
-`BUGS` maps a name to a context in which the bug is there. `found(name, seeds)` runs the standard simulation with it and says
-which seed found it first. A bug that survives is a hole in the harness.
+`BUGS` maps a name to a context manager that activates the bug. `found(name, seeds)` runs the standard simulation with the bug,
+and returns the first seed that found it. A bug that is not found is a gap in the harness.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import msgspec
 
 from holdfast.core import decide as decides
 from holdfast.core import events, readiness
-from holdfast.runtime import engine as engines
-from holdfast.runtime import journal, outcomes, perform, resume, runner, worker
+from holdfast.runtime import driver, journal, outcomes, perform, resume, runner, worker
 from holdfast.runtime.calls import attempt, streams
-from holdfast.runtime.calls.context import _Told
+from holdfast.runtime.calls.context import _AnyContext
 from holdfast.runtime.commits import Commits
+from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.renewal import Renewal
 from holdfast.storage import holder as holders
 from holdfast.storage import verdicts
@@ -70,7 +70,7 @@ def patched(*changes) -> Iterator[None]:
 @contextmanager
 def on_take_up(spoil: Callable) -> Iterator[None]:
     """Spoil the state of every run that is taken up again."""
-    real = engines.prepare
+    real = driver.prepare
 
     @wraps(real)
     def prepare(*args, **named):
@@ -79,7 +79,7 @@ def on_take_up(spoil: Callable) -> Iterator[None]:
         prepared.ready.rebuild(prepared.state)
         return prepared
 
-    with patched((engines, "prepare", prepare)):
+    with patched((driver, "prepare", prepare)):
         yield
 
 
@@ -499,7 +499,7 @@ def a_rewind_does_not_count_executions():
 
 @bug
 def what_waits_in_the_inbox_is_recorded_a_second_time():
-    with patched((engines.Engine, "_claim_with", lambda self, run_id, request: self._claim(run_id))):
+    with patched((Holdings, "claim_for", lambda self, run_id, request: self.claim(run_id))):
         yield
 
 
@@ -595,7 +595,7 @@ def the_input_is_taken_when_the_node_is_called():
 
 @bug
 def a_step_is_kept_for_other_executions_too():
-    kept_step, keep_step, kept = attempt.Work.kept_step, attempt.Work.keep_step, {}
+    kept_step, keep_step, kept = attempt.Attempt.kept_step, attempt.Attempt.keep_step, {}
 
     def place(self, slot):
         visit = (self._header["node"], self._header["iteration"], self._item, slot)
@@ -608,7 +608,7 @@ def a_step_is_kept_for_other_executions_too():
         kept[place(self, slot)] = [value]
         return await keep_step(self, slot, value, codec)
 
-    with patched((attempt.Work, "kept_step", take), (attempt.Work, "keep_step", keep)):
+    with patched((attempt.Attempt, "kept_step", take), (attempt.Attempt, "keep_step", keep)):
         yield
 
 
@@ -617,7 +617,7 @@ def a_step_is_not_kept():
     async def keep_step(self, slot, value, codec):
         return codec.decode(self.encode(value, slot.label, codec), path=slot.label, node=self._header["node"])
 
-    with patched((attempt.Work, "keep_step", keep_step)):
+    with patched((attempt.Attempt, "keep_step", keep_step)):
         yield
 
 
@@ -638,7 +638,7 @@ def the_idempotency_key_changes_with_the_attempt():
     def key(self, name=""):
         return f"{self.run_id}.{self.node}.{self.iteration}.{self.item}.{self.attempt}.{name}"
 
-    with patched((_Told, "idempotency_key", key)):
+    with patched((_AnyContext, "idempotency_key", key)):
         yield
 
 
@@ -647,7 +647,7 @@ def the_idempotency_key_is_the_same_in_every_round():
     def key(self, name=""):
         return f"{self.run_id}.{self.node}.{self.item}.{name}"
 
-    with patched((_Told, "idempotency_key", key)):
+    with patched((_AnyContext, "idempotency_key", key)):
         yield
 
 
@@ -734,11 +734,11 @@ def a_base_is_put_in_the_middle_of_a_visit_whose_events_are_read():
 
 @bug
 def what_must_not_run_twice_goes_on_behind_a_step_that_is_not_durable():
-    real = attempt.Work.__init__
+    real = attempt.Attempt.__init__
 
-    def init(self, driver, body, start, **named):
-        real(self, driver, body, start, **named)
-        self._sync = driver.journal.state.options.get("durability", "sync") == "sync"
+    def init(self, runner, body, start, **named):
+        real(self, runner, body, start, **named)
+        self._sync = runner.journal.state.options.get("durability", "sync") == "sync"
 
-    with patched((attempt.Work, "__init__", init)):
+    with patched((attempt.Attempt, "__init__", init)):
         yield

@@ -1,8 +1,8 @@
-"""The checker finds every violation that is planted, names exactly that, and finds nothing in what the engine wrote.
+"""The checker finds every planted violation, reports nothing else, and finds no violation in what the engine wrote.
 
-A store is made by the real engine: retries, a fan-out, a loop, a question, a signal, a rewind and a fork. Each plant changes one
-thing in a copy of its file. The second reading of the log (`replay`) is held against the fold on random histories, so that the
-two may only be wrong in the same way by accident.
+A store is made by the real engine: retries, a fan-out, a loop, a question, a signal, a rewind and a fork. Each test changes one
+thing in a copy of its file. The second interpretation of the log (`replay`) is compared with the fold on random histories, so
+that both can be wrong in the same way only by accident.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing import checked, checker
 from holdfast.testing.builders import History, crashed_copy, play
-from holdfast.testing.checked import unpacked
+from holdfast.testing.checked import unpack
 from holdfast.testing.checker import Violation, check, compare, trace
 from holdfast.testing.clock import STARTS_AT, ManualClock
 from holdfast.testing.flows import arbitrary, attended, nested
@@ -480,7 +480,7 @@ def test_a_base_that_a_fork_was_not_made_from_is_found(file: Path) -> None:
         ((body,),) = run.db.execute(
             "select body from snapshots where run = ? and base", (run.key,)
         ).fetchall()
-        state = json.loads(unpacked(body))
+        state = json.loads(unpack(body))
         state["state"]["values"]["verdict"] = "yes, yes"
         run.sql("update snapshots set body = ? where run = ? and base", json.dumps(state).encode(), run.key)
 

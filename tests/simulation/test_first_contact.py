@@ -1,5 +1,5 @@
-"""The checker and the simulator as somebody calls them for the first time: on what is no store, on a run from an archive, and
-with answers, inputs and flows that cannot be simulated.
+"""The checker and the simulator in the hands of a new user: called with a path that is not a store, with a run from an archive,
+and with answers, inputs and flows that cannot be simulated.
 """
 
 from __future__ import annotations
@@ -127,10 +127,10 @@ def a_database_of_others(place: Path) -> None:
 
 TOLD = {
     missing: "there is no store at ",
-    a_folder: " is a folder, and no store",
+    a_folder: " is a folder, not a store",
     an_empty_file: ": the file is empty",
-    a_text: " is no SQLite database",
-    a_database_of_others: "is a SQLite database, but no store of Holdfast",
+    a_text: " is not a SQLite database",
+    a_database_of_others: "is a SQLite database, but not a Holdfast store",
 }
 
 
@@ -240,7 +240,7 @@ def test_answers_are_given_as_elsewhere(answers: Any) -> None:
 
 def test_what_nobody_answers_is_answered_by_default_where_there_are_options() -> None:
     assert notes(asks(options=["warm", "dry"]), None) == {"warm to eve"}
-    with pytest.raises(SettingError, match=r"nobody answers: give answers=\{'tone': …\}"):
+    with pytest.raises(SettingError, match=r"but has no answer: give answers=\{'tone': …\}"):
         simulate(asks(), Letter("eve"), seeds=range(2))
 
 
@@ -270,7 +270,7 @@ def test_a_plain_node_that_waits_by_its_context_is_refused_once() -> None:
     def nap(state: dict[str, Any], ctx: hf.BlockingContext) -> None:
         ctx.sleep(1)
 
-    with pytest.raises(SettingError, match="node 'nap' is a plain function that waits by its context"):
+    with pytest.raises(SettingError, match="node 'nap' is a plain function that waits through its context"):
         simulate(graph.chain(START, "nap", END).compile(), {}, seeds=range(3))
 
 
@@ -291,8 +291,8 @@ def test_a_flow_that_does_not_complete_without_faults_is_told_once() -> None:
     report = simulate(asks(fails), Letter("eve"), seeds=range(5), answers={"tone": "dry"})
     assert not report.ok
     assert len(report.violations) == 1
-    assert "without any fault: r failed at send: ValueError: no stamps" in report.violations[0].told
-    assert "answers=, signals= and resources=" in report.violations[0].told
+    assert "without any fault: r failed at send: ValueError: no stamps" in report.violations[0].text
+    assert "answers=, signals= and resources=" in report.violations[0].text
 
 
 def test_an_effect_that_happens_twice_is_a_violation() -> None:
@@ -305,9 +305,9 @@ def test_an_effect_that_happens_twice_is_a_violation() -> None:
         resources={"post": post},
     )
     assert not report.ok
-    told = {violation.told for violation in report.violations}
-    assert "r: 'letter' happened 2 times at 'post', and without faults 1" in told
-    assert all("at 'post', and without faults 1" in one for one in told)
+    told = {violation.text for violation in report.violations}
+    assert "r: 'letter' happened 2 times at 'post' (without faults: 1)" in told
+    assert all("at 'post' (without faults: 1)" in one for one in told)
 
 
 def test_an_effect_with_its_key_happens_once_in_every_schedule() -> None:

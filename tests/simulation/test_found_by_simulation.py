@@ -1,4 +1,4 @@
-"""What the simulator found, each once more without it: small, and in the open."""
+"""Bugs that the simulator found, each as a small test without the simulator."""
 
 import asyncio
 import random
@@ -82,9 +82,9 @@ def test_a_lease_that_was_got_without_a_reply_is_given_back_by_the_second_renewa
         with pytest.raises(StoreBusy):
             await engine.signal("r", "parcel", "came")
         assert store.run("r").held
-        engine._renewal.renew()
+        engine._holdings.renewal.renew()
         assert store.run("r").held  # it might only just have been got
-        engine._renewal.renew()
+        engine._holdings.renewal.renew()
         assert not store.run("r").held
 
     use(store, tell)
@@ -98,8 +98,8 @@ def test_a_run_in_hand_is_not_given_back_for_a_doubt() -> None:
         for _ in range(20):  # passes of the loop, until the node waits
             await asyncio.sleep(0)
         assert store.run("r").status == "running"
-        engine._doubt()
-        engine._renewal.renew()
+        engine._holdings.doubt()
+        engine._holdings.renewal.renew()
         assert store.run("r").held
         await engine.signal("r", "parcel", "came")
         await going
@@ -202,7 +202,7 @@ def test_a_lease_that_a_compaction_does_not_know_of_is_given_back(
             assert replies
             assert store.run("r").held
             for _ in range(2):
-                engine._renewal.renew()
+                engine._holdings.renewal.renew()
             assert not store.run("r").held
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""The harness has teeth: every bug that is planted is found by the standard simulation. One that survives is a hole to close."""
+"""The standard simulation finds every planted bug. A bug that it does not find is a gap in the harness."""
 
 import planted
 import pytest

@@ -1,4 +1,4 @@
-"""The simulator: schedules from seeds, the same every time and on every store, and nothing wrong in any of them."""
+"""The simulator: schedules from seeds are the same every time and on every store, and have no violations."""
 
 import asyncio
 import gc
@@ -321,7 +321,7 @@ def test_a_schedule_that_hangs_is_reported_with_its_seed_and_its_stack(swallows:
     started = time.process_time()
     report = simulate(graph.chain(START, hang, END).compile(), {}, seeds=[1])
     assert time.process_time() - started < 10
-    assert "hung: it took 0.2 s of processor time" in str(report.violations[0])
+    assert "hung: a callback took 0.2 s of processor time" in str(report.violations[0])
     assert "in hang" in str(report.violations[0])
 
 
@@ -385,7 +385,7 @@ def test_a_flow_that_remembers_in_the_process_is_found_out() -> None:
 
     report = simulate(order_flow(pay), Order("T-1"), seeds=range(10))
     assert report.violations
-    assert "without faults" in report.violations[0].told
+    assert "without faults" in report.violations[0].text
 
 
 def test_a_flow_that_fails_is_told_with_its_seed() -> None:

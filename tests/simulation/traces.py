@@ -1,4 +1,4 @@
-"""Prints the traces of some schedules, one a line: what `traces.txt` holds, and every Python must give again."""
+"""Print the traces of some schedules, one per line. `traces.txt` has them, and every Python version must give the same."""
 
 from holdfast.testing.simulator import schedule
 

@@ -92,7 +92,9 @@ def test_a_migration_that_fails_leaves_the_store_as_it_was(path, monkeypatch):
     SqliteStore(path).close()
     before = execute(path, "pragma user_version", "select sql from sqlite_schema order by name")
     known = schema.migrations("sqlite")
-    monkeypatch.setattr(schema, "migrations", lambda: [*known, "create table more (x); create nonsense"])
+    monkeypatch.setattr(
+        schema, "migrations", lambda dialect: [*known, "create table more (x); create nonsense"]
+    )
     with pytest.raises(StoreError, match="nonsense"):
         SqliteStore(path)
     assert execute(path, "pragma user_version", "select sql from sqlite_schema order by name") == before

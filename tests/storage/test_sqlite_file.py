@@ -130,7 +130,7 @@ def test_the_schema_is_the_sum_of_the_migrations():
 
 
 def test_every_query_is_used_and_sound(open_store):
-    source = "".join(file.read_text() for file in Path(schema.__file__).parent.glob("sqlite*.py"))
+    source = "".join(file.read_text() for file in Path(schema.__file__).parent.glob("sqlite/*.py"))
     connection = open_store()._writer
     for name, sql in schema.queries("sqlite").items():
         assert f'"{name}"' in source, f"{name} is used nowhere"

@@ -116,9 +116,9 @@ def test_an_effect_without_a_key_happens_twice_and_is_found() -> None:
     report = crash_everywhere(one(pay_carelessly), Order(), resources={"bank": Receiver("bank")})
     (finding,) = report.findings
     assert finding.kind == "effect"
-    assert finding.text == "'pay' happened 2 times at 'bank', undisturbed 1"
+    assert finding.text == "'pay' happened 2 times at 'bank' (without a crash: 1)"
     assert [crash.moment for crash in finding.crashes] == ["before"]
-    assert finding.crashes[0].write.told == "NodeCompleted middle, NodeStarted behind"
+    assert finding.crashes[0].write.added == "NodeCompleted middle, NodeStarted behind"
     assert not report
     assert "right before write" in str(report)
 
@@ -131,9 +131,9 @@ def test_effects_that_are_only_observed_are_compared() -> None:
     sent: list[str] = []
     flow = one(lambda state: sent.append("mail"))
     report = crash_everywhere(flow, Order(), observe=lambda: sent, reset=sent.clear)
-    assert [finding.text for finding in report.findings] == ["'mail' happened 2 times, undisturbed 1"]
+    assert [finding.text for finding in report.findings] == ["'mail' happened 2 times (without a crash: 1)"]
     count = crash_everywhere(flow, Order(), observe=lambda: len(sent), reset=sent.clear)
-    assert [finding.text for finding in count.findings] == ["2 was observed, undisturbed it is 1"]
+    assert [finding.text for finding in count.findings] == ["2 was observed, but 1 without a crash"]
 
 
 def test_what_a_node_keeps_in_memory_is_lost_and_is_found() -> None:
@@ -149,7 +149,7 @@ def test_what_a_node_keeps_in_memory_is_lost_and_is_found() -> None:
     flow = graph.chain(START, "first", "second", END).compile()
     report = crash_everywhere(flow, Order(), reset=cache.clear, forget=cache.clear)
     (finding,) = report.findings
-    assert (finding.kind, finding.text) == ("state", "total is 0, undisturbed it is 7")
+    assert (finding.kind, finding.text) == ("state", "total is 0, but 7 without a crash")
     assert crash_everywhere(flow, Order(), reset=cache.clear, forget=cache.clear, ignore=["total"]).ok
     assert crash_everywhere(
         flow, Order(), reset=cache.clear, forget=cache.clear, same=lambda one, other: True
@@ -167,16 +167,16 @@ def test_a_run_that_ends_otherwise_is_found() -> None:
 
     report = crash_everywhere(one(only_once), Order())
     assert {finding.text for finding in report.findings} == {
-        "the resumed run is failed, the undisturbed one completed"
+        "the resumed run is failed, the undisturbed run is completed"
     }
 
 
 def test_a_write_that_is_lost_makes_a_node_run_again_and_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that forgets what it acknowledged: the node behind it runs a second time as its first attempt."""
-    crashed = crashing._Stage.crashed
+    restart = crashing._Stage.restart
 
     def forgetful(stage: Any) -> None:
-        crashed(stage)
+        restart(stage)
         run = stage.store._data.runs.get(crashing.RUN_ID)
         completed = (
             [row.seq for row in run.rows if row.node == "middle" and row.kind == "NodeStarted"] if run else []
@@ -185,7 +185,7 @@ def test_a_write_that_is_lost_makes_a_node_run_again_and_is_found(monkeypatch: p
             del run.rows[completed[0] - 1 :]
             run.head = type(run.head)(run.rows[-1].seq, run.head.fence, run.head.holder)
 
-    monkeypatch.setattr(crashing._Stage, "crashed", forgetful)
+    monkeypatch.setattr(crashing._Stage, "restart", forgetful)
     report = crash_everywhere(one(lambda state: None), Order())
     assert "ran again" in {finding.kind for finding in report.findings}
     assert any("'middle' 1.1.1 ran 2 times" in finding.text for finding in report.findings)
@@ -199,7 +199,7 @@ def test_a_node_that_must_not_run_twice_asks_and_is_no_finding() -> None:
     report = crash_everywhere(one(pay_carelessly, idempotent=False), Order(), resources={"bank": bank})
     assert report.ok, report
     assert [crash.moment for crash in report.parked] == ["after", "before"]
-    assert "asked somebody what to do: 2 times" in str(report)
+    assert "asked the operator what to do after 2 crashes" in str(report)
     answered = crash_everywhere(
         one(pay_carelessly, idempotent=False), Order(), resources={"bank": bank}, answers={"middle": "retry"}
     )
@@ -256,7 +256,7 @@ def test_it_is_refused_inside_an_event_loop() -> None:
     async def inside() -> Report:
         return crash_everywhere(one(lambda state: None), Order())
 
-    with pytest.raises(SettingError, match="plain code"):
+    with pytest.raises(SettingError, match="plain function"):
         asyncio.run(inside())
 
 

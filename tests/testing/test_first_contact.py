@@ -60,8 +60,8 @@ def test_a_flow_that_waits_for_an_answer_nobody_gives_is_a_finding() -> None:
     (finding,) = report.findings
     assert (finding.kind, finding.crashes) == ("end", ())
     assert finding.text == (
-        "without any crash the run is waiting, not completed: node 'tone' asks 'How?' (dry, warm), and answers={'tone': …} says "
-        "nothing to it. Never reached: send. Nothing was crashed. Where it is meant to end so, say ends='waiting'."
+        "without any crash the run is waiting, not completed: node 'tone' asks 'How?' (dry, warm); pass answers={'tone': …}. "
+        "It did not reach: send. No crash was tried. If the run is expected to end like this, pass ends='waiting'."
     )
     assert str(report).startswith("flow 'letters': waiting, ")
 
@@ -71,12 +71,12 @@ def test_resources_that_were_forgotten_are_a_finding() -> None:
     (finding,) = report.findings
     assert report.status == "failed"
     assert "it failed at node 'send' (KeyError: " in finding.text
-    assert "resources={…} gives it what it looks for in ctx.resources." in finding.text
+    assert "If the key is one of ctx.resources, pass it with resources={…}." in finding.text
 
 
 def test_a_signal_that_nobody_gives_is_a_finding() -> None:
     (finding,) = crash_everywhere(waits(), Letter()).findings
-    assert "node 'settle' waits for the signal 'paid', and signals=[Signal('paid', …)]" in finding.text
+    assert "node 'settle' waits for the signal 'paid'; pass signals=[Signal('paid', …)]" in finding.text
     assert crash_everywhere(waits(), Letter(), signals=[Signal("paid", 3)]).ok
 
 
@@ -98,7 +98,7 @@ def test_a_flow_that_is_given_everything_is_tested() -> None:
 def test_a_flow_may_be_meant_to_wait() -> None:
     report = crash_everywhere(careless(), Letter(), resources=post(), ends="waiting")
     assert report.ok, report
-    assert "never reached, and so not tested: send" in str(report)
+    assert "not reached, so not tested: send" in str(report)
     (finding,) = crash_everywhere(waits(), Letter(), signals=[Signal("paid", 3)], ends="failed").findings
     assert finding.text.startswith("without any crash the run is completed, not failed.")
 
@@ -106,15 +106,15 @@ def test_a_flow_may_be_meant_to_wait() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"moments": ["befor"]}, "moments='befor': it is one of 'before', 'after'; did you mean 'before'?"),
+        ({"moments": ["befor"]}, "moments='befor': give one of 'before', 'after'; did you mean 'before'?"),
         ({"moments": "after"}, "moments='after': give a list"),
         ({"moments": []}, "give a list"),
-        ({"store": "pg"}, "store='pg': it is one of 'memory', 'sqlite'"),
+        ({"store": "pg"}, "store='pg': give one of 'memory', 'sqlite'"),
         ({"store": "sqlit"}, "did you mean 'sqlite'?"),
         ({"ends": "complete"}, "did you mean 'completed'?"),
         ({"limit": 0}, "limit=0: give the number of crashes"),
         ({"signals": ["paid"]}, r"signals=\['paid'\]: give a list of signals, e.g. \[Signal\('paid', 12"),
-        ({"answers": ["dry"]}, "give a dict of answers"),
+        ({"answers": ["dry"]}, "give a dict that maps the name of a node to its answer"),
     ],
 )
 def test_an_option_that_means_nothing_is_refused(given: dict[str, Any], told: str) -> None:
@@ -173,7 +173,7 @@ def test_a_wrong_answer_is_refused_also_where_the_run_goes_on_without_it() -> No
 
 def test_a_question_that_the_flow_does_not_have_is_refused_in_a_rehearsal() -> None:
     with pytest.raises(
-        SettingError, match="answers names 'ton', and flow 'letters' has no node of that name; did you"
+        SettingError, match="answers has the name 'ton', but flow 'letters' has no node of that name; did you"
     ):
         rehearse(careless(), Letter(), answers={"ton": "dry"})
 

@@ -24,7 +24,7 @@ from holdfast.reading.diagnosis import Diagnosis
 from holdfast.reading.reader import Reader
 from holdfast.reading.views import Run
 from holdfast.runtime import blocking
-from holdfast.runtime.creation import checked_queue
+from holdfast.runtime.creation import check_queue
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.worker import Trouble
 from holdfast.storage.contract import RunRow
@@ -74,7 +74,7 @@ def worker(
     stores.require_shared(store, "worker")
     known = _flows_of([*(files or []), *(flows or [])])
     for name in queue or []:
-        checked_queue(name)
+        check_queue(name)
     drained = False
 
     with screen.shielded(json_only=as_json) as out:
@@ -277,7 +277,7 @@ def queue(
             f"name the queue whose limit it is: {program.name()} queue {DEFAULT_QUEUE} --limit 5"
         )
     if name is not None:
-        checked_queue(name)
+        check_queue(name)
 
     def use(reader: Reader) -> list[Queue]:
         queues = reader.store.queues

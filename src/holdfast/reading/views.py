@@ -11,7 +11,7 @@ from holdfast.core.events import Failure, NodeEvent, Stored
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import NODE_LEVEL, NodeState, Question, RunState, Warned
 from holdfast.core.slots import CHECKPOINT, labels
-from holdfast.errors import StateError
+from holdfast.errors import RunCancelled, RunFailed, StateError, ended, named
 from holdfast.storage.contract import RunRow, RunStatus
 
 S = TypeVar("S")
@@ -203,6 +203,22 @@ def _node_view(node: NodeState) -> NodeView:
         chunks=node.streamed,
         cost=Cost(node.usd, node.tokens) if node.tokens or node.usd else _NOTHING,
     )
+
+
+def result_of(run: Run[S]) -> Run[S]:
+    """A run, or the exception that says how it ended."""
+    if run.status == "failed":
+        error = run.error
+        where = f" in node {run.failed_node!r}" if run.failed_node else ""
+        what = named(error.type, error.message) if error is not None else "unknown"
+        raise RunFailed(
+            run,
+            f"run {run.id!r} failed{where}: {ended(what)} Nothing that completed is lost: fix the cause and resume "
+            f"{run.id!r}, or skip the node.",
+        )
+    if run.status == "cancelled":
+        raise RunCancelled(run, f"run {run.id!r} was cancelled")
+    return run
 
 
 def event_view(stored: Stored) -> EventView:

@@ -22,6 +22,7 @@ from holdfast.reading.views import AskedQuestion, EventView, Run, RunSummary
 from holdfast.runtime.calls.executors import Executor
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.engine import Edit, Engine
+from holdfast.runtime.listeners import Listener
 from holdfast.runtime.settings import Durability
 from holdfast.runtime.signals import Signals
 from holdfast.storage.contract import RunStatus, Store
@@ -38,6 +39,7 @@ class Options(TypedDict, total=False):
     flows: Iterable[Flow[Any]] | Flow[Any]
     resources: Mapping[str, Any] | None
     executors: Mapping[str, Executor] | None
+    listeners: Iterable[Listener]
     grace: float | None
     lease_ttl: float | None
     durability: Durability | None

@@ -1,4 +1,4 @@
-"""Time, as the engine sees it. Everything that waits goes through a clock, so that tests can own it
+"""Time, as the engine sees it. Every wait goes through a clock, so that tests can control time
 (`holdfast.testing.ManualClock`).
 """
 
@@ -12,18 +12,18 @@ from typing import Protocol
 
 
 class Timer(Protocol):
-    """Something that will be called, unless cancelled."""
+    """A call that is scheduled, and can be cancelled."""
 
     def cancel(self) -> None: ...
 
 
 class Clock(Protocol):
-    """Wall-clock time in seconds since the epoch, and calls at a time of it."""
+    """Wall-clock time in seconds since the epoch, and calls scheduled by it."""
 
     def now(self) -> float: ...
 
     def call_at(self, at: float, call: Callable[[], None]) -> Timer:
-        """Call this on the running event loop, at that time or right away if it has passed."""
+        """Schedule `call` on the running event loop: at the time `at`, or right away if that has passed."""
 
 
 class SystemClock:
@@ -33,13 +33,13 @@ class SystemClock:
         return time.time()
 
     def call_at(self, at: float, call: Callable[[], None]) -> Timer:
-        # A timer that was cancelled stays with its loop until its time: it must not keep a node's context alive.
+        # The event loop holds a cancelled timer until its time: the timer must not keep a node's context alive.
         plain = contextvars.Context()
         return asyncio.get_running_loop().call_later(max(0.0, at - time.time()), call, context=plain)
 
 
 async def sleep(clock: Clock, seconds: float) -> None:
-    """Wait for that long, by this clock."""
+    """Wait for this many seconds by the given clock."""
     woken = asyncio.Event()
     timer = clock.call_at(clock.now() + seconds, woken.set)
     try:

@@ -1,6 +1,6 @@
-"""Who commits an append: the event loop by itself, or the writer thread for many together.
+"""Where an append is committed: on the event loop, or by the writer thread together with others.
 
-As long as commits are quick, appends are committed right here: a hop to a thread and back costs about as much as a commit,
+As long as commits are quick, appends are committed on the event loop: a hop to a thread and back costs about as much as a commit,
 and two threads that both want the interpreter cost more. While several runs move, the appends of one pass of the event loop
 are gathered first, so that they share a commit; a few at a time, so that the loop is never held up for long. When commits are
 slow, the writer thread does it.
@@ -9,40 +9,39 @@ slow, the writer thread does it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
+from holdfast.runtime.holdings import Holdings
 from holdfast.storage.contract import Append
 from holdfast.storage.writer import Done, InlineWriter, Writer
 
 FEW = 32
-"""Appends that share a commit on the event loop: about two milliseconds of work."""
+"""At most this many appends share a commit on the event loop: about two milliseconds of work."""
 MANY = 128
-"""Runs that move at once from which on the writer thread commits: it needs the interpreter only a few times a batch."""
+"""From this many moving runs on, the writer thread commits: it needs the interpreter only a few times per batch."""
 
 
 class Commits:
-    """The way of an append to the store. `done` is called on the event loop, perhaps before `commit` returns."""
+    """Commits the appends of an engine. `done` is called on the event loop, possibly before `commit` returns."""
 
-    def __init__(self, writer: Writer | InlineWriter, moving: Callable[[], int]) -> None:
+    def __init__(self, writer: Writer | InlineWriter, holdings: Holdings) -> None:
         self._writer = writer
-        self._moving = moving
-        """How many runs move in this engine."""
+        self._holdings = holdings
         self._gathered: list[tuple[Append, Done]] = []
 
     def commit(self, append: Append, done: Done) -> None:
-        """Make an append durable, then say so; or say why it is not."""
+        """Make an append durable, then call `done(None)`, or `done(error)` where it could not be."""
         if self._gathered:
             self._gathered.append((append, done))
-        elif self._moving() > 1:
+        elif self._holdings.moving > 1:
             self._gathered.append((append, done))
             asyncio.get_running_loop().call_soon(self._hand_over)
         else:
             self._commit_now(append, done)
 
     def _hand_over(self) -> None:
-        """Commit the first few that were gathered; the rest follow in the next passes of the loop."""
+        """Commit the first few gathered appends; the rest follow in the next passes of the event loop."""
         few, self._gathered = self._gathered[:FEW], self._gathered[FEW:]
-        many = self._moving() >= MANY
+        many = self._holdings.moving >= MANY
         outcomes = None if many else self._writer.try_commit([append for append, _ in few])
         if outcomes is None:
             few, self._gathered = few + self._gathered, []
@@ -61,5 +60,5 @@ class Commits:
             done(outcomes[0])
 
     def close(self) -> None:
-        """Commit what was handed over, and end the writer."""
+        """Commit the appends that the writer has, and end the writer."""
         self._writer.close()

@@ -1,4 +1,4 @@
-"""Making runs: new ones, and forks. Both are a journal whose first events are recorded and not saved yet."""
+"""Creating runs: new runs and forks. Each begins as a journal whose first events are recorded but not saved yet."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ UNKNOWN: Flow[Any] = Flow(
     upgrades={},
     validate_resume=None,
 )
-"""In place of a flow that an engine was not given, for what only records."""
+"""Takes the place of a flow that the engine does not have, in a journal that only records and calls no node."""
 
 
-def created(
+def create_journal(
     services: Services, flow: Flow[Any], run_id: str, created_as: events.RunCreated, *, held: bool
 ) -> Journal:
-    """The journal of a new run. With `held` its first append takes the lease."""
+    """Create the journal of a new run. With `held`, its first append claims the lease."""
     journal = Journal(services, flow, RunState(run_id), row=None, fence=1 if held else 0)
     at = journal.tick()
     digest = input_digest(flow, created_as.input)
@@ -63,7 +63,7 @@ def checkpoint_zero(
     labels: Mapping[str, str] | None,
     by: str | None,
 ) -> events.RunCreated:
-    """What is known of a run before anything runs. Raises `StateError` for an input that does not fit."""
+    """The first event of a run, before any node runs. Raises `StateError` if the input does not fit the flow's state."""
     return events.RunCreated(
         flow=flow.name,
         fingerprint=flow.fingerprint,
@@ -72,13 +72,13 @@ def checkpoint_zero(
         starts=list(flow.plain_routes[START]),
         schedule=flow.definition.schedule,
         options=dict(options),
-        labels=checked_labels(labels),
+        labels=check_labels(labels),
         by=by,
     )
 
 
 def refuse_another(run_id: str, known: RunRow | NewRun, create: NewRun) -> None:
-    """A run id that is taken is the same run only with the same flow and input."""
+    """Refuse a new run whose id is taken, unless flow and input are the same: then it is the same run. Raises `RunExists`."""
     if known.flow != create.flow:
         raise RunExists(run_id, f"flow ({known.flow!r})")
     if known.input_digest != create.input_digest:
@@ -86,14 +86,14 @@ def refuse_another(run_id: str, known: RunRow | NewRun, create: NewRun) -> None:
 
 
 def fork_place(services: Services, run_id: str, seq: int | None) -> int:
-    """The checkpoint to fork at; by default the latest that the run came through."""
+    """The checkpoint to fork at: `seq`, or by default the run's latest current checkpoint. Raises `ResumeRefused`."""
     listed = history.checkpoints(services.store, run_id)
     if seq is None:
         latest = max((point.seq for point in listed if point.current), default=None)
         if latest is None:
             raise StoreCorrupt(
-                f"run {run_id!r} has no checkpoint, which every run has: its log is damaged. "
-                f"`holdfast verify {run_id}` says more."
+                f"run {run_id!r} has no checkpoint, although every run has one: its log is damaged. "
+                f"`holdfast verify {run_id}` lists the damage."
             )
         return latest
     if all(point.seq != seq for point in listed):
@@ -101,12 +101,13 @@ def fork_place(services: Services, run_id: str, seq: int | None) -> int:
         gone = history.retirement(trimmed) if seq < trimmed.retired else ""
         if seq <= trimmed.base:
             gone = history.beginning(services.store, services.store.run(run_id))
-        told = f"event {seq} is no checkpoint{f' any more. {gone}' if gone else ';'} `holdfast checkpoints {run_id}` lists them"
-        raise ResumeRefused(run_id, told, asked="forked")
+        why = f"event {seq} is not a checkpoint{f' any more. {gone}' if gone else '.'} "
+        remedy = f"`holdfast checkpoints {run_id}` lists the checkpoints of the run."
+        raise ResumeRefused(run_id, why + remedy, asked="forked")
     return seq
 
 
-def forked(
+def fork_journal(
     services: Services,
     flow: Flow[Any] | None,
     row: RunRow,
@@ -117,7 +118,7 @@ def forked(
     by: str | None,
     reason: str | None,
 ) -> Journal:
-    """The journal of a fork: its base is the parent's fold at that place, its first event has the next seq."""
+    """Create the journal of a fork: its base is the parent's state folded up to `seq`, its first event has the next seq."""
     state = history.load(services.store, row.run_id, seq, row=row, check=True)
     body, blobs = take_out(run_state.dump(state), services.blob_over)
     base = pack(body)
@@ -128,9 +129,9 @@ def forked(
     journal.digest = digest
     journal.bases = (Snapshot(seq, base, base=True, digest=digest),)
     journal.base_blobs = blobs
-    # Again: its parent may be deleted just now, and what no run names is swept.
+    # Stored again: if the parent is deleted at this moment, a definition that no run refers to is swept.
     journal.definition = services.store.definition(state.fingerprint)
-    checked = checked_labels(labels) if labels is not None else None
+    checked = check_labels(labels) if labels is not None else None
     journal.create = NewRun(
         flow=row.flow,
         input_digest=sha256(digest + base).digest(),
@@ -149,59 +150,63 @@ def forked(
     return journal
 
 
-def checked_id(run_id: str) -> str:
-    """A run id that is safe in files, URLs and shells."""
+def check_id(run_id: str) -> str:
+    """Return the run id if it is safe in file names, URLs and shells. Raises `SettingError` otherwise."""
     if not isinstance(run_id, str) or not RUN_ID.fullmatch(run_id):
         raise SettingError(
-            f"{run_id!r} is no run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter or digit"
+            f"{run_id!r} is not a valid run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter or digit"
         )
     return run_id
 
 
-def checked_said(by: Any, reason: Any) -> None:
-    """Who does something, and why, are words."""
+def check_by_and_reason(by: Any, reason: Any) -> None:
+    """Refuse a `by` or `reason` that is not text. Raises `SettingError`."""
     for name, said in (("by", by), ("reason", reason)):
         if said is not None and not isinstance(said, str):
-            raise SettingError(f"{name}={said!r}: give text, or leave it out")
+            raise SettingError(f"{name}={said!r} is not text: give a string, or leave {name} out")
 
 
-def checked_seconds(seconds: float, name: str) -> float:
-    """A time that can pass."""
+def check_seconds(seconds: float, name: str) -> float:
+    """Return the seconds as a float if they are a positive, finite number. Raises `SettingError` otherwise."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e10:
-        raise SettingError(f"{name}={seconds!r}: give a positive number of seconds")
+        raise SettingError(f"{name}={seconds!r} is not a valid time: give a positive number of seconds")
     return float(seconds)
 
 
-def checked_queue(name: Any) -> str:
-    """A name that a queue can have: what a run id can be, too."""
+def check_queue(name: Any) -> str:
+    """Return the name if a queue can have it: the rules are those of a run id. Raises `SettingError` otherwise."""
     if not isinstance(name, str) or not RUN_ID.fullmatch(name):
         raise SettingError(
-            f"queue={name!r}: a queue has a name of up to 128 letters, digits, '.', '_' and '-', starting with a letter or digit"
+            f"queue={name!r} is not a valid queue name: use up to 128 letters, digits, '.', '_' and '-', starting with a "
+            "letter or digit"
         )
     return name
 
 
-def placed(queue: Any, priority: Any) -> dict[str, Any]:
-    """Where a run is to wait for a worker, as options of the run; nothing where that is the usual place."""
+def make_queue_options(queue: Any, priority: Any) -> dict[str, Any]:
+    """The options of a run for the queue in which it waits for a worker, and its priority there; defaults are left out."""
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > PRIORITY_MAX:
         raise SettingError(
-            f"priority={priority!r}: give a whole number, at most {PRIORITY_MAX}; higher comes first"
+            f"priority={priority!r} is not a valid priority: give a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}. Workers "
+            "claim the runs with the highest priority first."
         )
-    place: dict[str, Any] = {"queue": checked_queue(queue)} if queue is not None else {}
+    place: dict[str, Any] = {"queue": check_queue(queue)} if queue is not None else {}
     return place | ({"priority": priority} if priority else {})
 
 
-def checked_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
-    """Labels are pairs of short strings."""
+def check_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
+    """Return a copy of the labels if they are pairs of short strings. Raises `SettingError` otherwise."""
     if labels is not None and not isinstance(labels, Mapping):
-        raise SettingError(f"labels={labels!r}: give a dict of short strings")
+        raise SettingError(f"labels={labels!r} are not valid: give a dict of short strings")
     for key, value in (labels or {}).items():
         strings = isinstance(key, str) and isinstance(value, str)
         if not strings or not 0 < len(key) <= 128 or len(value) > 1024:
-            raise SettingError(f"label {key!r}: labels are pairs of short strings, not {value!r}")
+            raise SettingError(
+                f"label {key!r}={value!r} is not valid: give a key of 1 to 128 characters and a value of up to 1024, both strings"
+            )
     return dict(labels or {})
 
 
 def input_digest(flow: Flow[Any], values: Mapping[str, Any]) -> bytes:
-    """What makes two starts of a run id the same: flow and input."""
+    """A digest of flow and input: two starts with one run id are the same run if their digests are equal."""
     return sha256(msgspec.json.encode([flow.name, values], order="sorted")).digest()

@@ -1,11 +1,18 @@
-"""The engine: the verbs of Holdfast. It exists once, and it is async; `blocking` is a thin bridge over it.
+"""`Engine`: the verbs of Holdfast. It exists once, and it is async; `blocking` is a thin bridge over it.
 
-A verb that *records* (`start cancel pause fork`) returns when that is durable. A verb that *goes on* (`run
-resume retry skip`) returns when the run has ended or cannot go on without somebody; timers and retries are
-waited for. Reading verbs (`get runs state events checkpoints follow wait`) need no flow.
+A verb that *records* (`start cancel pause answer signal fork`) returns when that is durable. A verb that *executes* (`run resume
+retry skip`) returns when the run has ended, or waits for an answer, a signal or an operator; timers and retries are waited for.
+Reading verbs (`get runs state events checkpoints questions follow wait`) need no flow.
 
-Only the holder of a run's lease appends to it. For a run that nobody holds the engine claims it briefly; for
-one that is held elsewhere the wish is left in its inbox, where the holder finds it.
+The verbs are short, and each uses one of these:
+
+    holdings: Holdings      the runs that this engine holds, and until when
+    driver: Driver          takes a run up, and drives it until it stops
+    requests: Requests      what is asked of a run, whichever engine executes it
+    worker: Worker          takes runs from queues, while the engine works
+    listeners: Listeners    followers, receipts, pruning, and what the caller adds
+
+Only the holder of a run's lease appends to it.
 """
 
 from __future__ import annotations
@@ -13,91 +20,75 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 import msgspec
 
 from holdfast.core import events
 from holdfast.core.graph import Flow, Graph
-from holdfast.core.run_state import ENDED
+from holdfast.core.run_state import ENDED, GOING
 from holdfast.documents.artifacts import Artifacts, left
 from holdfast.documents.scribe import Scribe
-from holdfast.errors import (
-    AnswerRefused,
-    FenceLost,
-    FlowNotFound,
-    ResumeRefused,
-    RunExists,
-    RunHeld,
-    SettingError,
-    StoreBusy,
-    StoreError,
-    StoreFull,
-)
+from holdfast.errors import FlowNotFound, ResumeRefused, RunExists, SettingError
 from holdfast.reading import history
-from holdfast.reading.history import split
-from holdfast.reading.views import Run, run_view
-from holdfast.runtime import operator, questions, settings
+from holdfast.reading.chunks import Chunk
+from holdfast.reading.history import Checkpoint, split
+from holdfast.reading.reader import Reader, in_asking_order
+from holdfast.reading.views import AskedQuestion, EventView, Run, RunSummary, result_of
+from holdfast.runtime import inbox, settings
 from holdfast.runtime.calls.body import Threads
-from holdfast.runtime.calls.executors import Executor, elsewhere, refuse_uncallable, registered
-from holdfast.runtime.calls.process.executor import executors_on
+from holdfast.runtime.calls.executors import Executor, check_given, names_elsewhere, refuse_uncallable
+from holdfast.runtime.calls.process.executor import build_executors
 from holdfast.runtime.calls.shared_task import Stage
-from holdfast.runtime.calls.streams import recover
 from holdfast.runtime.clock import Clock, SystemClock, sleep
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.creation import (
-    UNKNOWN,
-    checked_id,
-    checked_said,
-    checked_seconds,
+    check_id,
+    check_seconds,
     checkpoint_zero,
-    created,
+    create_journal,
+    fork_journal,
     fork_place,
-    forked,
-    placed,
+    make_queue_options,
     refuse_another,
 )
+from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S, Followers
+from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.news import Ear
-from holdfast.runtime.reading import ReadingThread
-from holdfast.runtime.renewal import Renewal, elapsed
-from holdfast.runtime.resume import Invalid, Wish, edited, prepare, refuse_final
-from holdfast.runtime.runner import Asleep, Halt, Runner
+from holdfast.runtime.reading_thread import ReadingThread
+from holdfast.runtime.renewal import elapsed
+from holdfast.runtime.requests import Requests
+from holdfast.runtime.resume import TakeUp, edited
+from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import Salts, Services, at_once, in_thread, waker
 from holdfast.runtime.signals import Signals
-from holdfast.runtime.worker import Worker
-from holdfast.runtime.working import Working
-from holdfast.storage.contract import Lease, NewRun, Request, RunRow, Store
+from holdfast.runtime.worker import Trouble, Until, Worker
+from holdfast.storage.contract import NewRun, RunStatus, Store
 from holdfast.storage.holder import this_process
-from holdfast.storage.rows import SALT_BYTES, open_row
+from holdfast.storage.rows import SALT_BYTES
 from holdfast.storage.urls import open_store
 from holdfast.storage.writer import InlineWriter, Writer
+from holdfast.upkeep import retention
+from holdfast.upkeep.retention import KEEP_LAST, Keeper, Pruned
 
+P = ParamSpec("P")
 S = TypeVar("S")
+T = TypeVar("T")
 Edit = Callable[[Any], Any] | Mapping[str, Any]
 
-_ANSWER_POLLS = 100
-_SOON_OVER = 10
-"""So many looks into the inbox before it is worth a thread that hears what comes."""
-_UNHEARD_S = 5.0
-"""How long nothing need be heard before the inbox is looked into all the same."""
-_ASKED = {
-    "retry": "tried again",
-    "skip": "skipped",
-    "cancel": "cancelled",
-    "pause": "paused",
-    "answer": "answered",
-    "signal": "told anything",
-}
 
-
-class Engine(Working):
+class Engine:
     """Runs flows on a store. Use it as `async with Engine(store, flows=[…]) as engine`."""
+
+    _driver_type: type[Driver] = Driver
+    _driver: Driver
+    _requests: Requests
 
     def __init__(
         self,
@@ -106,6 +97,7 @@ class Engine(Working):
         flows: Iterable[Flow[Any]] | Flow[Any] = (),
         resources: Mapping[str, Any] | None = None,
         executors: Mapping[str, Executor] | None = None,
+        listeners: Iterable[Listener] = (),
         grace: float | None = None,
         lease_ttl: float | None = None,
         durability: settings.Durability | None = None,
@@ -120,8 +112,8 @@ class Engine(Working):
         inline: bool = False,
     ) -> None:
         """`executors` call the nodes that name them (`@graph.node(executor="ray")`); the engine does not close them.
-        `inline` calls all functions and commits on the event loop itself; with `clock` and `luck` of its own, a test then
-        owns everything.
+        `listeners` are notified about the runs that this engine executes (`hf.Listener`). `inline` calls all functions and
+        commits on the event loop itself; a test that also gives `clock` and `luck` then controls everything.
         """
         if store is not None and not isinstance(store, (str, os.PathLike)) and not hasattr(store, "append"):
             raise SettingError(f"store={store!r}: give a path, a URL, or an open store")
@@ -144,7 +136,7 @@ class Engine(Working):
             }
         )
         self._inline = inline
-        self._executors = registered(executors or {})
+        self._executors = check_given(executors or {})
         self.flows: dict[str, Flow[Any]] = {}
         for flow in flows if isinstance(flows, Iterable) else (flows,):
             self.add(flow)
@@ -153,29 +145,22 @@ class Engine(Working):
         self._clock = clock or SystemClock()
         self._luck = luck or random.Random()  # noqa: S311 - jitter and ids, no secrets
         self._services: Services | None = None
-        self._runners: dict[str, Runner | Asleep] = {}
-        self._given_up: dict[str, int] = {}
-        self._asleep = 0
-        """How many of them are asleep."""
-        self._idle = asyncio.Event()
-        """Set exactly while no run is in this engine's hands."""
-        self._idle.set()
+        lease_clock = elapsed if type(self._clock) is SystemClock else self._clock.now
+        self._holdings = Holdings(now=lease_clock, quiet=inline)
+        self._listeners = check_listeners(listeners)
         self._followers = Followers()
+        self._keeper: Keeper | None = None
         self._scribe: Scribe | None = None
-        self._poller: asyncio.Task[None] | None = None
-        self._renewal: Renewal | None = None
         self._ear: Ear | None = None
         self._worker: Worker | None = None
-        self._stopping: str | None = None
         self._signals = Signals()
-        self._reading = ReadingThread(inline=inline)
 
     # --- life -----------------------------------------------------------------------------------------
 
     def add(self, flow: Flow[Any]) -> None:
-        """Make a flow known, so that its runs can be taken up."""
+        """Make a flow known, so that this engine can execute its runs."""
         if not isinstance(flow, Flow):
-            raise SettingError(f"{_named(flow)} is no flow; give what graph.compile() returns")
+            raise SettingError(f"{_named(flow)} is not a flow; give what graph.compile() returns")
         known = self.flows.get(flow.name)
         if known is not None and known is not flow:
             raise SettingError(
@@ -191,39 +176,46 @@ class Engine(Working):
             self.settings.store, clock=own_clock, blobs=self.settings.blobs
         )
         threads = None if self._inline else Threads()
-        executors = executors_on(threads, self._executors)
+        aside = in_thread(threads) if threads is not None else at_once
+        executors = build_executors(threads, self._executors)
         writer = InlineWriter(store) if self._inline else Writer(store, waker(asyncio.get_running_loop()))
+        holder = this_process(self.settings.lease_ttl)
+        self._holdings.open(store, holder, aside)
+        files = self._files(store)
+        if self.settings.keep_checkpoints:
+            self._keeper = Keeper(store, self.settings.keep_checkpoints, aside, self._holdings)
+        ours = (self._followers, self._keeper, self._scribe)
         self._services = Services(
             store=store,
-            commits=Commits(writer, lambda: len(self._runners) - self._asleep),
+            commits=Commits(writer, self._holdings),
             clock=self._clock,
             luck=self._luck,
             salts=partial(self._luck.randbytes, SALT_BYTES) if self._inline else Salts().take,
-            holder=this_process(self.settings.lease_ttl),
+            holder=holder,
             resources=self._resources,
             blob_over=self.settings.blob_over,
             log_budget=self.settings.log_budget,
             stage=Stage(0.0) if self._inline else Stage(),
             threads=threads,
             executors=executors,
-            elsewhere=elsewhere(executors),
+            elsewhere=names_elsewhere(executors),
             haunted={},
-            aside=in_thread(threads) if threads is not None else at_once,
-            streamed=self._followers.streamed,
+            aside=aside,
+            reading=ReadingThread(inline=self._inline),
             park_after=self.settings.park_after,
-            wake=self._wake,
-            saved=self._saved,
-            stands=self._stands,
-            **self._files(store),
+            holdings=self._holdings,
+            listeners=Listeners((*(one for one in ours if one is not None), *self._listeners)),
+            **files,
         )
-        self._keep(self._services, self.settings.keep_checkpoints)
         if not self._inline:
             self._ear = Ear(store.queues)
             self._signals.watch(self).__enter__()
+        self._driver = self._driver_type(self._services, self.flows, self._ear)
+        self._requests = Requests(self._services, self.flows, self._driver)
         return self
 
     def _files(self, store: Store) -> dict[str, Any]:
-        """Where there is a RUN_BASE: who writes there, and what nodes get of it."""
+        """What nodes need to write files, where there is a RUN_BASE. Makes the scribe, which writes receipts there."""
         if not self.settings.run_base:
             return {}
         run_base = os.path.abspath(os.path.expanduser(self.settings.run_base))
@@ -241,26 +233,22 @@ class Engine(Working):
             self._signals.pass_on()
 
     async def close(self) -> None:
-        """Interrupt what still runs, give the leases back, and close the store if it was opened here."""
+        """Interrupt the runs that are still executed, give the leases back, and close the store if it was opened here."""
         if self._services is None:
             return
-        services = self._services
-        if self._runners or self._worker is not None:
+        services, holdings = self._services, self._holdings
+        if len(holdings) or self._worker is not None:
             self.stop("engine closed")
             if self._worker is not None:
                 await self._worker.left.wait()
-            while self._runners:  # a run may have begun since the event was set
-                await self._idle.wait()
-        if self._poller is not None:
-            self._poller.cancel()
+            while len(holdings):  # a run may have begun since the event was set
+                await holdings.idle.wait()
+        self._driver.close()
         if self._ear is not None:
             self._ear.close()
-        if self._renewal is not None:
-            self._renewal.stop()
-            with suppress(StoreError):
-                services.store.renew(msgspec.structs.replace(services.holder, ttl_s=0.0))
+        holdings.close()
         self._services = None
-        self._reading.close()
+        services.reading.close()
         for name, executor in services.executors.items():
             if name not in self._executors:
                 executor.close()
@@ -276,10 +264,7 @@ class Engine(Working):
         """Start nothing new; running nodes get `grace` seconds, then are cancelled and recorded as
         interrupted. A second call waits no longer.
         """
-        grace = self.settings.grace if self._stopping is None else 0.0
-        self._stopping = reason
-        for runner in self._runners.values():
-            runner.halt(Halt("interrupt", reason=reason), grace_s=grace)
+        self._holdings.stop(reason, self.settings.grace)
         if self._worker is not None:
             self._worker.look()
 
@@ -302,21 +287,21 @@ class Engine(Working):
         priority: int = 0,
         by: str | None = None,
     ) -> Run[S]:
-        """Start a run and carry it on. The same id with the same flow and input is the same run: it is
-        carried on, or returned if it is completed.
+        """Start a run and execute it. The same id with the same flow and input is the same run: it is resumed, or returned if it
+        is completed.
         """
         self.add(flow)
-        place = placed(queue, priority)
+        place = make_queue_options(queue, priority)
         journal = await self._new_run(
             flow, input, run_id, place, held=True, timeout=timeout, labels=labels, by=by
         )
         if journal is None:
             assert run_id is not None
             return await self._run_again(flow, run_id)
-        run_id, create, drive = journal.state.run_id, journal.create, self._drive(journal)
+        run_id, create, drive = journal.state.run_id, journal.create, self._driver.drive(journal)
         del journal  # while the run is asleep, nothing here keeps it in memory
         try:
-            return await drive
+            return result_of(await drive)
         except RunExists:
             self._require_same(run_id, create)
             return await self._run_again(flow, run_id)
@@ -333,11 +318,11 @@ class Engine(Working):
         priority: int = 0,
         by: str | None = None,
     ) -> str:
-        """Record a run and return its id. A worker executes it, or `resume`. Of the runs that wait for a worker in a `queue`,
-        those with the highest `priority` come first.
+        """Record a run and return its id. A worker executes it, or `resume` does. Of the runs that wait for a worker in a
+        `queue`, those with the highest `priority` come first.
         """
         self.add(flow)
-        place = placed(queue, priority)
+        place = make_queue_options(queue, priority)
         journal = await self._new_run(
             flow, input, run_id, place, held=False, timeout=timeout, labels=labels, by=by
         )
@@ -345,7 +330,7 @@ class Engine(Working):
             assert run_id is not None
             return run_id
         try:
-            await journal.saved()
+            await journal.save_and_wait()
         except RunExists:
             self._require_same(journal.state.run_id, journal.create)
         return journal.state.run_id
@@ -363,18 +348,18 @@ class Engine(Working):
     ) -> Journal | None:
         """A journal with `RunCreated` recorded, or None where the same run exists already."""
         services = self._open()
-        run_id = checked_id(run_id) if run_id is not None else self._new_id(flow.name)
+        run_id = check_id(run_id) if run_id is not None else self._new_id(flow.name)
         options: dict[str, Any] = {"durability": self.settings.durability, **place}
         if self._scribe is not None:
             options[history.RUN_BASE_WANTED] = True
         if timeout is not None:
-            options["timeout_s"] = checked_seconds(timeout, "timeout")
+            options["timeout_s"] = check_seconds(timeout, "timeout")
         zero = checkpoint_zero(flow, given, options=options, **said)
         if held:
-            self._hold()
-        journal = created(services, flow, run_id, zero, held=held)
-        # Whether it exists is what its first append finds out; only in here two of them could meet before that.
-        runner = self._runners.get(run_id)
+            self._holdings.hold()
+        journal = create_journal(services, flow, run_id, zero, held=held)
+        # Its first append finds out whether the run exists; only in this engine two of the same id could meet before that.
+        runner = self._holdings.get(run_id)
         if runner is not None:
             assert journal.create is not None
             known = runner.journal.create if isinstance(runner, Runner) else None
@@ -390,10 +375,10 @@ class Engine(Working):
     async def _run_again(self, flow: Flow[S], run_id: str) -> Run[S]:
         row = self.store.run(run_id)
         if row.status in ENDED:
-            return self._result(self._view(run_id, flow))
+            return result_of(await self._read(self.reader.get, run_id, flow))
         return await self.resume(run_id)
 
-    # --- verbs that carry runs on ---------------------------------------------------------------------
+    # --- verbs that execute runs ----------------------------------------------------------------------
 
     async def resume(
         self,
@@ -411,11 +396,11 @@ class Engine(Working):
         by: str | None = None,
         reason: str | None = None,
     ) -> Run[Any]:
-        """Carry a run on: from its end, or from an earlier place of its log. What completed before that place
-        never runs again.
+        """Resume a run: from its end, or from an earlier place of its log. Nodes that completed before that place
+        never run again.
         """
         run_id, seq = split(run, checkpoint)
-        wish = Wish(
+        take_up = TakeUp(
             checkpoint=seq,
             after=after,
             restart_at=restart_at,
@@ -430,14 +415,14 @@ class Engine(Working):
         )
         only_on = seq is None and not (after or restart_at or replay or edit)
         if only_on and self.store.run(run_id).status == "completed":
-            return self._view(run_id)
+            return await self.get(run_id)
         try:
-            journal = await self._take_up(run_id, wish)
+            journal = await self._driver.take_up(run_id, take_up)
         except ResumeRefused:
             if only_on and self.store.run(run_id).status == "completed":  # since it was looked at
-                return self._view(run_id)
+                return await self.get(run_id)
             raise
-        return await self._drive(journal)
+        return result_of(await self._driver.drive(journal))
 
     async def retry(
         self,
@@ -448,16 +433,15 @@ class Engine(Working):
         by: str | None = None,
         reason: str | None = None,
     ) -> Run[Any]:
-        """Try a failed, cut or waiting node again (default: all of them). `fresh` keeps nothing of the execution before."""
-        body = {"node": node, "fresh": fresh}
-        return await self._operate(
-            run_id, Request(id=self._request_id(), verb="retry", body=body, by=by, reason=reason)
-        )
+        """Try a node again that failed, was interrupted or waits (default: all of them). `fresh` keeps nothing of the execution
+        before.
+        """
+        return await self._ask(run_id, inbox.Retry(node=node, fresh=fresh, by=by, reason=reason))
 
     async def skip(
         self, run_id: str, node: str, update: Any = None, *, by: str | None = None, reason: str | None = None
     ) -> Run[Any]:
-        """Put an update in place of the result of a failed, cut or waiting node, and go on behind it."""
+        """Put an update in place of the result of a node that failed, was interrupted or waits, and continue after it."""
         flow = self.flows.get(self.store.run(run_id).flow)
         if flow is not None and update is not None:
             given = msgspec.structs.asdict(flow.state.by_hand(update, node=node))
@@ -466,20 +450,52 @@ class Engine(Working):
                 for part in ("set", "append", "merge", "add", "reduce")
                 for field, value in given[part].items()
             }
-        body = {"node": node, "update": update}
-        return await self._operate(
-            run_id, Request(id=self._request_id(), verb="skip", body=body, by=by, reason=reason)
+        return await self._ask(run_id, inbox.Skip(node=node, update=update, by=by, reason=reason))
+
+    async def work(
+        self,
+        *,
+        concurrency: int | None = None,
+        queues: Collection[str] = (),
+        until: Until | None = None,
+        on_end: Callable[[Run[Any]], None] | None = None,
+        on_report: Callable[[Trouble], None] | None = None,
+        on_drain: Callable[[int], None] | None = None,
+    ) -> None:
+        """Be a worker: execute the runs that are on offer of the flows that this engine knows, at most `concurrency` runs at a
+        time, of these `queues` or of all. Returns when the engine is stopped, or when `until` says so: a function that
+        returns true, or "idle" for when no run is left to execute now. Runs that are still executed then are waited for.
+
+        `on_end` is called with every run that has stopped here, `on_report` with every trouble (default: it is logged), and
+        `on_drain` with the number of runs that are still executed when no more are taken.
+        """
+        if self._worker is not None:
+            raise SettingError("this engine works already; give it a higher concurrency, or open another")
+        self._open()
+        self._worker = self._holdings.taker = Worker(
+            self._driver,
+            self._requests,
+            concurrency=self.settings.concurrency if concurrency is None else concurrency,
+            queues=queues,
+            until=until,
+            on_end=on_end,
+            on_report=on_report,
+            on_drain=on_drain,
         )
+        try:
+            await self._worker.work()
+        finally:
+            self._worker = self._holdings.taker = None
+
+    # --- verbs that record a request ------------------------------------------------------------------
 
     async def cancel(self, run_id: str, reason: str | None = None, *, by: str | None = None) -> Run[Any]:
-        """Call a run off, for good. Running nodes are stopped."""
-        return await self._operate(
-            run_id, Request(id=self._request_id(), verb="cancel", by=by, reason=reason)
-        )
+        """End a run for good. Running nodes are stopped."""
+        return await self._ask(run_id, inbox.Cancel(by=by, reason=reason))
 
     async def pause(self, run_id: str, reason: str | None = None, *, by: str | None = None) -> Run[Any]:
         """Let running nodes end and start nothing new, until the run is resumed."""
-        return await self._operate(run_id, Request(id=self._request_id(), verb="pause", by=by, reason=reason))
+        return await self._ask(run_id, inbox.Pause(by=by, reason=reason))
 
     async def answer(
         self,
@@ -492,40 +508,26 @@ class Engine(Working):
         reason: str | None = None,
         confidence: float | None = None,
     ) -> Run[Any]:
-        """Answer a question of a run, by its key or, where that node asks only one, by the name of its node. Only records:
-        whoever executes the run goes on with it, otherwise `resume` does. Raises `AnswerRefused`.
+        """Answer a question of a run, by its key or, where that node asks only one, by the name of its node. Only records: the
+        engine that executes the run continues with it, otherwise `resume` does. Raises `AnswerRefused`.
 
-        `update` goes with the answer `skip` to a node that was cut. An agent says who it is (`by="agent:…"`) and how
+        `update` goes with the answer `skip` to a node that was interrupted. An agent says who it is (`by="agent:…"`) and how
         sure.
         """
         if confidence is not None and not (isinstance(confidence, (int, float)) and 0 <= confidence <= 1):
             raise SettingError(f"confidence={confidence!r}: give a number from 0 to 1")
-        key = questions.check(self._looked_up(run_id, "answered"), question, value, update=update)
-        body = {
-            "key": key,
-            "value": questions.plain(value, "answer"),
-            "update": update,
-            "confidence": confidence,
-        }
-        body = {name: part for name, part in body.items() if part is not None or name == "value"}
-        request = Request(id=self._request_id(), verb="answer", body=body, by=by, reason=reason)
-        run = await self._operate(run_id, request)
-        await self._until_answered(run_id, key, request)
-        return run if run.questions == () else self._view(run_id)
-
-    async def _until_answered(self, run_id: str, key: str, request: Request) -> None:
-        """Whoever executes the run takes the answer soon. It is refused if somebody else's came first."""
-        services = self._open()
-        for _ in range(_ANSWER_POLLS):
-            for row in services.store.events(run_id, kinds=("QuestionAnswered",)):
-                answered = open_row(row, services.store.blobs).event
-                if answered.key == key:
-                    if (answered.answer, answered.by) != (request.body["value"], request.by):
-                        raise AnswerRefused(run_id, key, questions.said_already(answered))
-                    return
-            if key not in history.load(services.store, run_id).questions:
-                raise AnswerRefused(run_id, key, "it was closed before anybody could take the answer")
-            await sleep(self._clock, POLL_S / 4)
+        self._open()
+        return await self._requests.answer(
+            run_id,
+            inbox.Answer(
+                key=question,
+                value=value,
+                update=update,
+                confidence=confidence,
+                by=by,
+                reason=reason,
+            ),
+        )
 
     async def signal(
         self,
@@ -537,138 +539,127 @@ class Engine(Working):
         by: str | None = None,
         reason: str | None = None,
     ) -> Run[Any]:
-        """Tell a run something. It goes to the `ctx.wait_for` that has waited longest for that name, or is kept for the next
-        one. Only records. `id` makes telling it twice harmless: the second time `repeated` is set, and nothing changed.
+        """Send a signal to a run. It goes to the `ctx.wait_for` that has waited longest for that name, or is kept for the next
+        one. Only records. `id` makes sending it twice harmless: the second time `repeated` is set, and nothing changed.
         """
         if not isinstance(name, str) or not name:
-            raise SettingError(f"{name!r} is no name of a signal")
-        refuse_final(run_id, self.store.run(run_id).status, "told anything")
-        body = {"name": name, "payload": questions.plain(payload, "payload")}
-        request_id = f"signal:{id}" if id is not None else self._request_id()
-        request = Request(id=request_id, verb="signal", body=body, by=by, reason=reason)
-        if id is not None and not self.store.post(run_id, request):  # the inbox knows what was told before
-            return msgspec.structs.replace(self._view(run_id), repeated=True)
-        return await self._operate(run_id, request, posted=id is not None)
+            raise SettingError(f"{name!r} is not a name of a signal")
+        self._open()
+        request = inbox.Signal(
+            id=f"signal:{id}" if id is not None else "",
+            name=name,
+            payload=payload,
+            by=by,
+            reason=reason,
+        )
+        return await self._requests.signal(run_id, request, has_id=id is not None)
 
-    def _looked_up(self, run_id: str, asked: str) -> Journal:
-        """A run as it stands, for looking only."""
-        services = self._open()
-        row = services.store.run(run_id)
-        refuse_final(run_id, row.status, asked)
-        state = history.load(services.store, run_id, row=row)
-        return Journal(services, self.flows.get(row.flow) or UNKNOWN, state, row=row, fence=0)
+    async def _ask(self, run_id: str, request: inbox.AnyRequest) -> Run[Any]:
+        self._open()
+        return await self._requests.ask(run_id, request)
 
-    async def _operate(self, run_id: str, request: Request, *, posted: bool = False) -> Run[Any]:
-        """Do what an operator asks: through the runner that has the run, its inbox, or a short claim."""
-        services = self._open()
-        checked_said(request.by, request.reason)
-        row = services.store.run(run_id)
-        refuse_final(run_id, row.status, _ASKED[request.verb])
-        runner = self._runners.get(run_id)
-        if runner is None and not row.held:
-            with suppress(RunHeld):
-                return await self._operate_on_idle(run_id, request, posted=posted)
-        services.store.post(run_id, request)
-        if runner is not None:
-            runner.request(request)
-        elif not services.store.run(run_id).held:  # its holder left before it could see this
-            with suppress(RunHeld):
-                return await self._operate_on_idle(run_id, request, posted=True)
-        return self._view(run_id)
+    # --- verbs that read ------------------------------------------------------------------------------
 
-    async def _operate_on_idle(
+    @property
+    def store(self) -> Store:
+        """The open store."""
+        return self._open().store
+
+    @property
+    def reader(self) -> Reader:
+        """Reads the open store as plain functions, without an event loop."""
+        return Reader(self._open().store, self.flows)
+
+    async def _read(self, read: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Await a call that reads the store, on a thread of its own."""
+        return await self._open().reading.call(read, *args, **options)
+
+    async def get(self, run_id: str) -> Run[Any]:
+        """One run as it is now; its state is typed where the flow is known."""
+        return await self._read(self.reader.get, run_id)
+
+    async def runs(
         self,
-        run_id: str,
-        request: Request,
-        lease: Lease | None = None,
         *,
-        raises: bool = True,
-        posted: bool = False,
-    ) -> Run[Any]:
-        """`posted`: it is in the inbox too, where somebody may have found it before the run was ours."""
-        if posted and lease is None:
-            lease = self._claim_with(run_id, request)
-            if lease is None:
-                return self._view(run_id)
-        if request.verb in ("cancel", "pause", "answer", "signal"):
-            return await self._record_on_idle(run_id, request, lease)
-        journal = await self._take_up(
-            run_id, Wish(nodes=[], named=True, by=request.by, reason=request.reason), lease
+        status: RunStatus | Collection[RunStatus] = (),
+        flow: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        parent: str | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> list[RunSummary]:
+        """The runs that meet every condition, newest first."""
+        return await self._read(
+            self.reader.runs,
+            status=status,
+            flow=flow,
+            labels=labels,
+            parent=parent,
+            before=before,
+            limit=limit,
         )
-        runner = Runner(journal)
-        try:
-            runner.answer(request)
-        except BaseException:
-            self._release(run_id, journal.fence)
-            raise
-        return await self._drive(journal, runner, raises=raises)
 
-    async def _record_on_idle(self, run_id: str, request: Request, lease: Lease | None) -> Run[Any]:
-        """Record it, without executing anything: that needs no flow."""
-        services = self._open()
-        self._hold()
-        lease = lease or self._claim(run_id)
-        try:
-            row = services.store.run(run_id)
-            state = history.load(services.store, run_id, row=row)
-            refuse_final(run_id, state.status, _ASKED[request.verb])
-            journal = Journal(
-                services, self.flows.get(row.flow) or UNKNOWN, state, row=row, fence=lease.fence
-            )
-            journal.tick()
-            journal.taken.append(request.id)
-            if request.verb == "pause":
-                operator.pause(journal, by=request.by, reason=request.reason, cut=True)
-            elif request.verb == "cancel" or questions.tell(journal, request):
-                operator.cancel(journal, by=request.by, reason=request.reason)
-            if journal.unsaved:
-                await journal.saved()
-            if journal.spills:
-                services.store.blobs.unspill(run_id, journal.spills)
-        finally:
-            self._release(run_id, lease.fence)
-        flow = self.flows.get(row.flow)
-        fits = flow is not None and state.state_version == flow.definition.state_version
-        return run_view(state, services.store.run(run_id), flow if fits else None)
+    async def state(self, run: str, checkpoint: str | int | None = None) -> Any:
+        """The state at a checkpoint (default: at the end): typed where the flow is known."""
+        return await self._read(self.reader.state, run, checkpoint)
 
-    async def _take_up(self, run_id: str, wish: Wish, lease: Lease | None = None) -> Journal:
-        """Claim a run, where that has not been done, and record how it is taken up."""
-        services = self._open()
-        if run_id in self._runners:
-            raise RunHeld(run_id, "this engine")
-        row = services.store.run(run_id)
-        flow = self.flows.get(row.flow)
-        if flow is None:
-            raise FlowNotFound(row.flow, self.flows, run_id=run_id)
-        if self._stopping is not None:
-            raise ResumeRefused(run_id, f"this engine is stopping ({self._stopping})")
-        self._hold()
-        was_taken = lease is not None  # then the row above is from behind the claim already
-        lease = lease or self._claim(run_id)
-        try:
-            row = row if was_taken else services.store.run(run_id)
-            if row.fence != lease.fence:
-                raise FenceLost(f"run {run_id!r} was taken over while this process stood still")
-            if self._given_up.pop(run_id, -1) == lease.fence - 1:  # nobody has had it since
-                wish = msgspec.structs.replace(wish, outlived=True)
-            return recover(prepare(services, flow, row, lease.fence, wish))
-        except Invalid as refused:
-            await self._record_refusal(flow, row, lease.fence, refused, wish)
-            raise ResumeRefused(run_id, refused.reason) from refused.__cause__
-        except BaseException:
-            self._release(run_id, lease.fence)
-            raise
+    async def events(
+        self, run_id: str, after: int = 0, node: str | None = None, kind: str | None = None
+    ) -> list[EventView]:
+        """Stored events, oldest first."""
+        return await self._read(self.reader.events, run_id, after, node, kind)
 
-    async def _record_refusal(
-        self, flow: Flow[Any], row: RunRow, fence: int, refused: Invalid, wish: Wish
-    ) -> None:
-        services = self._open()
-        journal = Journal(
-            services, flow, history.load(services.store, row.run_id, row=row), row=row, fence=fence
+    async def checkpoints(self, run_id: str) -> list[Checkpoint]:
+        """Every place the run can be resumed or forked from, oldest first."""
+        return await self._read(self.reader.checkpoints, run_id)
+
+    @overload
+    def follow(
+        self, run_id: str, after: int = 0, *, chunks: Literal[False] = False
+    ) -> AsyncIterator[EventView]: ...
+
+    @overload
+    def follow(
+        self, run_id: str, after: int = 0, *, chunks: Literal[True]
+    ) -> AsyncIterator[EventView | Chunk]: ...
+
+    def follow(self, run_id: str, after: int = 0, *, chunks: bool = False) -> AsyncIterator[Any]:
+        """Events as they become durable, without gap or repeat, until the run has stopped. With `chunks` also what its nodes
+        stream, as it comes.
+        """
+        return self._followers.follow(
+            self._open().store,
+            self._clock,
+            run_id,
+            after,
+            chunks=chunks,
+            is_here=self._holdings.__contains__,
+            read=self._open().reading.call,
         )
-        journal.tick()
-        journal.record(events.ResumeRefused(reason=refused.reason, by=wish.by))
-        await journal.saved(release=True)
+
+    async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
+        """The open questions of one run, or of all runs, oldest first."""
+        rest = self.reader.question_pages(run_id)
+        pages: list[list[AskedQuestion]] = []
+        # One page at a time: between two of them the event loop and shorter reads get their turn.
+        while (page := await self._read(next, rest, None)) is not None:
+            pages.append(page)
+        return in_asking_order(pages)
+
+    async def wait(self, run_id: str, timeout: float | None = None) -> Run[Any]:
+        """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` when that takes too long."""
+        services = self._open()
+        deadline = None if timeout is None else services.clock.now() + timeout
+        while True:
+            runner = self._holdings.get(run_id)
+            row = await self._read(services.store.run, run_id)
+            stopped = row.status not in GOING or (row.status == "waiting" and not row.held)
+            if runner is None and stopped:
+                return result_of(await self.get(run_id))
+            if deadline is not None and services.clock.now() >= deadline:
+                raise TimeoutError(f"run {run_id!r} is still {row.status} after {timeout:g} s")
+            left = POLL_S if deadline is None else min(POLL_S, deadline - services.clock.now())
+            await sleep(services.clock, left)
 
     # --- forks ----------------------------------------------------------------------------------------
 
@@ -684,121 +675,66 @@ class Engine(Working):
         reason: str | None = None,
     ) -> str:
         """Make a new, self-contained run that shares the history up to a checkpoint (default: the latest).
-        Returns its id; `resume` carries it on.
+        Returns its id; `resume` executes it.
         """
         services = self._open()
         parent, seq = split(run, checkpoint)
         row = services.store.run(parent)
         flow = self.flows.get(row.flow)
-        fork_id = checked_id(run_id) if run_id is not None else self._new_id(row.flow)
+        fork_id = check_id(run_id) if run_id is not None else self._new_id(row.flow)
         place = fork_place(services, parent, seq)
-        journal = forked(services, flow, row, place, fork_id=fork_id, labels=labels, by=by, reason=reason)
+        journal = fork_journal(
+            services, flow, row, place, fork_id=fork_id, labels=labels, by=by, reason=reason
+        )
         if edit is not None:
             if flow is None:
                 raise FlowNotFound(row.flow, self.flows, run_id=parent)
             journal.record(
                 events.StateEdited(changes=edited(flow, journal.state, edit), by=by, reason=reason)
             )
-        await journal.saved()
+        await journal.save_and_wait()
         return fork_id
 
-    # --- inside ---------------------------------------------------------------------------------------
+    # --- upkeep ---------------------------------------------------------------------------------------
+
+    async def prune(
+        self,
+        run_id: str,
+        keep_last: int = KEEP_LAST,
+        *,
+        compact: bool = False,
+        archive: str | os.PathLike[str] | None = None,
+    ) -> Pruned:
+        """Retire every checkpoint of a run but the last few, with the snapshots that only they needed. With `compact`, a base
+        then replaces the events before them; `archive` is where the whole log goes first, a file or a URL. A run that another
+        process holds is not compacted: `RunHeld`. Running nodes never wait for this.
+        """
+        services = self._open()
+        if not compact:
+            call = partial(retention.prune, services.store, run_id, keep_last)
+        else:
+            self._holdings.hold()
+            held = self._holdings.get(run_id)
+            call = partial(
+                retention.compact,
+                services.store,
+                run_id,
+                keep_last,
+                holder=services.holder,
+                fence=held.fence if held is not None else None,
+                rewinds=held.journal.rewinds if isinstance(held, Runner) else (),
+                archive_to=os.fspath(archive) if archive is not None else None,
+                blob_over=services.blob_over,
+                doubt=self._holdings.doubt,
+            )
+        if services.threads is None:
+            return call()
+        return await asyncio.to_thread(call)
+
+    # --- ids ------------------------------------------------------------------------------------------
 
     def _new_id(self, flow: str) -> str:
         return f"{flow[:40]}-{self._luck.getrandbits(48):012x}"
-
-    def _request_id(self) -> str:
-        return f"{self._luck.getrandbits(96):024x}"
-
-    def _hold(self) -> None:
-        """Make this engine known to the store as a holder, and keep it known."""
-        if self._renewal is None:
-            services = self._open()
-            now = elapsed if type(self._clock) is SystemClock else self._clock.now
-            self._renewal = Renewal(
-                services.store,
-                services.holder,
-                lost=self._lose,
-                executes=self._executes,
-                now=now,
-                quiet=self._inline,
-            )
-        elif self._inline:
-            self._renewal.keep()
-
-    def _stands(self, run_id: str, fence: int) -> bool:
-        return self._renewal is None or self._renewal.stands(run_id, fence)
-
-    def _lose(self) -> None:
-        """The leases cannot be renewed: stop every node before anybody else may start it. Behind their end it is too late for
-        that; then the store says which are still ours.
-        """
-        renewal, services = self._renewal, self._open()
-        if renewal is None or not renewal.stood_still or self._inline:
-            self._give_up_all()
-            return
-        ours: set[tuple[str, int]] = set()
-
-        def ask() -> None:
-            renewal.renew()
-            ours.update(
-                (lease.run_id, lease.fence) for lease in services.store.queues.held_by(services.holder.id)
-            )
-
-        def told(error: BaseException | None) -> None:
-            if error is not None:
-                self._give_up_all()
-                return
-            for run_id, runner in list(self._runners.items()):
-                if (run_id, runner.fence) not in ours and not runner.done.done():
-                    runner.lose(FenceLost(f"run {run_id!r} was taken over while this process stood still"))
-
-        services.aside(ask, told)
-
-    def _give_up_all(self) -> None:
-        fault = self._renewal.fault if self._renewal is not None else None
-        kind = StoreFull if isinstance(fault, StoreFull) else StoreBusy
-        why = f" ({fault})" if fault is not None else ""
-        for run_id, runner in list(self._runners.items()):
-            runner.lose(
-                kind(
-                    f"run {run_id!r}: its lease could not be renewed{why}, so its nodes were stopped before another process may "
-                    "take it over, and nothing more is started. What was acknowledged is safe; resume when the store works again."
-                )
-            )
-
-    def _saved(self, run_id: str) -> None:
-        """Something new is durable in the log of a run, or it has stopped."""
-        self._followers.saved(run_id)
-        if self._keeper is not None:
-            self._keeper.saved(run_id)
-        if self._scribe is not None:
-            self._scribe.saved(run_id)
-
-    def _wake(self, run_id: str) -> None:
-        runner = self._runners.get(run_id)
-        if runner is not None:
-            runner.wake()
-
-    def _poll(self) -> None:
-        if self._poller is None or self._poller.done():
-            self._poller = asyncio.get_running_loop().create_task(self._watch_inbox())
-
-    async def _watch_inbox(self) -> None:
-        """Look for requests to the runs held here, as long as there are any."""
-        services, looks = self._open(), 0
-        while self._runners:
-            await sleep(self._clock, POLL_S)
-            looks += 1
-            if self._ear is not None and looks > _SOON_OVER:
-                await self._ear.heard(self._clock, _UNHEARD_S)
-            elif self._inline and self._renewal is not None:
-                self._renewal.keep()
-            with suppress(StoreError):  # the next round asks again; an append that fails is what stops a run
-                for request in await self._reading.call(services.store.inbox, services.holder.id):
-                    runner = self._runners.get(request.run_id)
-                    if runner is not None:
-                        runner.request(request)
 
 
 def _named(given: object) -> str:

@@ -1,12 +1,14 @@
-"""Failures: the one place that says which class an exception has, and when it is tried again.
+"""Failures: the one place that classifies an exception and decides when the engine retries its node.
 
-recoverable  may pass by itself (timeouts, connections, HTTP 408/425/429/5xx, `Recoverable`), or nobody knows how far it
-came (`ProcessEnded`): tried again by the node's `Retry`
-partial      any other exception, and a recoverable one out of tries: fix the cause and resume, or skip the node
-fatal        `Fatal`: trying again is pointless; resumed only with `force`
+recoverable  the cause may go away by itself (timeouts, connections, HTTP 408/425/429/5xx, `Recoverable`), or it is
+             unknown how far the node came (`ProcessEnded`): the engine retries, as the node's `Retry` says
+partial      any other exception, and a recoverable one whose retries are used up: the operator fixes the cause and
+             resumes the run, or skips the node
+fatal        `Fatal`: a retry is pointless; the run is resumed only with `force`
 
-Exceptions of other packages are known by the names of their classes and by their attributes. Invariant: nothing is
-imported to look at an exception, and an exception that misbehaves while it is looked at is partial, never an error here.
+This module recognizes the exceptions of other packages by the names of their classes and by their attributes. Invariant:
+it imports no package to inspect an exception, and an exception that raises while it is inspected is partial, never an
+error here.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ _OURS = os.path.dirname(os.path.dirname(__file__))
 # --- the table ---------------------------------------------------------------------------------------
 
 Verdict: TypeAlias = Literal["passing", "lasting", "inside"]
-"""May pass by itself; will not, though a class above it may; is what the exception inside it is."""
+"""passing: the cause may go away by itself. lasting: it does not, even if a parent class is passing. inside: the exception
+wraps another one, which decides.
+"""
 
 _KNOWN: tuple[tuple[str, Verdict, str], ...] = (
     ("builtins", "passing", "ConnectionError TimeoutError InterruptedError"),
@@ -71,8 +75,8 @@ _KNOWN: tuple[tuple[str, Verdict, str], ...] = (
     ("sqlalchemy", "passing", "TimeoutError"),
     ("sqlalchemy", "inside", "DBAPIError"),
 )
-"""Package (the first word of a class's module, so that a class may move within it) -> what its classes mean. The nearest
-class counts: a subclass may be lasting where its parent is passing. Classes that HTTP's status tells enough about
+"""Package (the first word of a class's module, so that a class may move within it), verdict, classes. The nearest class in
+the hierarchy counts: a subclass may be lasting although its parent is passing. Classes whose HTTP status decides
 (`httpx.HTTPStatusError`, `aiohttp.ClientResponseError`, …) need no row.
 """
 
@@ -85,7 +89,7 @@ _VERDICTS: dict[str, Verdict] = {
 _SPOILING = frozenset(
     {"ssl.SSLCertVerificationError", "httpx.UnsupportedProtocol", "httpx2.UnsupportedProtocol"}
 )
-"""What clients wrap into a broken connection, and no later connection mends."""
+"""Causes that clients report as a broken connection, although a new connection fails in the same way."""
 
 _PASSING_HTTP = frozenset({408, 425, 429}) | frozenset(range(500, 600))
 _PASSING_ERRNO = frozenset(
@@ -94,7 +98,7 @@ _PASSING_ERRNO = frozenset(
 
 
 class _Codes(NamedTuple):
-    """What the codes of one family of exceptions mean."""
+    """How to read the error codes of one family of exceptions, and which codes are passing or lasting."""
 
     read: Callable[[BaseException], Iterator[object]]
     passing: frozenset[str]
@@ -102,7 +106,7 @@ class _Codes(NamedTuple):
 
 
 def _model_codes(error: BaseException) -> Iterator[object]:
-    """Of openai and anthropic. An error within a stream has no status, or that of the stream: 200."""
+    """The codes of an openai or anthropic error. Inside a stream an error has no HTTP status, or that of the stream: 200."""
     yield from (_attribute(error, name) for name in ("code", "type", "error_code"))
     body = _attribute(error, "body")
     for holder in (body, _item(body, "error")):
@@ -122,7 +126,7 @@ def _cloud_codes(error: BaseException) -> Iterator[object]:
 
 
 def _sql_states(error: BaseException) -> Iterator[object]:
-    """The code and its class, the first two characters; an error without one never reached the server."""
+    """The SQLSTATE and its class (the first two characters). An error without one never reached the server: class 08."""
     state = _attribute(error, "sqlstate") or _attribute(error, "pgcode") or "08"
     yield state
     if isinstance(state, str):
@@ -173,40 +177,42 @@ _FAMILIES: dict[str, _Codes] = {
 
 
 def classify(error: BaseException) -> FailureClass:
-    """The class of an exception that a node raised. A group is what the worst one in it is."""
+    """The class of an exception that a node raised. An exception group has the class of the worst exception in it."""
     if isinstance(error, BaseExceptionGroup):
         kinds = {classify(inner) for inner in error.exceptions}
         return "fatal" if "fatal" in kinds else "partial" if "partial" in kinds else "recoverable"
-    if isinstance(error, Elsewhere):
+    if isinstance(error, RemoteError):
         return error.failure.kind
     if isinstance(error, Fatal):
         return "fatal"
     if isinstance(error, HoldfastError):
         return "recoverable" if isinstance(error, (Recoverable, ProcessEnded)) else "partial"
-    return "recoverable" if _passes(error) else "partial"
+    return "recoverable" if _may_pass(error) else "partial"
 
 
 def describe(error: BaseException, *, kind: FailureClass | None = None) -> Failure:
-    """The record of an exception: class, type, message and the traceback without our own frames."""
+    """The record of an exception: class, type, message, and the traceback without the frames of Holdfast."""
     kind = kind or classify(error)
-    if isinstance(error, Elsewhere):
+    if isinstance(error, RemoteError):
         return Failure(kind, error.failure.type, error.failure.message, error.failure.traceback)
     return Failure(kind, type(error).__name__, message(error), _trace(error))
 
 
 def message(error: BaseException) -> str:
-    """What the exception says; never empty, and never more of it than somebody will read."""
+    """The message of an exception: never empty, and at most 4,000 characters."""
     if isinstance(error, SystemExit):
-        return f"the node called sys.exit({error.code!r}); return from it, or raise an exception, instead"
+        return (
+            f"the node called sys.exit({error.code!r}). Return from the node, or raise an exception, instead."
+        )
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - an exception whose own __str__ raises must still be recorded
-        text = "<its message cannot be printed>"
+        text = "<the message of this exception cannot be printed>"
     text = text.encode("utf-8", "replace").decode().replace("\0", "\\0")
     return text[:4000] or type(error).__name__
 
 
-def _passes(error: BaseException) -> bool:
+def _may_pass(error: BaseException) -> bool:
     """Whether the same call may succeed later."""
     chain = list(_chain(error))
     if any(not _SPOILING.isdisjoint(_names(inner)) for inner in chain):
@@ -218,9 +224,9 @@ def _passes(error: BaseException) -> bool:
 
 
 def _verdict(error: BaseException) -> Verdict:
-    """What an exception says about itself, by whatever tells the most."""
+    """The verdict on one exception: by its class and its codes, else by its HTTP status, else by its errno."""
     if not isinstance(error, Exception):
-        return "lasting"  # the code of a SystemExit is no HTTP status
+        return "lasting"  # the code of a SystemExit is not an HTTP status
     names = _names(error)
     named = next((_VERDICTS[name] for name in names if name in _VERDICTS), None)
     coded = _code_verdict(error, names)
@@ -237,12 +243,12 @@ def _verdict(error: BaseException) -> Verdict:
 
 
 def _names(error: BaseException) -> list[str]:
-    """Package and name of its class and of all above it, the nearest first."""
+    """Package and name of the exception's class and of every parent class, the nearest first."""
     return [f"{str(kind.__module__).partition('.')[0]}.{kind.__name__}" for kind in type(error).__mro__]
 
 
 def _code_verdict(error: BaseException, names: list[str]) -> Verdict | None:
-    """What the codes say that its family of exceptions carries."""
+    """The verdict by the exception's error codes; None: its family has no codes, or these codes decide nothing."""
     family = next((_FAMILIES[name] for name in names if name in _FAMILIES), None)
     if family is None:
         return None
@@ -253,7 +259,7 @@ def _code_verdict(error: BaseException, names: list[str]) -> Verdict | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception, and those it was made from: its cause, and what clients put into arguments and attributes."""
+    """The exception and those inside it: its cause, and the exceptions that clients keep in arguments and attributes."""
     todo, seen = [error], set[int]()
     while todo and len(seen) < _CHAIN_MAX:
         found = todo.pop(0)
@@ -268,7 +274,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _http_status(error: BaseException) -> int | None:
-    """The HTTP status that an exception of any client library carries: by attribute, without importing one."""
+    """The HTTP status in an exception of any client library, read from its attributes without importing the library."""
     response = _attribute(error, "response")
     statuses = [
         _attribute(holder, name) for holder in (error, response) for name in ("status_code", "status", "code")
@@ -282,40 +288,40 @@ def _http_status(error: BaseException) -> int | None:
 # --- raised in another process -----------------------------------------------------------------------
 
 
-class Elsewhere(Exception):
-    """What a node raised in another process. It was looked at there, by `describe`: what its class means is known."""
+class RemoteError(Exception):
+    """An exception that a node raised in another process, rebuilt here. `describe` has classified it there already."""
 
     failure: Failure
     names: frozenset[str]
-    """Modules and names of its class and of all above it."""
+    """Module and name of the original class and of every parent class."""
     retry_after: float | None
 
 
-def elsewhere(failure: Failure, names: Iterable[str], retry_after: float | None) -> Elsewhere:
-    """An exception that stands for one in another process: with the name of its class, and what it says by being a
-    `Recoverable` or `Fatal`. The class itself stays where it was raised.
+def rebuild_error(failure: Failure, names: Iterable[str], retry_after: float | None) -> RemoteError:
+    """Rebuild an exception that was raised in another process: it has the name of the original class, and is a
+    `Recoverable` or `Fatal` if that was one. The original class exists only in the other process.
     """
     names = frozenset(names)
     ours = tuple(kind for kind in (Recoverable, Fatal) if name_of(kind) in names)
-    error: Elsewhere = type(failure.type, (Elsewhere, *ours), {})(failure.message)
+    error: RemoteError = type(failure.type, (RemoteError, *ours), {})(failure.message)
     error.failure, error.names, error.retry_after = failure, names, retry_after
     return error
 
 
 def name_of(kind: type) -> str:
-    """What a class is called, by its module."""
+    """The full name of a class: its module and qualified name."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-# --- when it is tried again --------------------------------------------------------------------------
+# --- when the engine retries -------------------------------------------------------------------------
 
 
 def retry_delay(
     retry: Retry, error: BaseException, kind: FailureClass, failures: int, luck: random.Random, *, now: float
 ) -> float | None:
-    """Seconds until the next try after `failures` failures, this one included; None: that was the last.
+    """Seconds until the next attempt, after `failures` failures including this one; None: the engine does not retry.
 
-    Never sooner than the other side asked for, as far as `max_delay` allows.
+    The delay is at least what the server asked for (`retry_after`), up to `max_delay`.
     """
     wanted = _is_one_of(error, retry.on) if retry.on else kind == "recoverable"
     if not wanted or kind == "fatal" or failures >= retry.attempts:
@@ -326,7 +332,7 @@ def retry_delay(
 
 
 def _is_one_of(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
-    if isinstance(error, Elsewhere):
+    if isinstance(error, RemoteError):
         return any(name_of(kind) in error.names for kind in kinds)
     return isinstance(error, kinds)
 
@@ -339,23 +345,23 @@ def _backoff(retry: Retry, failures: int) -> float:
 
 
 def retry_after(error: BaseException, *, now: float) -> float | None:
-    """Seconds that the other side wants us to wait: `Retry-After`, or an attribute of that name; None where it says nothing.
+    """Seconds that the server asks the client to wait: the `Retry-After` header, or an attribute of that name; None: neither.
 
-    `raise Recoverable(…) from error` keeps what `error` says. Of a group, the longest.
+    `raise Recoverable(…) from error` keeps the wait that `error` asks for. An exception group asks for the longest of its waits.
     """
     if isinstance(error, BaseExceptionGroup):
         waits = [wait for inner in error.exceptions if (wait := retry_after(inner, now=now)) is not None]
         return max(waits, default=None)
     for holder in _chain(error):
-        for value, unit in _asked(holder):
+        for value, unit in _find_delays(holder):
             seconds = _seconds(value, now)
             if seconds is not None:
                 return seconds * unit
     return None
 
 
-def _asked(error: BaseException) -> Iterator[tuple[object, float]]:
-    """Whatever may say how long to wait, with its unit in seconds, the most exact first."""
+def _find_delays(error: BaseException) -> Iterator[tuple[object, float]]:
+    """The values of an exception that may say how long to wait, each with its unit in seconds, the most exact first."""
     yield _attribute(error, "retry_after"), 1.0
     holders = [_attribute(error, "headers")]
     response = _attribute(error, "response")
@@ -369,7 +375,7 @@ def _asked(error: BaseException) -> Iterator[tuple[object, float]]:
 
 
 def _headers(headers: object) -> dict[str, object]:
-    """The headers by their names in lower case, whatever kind of mapping the client keeps them in."""
+    """The headers by their names in lower case, from whichever kind of mapping the client library uses."""
     try:
         return {str(name).lower(): value for name, value in headers.items()}  # type: ignore[attr-defined]
     except Exception:  # noqa: BLE001 - see _attribute
@@ -401,13 +407,13 @@ def _until(date: str, now: float) -> float | None:
         return None
 
 
-# --- looking at what others made ---------------------------------------------------------------------
+# --- reading exceptions of other packages ------------------------------------------------------------
 
 
 def _attribute(holder: object, name: str) -> object:
     try:
         return getattr(holder, name, None)
-    except Exception:  # noqa: BLE001 - a property of the user's exception that raises itself says nothing
+    except Exception:  # noqa: BLE001 - a property that raises counts as missing
         return None
 
 
@@ -419,7 +425,7 @@ def _item(holder: object, name: str) -> object:
 
 
 def _trace(error: BaseException) -> str:
-    """The traceback from where user code begins; nothing for an exception that was raised here."""
+    """The traceback from the first frame of user code; empty for an exception that Holdfast itself raised."""
     if isinstance(error, ProcessEnded):
         return error.trace
     trace = error.__traceback__

@@ -1,8 +1,8 @@
-"""Those who watch runs: events as they become durable, without gap or repeat, and chunks as they are streamed.
+"""Following runs: events as they become durable, without gap or repeat, and chunks as nodes stream them.
 
-What happens in this engine is told at once. What happens elsewhere is looked for a few times a second: events in the store,
-chunks in what the other process has spilled. A chunk is told behind the start of its attempt, as soon as that is durable, and
-before its end; where the start takes long to become durable (`durability="exit"`) it does not wait for it.
+A follower gets the news of its own engine at once. For runs in another process it polls a few times a second: events in the
+store, chunks in the spill of that process. A chunk is yielded after the start of its attempt, as soon as that start is durable,
+and before the attempt's end. If the start takes long to become durable (`durability="exit"`), the chunk does not wait for it.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _START = "NodeStarted"
 
 
 class _Follower:
-    """One who watches a run."""
+    """One caller that follows a run: the chunks it has been given, and those that it still waits for."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.news = asyncio.Event()
         self.chunks: list[Chunk] = []
         self.seen: dict[tuple[str, int, int, int, int | None], int] = {}
-        """Attempt -> how many of its chunks have come."""
+        """Attempt -> number of its latest chunk that has arrived."""
         self.pending: list[Chunk] = []
-        """Chunks whose place has not been told yet."""
+        """Chunks that have arrived and have not been yielded."""
         self.begun: set[tuple[str | None, int, int, int]] = set()
-        """Attempts of nodes whose start was told; with 0 for any attempt of an item."""
+        """Attempts of nodes whose start was yielded; attempt 0 is any attempt of an item."""
         self.patient_until: float | None = None
-        """When chunks are told whose start is not durable even then."""
+        """From this time on, pending chunks are yielded even if the start of their attempt is not durable."""
 
     def take(self, chunks: Iterable[Chunk]) -> None:
-        """Take up those of the chunks that are new."""
+        """Add the chunks that have not been seen to those that are pending."""
         for chunk in chunks:
             attempt = (chunk.node, chunk.iteration, chunk.execution, chunk.attempt, chunk.item)
             if chunk.number > self.seen.get(attempt, 0):
@@ -51,17 +51,17 @@ class _Follower:
                 self.pending.append(chunk)
 
     def before(self, event: EventView) -> list[Chunk]:
-        """The chunks that belong before this event. Those that came too fast to be seen are in it."""
+        """The pending chunks to yield before this event. `NodeStreamed` also adds the chunks that a poll has missed."""
         if event.kind == "NodeStreamed":
-            self.take(_recorded(self.run_id, event))
+            self.take(_read_chunks(self.run_id, event))
         if event.kind == _START:
             self.begun.update((event.node, event.iteration, event.execution, at) for at in (0, event.attempt))
         if not self.pending or event.kind not in ENDS_STREAM:
             return []
-        return self._out(lambda chunk: _belongs_before(chunk, event))
+        return self._out(lambda chunk: _is_before(chunk, event))
 
     def rest(self, now: float, *, over: bool) -> list[Chunk]:
-        """The chunks of attempts that have begun; all of them where nothing more comes, or where it takes too long."""
+        """The pending chunks of attempts whose start was yielded; all of them if the run is over or the wait was too long."""
         all_are_due = over or (self.patient_until is not None and now >= self.patient_until)
         due = self._out(lambda chunk: all_are_due or _attempt(chunk) in self.begun)
         if not self.pending:
@@ -76,7 +76,7 @@ class _Follower:
         return due
 
 
-def _recorded(run_id: str, event: EventView) -> Iterator[Chunk]:
+def _read_chunks(run_id: str, event: EventView) -> Iterator[Chunk]:
     for number, value in enumerate(event.body.get("chunks", []), 1):
         yield Chunk(
             run_id=run_id,
@@ -94,13 +94,14 @@ def _attempt(chunk: Chunk) -> tuple[str, int, int, int]:
     return chunk.node, chunk.iteration, chunk.execution, chunk.attempt if chunk.item is None else 0
 
 
-def _belongs_before(chunk: Chunk, event: EventView) -> bool:
+def _is_before(chunk: Chunk, event: EventView) -> bool:
     if (chunk.node, chunk.iteration, chunk.execution) != (event.node, event.iteration, event.execution):
         return False
     item = event.body.get("item")
     if chunk.item is None or item is not None:
         return chunk.item == item and chunk.attempt <= event.attempt
-    return event.kind not in ("StepCompleted", "NodeCheckpointed")  # of the node itself: its items may go on
+    # The event is about the node itself: its items may continue after these two kinds.
+    return event.kind not in ("StepCompleted", "NodeCheckpointed")
 
 
 def _views(store: Store, run_id: str, after: int, upto: int, kinds: tuple[str, ...] = ()) -> list[EventView]:
@@ -118,18 +119,18 @@ class Read(Protocol):
 
 
 class Followers:
-    """Everybody who watches a run of this engine's store."""
+    """The followers of runs in this engine's store."""
 
     def __init__(self) -> None:
         self._by_run: dict[str, set[_Follower]] = {}
 
     def saved(self, run_id: str) -> None:
-        """Something new is durable in the log of a run, or it has stopped."""
+        """Wake the followers of a run: an event is durable, or the run has stopped."""
         for follower in self._by_run.get(run_id, ()):
             follower.news.set()
 
     def streamed(self, chunk: Chunk) -> None:
-        """A node of this engine has streamed something."""
+        """Give a chunk that a node of this engine streamed to the followers of its run."""
         for follower in self._by_run.get(chunk.run_id, ()):
             follower.chunks.append(chunk)
             follower.news.set()
@@ -145,16 +146,16 @@ class Followers:
         is_here: Callable[[str], bool],
         read: Read,
     ) -> AsyncIterator[EventView | Chunk]:
-        """Tell what is there and what comes, until the run has stopped and all is told."""
+        """Yield the events after `after` and those to come (with `chunks`, also chunks), until the run has stopped."""
         follower = _Follower(run_id)
         self._by_run.setdefault(run_id, set()).add(follower)
-        if chunks and after:  # who comes late is not told of these starts
+        if chunks and after:  # the caller does not get these starts again, but its chunks may belong to them
             for event in await read(_views, store, run_id, 0, after, (_START,)):
                 follower.before(event)
         try:
             while True:
                 follower.news.clear()
-                # Before the log is looked at: what is recorded behind a chunk cannot be found without it.
+                # Take the chunks before reading the log: then an event recorded after a chunk is never yielded before it.
                 streamed, follower.chunks = follower.chunks, []
                 if chunks:
                     follower.take(streamed)

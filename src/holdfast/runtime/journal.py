@@ -201,8 +201,8 @@ class Journal:
         self._sent, self._done, self._waited = append, done, 0.0
         self.services.commits.commit(append, self._told)
 
-    async def saved(self, *, release: bool = False) -> None:
-        """The same, for whoever wants to wait for it."""
+    async def save_and_wait(self, *, release: bool = False) -> None:
+        """Make everything recorded durable, and return when it is. Raises the error that `save` passes on."""
         acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: BaseException | None) -> None:
@@ -313,7 +313,7 @@ class Journal:
             self.bases, self.base_blobs = (), ()
         if append.taken:
             del self.taken[: len(append.taken)]
-        self.services.saved(append.run_id)
+        self.services.listeners.saved(append.run_id)
 
     def _tell(self) -> None:
         told = [waiter for seq, waiter in self._waiters if seq <= self.saved_seq]

@@ -1,7 +1,7 @@
-"""One thread that hears what the store tells, for everybody in an engine who waits for news of runs on offer or of inboxes.
+"""One thread that listens to the store, for every part of an engine that waits for runs on offer or for requests.
 
-Nobody asks the database while nothing happens: the thread waits where the store can tell (`Queues.hear`), and rings on the
-event loop. What is heard says only that it is worth a look. The thread lives as long as somebody listens.
+An idle engine does not poll the database: the thread blocks until the store has news (`Queues.hear`), and then wakes the
+listeners on the event loop. News says only that a look at the store is worthwhile. The thread ends when it has no listeners.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from holdfast.storage.queues import Queues
 
 _HEAR_S = 30.0
 _BREATH_S = 0.01
-"""Between two rings: a busy store tells without end, and one look sees it all."""
+"""Pause between two wake-ups: a busy store has news all the time, and one look at it finds all of them."""
 
 
 class Ear:
-    """What an engine hears of its store."""
+    """Listens to the store of an engine, and wakes its listeners."""
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
@@ -31,7 +31,7 @@ class Ear:
         self._lock = threading.Lock()
 
     def listen(self, news: asyncio.Event) -> None:
-        """Set this whenever something is heard, until `leave`."""
+        """Set this event whenever the store has news, until `leave`."""
         self._listeners[id(news)] = news
         with self._lock:
             if self._thread is None and not self._closed.is_set():
@@ -39,13 +39,13 @@ class Ear:
                 self._thread.start()
 
     def leave(self, news: asyncio.Event) -> None:
-        """Nobody waits for this any more."""
+        """Stop setting this event."""
         self._listeners.pop(id(news), None)
         if not self._listeners:
             self._queues.hush()
 
-    async def heard(self, clock: Clock, seconds: float) -> None:
-        """Wait until something is heard, at most this long."""
+    async def wait(self, clock: Clock, seconds: float) -> None:
+        """Wait until the store has news, at most this many seconds."""
         news = asyncio.Event()
         timer = clock.call_at(clock.now() + seconds, news.set)
         self.listen(news)
@@ -53,16 +53,16 @@ class Ear:
             await news.wait()
         finally:
             timer.cancel()
-            self._listeners.pop(id(news), None)  # the thread may stay: whoever asks here asks again
+            self._listeners.pop(id(news), None)  # the thread stays: the caller soon waits again
 
     def close(self) -> None:
-        """Hear no more."""
+        """Stop listening to the store."""
         self._closed.set()
         with suppress(StoreError):
             self._queues.hush()
 
     def _hear(self) -> None:
-        """In the thread. What the store cannot tell now is waited for: nothing is lost but time."""
+        """Runs in the thread. While the store fails, it wakes the listeners each second and tries again: no news is lost."""
         quiet = 0
         while not self._closed.is_set():
             try:
@@ -75,7 +75,8 @@ class Ear:
                     self._loop.call_soon_threadsafe(self._ring)
             quiet = 0 if heard or self._listeners else quiet + 1
             with self._lock:
-                if quiet > 1 and not self._listeners:  # one that came meanwhile saw a thread and started none
+                # Asked under the lock: a listener that came meanwhile saw the thread, and started none.
+                if quiet > 1 and not self._listeners:
                     self._thread = None
                     return
             self._closed.wait(_BREATH_S)

@@ -1,27 +1,121 @@
-"""What a person does with a run: call it off, pause it, try again what has not ended, or put something in its place."""
+"""How a request to a run is carried out: one table, from verb to what it records.
+
+The table serves a run that this engine executes, a run that another engine executes (which finds the request in its inbox), and a
+run that no engine executes. Each function records events in a journal; the caller saves them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+import msgspec
 
 from holdfast.core import events
 from holdfast.core.run_state import HALTED, VISIT_STUCK
 from holdfast.errors import ResumeRefused, did_you_mean
-from holdfast.runtime import outcomes
+from holdfast.runtime import inbox, outcomes, questions
 from holdfast.runtime.calls.streams import recover
 from holdfast.runtime.journal import Journal
 
 
+class Verb(msgspec.Struct, frozen=True, kw_only=True):
+    """How one verb is carried out."""
+
+    request: type[inbox.AnyRequest]
+    record: Callable[[Journal, Any, bool], bool]
+    """Records what was requested: `record(journal, request, executed)`, where `executed` says whether an engine executes the run.
+    Returns whether the run is to be cancelled. Raises `ResumeRefused` or `AnswerRefused` where the run does not allow it.
+    """
+    asked: str
+    """The verb in a refusal: "run 'r' cannot be …"."""
+    executes: bool = False
+    """Whether a run that no engine executes is resumed for it. Otherwise it is only recorded, which needs no flow."""
+    parks: bool = False
+    """Whether nodes that only wait unwind at once."""
+    cancels_because: str | None = None
+    """Why the run is cancelled, where the request itself gives no reason."""
+
+
+def _pause(journal: Journal, request: inbox.Pause, executed: bool) -> bool:
+    pause(journal, by=request.by, reason=request.reason, lost=not executed)
+    return False
+
+
+def _cancel(journal: Journal, request: inbox.Cancel, executed: bool) -> bool:
+    return True
+
+
+def _answer(journal: Journal, request: inbox.Answer, executed: bool) -> bool:
+    return questions.answer(
+        journal,
+        request.key,
+        request.value,
+        update=request.update,
+        confidence=request.confidence,
+        by=request.by,
+        reason=request.reason,
+    )
+
+
+def _signal(journal: Journal, request: inbox.Signal, executed: bool) -> bool:
+    journal.record(
+        events.SignalReceived(
+            name=request.name, payload=request.payload, by=request.by, reason=request.reason
+        )
+    )
+    return False
+
+
+def _retry(journal: Journal, request: inbox.Retry, executed: bool) -> bool:
+    retry(journal, request.node, fresh=request.fresh, by=request.by, reason=request.reason)
+    return False
+
+
+def _skip(journal: Journal, request: inbox.Skip, executed: bool) -> bool:
+    skip(journal, request.node, request.update, by=request.by, reason=request.reason)
+    return False
+
+
+def _refuse_unknown(journal: Journal, request: inbox.Unknown, executed: bool) -> bool:
+    raise ResumeRefused(
+        journal.state.run_id, f"this version does not know the request {request.stored_verb!r}"
+    )
+
+
+VERBS: Mapping[str, Verb] = {
+    verb.request.verb: verb
+    for verb in (
+        Verb(request=inbox.Pause, record=_pause, asked="paused", parks=True),
+        Verb(request=inbox.Cancel, record=_cancel, asked="cancelled"),
+        Verb(request=inbox.Answer, record=_answer, asked="answered", cancels_because="aborted by the answer"),
+        Verb(request=inbox.Signal, record=_signal, asked="sent a signal"),
+        Verb(request=inbox.Retry, record=_retry, asked="tried again", executes=True),
+        Verb(request=inbox.Skip, record=_skip, asked="skipped", executes=True),
+        Verb(request=inbox.Unknown, record=_refuse_unknown, asked="changed", executes=True),
+    )
+}
+
+
+def record_unexecuted(journal: Journal, request: inbox.AnyRequest) -> None:
+    """Record a request to a run that no engine executes, and that it leaves the inbox."""
+    journal.taken.append(request.id)
+    if VERBS[request.verb].record(journal, request, False):
+        cancel(journal, by=request.by, reason=request.reason)
+
+
+# --- what the verbs record ---------------------------------------------------------------------------
+
+
 def cancel(journal: Journal, *, by: str | None, reason: str | None) -> None:
-    """Call off a run that nobody executes. What still counted as running was cut with its process."""
+    """Cancel a run that no engine executes. Nodes that still count as running were interrupted with their process."""
     cut_all(journal, "its process died", lost=True)
     recover(journal)
     journal.record(events.RunCancelled(by=by, reason=reason))
 
 
 def cut_all(journal: Journal, reason: str, *, lost: bool = False) -> None:
-    """What counts as running and does not run any more was cut."""
+    """Record that every node which counts as running was interrupted. `lost`: its process died."""
     state = journal.state
     for name in [name for name in state.open if state.nodes[name].status == "running"]:
         journal.record(
@@ -29,27 +123,29 @@ def cut_all(journal: Journal, reason: str, *, lost: bool = False) -> None:
         )
 
 
-def pause(journal: Journal, *, by: str | None, reason: str | None, cut: bool = False) -> None:
-    """Start nothing new. Twice is once; a run of which nothing is going on cannot be paused. `cut`: nobody executes it."""
+def pause(journal: Journal, *, by: str | None, reason: str | None, lost: bool = False) -> None:
+    """Start nothing new until the run is resumed. A run that has stopped cannot be paused; a paused one stays as it is.
+    `lost`: no engine executes it.
+    """
     status = journal.state.status
     if status in HALTED:
-        told = f"it is {status}, so nothing of it is going on"
-        raise ResumeRefused(journal.state.run_id, told, asked="paused")
-    if cut:
+        why = f"it is {status}, so nothing of it is going on"
+        raise ResumeRefused(journal.state.run_id, why, asked="paused")
+    if lost:
         cut_all(journal, "its process died", lost=True)
     if not journal.state.paused:
         journal.record(events.RunPaused(by=by, reason=reason))
 
 
 def retry(journal: Journal, node: str | None, *, fresh: bool, by: str | None, reason: str | None) -> None:
-    """Try a visit that has not ended again, now."""
+    """Try a visit again, now, that failed, was interrupted or waits."""
     for name in _stuck(journal, node, "retry"):
         header = outcomes.visit_of(name, journal.state.nodes[name])
         journal.record(events.NodeScheduled(**header, why="retry", fresh=fresh, by=by, reason=reason))
 
 
 def skip(journal: Journal, node: str, update: Any, *, by: str | None, reason: str | None) -> None:
-    """Put this update in place of the result of a visit that has not ended, and go on."""
+    """Put an update in place of the result of a visit that has not ended, and continue after it."""
     (name,) = _stuck(journal, node, "skip")
     visit = journal.state.nodes[name]
     header = outcomes.visit_of(name, visit)
@@ -57,33 +153,19 @@ def skip(journal: Journal, node: str, update: Any, *, by: str | None, reason: st
     if visit.input is None:  # due, and never begun
         header["iteration"] = visit.iteration + 1
         took = journal.state.arrivals[name] if name in journal.flow.topology.joins else 1
-    journal.record(skipped(journal, name, header, took=took, update=update, by=by, reason=reason))
-
-
-def skipped(
-    journal: Journal, name: str, header: dict[str, Any], *, update: Any = None, **said: Any
-) -> events.NodeSkipped:
-    """A skip with this update in place of a result. `said`: who, why, and what it takes up."""
-    changes = journal.flow.state.by_hand(update, node=name)
-    if journal.state.schedule == "layered":
-        return events.NodeSkipped(**header, changes=changes, **said)
-    changes = outcomes.reduced(journal.flow, journal.state.values, name, changes)
-    try:
-        route = outcomes.route(journal.flow, name, journal.state.values, [changes])
-    except outcomes.RouterError as fault:
-        raise ResumeRefused(
-            journal.state.run_id,
-            f"skipping {name!r} needs a route: {fault}. Give an update with which its router can decide.",
-        ) from fault
-    return events.NodeSkipped(**header, changes=changes, routes=route.to, **said)
+    journal.record(
+        outcomes.skipped(
+            journal.flow, journal.state, name, header, took=took, update=update, by=by, reason=reason
+        )
+    )
 
 
 def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:
-    """The visits that somebody can retry or skip: failed, cut, waiting, or due and not begun."""
+    """The visits that can be retried or skipped: failed, interrupted, waiting, or due and not begun."""
     nodes = journal.state.nodes
     asked = "tried again" if verb == "retry" else "skipped"
     names = [name for name in journal.state.open if nodes[name].status in VISIT_STUCK]
-    # What asks first, or was refused, has not begun: it can be passed over, and nobody tries it without an approval.
+    # A visit that asks first, or was refused, has not begun: it can be skipped, but needs an approval to be tried.
     unbegun = VISIT_STUCK - {"interrupted"} if verb == "skip" else {"pending"}
     if node in journal.state.arrivals and node in nodes and nodes[node].status in unbegun:
         names.append(node)
@@ -95,8 +177,8 @@ def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:
         return [node]
     elif node not in journal.flow.nodes:
         near = did_you_mean(node, journal.flow.nodes) or f"; it has {', '.join(journal.flow.nodes)}"
-        told = f"flow {journal.flow.name!r} has no node {node!r}{near}"
-        raise ResumeRefused(journal.state.run_id, told, asked=asked)
+        why = f"flow {journal.flow.name!r} has no node {node!r}{near}"
+        raise ResumeRefused(journal.state.run_id, why, asked=asked)
     else:
         visit = nodes.get(node)
         is_now = visit.status if visit is not None else "not reached"
@@ -118,7 +200,7 @@ def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:
 
 
 def _refuse_unapproved(journal: Journal, names: Iterable[str]) -> None:
-    """Nobody tries a visit again that somebody must let begin."""
+    """A visit that waits for approval is not retried."""
     for name in names:
         visit = journal.state.nodes.get(name)
         if visit is not None and visit.asked and name in journal.state.arrivals:

@@ -1,4 +1,4 @@
-"""How a call ends: what it returned or raised becomes events. Routers and custom reducers are called here, and nowhere else."""
+"""How a call ends: its result or exception becomes events. This module alone calls routers and custom reducers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import NodeState, RunState
 from holdfast.core.state import always, apply, item_conflict
 from holdfast.core.writers import Writers
-from holdfast.errors import HoldfastError, Recoverable, StateError, did_you_mean
+from holdfast.errors import HoldfastError, Recoverable, ResumeRefused, StateError, did_you_mean
 from holdfast.runtime import failures
 
 
@@ -24,7 +24,7 @@ class RouterError(HoldfastError):
 
 
 class LayerError(HoldfastError):
-    """What a completed layer changed could not be merged, or not be routed, because of this node."""
+    """The changes of a completed layer could not be merged, or its routes not be chosen, because of this node."""
 
     def __init__(self, node: str, message: str) -> None:
         self.node = node
@@ -32,22 +32,22 @@ class LayerError(HoldfastError):
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
-    """Where the run goes from a node. Events store `to`; `why` is not stored yet."""
+    """The nodes that a node leads to. Events store `to`; `why` is not stored yet."""
 
     to: list[str]
     why: dict[str, str] = {}
-    """Target -> the evidence for the way there. Plain edges and routers have none: only a guard on an edge will."""
+    """Target -> the evidence for that choice. Plain edges and routers give none; only a guard on an edge will."""
 
 
 def visit_of(name: str, node: NodeState) -> dict[str, Any]:
-    """The header of an event about the open visit of a node."""
+    """The fields by which an event names the open visit of a node."""
     return {"node": name, "iteration": node.iteration, "execution": node.execution, "attempt": node.attempt}
 
 
 # --- returned ----------------------------------------------------------------------------------------
 
 
-def completed(
+def complete_node(
     flow: Flow[Any],
     state: RunState,
     writers: Writers,
@@ -56,31 +56,31 @@ def completed(
     returned: Any,
     artifacts: dict[str, Any],
 ) -> list[events.Event]:
-    """A node returned. Raises `StateError` where what it returned does not fit; nothing is recorded then."""
+    """The events for a node that returned. Raises `StateError` if its result does not fit the state; nothing is recorded."""
     node = state.nodes[name]
     changes = (
-        returned if type(returned) is Changes else changed(flow, name, node.input or {}, given, returned)
+        returned if type(returned) is Changes else find_changes(flow, name, node.input or {}, given, returned)
     )
-    return _finished(flow, state, writers, name, changes, [], artifacts)
+    return _finish_node(flow, state, writers, name, changes, [], artifacts)
 
 
-def changed(flow: Flow[Any], name: str, values: Values, given: Any, returned: Any) -> Changes:
-    """What a node returned, as changes of what it was given. Where it ran elsewhere, that was asked there."""
+def find_changes(flow: Flow[Any], name: str, values: Values, given: Any, returned: Any) -> Changes:
+    """The changes that a node's result makes to its input. Raises `StateError`. For a node in another process this runs there."""
     changes = flow.state.changes(returned, values, node=name, given=given)
     if returned is None:
         _refuse_silent_mutation(flow, name, given, values)
     return changes
 
 
-def answered(
+def answer_node(
     flow: Flow[Any], state: RunState, writers: Writers, name: str, update: dict[str, Any]
 ) -> list[events.Event]:
-    """A question node was answered: this update, in its plain form, is its result."""
-    return _finished(flow, state, writers, name, flow.state.by_hand(update, node=name), [])
+    """The events for a question node that was answered: its result is this update, as plain data."""
+    return _finish_node(flow, state, writers, name, flow.state.by_hand(update, node=name), [])
 
 
-def items_completed(flow: Flow[Any], state: RunState, writers: Writers, name: str) -> list[events.Event]:
-    """All items of a fan-out are done."""
+def complete_items(flow: Flow[Any], state: RunState, writers: Writers, name: str) -> list[events.Event]:
+    """The events for a fan-out whose items have all completed. Raises `StateError` if two items set the same field."""
     items = state.nodes[name].items
     assert items is not None
     results = items.results()
@@ -88,16 +88,15 @@ def items_completed(flow: Flow[Any], state: RunState, writers: Writers, name: st
     if clash is not None:
         field, one, other = clash
         raise StateError(
-            f"items {one} and {other} both set {field!r}; give the field a reducer "
-            f"(Annotated[…, append | merge | add]) or let only one item set it, and retry with fresh=True (--fresh), "
-            "which runs the items again",
+            f"items {one} and {other} both set {field!r}. Give the field a reducer (Annotated[…, append | merge | add]), or let "
+            f"only one item set it. Then run the items again: `holdfast retry {state.run_id} {name} --fresh`.",
             node=name,
             field=field,
         )
-    return _finished(flow, state, writers, name, Changes(), results)
+    return _finish_node(flow, state, writers, name, Changes(), results)
 
 
-def _finished(
+def _finish_node(
     flow: Flow[Any],
     state: RunState,
     writers: Writers,
@@ -111,7 +110,7 @@ def _finished(
     routes, unroutable = None, None
     if state.schedule == "eager":
         if changes.reduce or items:
-            changes = reduced(flow, state.values, name, changes, items)
+            changes = apply_reducers(flow, state.values, name, changes, items)
         parts = (*items, changes) if items else (changes,)
         if items or changes.add or flow.state.validates:
             _refuse_misfit(flow, state.values, name, parts)
@@ -137,7 +136,7 @@ def _finished(
 def _refuse_conflict(
     flow: Flow[Any], state: RunState, writers: Writers, name: str, changes: Changes, items: Sequence[Changes]
 ) -> None:
-    """Two nodes beside each other must not set one plain field."""
+    """Refuse changes to a field without a reducer that a parallel node has set too. Raises `StateError`."""
     if name in flow.topology.alone:
         return
     fields: Iterable[str] = changes.set
@@ -145,12 +144,12 @@ def _refuse_conflict(
         fields = [field for part in (*items, changes) for field in (*part.set, *part.unset)]
     clash = writers.conflict(state, name, fields)
     if clash is None and state.held:
-        clash = _held_conflict(flow, state, name, fields)
+        clash = _find_held_conflict(flow, state, name, fields)
     if clash is not None:
         field, other = clash
         raise StateError(
-            f"it sets {field!r}, which node {other!r} beside it has set too, and the graph does not say who comes last. "
-            "Give the field a reducer (Annotated[…, append | merge | add | your own]), let only one of them set it, "
+            f"it sets {field!r}, which the parallel node {other!r} has set too, and the graph does not say which comes last. "
+            "Give the field a reducer (Annotated[…, append | merge | add | your own]), let only one of the nodes set it, "
             "or put an edge between them.",
             node=name,
             field=field,
@@ -158,8 +157,8 @@ def _refuse_conflict(
 
 
 def _refuse_misfit(flow: Flow[Any], values: Values, name: str, parts: Sequence[Changes]) -> None:
-    """Sums may leave what their type allows, and a type with validators of its own may have an opinion on
-    anything: that is the fault of this node, not of the next one that is handed the state.
+    """Refuse changes after which the state does not fit its type: a sum may exceed its type, and a state type with its
+    own validators may reject any value. The failure belongs to this node, not to the next one that gets the state.
     """
     if not flow.state.validates and not any(part.add for part in parts):
         return
@@ -173,13 +172,13 @@ def _refuse_misfit(flow: Flow[Any], values: Values, name: str, parts: Sequence[C
         for field in summed:
             flow.state.decode_field(field, after[field])
     except StateError as misfit:
-        raise StateError(f"what it returned makes a state that does not fit: {misfit}", node=name) from misfit
+        raise StateError(f"its result makes the state invalid: {misfit}", node=name) from misfit
 
 
-def _held_conflict(
+def _find_held_conflict(
     flow: Flow[Any], state: RunState, name: str, fields: Iterable[str]
 ) -> tuple[str, str] | None:
-    """A field that another node of the same layer has set; its changes wait for the layer."""
+    """A field that another node of the same layer has set, and that node. A layer holds its changes until it is complete."""
     for other, held in state.held.items():
         if any(flow.topology.parallel(name, 1 << flow.topology.index[other])):
             taken = {field for part in (*held.items, held.changes) for field in (*part.set, *part.unset)}
@@ -200,7 +199,7 @@ def _refuse_silent_mutation(flow: Flow[Any], name: str, given: Any, values: Valu
         )
 
 
-def item_completed(
+def complete_item(
     flow: Flow[Any],
     name: str,
     header: dict[str, Any],
@@ -208,7 +207,7 @@ def item_completed(
     returned: Any,
     artifacts: dict[str, Any] | None = None,
 ) -> events.ItemCompleted:
-    """One item of a fan-out returned."""
+    """The event for an item of a fan-out that returned. Raises `StateError` if its result does not fit the state."""
     changes = returned if type(returned) is Changes else flow.state.changes(returned, {}, node=name)
     return events.ItemCompleted(**header, item=item, changes=changes, artifacts=artifacts or {})
 
@@ -216,10 +215,10 @@ def item_completed(
 # --- custom reducers ---------------------------------------------------------------------------------
 
 
-def reduced(
+def apply_reducers(
     flow: Flow[Any], values: Values, name: str, changes: Changes, items: Iterable[Changes] = ()
 ) -> Changes:
-    """The changes with the operands of custom reducers replaced by their results (those of the items first, in order)."""
+    """The changes with the operands of custom reducers replaced by their results. Operands of items come first, in order."""
     if not changes.reduce and not items:
         return changes
     operands: dict[str, list[Any]] = {}
@@ -246,7 +245,7 @@ def _reduce(flow: Flow[Any], name: str, field: str, value: Any, operands: list[A
 
 
 def route(flow: Flow[Any], name: str, values: Values, changes: Iterable[Changes] = ()) -> Route:
-    """Where the run goes from this node, given the state with these changes applied. Raises `RouterError`."""
+    """The nodes that this node leads to, given the state with these changes applied. Raises `RouterError`."""
     routes = list(flow.plain_routes[name])
     branch = flow.branches.get(name)
     if branch is None:
@@ -258,7 +257,7 @@ def route(flow: Flow[Any], name: str, values: Values, changes: Iterable[Changes]
         chosen = branch.router(flow.state.load(after))
     except Exception as raised:
         raise RouterError(f"the router of {name!r} raised {type(raised).__name__}: {raised}") from raised
-    for target in [chosen] if isinstance(chosen, str) else _listed(name, chosen, branch.targets):
+    for target in [chosen] if isinstance(chosen, str) else _list_targets(name, chosen, branch.targets):
         if target not in branch.targets:
             raise RouterError(
                 f"the router of {name!r} returned {target!r}, which is not one of its targets "
@@ -269,16 +268,36 @@ def route(flow: Flow[Any], name: str, values: Values, changes: Iterable[Changes]
     return Route(routes)
 
 
-def _listed(name: str, chosen: Any, targets: Sequence[str]) -> list[Any]:
+def _list_targets(name: str, chosen: Any, targets: Sequence[str]) -> list[Any]:
     if not isinstance(chosen, (list, tuple, set, frozenset)) or not chosen:
         raise RouterError(
-            f"the router of {name!r} returned {chosen!r}; it must name one or several of "
-            f"{', '.join(targets)}" + ("" if END in targets else f" (declare {END} as a target to end here)")
+            f"the router of {name!r} returned {chosen!r}; it must return one or more of its targets ({', '.join(targets)})"
+            + ("" if END in targets else f". To end the run here, declare {END} as a target")
         )
     return sorted(chosen, key=list(targets).index) if set(chosen) <= set(targets) else list(chosen)
 
 
-def layer_merged(flow: Flow[Any], state: RunState, nodes: Sequence[str]) -> tuple[Changes, dict[str, Route]]:
+def skipped(
+    flow: Flow[Any], state: RunState, name: str, header: dict[str, Any], *, update: Any = None, **said: Any
+) -> events.NodeSkipped:
+    """The skip of a visit, with this update in place of its result. `said`: who skips it, why, and which arrivals it takes.
+    Raises `ResumeRefused` where the router of the node cannot decide.
+    """
+    changes = flow.state.by_hand(update, node=name)
+    if state.schedule == "layered":
+        return events.NodeSkipped(**header, changes=changes, **said)
+    changes = apply_reducers(flow, state.values, name, changes)
+    try:
+        chosen = route(flow, name, state.values, [changes])
+    except RouterError as fault:
+        raise ResumeRefused(
+            state.run_id,
+            f"skipping {name!r} needs a route: {fault}. Give an update with which its router can decide.",
+        ) from fault
+    return events.NodeSkipped(**header, changes=changes, routes=chosen.to, **said)
+
+
+def merge_layer(flow: Flow[Any], state: RunState, nodes: Sequence[str]) -> tuple[Changes, dict[str, Route]]:
     """What a layer changed beyond what its nodes recorded (results of custom reducers), and where each node leads."""
     after = dict(state.values)
     results: dict[str, Any] = {}
@@ -288,9 +307,11 @@ def layer_merged(flow: Flow[Any], state: RunState, nodes: Sequence[str]) -> tupl
             try:
                 _refuse_misfit(flow, after, name, [part])
                 apply(after, part, always)
-                merged = reduced(flow, after, name, Changes(reduce=part.reduce))
+                merged = apply_reducers(flow, after, name, Changes(reduce=part.reduce))
             except Exception as raised:
-                raise LayerError(name, f"merging raised {type(raised).__name__}: {raised}") from raised
+                raise LayerError(
+                    name, f"merging its changes raised {type(raised).__name__}: {raised}"
+                ) from raised
             results.update(merged.set)
             after.update(merged.set)
     routes: dict[str, Route] = {}
@@ -305,17 +326,17 @@ def layer_merged(flow: Flow[Any], state: RunState, nodes: Sequence[str]) -> tupl
 # --- raised ------------------------------------------------------------------------------------------
 
 
-def failed(
+def fail_node(
     node: Node, state: NodeState, error: BaseException, *, now: float, luck: random.Random, timed_out: bool
 ) -> events.NodeFailed:
-    """A node raised, or took too long."""
+    """The event for a node that raised or timed out."""
     failure, delay = _judge(node, error, state.failures + 1, now, luck, timed_out)
     return events.NodeFailed(
         **visit_of(node.name, state), failure=failure, retry_at=None if delay is None else now + delay
     )
 
 
-def item_failed(
+def fail_item(
     node: Node,
     state: NodeState,
     header: dict[str, Any],
@@ -326,13 +347,13 @@ def item_failed(
     luck: random.Random,
     timed_out: bool,
 ) -> events.ItemFailed:
-    """An item of a fan-out raised, or took too long."""
+    """The event for an item of a fan-out that raised or timed out."""
     before = state.items.failures.get(item, 0) if state.items is not None else 0
     failure, delay = _judge(node, error, before + 1, now, luck, timed_out)
     uncertain = timed_out or (
         failures.classify(error) == "recoverable" and not isinstance(error, Recoverable)
     )
-    if delay is None and uncertain and node.options.on_interrupt == "ask":  # see `perform`, which asks
+    if delay is None and uncertain and node.options.on_interrupt == "ask":  # `perform` asks the operator
         failure = msgspec.structs.replace(failure, kind="recoverable")
     return events.ItemFailed(
         **header, item=item, failure=failure, retry_at=None if delay is None else now + delay
@@ -340,8 +361,8 @@ def item_failed(
 
 
 def is_uncertain(node: Node, state: NodeState, error: BaseException, now: float, luck: random.Random) -> bool:
-    """Whether a failure leaves open what became of the effect of a node that is not idempotent: a connection that broke, an
-    answer that did not come. Not where the node's `Retry` covers it, or the node itself says that it may be tried again.
+    """Whether it is unknown if a node that is not idempotent had its effect: its connection broke, or no answer arrived.
+    False if the node's `Retry` covers the failure, or if the node raised `Recoverable`, which says that a retry is safe.
     """
     options = node.options
     if options.idempotent or options.on_interrupt != "ask" or isinstance(error, Recoverable):

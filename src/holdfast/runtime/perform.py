@@ -9,7 +9,7 @@ import msgspec
 from holdfast.core import commands, events
 from holdfast.core.events import Failure
 from holdfast.errors import ResumeRefused
-from holdfast.runtime import failures, operator, outcomes, questions
+from holdfast.runtime import failures, outcomes, questions
 from holdfast.runtime.journal import Journal
 
 _OnVisit: TypeAlias = (
@@ -97,7 +97,7 @@ def _perform_on_visit(journal: Journal, command: _OnVisit) -> None:
     match command:
         case commands.CompleteItems():
             try:
-                produced = outcomes.items_completed(journal.flow, journal.state, journal.writers, name)
+                produced = outcomes.complete_items(journal.flow, journal.state, journal.writers, name)
             except Exception as raised:  # noqa: BLE001 - two items set one field, or a reducer raised
                 produced = [events.NodeFailed(**header, failure=failures.describe(raised, kind="partial"))]
             for event in produced:
@@ -135,7 +135,7 @@ def _list_items(journal: Journal, name: str) -> None:
         items = [codec.encode(item, path=f"item {number}", node=name) for number, item in enumerate(listed)]
     except Exception as raised:  # noqa: BLE001 - user code
         now, luck = journal.at, journal.services.luck
-        journal.record(outcomes.failed(node, visit, raised, now=now, luck=luck, timed_out=False))
+        journal.record(outcomes.fail_node(node, visit, raised, now=now, luck=luck, timed_out=False))
     else:
         journal.record(events.ItemsListed(**header, items=items))
 
@@ -151,7 +151,7 @@ def _route(journal: Journal, name: str, header: dict[str, Any]) -> events.Event:
 
 def _complete_layer(journal: Journal, command: commands.CompleteLayer) -> None:
     try:
-        changes, routes = outcomes.layer_merged(journal.flow, journal.state, command.nodes)
+        changes, routes = outcomes.merge_layer(journal.flow, journal.state, command.nodes)
     except outcomes.LayerError as fault:
         header = outcomes.visit_of(fault.node, journal.state.nodes[fault.node])
         cause = fault.__cause__ or fault
@@ -174,7 +174,9 @@ def _skip_cut(journal: Journal, name: str, header: dict[str, Any]) -> None:
     warning = journal.state.nodes[name].failure
     reason = "on_interrupt" if warning is None else "safe_to_fail"
     try:
-        journal.record(operator.skipped(journal, name, header, reason=reason, warning=warning))
+        journal.record(
+            outcomes.skipped(journal.flow, journal.state, name, header, reason=reason, warning=warning)
+        )
     except ResumeRefused as fault:
         cause = fault.__cause__ or fault
         journal.record(events.NodeSkipped(**header, reason=reason, warning=warning))
@@ -215,7 +217,7 @@ def _take_answer(journal: Journal, name: str) -> None:
     assert asked is not None
     update = {asked.into: visit.answer} if asked.into is not None else {}
     try:
-        produced = outcomes.answered(journal.flow, journal.state, journal.writers, name, update)
+        produced = outcomes.answer_node(journal.flow, journal.state, journal.writers, name, update)
     except Exception as raised:  # noqa: BLE001 - a reducer or a validation of the user's raised
         failure = failures.describe(raised, kind="partial")
         produced = [events.NodeFailed(**outcomes.visit_of(name, visit), failure=failure)]

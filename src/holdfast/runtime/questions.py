@@ -17,9 +17,8 @@ from holdfast.core.run_state import NODE_LEVEL, Question
 from holdfast.core.slots import CHECKPOINT, labels
 from holdfast.documents.checkout import checkout
 from holdfast.errors import AnswerRefused, FlowNotFound, ResumeRefused, StateError, did_you_mean
-from holdfast.runtime import failures, operator, outcomes
+from holdfast.runtime import failures, outcomes
 from holdfast.runtime.journal import Journal
-from holdfast.storage.contract import Request
 from holdfast.storage.rows import open_row
 
 _ANY: Codec[Any] = Codec.of(Any)
@@ -184,7 +183,9 @@ def answer(
             raise FlowNotFound(journal.state.flow, (), run_id=run_id)
         header = outcomes.visit_of(question.node, journal.state.nodes[question.node])
         try:
-            skipped = operator.skipped(journal, question.node, header, update=update, by=by, reason=reason)
+            skipped = outcomes.skipped(
+                journal.flow, journal.state, question.node, header, update=update, by=by, reason=reason
+            )
         except (ResumeRefused, StateError) as fault:
             raise AnswerRefused(run_id, question.key, str(fault)) from fault
         journal.record(answered)
@@ -192,27 +193,6 @@ def answer(
         return False
     journal.record(answered)
     return question.about == "interrupt" and value == "abort"
-
-
-def tell(journal: Journal, request: Request) -> bool:
-    """Record an answer or a signal. True: the run is to be called off. Raises `AnswerRefused`."""
-    body = request.body
-    if request.verb == "signal":
-        journal.record(
-            events.SignalReceived(
-                name=body["name"], payload=body.get("payload"), by=request.by, reason=request.reason
-            )
-        )
-        return False
-    return answer(
-        journal,
-        body["key"],
-        body.get("value"),
-        update=body.get("update"),
-        confidence=body.get("confidence"),
-        by=request.by,
-        reason=request.reason,
-    )
 
 
 def expire(journal: Journal, key: str) -> None:

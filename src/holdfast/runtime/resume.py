@@ -36,8 +36,8 @@ from holdfast.storage.contract import RunRow
 from holdfast.storage.rows import open_row
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run is to be taken up."""
+class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run is to be taken up: from where, with which state, and which obstacles to ignore."""
 
     checkpoint: int | None = None
     after: str | None = None
@@ -64,63 +64,65 @@ class Invalid(ResumeRefused):
     """A validation said no."""
 
 
-def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, wish: Wish) -> Journal:
-    """A journal that has taken the run up as wished, with the first events recorded."""
+def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, take_up: TakeUp) -> Journal:
+    """A journal that has taken the run up as asked, with the first events recorded."""
     head = history.load(services.store, row.run_id, row=row, check=True)
     refuse_final(row.run_id, head.status)
-    to = _place(services, row, head, wish)
+    to = _place(services, row, head, take_up)
     if to is not None:
         to = _within(services, row, to)
     fatal = head.failure is not None and head.failure.kind == "fatal"
-    if head.failure is not None and fatal and not wish.named and not wish.force:
+    if head.failure is not None and fatal and not take_up.named and not take_up.force:
         raise ResumeRefused(row.run_id, _fatal(head.failure))
-    state = head if to is None else _rewound_to(services, flow, row, head, to, wish)
+    state = head if to is None else _rewound_to(services, flow, row, head, to, take_up)
     state.at = head.at  # a rewind goes back in the log, not in time
     journal = Journal(services, flow, state, row=row, fence=fence)
     journal.tick()
-    changed = flow_events(services, flow, state, wish)
+    changed = flow_events(services, flow, state, take_up)
     if to is None:
-        journal.record(_taken_up(services.holder.describe(), head, wish))
+        journal.record(_taken_up(services.holder.describe(), head, take_up))
     else:
         seq = row.seq + 1
         journal.rewinds = (*row.rewinds, (seq, to))
         signals = _signals_since(services, row, head, state, to)
-        journal.record(_rewind(head, state, to, wish, signals), seq=seq)
+        journal.record(_rewind(head, state, to, take_up, signals), seq=seq)
     for event in changed:
         journal.record(event)
         journal.definition = flow.definition_json
     _upgrade(journal, flow)
-    if wish.edit is not None:
+    if take_up.edit is not None:
         journal.record(
-            events.StateEdited(changes=edited(flow, journal.state, wish.edit), by=wish.by, reason=wish.reason)
+            events.StateEdited(
+                changes=edited(flow, journal.state, take_up.edit), by=take_up.by, reason=take_up.reason
+            )
         )
     _refuse_misfit(flow, journal.state)
-    _validate(flow, journal.state, wish)
+    _validate(flow, journal.state, take_up)
     return journal
 
 
-def _taken_up(holder: str, head: RunState, wish: Wish) -> events.Event:
+def _taken_up(holder: str, head: RunState, take_up: TakeUp) -> events.Event:
     """How a run that goes on from its end is taken up."""
-    if wish.claims:
-        return events.RunClaimed(holder=holder, outlived=wish.outlived)
+    if take_up.claims:
+        return events.RunClaimed(holder=holder, outlived=take_up.outlived)
     return events.RunResumed(
         holder=holder,
-        nodes=_tried_again(head, wish),
-        fresh=wish.fresh,
-        force=wish.force,
-        outlived=wish.outlived,
-        by=wish.by,
-        reason=wish.reason,
+        nodes=_tried_again(head, take_up),
+        fresh=take_up.fresh,
+        force=take_up.force,
+        outlived=take_up.outlived,
+        by=take_up.by,
+        reason=take_up.reason,
     )
 
 
-def _tried_again(head: RunState, wish: Wish) -> list[str] | None:
+def _tried_again(head: RunState, take_up: TakeUp) -> list[str] | None:
     """The failed nodes that are due again; None: all. A refusal or another fatal failure stays one, also where the run has not
     come to its end since: then it comes to it now.
     """
     fatal = {name for name in head.failed if (told := head.nodes[name].failure) and told.kind == "fatal"}
-    if wish.nodes is not None or wish.force or not fatal:
-        return wish.nodes
+    if take_up.nodes is not None or take_up.force or not fatal:
+        return take_up.nodes
     return [name for name in head.failed if name not in fatal]
 
 
@@ -145,33 +147,33 @@ def refuse_final(run_id: str, status: str, asked: str = "resumed") -> None:
 # --- from where --------------------------------------------------------------------------------------
 
 
-def _place(services: Services, row: RunRow, head: RunState, wish: Wish) -> int | None:
+def _place(services: Services, row: RunRow, head: RunState, take_up: TakeUp) -> int | None:
     """The seq to rewind to, or None to go on from the end."""
-    chosen = [name for name in ("checkpoint", "after", "restart_at") if getattr(wish, name) is not None] + [
-        "replay"
-    ] * wish.replay
+    chosen = [
+        name for name in ("checkpoint", "after", "restart_at") if getattr(take_up, name) is not None
+    ] + ["replay"] * take_up.replay
     if len(chosen) > 1:
         raise ResumeRefused(
             row.run_id, f"choose one of {' and '.join(chosen)}: each names another place to go on from"
         )
-    if wish.checkpoint is not None:
-        return _checkpoint(services, row, wish.checkpoint)
-    if wish.replay:
+    if take_up.checkpoint is not None:
+        return _checkpoint(services, row, take_up.checkpoint)
+    if take_up.replay:
         done = {node.completed_seq: name for name, node in head.nodes.items() if node.completed_seq}
         if not done:
             raise ResumeRefused(
                 row.run_id, "no node has completed yet, so there is none to replay. Resume it without replay."
             )
         return max(done) - 1
-    name = wish.after or wish.restart_at
+    name = take_up.after or take_up.restart_at
     if name is None:
         return None
     node = head.nodes.get(name)
-    reached = node is not None and (node.completed_seq if wish.after else node.iteration)
+    reached = node is not None and (node.completed_seq if take_up.after else node.iteration)
     if node is None or not reached:
-        what = "has not completed" if wish.after else "was never reached"
+        what = "has not completed" if take_up.after else "was never reached"
         raise ResumeRefused(row.run_id, f"node {name!r} {what} in this run{did_you_mean(name, head.nodes)}")
-    if wish.after:
+    if take_up.after:
         return node.completed_seq
     return row.seq if name in head.open else node.completed_seq - 1
 
@@ -217,13 +219,13 @@ def _checkpoint(services: Services, row: RunRow, seq: int) -> int:
 
 
 def _rewound_to(
-    services: Services, flow: Flow[Any], row: RunRow, head: RunState, to: int, wish: Wish
+    services: Services, flow: Flow[Any], row: RunRow, head: RunState, to: int, take_up: TakeUp
 ) -> RunState:
     """The state at that place, unless going back there would run a node again that must not be."""
     state = history.load(services.store, row.run_id, to, row=row, check=True)
-    if not wish.force:
+    if not take_up.force:
         for name, node in head.nodes.items():
-            known = flow.nodes.get(wish.rename.get(name, name))
+            known = flow.nodes.get(take_up.rename.get(name, name))
             then = state.nodes.get(name)
             again = then is None or then.tries != node.tries or name in state.open
             if known is not None and not known.options.idempotent and node.tries and again:
@@ -278,7 +280,7 @@ def _fresh(head: RunState) -> dict[str, dict[int, int]]:
 
 
 def _rewind(
-    head: RunState, state: RunState, to: int, wish: Wish, signals: dict[str, list[Any]]
+    head: RunState, state: RunState, to: int, take_up: TakeUp, signals: dict[str, list[Any]]
 ) -> events.RunRewound:
     """The rewind, with what it never undoes."""
     executions: dict[str, dict[int, int]] = {name: dict(visits) for name, visits in head.executions.items()}
@@ -305,15 +307,15 @@ def _rewind(
         tokens=head.tokens,
         fresh=_fresh(head),
         signals=signals,
-        by=wish.by,
-        reason=wish.reason,
+        by=take_up.by,
+        reason=take_up.reason,
     )
 
 
 # --- with which flow and state -----------------------------------------------------------------------
 
 
-def flow_events(services: Services, flow: Flow[Any], state: RunState, wish: Wish) -> list[events.Event]:
+def flow_events(services: Services, flow: Flow[Any], state: RunState, take_up: TakeUp) -> list[events.Event]:
     """What to record where the flow is not the one the run was made with; refused where it cannot go on with it."""
     if state.fingerprint == flow.fingerprint:
         return []
@@ -323,14 +325,14 @@ def flow_events(services: Services, flow: Flow[Any], state: RunState, wish: Wish
             state.run_id, f"the definition of its flow ({state.fingerprint[:12]}) is not in the store"
         )
     old = history.defined(stored, state.run_id)
-    found = difference(old, flow.definition, rename=wish.rename)
-    renamed_only = bool(wish.rename) and msgspec.structs.replace(found, renamed=[]).only_options
+    found = difference(old, flow.definition, rename=take_up.rename)
+    renamed_only = bool(take_up.rename) and msgspec.structs.replace(found, renamed=[]).only_options
     if not found.only_options and not renamed_only:
         way_out = (
             'Use on_change="compatible" (--on-change compatible) if the run may go on with it, rename={"old": "new"}, '
             "a fork, or the old code."
         )
-        if wish.on_change != "compatible":
+        if take_up.on_change != "compatible":
             raise ResumeRefused(
                 state.run_id, "the flow has changed:\n" + _indented(found.lines()) + f"\n{way_out}"
             )
@@ -340,7 +342,7 @@ def flow_events(services: Services, flow: Flow[Any], state: RunState, wish: Wish
             flow.definition,
             completed=completed,
             pending={*state.open, *state.arrivals, *state.held},
-            rename=wish.rename,
+            rename=take_up.rename,
         )
         if reasons:
             raise ResumeRefused(
@@ -350,7 +352,7 @@ def flow_events(services: Services, flow: Flow[Any], state: RunState, wish: Wish
                 + "\nThe difference:\n"
                 + _indented(found.lines()),
             )
-    return [events.FlowChanged(fingerprint=flow.fingerprint, rename=dict(wish.rename), by=wish.by)]
+    return [events.FlowChanged(fingerprint=flow.fingerprint, rename=dict(take_up.rename), by=take_up.by)]
 
 
 def _indented(lines: list[str]) -> str:
@@ -432,9 +434,9 @@ def _refuse_misfit(flow: Flow[Any], state: RunState) -> None:
         ) from misfit
 
 
-def _validate(flow: Flow[Any], state: RunState, wish: Wish) -> None:
+def _validate(flow: Flow[Any], state: RunState, take_up: TakeUp) -> None:
     """Ask every validation whether the run may go on with this state."""
-    for check in (flow.validate_resume, wish.validate):
+    for check in (flow.validate_resume, take_up.validate):
         if check is None:
             continue
         try:

@@ -1,12 +1,24 @@
-"""Drive one run: ask `decide`, record what it says, save, call the nodes, take up how they ended, and again.
+"""`Runner` drives one run: ask `decide`, record the events it leads to, save, call the nodes, record how they ended, and again.
 
-Order is the promise. What ended and what starts because of it are recorded together and saved in one append;
-only when that is durable are the nodes called (`durability="sync"`, the default). `"async"` calls them while
-the append is under way and waits for it before the next one; `"exit"` saves when the run stops. A node that
-is not idempotent is always called after its start is durable.
+Order is the promise. The end of a node and the starts that follow from it are recorded together and saved in one append; only
+when that is durable are the nodes called (`durability="sync"`, the default). `"async"` calls them while the append is under way
+and waits for it before the next one; `"exit"` saves when the run stops. A node that is not idempotent is always called after
+its start is durable.
 
-The runner stops when the run is over, or cannot go on without somebody: then it gives the lease back. A
-`Halt` (shutdown, cancel, timeout) stops the bodies first, and records what they were cut in.
+The runner stops when the run has ended, or cannot continue without an answer, a signal or an operator: then it gives the lease
+back. A `Halt` (shutdown, cancel, timeout) stops the nodes first, and records which were interrupted.
+
+There is no coroutine for a run, only calls of `_advance`, whenever a node has ended, a request has come, or it is time. A step
+then costs one pass of the event loop, not three. The phases:
+
+    RESTING ── look ──▶ DECIDING ── save ──▶ HANDING_OVER ── the look ends ──▶ SAVING
+       ▲                  │    ▲                  │                               │
+       ├── the look ends ─┘    └───── saved ──────┘                               │
+       └──────────────────────────────── saved ───────────────────────────────────┘
+
+A look in any phase but RESTING is only noted (`_again`): the loop in `_advance`, or the end of the save, makes up for it. So
+there is never more than one append under way, and no look inside another. In every phase `done` ends the runner: after it,
+nothing more is decided, recorded or called.
 """
 
 from __future__ import annotations
@@ -15,9 +27,8 @@ import asyncio
 import contextvars
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, Literal
-
-import msgspec
+from enum import IntEnum
+from typing import Any
 
 from holdfast.core import commands, events
 from holdfast.core.decide import decide
@@ -25,51 +36,74 @@ from holdfast.core.events import Failure
 from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import FINAL, HALTED, STOPPED
 from holdfast.errors import AnswerRefused, FenceLost, LogBudget, ResumeRefused, SettingError
-from holdfast.runtime import failures, operator, outcomes, questions
-from holdfast.runtime.calls.attempt import Work
+from holdfast.runtime import failures, inbox, operator, outcomes
+from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import UNWIND_S, Body, Parked, Stopped
 from holdfast.runtime.calls.context import BlockingContext, Context
 from holdfast.runtime.calls.executors import Call
 from holdfast.runtime.calls.streams import Stream
 from holdfast.runtime.clock import Timer
+from holdfast.runtime.holdings import Halt
+from holdfast.runtime.inbox import AnyRequest
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.listeners import NodeCall
+from holdfast.runtime.operator import VERBS
 from holdfast.runtime.perform import give_up, perform
-from holdfast.storage.contract import Request
 
 _EXIT_EVENTS_MAX = 1000
 _PATIENCE_S = 30.0
-"""How long the thread of an attempt that was given up may still live before the next one fails for it (or the node's timeout)."""
+"""How long the thread of an attempt that was given up may still run before the next attempt fails (or the node's timeout)."""
 
 
-class Halt(msgspec.Struct, frozen=True):
-    """Why the bodies are being stopped, and what is recorded when they have."""
+class Phase(IntEnum):
+    """What a runner is doing; see the picture at the top of this file."""
 
-    kind: Literal["interrupt", "cancel", "timeout"]
-    by: str | None = None
-    reason: str | None = None
+    RESTING = 0
+    """It waits for a node, a timer or a request."""
+    DECIDING = 1
+    """`_advance` is on the stack."""
+    HANDING_OVER = 2
+    """The same, and an append is under way. It may be durable before `_advance` returns."""
+    SAVING = 3
+    """An append is under way, and `_advance` has returned."""
+
+
+_RESTING, _DECIDING, _HANDING_OVER, _SAVING = Phase
+_AFTER_LOOK = (_RESTING, _RESTING, _SAVING, _SAVING)
+"""Phase -> the phase when `_advance` returns."""
+_AFTER_SAVE = (_RESTING, _DECIDING, _DECIDING, _RESTING)
+"""Phase -> the phase when an append is durable, or has failed."""
+
+
+class LongWait(IntEnum):
+    """What a runner does with a run that only waits, and for longer than `patience_s`."""
+
+    STAY = 0
+    """Keep it in memory."""
+    SLEEP = 1
+    """Stop, and keep the lease: the run is loaded again when it is due (`asleep_until`)."""
+    LEAVE = 2
+    """Stop, and give the lease back: another engine may claim the run when it is due."""
 
 
 class Runner:
-    """One run in this engine's hands."""
+    """Drives one run that this engine holds."""
 
-    patience_s: float | None = None
-    """A run that only waits, and longer than this, need not stay in memory. None: it stays."""
-    leaves = False
-    """Such a run is left to whoever is there when its time comes; otherwise it is kept, asleep."""
+    on_long_wait = LongWait.STAY
+    patience_s = 0.0
     asleep_until: float | None = None
-    """It only waits, until then, and is not over: load it again."""
+    """The run has not ended, it only waits until then: load it again."""
+    _phase = _RESTING
+    _again = False
+    """A look is due."""
+    _look_is_scheduled = False
+    """A look follows in this pass of the event loop."""
     _owes = False
     """A node that is not idempotent has ended since the last save: that must be durable before anything else starts."""
     _halt: Halt | None = None
     _grace: Timer | None = None
     _unwinding: Timer | None = None
-    _idle = False
-    """Whether the save that is under way is the last one."""
     _over_at: float | None = None
-    _advancing = False
-    _saving = False
-    _again = False
-    _looking = False
     _timer: Timer | None = None
 
     def __init__(self, journal: Journal) -> None:
@@ -79,18 +113,18 @@ class Runner:
         self.state = journal.state
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._around = contextvars.copy_context()
-        """Whoever drives the run: each node gets a copy, so that what one sets is not there for the next, also not by chance."""
+        """The context variables of the caller. Each node gets a copy, so that the next one never sees what a node has set."""
         self._bodies: dict[tuple[str, int | None], Body] = {}
         self._haunted = self.services.haunted.get(self.state.run_id, {})
-        """Threads that were given up and still live."""
+        """Threads that were given up and still run."""
         self._ended: list[Body] = []
         self._streams: list[Stream] = []
-        """Of attempts that ended: what they spilled is done with when the log is saved."""
-        self._requests: list[Request] = []
+        """Of attempts that ended: their spills are dropped when the log is saved."""
+        self._requests: list[AnyRequest] = []
         self._known_requests: set[str] = set()
         self._durability = self.state.options.get("durability", "sync")
-        self._calls: list[Body] = []
-        """What is called as soon as the save that is under way is done."""
+        self._calls: list[Body] | None = []
+        """The nodes to call when the append under way is durable. None: it is the last append of this runner."""
         self.park_after_s = self.services.park_after
         """How long a coroutine that waits is kept before it is unwound."""
 
@@ -101,12 +135,12 @@ class Runner:
         return self.journal.fence
 
     @property
-    def spoken_to(self) -> bool:
-        """Whether somebody wants something that has not been taken up."""
+    def has_requests(self) -> bool:
+        """Whether there are requests that it has not carried out."""
         return bool(self._requests)
 
-    def request(self, request: Request) -> None:
-        """Take up what somebody wants of this run."""
+    def request(self, request: AnyRequest) -> None:
+        """Carry out a request, once, as soon as possible."""
         if request.id not in self._known_requests:
             self._known_requests.add(request.id)
             self._requests.append(request)
@@ -117,21 +151,21 @@ class Runner:
         return self._bodies.get(body.key) is body and not body.cancelled and not self.done.done()
 
     def look_again(self) -> None:
-        """Something was recorded: save it, together with what else comes in this pass of the event loop."""
-        if not self._looking:
-            self._looking = True
+        """An event was recorded: save it, together with others that come in this pass of the event loop."""
+        if not self._look_is_scheduled:
+            self._look_is_scheduled = True
             asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
-        self._looking = False
+        self._look_is_scheduled = False
         self._advance()
 
     def wake(self) -> None:
-        """Look again: something that the run waited for has changed."""
+        """Look again: something that the run waited for may have changed."""
         self._advance()
 
     def halt(self, halt: Halt, *, grace_s: float = 0.0) -> None:
-        """Start nothing new; stop what runs after `grace_s` seconds, at once if asked a second time."""
+        """Start nothing new; stop the nodes that run after `grace_s` seconds, or at once at a second call."""
         if self._halt is None:
             self._halt = halt
         if self._grace is not None:
@@ -145,13 +179,13 @@ class Runner:
             self._stop_bodies()
 
     def _park_all(self) -> None:
-        """What only waits need not be waited for."""
+        """Unwind the nodes that only wait."""
         for body in list(self._bodies.values()):
             if body.work is not None:
                 body.work.park()
 
     def _stop_bodies(self) -> None:
-        """Stop what runs. A coroutine that does not unwind, or whoever asks a second time, is not waited for."""
+        """Stop the nodes that run. A coroutine that does not unwind is given up after a while, or at a second call."""
         if self._unwinding is None:
             clock = self.services.clock
             for body in list(self._bodies.values()):
@@ -167,8 +201,8 @@ class Runner:
 
     # --- the loop -------------------------------------------------------------------------------------
 
-    async def drive(self, requests: Iterable[Request] = ()) -> None:
-        """Carry the run on until it is over or needs somebody. `requests` were left before it was taken up."""
+    async def drive(self, requests: Iterable[AnyRequest] = ()) -> None:
+        """Drive the run until it has ended, or cannot continue by itself. `requests` were left before it was claimed."""
         deadline = self._arm_timeout()
         self._requests.extend(request for request in requests if request.id not in self._known_requests)
         self._known_requests.update(request.id for request in self._requests)
@@ -182,26 +216,22 @@ class Runner:
                     timer.cancel()
 
     def _advance(self) -> None:
-        """Go on as far as possible: called whenever something ended, somebody spoke, or it is time.
-
-        There is no coroutine behind a run, only these calls: a step costs one pass of the event loop, not
-        three.
-        """
+        """Look, and continue as far as possible."""
         self._again = True
-        if self._advancing or self._saving:
+        if self._phase is not _RESTING:
             return
-        self._advancing = True
+        self._phase = _DECIDING
         try:
-            while self._again and not self._saving and not self.done.done():
+            while self._again and self._phase is _DECIDING and not self.done.done():
                 self._again = False
                 self._round()
-        except BaseException as fault:  # noqa: BLE001 - whoever drives the run is told
+        except BaseException as fault:  # noqa: BLE001 - passed on to the caller of `drive`
             self._finish(fault)
         finally:
-            self._advancing = False
+            self._phase = _AFTER_LOOK[self._phase]
 
     def _round(self) -> None:
-        """Take up, decide, save, and then call."""
+        """Record how nodes ended and what was requested, decide, save, and then call."""
         journal, state = self.journal, self.state
         journal.tick()
         if self._ended:
@@ -209,10 +239,10 @@ class Runner:
         if self._requests:
             self._take_requests()
         starts, wake_at, due_at = self._decide()
-        # A fan-out whose items wait for their next try counts as running: left behind, it would be taken for cut.
-        if wake_at is not None and self.patience_s is not None and not state.running:
+        # A fan-out whose items wait for their next try counts as running: without its runner it would look interrupted.
+        if wake_at is not None and self.on_long_wait and not state.running:
             until = wake_at if self._over_at is None else min(wake_at, self._over_at)
-            if until > journal.at + self.patience_s and self.leaves:
+            if until > journal.at + self.patience_s and self.on_long_wait is LongWait.LEAVE:
                 wake_at, due_at = None, until
             elif until > journal.at + self.patience_s and not self._stays(starts):
                 self.asleep_until = until
@@ -224,7 +254,7 @@ class Runner:
             idle, self.asleep_until = False, None
         if journal.due_at is not None and not idle:
             self._wake_later(journal.due_at)
-        # What a node is given is made now, while the run is at hand; it is called when all of this is durable.
+        # The input of a node is made now, from the state of this round; the node is called when all of this is durable.
         calls = [self._body_of(start) for start in starts]
         if journal.unsaved and (idle or self._durability != "exit" or self._must_save(calls)):
             self._save(calls, idle=idle)
@@ -236,22 +266,23 @@ class Runner:
             self._call_all(calls)
 
     def _stays(self, starts: list[events.NodeEvent]) -> bool:
-        """Whether something of it is only in memory, although it waits."""
+        """Whether a part of the run is only in memory, although it waits."""
         return bool(starts or self._bodies or self._haunted or self._halt or self.journal.taken)
 
     def _more_requests(self) -> bool:
-        """Before the lease is given back: what was left in the inbox and has not been seen, is still ours to answer."""
+        """Before the lease is given back: requests that have come meanwhile are still this runner's to carry out."""
         if not self.journal.saved_seq or self._halt is not None or self.state.status in FINAL:
             return False
-        for request in self.services.store.inbox(self.services.holder.id):
-            if request.run_id == self.state.run_id and request.id not in self._known_requests:
+        services = self.services
+        for request in inbox.requests_in(services.store, services.holder.id, self.state.run_id):
+            if request.id not in self._known_requests:
                 self._known_requests.add(request.id)
                 self._requests.append(request)
                 self._again = True
         return bool(self._requests)
 
     def _must_save(self, calls: list[Body]) -> bool:
-        """A run that saves when it stops saves now if anything in it or about to start wants something to be durable."""
+        """Whether a run with `durability="exit"` must save now, because a node in it or about to start needs that."""
         # Checkpoint 0 is durable before anything runs, whatever the durability.
         first = not self.journal.saved_seq
         if first or self.journal.awaited or self.journal.urgent:
@@ -269,29 +300,30 @@ class Runner:
         """Save, and call the nodes when that is durable; with `durability="async"` right away. The last save
         gives the lease back.
         """
-        self._saving = True
+        self._phase = _HANDING_OVER
         ahead = not idle and self._durability == "async" and not self._careful(calls)
         self._owes = False
-        self._calls, self._idle = [] if ahead else calls, idle
-        self.journal.save(self._saved, release=idle and self.asleep_until is None)
+        self._calls = None if idle else [] if ahead else calls
+        self.journal.save(self._on_saved, release=idle and self.asleep_until is None)
         if ahead:
             self._call_all(calls)
 
-    def _saved(self, error: BaseException | None) -> None:
-        self._saving = False
+    def _on_saved(self, error: BaseException | None) -> None:
+        self._phase = _AFTER_SAVE[self._phase]
         try:
             if error is None and (self._bodies or self._streams or self.journal.spills):
                 self._deliver()
-            if error is not None or self._idle:
+            calls = self._calls
+            if error is not None or calls is None:
                 self._finish(error)
             elif not self.done.done():
-                calls, self._calls = self._calls, []
+                self._calls = []
                 self._go_on(calls)
-        except BaseException as fault:  # noqa: BLE001 - whoever drives the run is told
+        except BaseException as fault:  # noqa: BLE001 - passed on to the caller of `drive`
             self._finish(fault)
 
     def _deliver(self) -> None:
-        """What is durable now may be what somebody inside a node waits for."""
+        """Wake the attempts that waited for what is durable now, and drop spills that the log holds."""
         for body in list(self._bodies.values()):
             if body.work is not None:
                 body.work.deliver()
@@ -304,7 +336,7 @@ class Runner:
             stream.drop()
 
     def _go_on(self, calls: list[Body]) -> None:
-        """What starts is durable: call it, unless a halt has come in the meantime; what has not begun then does not begin."""
+        """The starts are durable: call the nodes, unless a halt has come meanwhile."""
         if self._requests:
             self._take_requests()
         if calls and self._halt is None:
@@ -313,8 +345,8 @@ class Runner:
             self._advance()
 
     def _call_all(self, calls: list[Body]) -> None:
-        """The one door to `_call`: a process that stood still behind its lease must not start what is another's by now."""
-        if calls and not self.services.stands(self.state.run_id, self.journal.fence):
+        """Call nodes, unless the lease is lost: after this process stood still, another engine may be executing the run."""
+        if calls and not self.services.holdings.stands(self.state.run_id, self.journal.fence):
             raise FenceLost(
                 f"run {self.state.run_id!r} was taken over while this process stood still; nothing more of it is started here"
             )
@@ -322,7 +354,7 @@ class Runner:
             self._call(body)
 
     def _finish(self, error: BaseException | None = None) -> None:
-        """Nothing is left to do here, or the lease or the store is lost: whoever drives the run is told."""
+        """Stop: the run goes no further here, or the lease or the store is lost. The caller of `drive` gets the error."""
         if self.done.done():
             return
         self.journal.give_up(error or Stopped())
@@ -348,25 +380,26 @@ class Runner:
         return clock.call_at(clock.now() + left, lambda: self.halt(Halt("timeout", reason=reason)))
 
     def lose(self, error: BaseException) -> None:
-        """The lease is lost, or will be: stop what runs and record nothing more. Whoever drives the run is told."""
+        """The lease is lost, or soon will be: stop the nodes and record nothing more."""
         self._finish(error)
 
     def _abandon(self) -> None:
-        """Nobody drives the run any more: stop what still runs, record nothing."""
+        """The run is not driven any more: stop the nodes that still run, and record nothing."""
         for body in list(self._bodies.values()):
             body.stop()
 
     # --- what ended -----------------------------------------------------------------------------------
 
     def body_ended(self, body: Body) -> None:
-        bodies = self._bodies
-        bodies.pop(body.key, None)
+        bodies, listeners = self._bodies, self.services.listeners
+        if bodies.pop(body.key, None) is not None and listeners.hear_calls:
+            listeners.returned(self._node_call(body), body.error)
         if not body.has_gone:
             body.given_up_at = self.services.store.now()
             self._haunted[body.key] = body
             self.services.haunted[self.state.run_id] = self._haunted
         self._ended.append(body)
-        if bodies:  # others may end in the same pass of the loop: they share an append
+        if bodies:  # other nodes may end in the same pass of the loop: they share an append
             asyncio.get_running_loop().call_soon(self._advance)
         else:
             self._advance()
@@ -376,7 +409,7 @@ class Runner:
             del self._haunted[body.key]
             if not self._haunted:
                 self.services.haunted.pop(self.state.run_id, None)
-            self.services.wake(self.state.run_id)
+            self.services.holdings.wake(self.state.run_id)
 
     def _take_ends(self) -> None:
         ended, self._ended = self._ended, []
@@ -394,7 +427,7 @@ class Runner:
                 self.journal.record(self._failed(body, refused))
 
     def _take_stream(self, body: Body) -> None:
-        """What an attempt streamed goes into the log with its end."""
+        """Record what an attempt streamed, together with its end."""
         stream = body.work.stream
         stream.close()
         if stream.chunks:
@@ -404,7 +437,7 @@ class Runner:
         self._streams.append(stream)
 
     def _events_of(self, body: Body) -> list[events.Event]:
-        """What the end of a body means for the run. What comes after the timeout is too late, also if it comes."""
+        """The events that the end of a body leads to. A result that comes after the timeout is too late."""
         name, item = body.key
         error = body.error
         if isinstance(error, Parked) and not body.timed_out:
@@ -414,7 +447,7 @@ class Runner:
             made = body.work.artifacts_made if body.work is not None else {}
             try:
                 if item is None:
-                    return outcomes.completed(
+                    return outcomes.complete_node(
                         self.flow,
                         self.state,
                         self.journal.writers,
@@ -424,13 +457,13 @@ class Runner:
                         made,
                     )
                 header = outcomes.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
-                return [outcomes.item_completed(self.flow, name, header, item, body.value, made)]
-            except Exception as raised:  # noqa: BLE001 - what it returned does not fit, or a reducer raised
+                return [outcomes.complete_item(self.flow, name, header, item, body.value, made)]
+            except Exception as raised:  # noqa: BLE001 - the result does not fit, or a reducer raised
                 error = raised
         return [self._failed(body, error or TimeoutError())]
 
     def _failed(self, body: Body, error: BaseException) -> events.Event:
-        """A body raised, took too long, or returned what does not fit."""
+        """A body raised, took too long, or returned a result that does not fit."""
         name, item = body.key
         node, visit = self.flow.nodes[name], self.state.nodes[name]
         header = outcomes.visit_of(name, visit)
@@ -442,17 +475,17 @@ class Runner:
             told = f"{type(error).__name__}: {failures.message(error)}"[:500]
             return events.NodeInterrupted(**header, reason=told)
         if item is None:
-            return outcomes.failed(node, visit, error, now=now, luck=luck, timed_out=body.timed_out)
+            return outcomes.fail_node(node, visit, error, now=now, luck=luck, timed_out=body.timed_out)
         header["attempt"] = body.attempt
-        return outcomes.item_failed(
+        return outcomes.fail_item(
             node, visit, header, item, error, now=now, luck=luck, timed_out=body.timed_out
         )
 
     # --- what is next ---------------------------------------------------------------------------------
 
     def _decide(self) -> tuple[list[events.NodeEvent], float | None, float | None]:
-        """Record what `decide` says until it has no more to say. Returns what is to be called, when to look again,
-        and when the run wants attention although nobody waits for that.
+        """Perform the commands of `decide` until there are no more. Returns the starts whose nodes are to be called, when to look
+        again, and when the run is due although this runner does not wait for that.
         """
         starts: list[events.NodeEvent] = []
         if self._halt is not None:
@@ -484,7 +517,7 @@ class Runner:
                 return starts, wake_at, due_at
 
     def _ghost(self, command: commands.AnyCommand) -> Body | None:
-        """The thread of an older attempt that still lives: no new one starts beside it."""
+        """The thread of an older attempt that still runs: no new one starts beside it."""
         if isinstance(command, commands.StartNode):
             return next((body for (name, _), body in self._haunted.items() if name == command.node), None)
         if isinstance(command, commands.StartItem):
@@ -494,7 +527,7 @@ class Runner:
     # --- calling --------------------------------------------------------------------------------------
 
     def _body_of(self, start: events.NodeEvent) -> Body:
-        """The call that a start stands for, with what it is given."""
+        """The call that follows from a start, with its input."""
         item = start.item if type(start) is events.ItemStarted else None
         body = Body(start, item, self)
         try:
@@ -512,6 +545,8 @@ class Runner:
             return
         node = self.flow.nodes[start.node]
         self._bodies[body.key] = body
+        if self.services.listeners.hear_calls:
+            self.services.listeners.called(self._node_call(body))
         if node.options.timeout_s is not None:
             body.limit(self.services.clock, node.options.timeout_s)
         if node.is_plain and node.options.executor not in self.services.elsewhere:
@@ -520,7 +555,7 @@ class Runner:
             self._call_with_means(node, body)
 
     def _call_with_means(self, node: Node, body: Body) -> None:
-        """Call a node that wants more than the state: a context, a stream, or somebody else to run it."""
+        """Call a node that needs more than the state: a context, a stream, or an executor."""
         start, item = body.start, body.key[1]
         executor = self.services.executors.get(node.options.executor)
         here = node.options.executor not in self.services.elsewhere
@@ -559,7 +594,7 @@ class Runner:
 
     def _context(self, start: events.NodeEvent, body: Body, *, blocks: bool) -> Any:
         context = Context(
-            Work(self, body, start, blocks=blocks),
+            Attempt(self, body, start, blocks=blocks),
             run_id=self.state.run_id,
             flow=self.flow.name,
             node=start.node,
@@ -571,8 +606,20 @@ class Runner:
         )
         return BlockingContext(context, asyncio.get_running_loop()) if blocks else context
 
+    def _node_call(self, body: Body) -> NodeCall:
+        start = body.start
+        return NodeCall(
+            run_id=self.state.run_id,
+            flow=self.flow.name,
+            node=start.node,
+            iteration=start.iteration,
+            execution=start.execution,
+            attempt=start.attempt,
+            item=body.key[1],
+        )
+
     def _given(self, start: events.NodeEvent, item: int | None) -> Any:
-        """The node's own copy of what it is given: typed, and shared with nobody."""
+        """The node's own copy of its input, typed."""
         visit = self.state.nodes[start.node]
         if item is None:
             return self.flow.state.load(visit.input or {})
@@ -584,7 +631,7 @@ class Runner:
     # --- halts and requests ---------------------------------------------------------------------------
 
     def _finish_halt(self, halt: Halt) -> None:
-        """All bodies have ended: record what was cut, and how the run stands."""
+        """All nodes have ended: record which were interrupted, and the status of the run."""
         if self.state.status in STOPPED:
             return
         operator.cut_all(self.journal, halt.reason or halt.kind)
@@ -597,7 +644,7 @@ class Runner:
             self._finish_interrupt(halt)
 
     def _finish_interrupt(self, halt: Halt) -> None:
-        """A run whose last node ended in time is over; any other is interrupted."""
+        """A run whose last node ended in time has ended; any other is interrupted."""
         for command in decide(self.flow, self.state, self.journal.at, self.journal.ready):
             if isinstance(command, (commands.CompleteRun, commands.FailRun)):
                 perform(self.journal, command, [])
@@ -608,78 +655,24 @@ class Runner:
     def _take_requests(self) -> None:
         requests, self._requests = self._requests, []
         for request in requests:
-            if self.state.status in HALTED and request.verb != "cancel":
-                continue  # it stays where it is, for whoever takes the run up again
-            with suppress(
-                ResumeRefused, AnswerRefused, SettingError
-            ):  # it came too late: the run has moved on
-                self.answer(request)
+            if self.state.status in HALTED and not isinstance(request, inbox.Cancel):
+                continue  # it stays in the inbox, for the engine that resumes the run
+            # Refused: it came too late, and the run has moved on.
+            with suppress(ResumeRefused, AnswerRefused, SettingError):
+                self.obey(request)
 
-    def answer(self, request: Request) -> None:
-        """Do what a request asks, once. Raises `ResumeRefused` where the run does not allow it."""
+    def obey(self, request: AnyRequest) -> None:
+        """Carry out a request, once. Raises `ResumeRefused` or `AnswerRefused` where the run does not allow it."""
         self._known_requests.add(request.id)
         self.journal.taken.append(request.id)
         if self.state.status in HALTED:
             operator.cancel(self.journal, by=request.by, reason=request.reason)
         elif self.state.status not in FINAL:
-            self._perform_request(request)
-
-    def _perform_request(self, request: Request) -> None:
-        match request.verb:
-            case "cancel":
-                self.halt(Halt("cancel", request.by, request.reason))
-            case "pause":
-                operator.pause(self.journal, by=request.by, reason=request.reason)
+            verb = VERBS[request.verb]
+            if verb.record(self.journal, request, True):
+                self.halt(Halt("cancel", request.by, request.reason or verb.cancels_because))
+            if verb.parks:
                 self._park_all()
-            case "answer" | "signal":
-                if questions.tell(self.journal, request):
-                    self.halt(Halt("cancel", request.by, request.reason or "aborted by the answer"))
-            case "retry":
-                operator.retry(
-                    self.journal,
-                    request.body.get("node"),
-                    fresh=bool(request.body.get("fresh")),
-                    by=request.by,
-                    reason=request.reason,
-                )
-            case "skip":
-                operator.skip(
-                    self.journal,
-                    request.body["node"],
-                    request.body.get("update"),
-                    by=request.by,
-                    reason=request.reason,
-                )
-            case _:
-                raise ResumeRefused(
-                    self.state.run_id, f"this version does not know the request {request.verb!r}"
-                )
-
-
-class Asleep:
-    """In place of the runner of a run that only waits, and long. The run is in the store; it is loaded when its time comes or
-    somebody speaks.
-    """
-
-    def __init__(self, fence: int) -> None:
-        self.fence = fence
-        self.error: BaseException | None = None
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def wake(self) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
-
-    def request(self, request: Request) -> None:
-        """It is in the inbox, where whoever wakes finds it."""
-        self.wake()
-
-    def halt(self, halt: Halt, *, grace_s: float = 0.0) -> None:
-        self.wake()
-
-    def lose(self, error: BaseException) -> None:
-        self.error = error
-        self.wake()
 
 
 async def _streamed(context: Context, fn: Any, given: tuple[Any, ...]) -> Any:

@@ -1,5 +1,5 @@
-"""What the runs of one engine share. Time, luck and threads come from here, so that a test can drive
-everything from one thread.
+"""What the runs of one engine share. Clock, random numbers and threads come from here, so that a test can drive everything from
+one thread.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import random
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
@@ -21,25 +21,26 @@ from holdfast.runtime.calls.executors import Executor
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.commits import Commits
+from holdfast.runtime.holdings import Aside, Holdings
+from holdfast.runtime.listeners import Listeners
+from holdfast.runtime.reading_thread import ReadingThread
 from holdfast.storage.contract import Holder, Store
 from holdfast.storage.oversize import BLOB_OVER, LOG_BUDGET
 from holdfast.storage.rows import SALT_BYTES
 
-Aside: TypeAlias = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
-
 
 def at_once(call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
-    """Call something that may block right here: for an engine without threads."""
+    """Call a function that may block on the event loop itself: for an engine without threads."""
     try:
         call()
-    except Exception as raised:  # noqa: BLE001 - told to whoever asked
+    except Exception as raised:  # noqa: BLE001 - passed on to the caller
         done(raised)
     else:
         done(None)
 
 
 def in_thread(threads: Threads) -> Aside:
-    """How something that may block is called in a thread."""
+    """Returns how a function that may block is called in a thread."""
 
     def aside(call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         future = threads.call(call)
@@ -49,17 +50,17 @@ def in_thread(threads: Threads) -> Aside:
 
 
 def waker(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
-    """How another thread has something called on the event loop."""
+    """Returns how another thread has a function called on the event loop."""
 
     def wake(call: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: no coroutine waits any more
             loop.call_soon_threadsafe(call)
 
     return wake
 
 
 def no_artifacts(run_id: str, flow: str, node: str, visit: str) -> Artifacts:
-    """There is no folder for files."""
+    """Refuse: this engine has no folder for files."""
     raise ContextError(
         f"node {node!r} wants a folder for its files, and there is none: give the engine run_base=… "
         "(--run-base, HOLDFAST_RUN_BASE)"
@@ -67,7 +68,7 @@ def no_artifacts(run_id: str, flow: str, node: str, visit: str) -> Artifacts:
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine's means."""
+    """What the runs of one engine share."""
 
     store: Store
     commits: Commits
@@ -80,25 +81,23 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage
     """Where coroutines are called."""
     threads: Threads | None
-    """None: what may block is called on the event loop."""
+    """None: functions that may block are called on the event loop."""
     executors: Mapping[str, Executor] = {}
-    """They call the functions that are not called on the event loop, by the `executor` of their node. None where the engine
-    calls everything on it.
+    """Those that call functions off the event loop, by the `executor` of their node. Empty where the engine calls everything on
+    the loop.
     """
     elsewhere: frozenset[str] = frozenset()
     """Those of them that call functions outside of this process."""
     haunted: dict[str, dict[tuple[str, int | None], Body]]
-    """Run -> the threads that were given up and still live: no new attempt starts beside one, also after a resume."""
-    wake: Callable[[str], None]
-    """Have the runner of this run, if there is one, look again."""
-    saved: Callable[[str], None]
-    """Called with a run id when something new is durable in its log."""
-    stands: Callable[[str, int], bool] = lambda run_id, fence: True
-    """Whether this run is still held here with that fence: asked before anything of it starts."""
+    """Run -> threads that were given up and still run: no new attempt starts beside one, not even after a resume."""
+    holdings: Holdings
+    """The runs that this engine holds."""
+    listeners: Listeners
+    """Notified when events are durable, and when nodes are called or stream."""
+    reading: ReadingThread = ReadingThread(inline=True)
+    """Where the store is read for verbs and inboxes that no step waits for."""
     aside: Aside = at_once
-    """Call something that may block, off the event loop, and then the other on it."""
-    streamed: Callable[[Any], None] = lambda chunk: None
-    """Called with every chunk (`runtime.streams.Chunk`) that a node streams."""
+    """Calls a function that may block, and then another on the event loop."""
     artifacts: Callable[[str, str, str, str], Artifacts] = no_artifacts
     """The folder for the files of a visit: run, flow, node, visit."""
     artifact_names: Callable[[str, str, str], list[str]] = lambda run_id, flow, node: []
@@ -115,8 +114,8 @@ _SALTS = struct.Struct(f"{SALT_BYTES}s" * 1024)
 
 
 class Salts:
-    """Random bytes for events, fetched from the system for many at a time: every call for them gives up the GIL, which
-    others then hold on to.
+    """Random bytes for events, fetched from the system for many at a time: every call for them releases the GIL, which
+    other threads then hold.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Options of an engine, from the nearest place that has them: the call, the environment, `[tool.holdfast]` in
+"""Options of an engine. The first place that sets an option wins: the call, the environment, `[tool.holdfast]` in
 pyproject.toml, the default.
 """
 
@@ -20,37 +20,37 @@ Durability = Literal["sync", "async", "exit"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Every option has the same name in a call, as HOLDFAST_… in the environment, and in pyproject.toml."""
+    """The options. Each has the same name in a call and in pyproject.toml, and is HOLDFAST_<NAME> in the environment."""
 
     store: str = ".holdfast/runs.db"
     """Where runs are kept: a path, sqlite:///path, postgresql://… or memory://name."""
     grace: float = 30.0
-    """Seconds that running nodes get to end when the process is asked to stop."""
+    """Seconds that running nodes get to finish when the process is asked to stop."""
     park_after: float = 30.0
-    """Seconds that a waiting `async` node is kept in memory before it is unwound."""
+    """Seconds that a waiting `async` node stays in memory before the engine unwinds it."""
     lease_ttl: float = 30.0
-    """Seconds after which a holder that does not answer is taken over, where its death cannot be seen."""
+    """Seconds without a sign of life after which another process may claim the run, if it cannot see that the holder died."""
     durability: Durability = "sync"
-    """When a step is durable: before the next node starts (sync), while it runs (async), when the run stops (exit)."""
+    """When a step is durable: before the next node starts (sync), while the next node runs (async), when the run stops (exit)."""
     blobs: str = ""
-    """Where values too large for the log are kept: a folder, file:///path, memory://name or a URL of fsspec; empty: beside
+    """Where values too large for the log are kept: a folder, file:///path, memory://name or an fsspec URL; empty: next to
     the store."""
     blob_over: int = BLOB_OVER
-    """Bytes of JSON over which a value leaves the log and becomes a blob."""
+    """Bytes of JSON above which a value is stored as a blob instead of in the log."""
     log_budget: int = LOG_BUDGET
-    """Bytes of log for one checkpoint over which a result is refused; from 500 KB on there is a warning."""
+    """Bytes of log for one checkpoint above which the engine refuses a result; from 500 KB on it logs a warning."""
     concurrency: int = 10
-    """Runs that a worker carries on at a time."""
+    """Runs that a worker drives at the same time."""
     keep_checkpoints: int = 0
-    """The last so many checkpoints of a run stay as it goes on; 0: all of them."""
+    """How many of its latest checkpoints a run keeps while it continues; 0: all of them."""
     run_base: str = ""
-    """The folder for receipts, handoffs and artifacts; empty: none are made."""
+    """The folder for receipts, handoffs and artifacts; empty: the engine writes none."""
 
 
 def resolve(
     given: Mapping[str, Any], *, environment: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> Settings:
-    """The settings in force. Options that are None were not given."""
+    """The settings in force. An option that is None was not given in the call. Raises `SettingError`."""
     environment = os.environ if environment is None else environment
     chosen: dict[str, Any] = {}
     project = project_table(folder)
@@ -66,7 +66,7 @@ def resolve(
 
 
 def project_table(folder: Path | None = None) -> dict[str, Any]:
-    """`[tool.holdfast]` of the nearest pyproject.toml, from this folder upwards."""
+    """The table `[tool.holdfast]` of the nearest pyproject.toml: in this folder (default: the current one) or a parent."""
     folder = (folder or Path.cwd()).resolve()
     for place in (folder, *folder.parents):
         file = place / "pyproject.toml"
@@ -74,12 +74,15 @@ def project_table(folder: Path | None = None) -> dict[str, Any]:
             try:
                 table = dict(_table_of(file.read_text("utf-8")))
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
-                raise SettingError(f"{file} cannot be read: {fault}") from fault
+                raise SettingError(
+                    f"{file} cannot be read as TOML: {fault}. Correct the file: Holdfast reads its options from it."
+                ) from fault
             known = (*Settings.__annotations__, "flows", "retention")
             for name in table:
                 if name not in known:
                     raise SettingError(
-                        f"{file}: [tool.holdfast] has no option {name!r}{did_you_mean(name, known)}"
+                        f"{file}: [tool.holdfast] has no option {name!r}{did_you_mean(name, known) or '.'} "
+                        f"The options are {', '.join(known)}."
                     )
             return table
     return {}
@@ -87,7 +90,7 @@ def project_table(folder: Path | None = None) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _table_of(text: str) -> dict[str, Any]:
-    """Kept for the next engine: to parse what is mostly not ours takes longer than to open a store in memory."""
+    """Cached for the next engine: parsing a whole pyproject.toml takes longer than opening a store in memory."""
     table: dict[str, Any] = tomllib.loads(text).get("tool", {}).get("holdfast", {})
     return table
 
@@ -100,7 +103,7 @@ def _fit(value: Any, name: str, kind: Any, where: str) -> Any:
             raise SettingError(f"{where} must be a number of seconds, not {value!r}") from None
         if not seconds >= 0 or (name == "lease_ttl" and seconds < 1):
             raise SettingError(
-                f"{where} must be {'at least 1 second' if name == 'lease_ttl' else 'positive'}, not {value!r}"
+                f"{where} must be {'at least 1 second' if name == 'lease_ttl' else '0 seconds or more'}, not {value!r}"
             )
         return seconds
     if name == "durability" and value not in get_args(Durability):

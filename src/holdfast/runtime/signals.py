@@ -1,9 +1,9 @@
 """SIGINT and SIGTERM while engines are open in the main thread: stop in order, then pass the signal on.
 
-The first signal stops every open engine: nothing new starts, running nodes get `grace` seconds, what they were cut in is
-recorded. A second one leaves at once. Afterwards the signal is raised as `KeyboardInterrupt` or `SystemExit(143)`: a library
-never swallows one. A handler that somebody else has installed (a web server's) is left alone, unless `always`: who calls a
-blocking verb waits for nothing else.
+The first signal stops every open engine: no node starts any more, running nodes get `grace` seconds, and the engine records
+which nodes it interrupted. A second signal makes the engine leave at once. Afterwards the signal is raised as
+`KeyboardInterrupt` or `SystemExit(143)`: a library never swallows a signal. A handler that another part of the program has
+installed (a web server's) stays in place, unless `always` is set: the caller of a blocking verb waits for nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Protocol, Self
 
 
 class Stoppable(Protocol):
-    """What a signal stops."""
+    """An engine, as far as a signal needs it."""
 
     def stop(self, reason: str = "stopped") -> None: ...
 
@@ -27,7 +27,7 @@ _engines: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Signals:
-    """The signals that one opener of an engine answers for."""
+    """Handles SIGINT and SIGTERM for one open engine, from `__enter__` to `__exit__`."""
 
     def __init__(self, *, always: bool = False) -> None:
         self.received: int | None = None
@@ -39,7 +39,7 @@ class Signals:
         self._before: dict[int, Any] = {}
 
     def watch(self, engine: Stoppable) -> Self:
-        """Stop this engine, and whichever others are open, when a signal comes."""
+        """Stop this engine, and every other open engine, when a signal arrives."""
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._main = asyncio.current_task()
@@ -53,14 +53,14 @@ class Signals:
                     self._before[number] = signal.signal(number, self._handle)
 
     def __exit__(self, *_: object) -> None:
-        if self._engine is not None:  # an engine that answers for no signal was never watched
+        if self._engine is not None:  # an engine that handles no signals was never watched
             _engines.discard(self._engine)
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
 
     def _is_ours(self, handler: Any) -> bool:
-        """Whether a handler may be replaced: the system's, Python's, or the one with which asyncio cancels its main task."""
+        """Whether a handler may be replaced: the system's, Python's, or the one by which asyncio cancels its main task."""
         if self._always:
             return handler is not signal.SIG_IGN
         of_asyncio = getattr(getattr(handler, "func", None), "__qualname__", "") == "Runner._on_sigint"
@@ -69,16 +69,16 @@ class Signals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         assert self._loop is not None
         again = self.received is not None
-        if again:  # a node that blocks the event loop keeps it from hearing this: the next signal is not ours any more
+        if again:  # a node may block the event loop, so that this has no effect: give the next signal to the old handler
             signal.signal(number, self._before[number])
         self.received = self.received or number
-        with suppress(RuntimeError):  # the loop is closed: nothing is left to stop
+        with suppress(RuntimeError):  # the loop is closed: no engine is left to stop
             self._loop.call_soon_threadsafe(self._leave if again else self._stop, number)
 
     def stop_from_outside(self) -> None:
-        """Stop the engine from another thread than its own."""
+        """Stop the engine; callable from any thread."""
         if self._loop is not None and self._engine is not None:
-            with suppress(RuntimeError):  # it has ended by itself
+            with suppress(RuntimeError):  # the loop is closed: the engine has ended by itself
                 self._loop.call_soon_threadsafe(self._engine.stop, "interrupted")
 
     def _stop(self, number: int) -> None:
@@ -91,7 +91,7 @@ class Signals:
             self._main.cancel()
 
     def pass_on(self) -> None:
-        """Raise what the signal stands for, now that everything is in order."""
+        """Raise the exception for the signal that arrived, if one did. Call it after the engine has stopped in order."""
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt
         if self.received is not None:

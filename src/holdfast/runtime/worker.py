@@ -1,21 +1,25 @@
-"""A worker: takes runs that are on offer, carries each on, and goes on. It owns no state that matters: whatever it knows of a run
-is in the store, and another worker could go on with it at any time.
+"""A worker: takes runs that are on offer, drives each as far as it goes now, and takes the next. Everything it knows of a run is
+in the store, so another worker can continue with it at any time.
+
+It claims runs, it does not resume them (`RunClaimed`): no caller has asked, so a failed run stays failed, a paused one stays
+paused, and the time limit of a run keeps running. A run that only waits, and for long, is left to the worker that is there when
+it is due.
 
 Invariants
-- Never more than `concurrency` runs at a time, and only of flows that are known here. Runs of other flows are left alone.
-- A run that fails is the run's affair: it is recorded, and the worker goes on.
-- A run that cannot be taken up (its flow has changed, a validation said no, its log is unreadable) is given back and told of
-  once. It is not taken again at once, each time later: another worker may have the code for it.
-- An idle worker asks nothing of the database: it is told (`ear`), or it is time for something that waits, or for a slow look.
-- What ends the worker is a stop, `until`, or a store that will not work again without somebody. A store that only does not
-  answer, or is a replica until somebody or something promotes it, is asked again.
+- It executes at most `concurrency` runs at a time, and only of flows that this engine knows. It leaves other runs alone.
+- A run that fails is recorded as failed, and the worker continues.
+- A run that cannot be taken up (its flow has changed, a validation refused it, its log is unreadable) is given back and reported
+  once. It is passed over for a while, each time longer: another worker may have the code for it.
+- An idle worker does not poll the database: it is notified (`ear`), or a run is due, or it is time for a slow look.
+- It ends when it is stopped, when `until` says so, or when the store is beyond repair. A store that only does not answer, or is a
+  replica until it is promoted, is asked again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
 
 import msgspec
@@ -26,6 +30,7 @@ from holdfast.errors import (
     FenceLost,
     HoldfastError,
     SchemaTooNew,
+    SettingError,
     StoreBusy,
     StoreError,
     StoreFull,
@@ -36,29 +41,34 @@ from holdfast.errors import (
 )
 from holdfast.reading.views import Run
 from holdfast.runtime.clock import sleep
-from holdfast.runtime.news import Ear
-from holdfast.runtime.services import Services
+from holdfast.runtime.creation import check_queue
+from holdfast.runtime.driver import Driver
+from holdfast.runtime.requests import Requests
+from holdfast.runtime.resume import TakeUp
+from holdfast.runtime.runner import LongWait, Runner
 from holdfast.storage.queues import Taken, Wanted
 from holdfast.upkeep.recovery import Recovery, Report
 
 T = TypeVar("T")
 Until: TypeAlias = "Callable[[], Any] | Literal['idle']"
 
+_SOON_S = 1.0
+"""How long a worker keeps a run that only waits, at most."""
 POLL_S = 15.0
-"""How long nothing need be heard before a worker looks all the same."""
+"""How long without news until a worker looks all the same."""
 UNHEARD_POLL_S = 1.0
-"""The same for an engine without threads, which hears nothing."""
+"""The same for an engine without threads, which gets no news."""
 SWEEP_S = 60.0
 """How often an idle worker looks for runs that do not move."""
 _FIRST_S, _LAST_S, _GROWS = 5.0, 3600.0, 4.0
 """How long a run that could not be taken up is passed over: the first time, at most, and by how much longer each time."""
 _BREATH_S, _BREATH_MAX_S = 0.02, 0.2
-"""Between two looks that found nothing, while the store tells without end."""
+"""The pause between two looks that found nothing, while news keeps coming."""
 _LIMITED_S = 1.0
-"""Something is due and was not to be had: its queue is full. What makes room is heard of."""
+"""How long to wait for a run that is due while its queue is full. A run that ends there is news."""
 _REMEMBERED_MAX = 1000
-"""Troubles that were told: a worker that lives for months remembers no more. Of the runs that are passed over those are forgotten
-first that it has not met again: to forget one that it would take at once starves whoever stands behind it."""
+"""How many reported troubles a worker remembers. Of the runs that are passed over, those are forgotten first that it has not met
+again: a forgotten run that is still on offer would be taken at once, again and again, before the runs after it."""
 _PASSED_OVER_MAX = 50_000
 _HOPELESS = (StorePoisoned, StoreUnusable, SchemaTooNew)
 
@@ -66,7 +76,7 @@ _log = logging.getLogger("holdfast")
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that somebody should know, and that a worker goes on from."""
+    """Something that an operator should know. The worker continues."""
 
     run_id: str | None = None
     flow: str | None = None
@@ -80,62 +90,54 @@ class _PassedOver(msgspec.Struct):
 
 
 class Worker:
-    """Carries runs on until it is told to stop."""
+    """Takes runs and drives them until it is stopped."""
 
     def __init__(
         self,
-        services: Services,
-        flows: Mapping[str, Any],
+        driver: Driver,
+        requests: Requests,
         *,
-        carry: Callable[[Taken], Awaitable[Run[Any]]],
-        hold: Callable[[], None],
-        release: Callable[[str, int], None],
-        doubt: Callable[[], None],
-        stopping: Callable[[], bool],
-        ear: Ear | None,
         concurrency: int,
-        queues: tuple[str, ...],
+        queues: Collection[str],
         until: Until | None,
         on_end: Callable[[Run[Any]], None] | None,
         on_report: Callable[[Trouble], None] | None,
         on_drain: Callable[[int], None] | None,
     ) -> None:
-        self._services = services
-        self._flows = flows
-        self._carry = carry
-        self._hold = hold
-        self._release = release
-        self._doubt = doubt
-        self._stopping = stopping
-        self._ear = ear
-        self._concurrency = concurrency
-        self._queues = queues
+        self._driver = driver
+        self._requests = requests
+        self._services = driver.services
+        self._holdings = driver.services.holdings
+        self._flows = driver.flows
+        self._ear = driver.ear
+        self._concurrency = _checked(concurrency)
+        self._queues = tuple(check_queue(queue) for queue in _several(queues))
         self._until = until
         self._on_end = on_end or (lambda run: None)
         self._on_report = on_report or _log_trouble
         self._on_drain = on_drain or (lambda going: None)
         self._news = asyncio.Event()
         self.left = asyncio.Event()
-        """Set when nothing more of it goes on."""
+        """Set when it has ended, and every run that it drove has stopped."""
         self._going: dict[str, asyncio.Future[None]] = {}
         self._takes = 0
-        """Takes under way, until what they got is in `_going`."""
+        """Takes under way, until the runs they brought are in `_going`."""
         self._passed_over: dict[str, _PassedOver] = {}
         self._forgets_at = _REMEMBERED_MAX
         self._reported: dict[str, None] = {}
         self._fault: StoreError | None = None
         self._empty = 0
-        """How many looks in a row have found nothing, of those that began behind the last end of a run here: an end may make
-        room in a queue, or leave its run on offer."""
+        """How many looks in a row have found nothing since a run last ended here: an end may make room in a queue, or leave its
+        run on offer."""
         self._ends = 0
         self._troubled = 0
         """How many times in a row the store has not answered."""
-        self._recovery = Recovery(services.store, flows=flows, inside=False)
-        self._swept_at = services.clock.now() - SWEEP_S / 2
+        self._recovery = Recovery(self._services.store, flows=self._flows, inside=False)
+        self._swept_at = self._services.clock.now() - SWEEP_S / 2
 
     def has(self, run_id: str) -> bool | None:
-        """Whether a run is in its hands; None: a take is under way that may have got it. From any thread."""
-        if self._takes:  # asked first: what a take got is in `_going` before it is over
+        """Whether it has taken a run; None: a take is under way that may bring it. May be called from any thread."""
+        if self._takes:  # asked first: a run is in `_going` before its take is over
             return True if run_id in self._going else None
         return run_id in self._going
 
@@ -144,7 +146,7 @@ class Worker:
         self._news.set()
 
     async def work(self) -> None:
-        """Take runs and carry them on, until there is a reason to stop; then wait for those that still go."""
+        """Take runs and drive them until there is a reason to stop; then wait for those that still run."""
         if self._ear is not None:
             self._ear.listen(self._news)
         try:
@@ -164,13 +166,17 @@ class Worker:
                 self._ear.leave(self._news)
             try:
                 await asyncio.gather(*self._going.values(), return_exceptions=True)
-            finally:  # also when it is cancelled once more: closing the engine waits for this
+            finally:  # also when it is cancelled a second time: closing the engine waits for this
                 self.left.set()
         if self._fault is not None:
             raise self._fault
 
+    @property
+    def _is_stopping(self) -> bool:
+        return self._holdings.stopping is not None
+
     def _is_over(self) -> bool:
-        if self._stopping() or self._fault is not None:
+        if self._is_stopping or self._fault is not None:
             return True
         if self._until == "idle":
             return bool(self._empty) and not self._going
@@ -179,7 +185,7 @@ class Worker:
     # --- taking ---------------------------------------------------------------------------------------
 
     async def _take_and_begin(self, free: int) -> int:
-        """How many runs were got."""
+        """Returns how many runs were taken."""
         self._takes += 1
         try:
             taken = await self._take(free)
@@ -195,7 +201,7 @@ class Worker:
             return []
         ends = self._ends
         try:
-            self._hold()
+            self._holdings.hold()
             taken = await self._taken(self._wanted(free))
         except StoreError as fault:
             if _is_hopeless(fault):
@@ -209,10 +215,10 @@ class Worker:
         return taken
 
     async def _taken(self, wanted: Wanted) -> list[Taken]:
-        """What was got; a worker that is cancelled meanwhile gives it back."""
+        """Take runs; a worker that is cancelled meanwhile gives them back."""
         queues, holder = self._services.store.queues, self._services.holder
-        if self._services.threads is None:  # nothing can come between
-            await asyncio.sleep(0)  # others have their turn, however often this is called
+        if self._services.threads is None:  # no other code runs meanwhile
+            await asyncio.sleep(0)  # other coroutines get their turn, however often this is called
             return queues.take(holder, wanted)
         taking = asyncio.ensure_future(self._call(lambda: queues.take(holder, wanted)))
         try:
@@ -224,11 +230,11 @@ class Worker:
     def _give_back(self, taking: asyncio.Future[list[Taken]]) -> None:
         if not taking.cancelled() and taking.exception() is None:
             for taken in taking.result():
-                self._release(taken.lease.run_id, taken.lease.fence)
+                self._holdings.release(taken.lease.run_id, taken.lease.fence)
 
     def _wanted(self, limit: int) -> Wanted:
         now = self._services.clock.now()
-        # A run that was lost and still unwinds here is on offer again, and not for us: taken and given back without end.
+        # A run that was lost and still unwinds here is on offer again: this worker would take it and give it back without end.
         passed_over = (name for name, passed in self._passed_over.items() if passed.until > now)
         without = frozenset((*self._going, *passed_over))
         return Wanted(flows=tuple(self._flows), queues=self._queues, limit=limit, without=without)
@@ -239,30 +245,30 @@ class Worker:
         found: T = call() if threads is None else await threads.call(call)
         return found
 
-    # --- carrying on ----------------------------------------------------------------------------------
+    # --- driving -------------------------------------------------------------------------------------
 
     def _begin(self, taken: Taken) -> None:
         run_id = taken.lease.run_id
-        if self._stopping() or run_id in self._going:
-            self._release(run_id, taken.lease.fence)
+        if self._is_stopping or run_id in self._going:
+            self._holdings.release(run_id, taken.lease.fence)
             return
         # Not by the loop's factory: one that starts tasks at once (Python 3.12) would end this one before it is noted.
-        self._going[run_id] = asyncio.Task(self._carried(taken), loop=asyncio.get_running_loop())
+        self._going[run_id] = asyncio.Task(self._drive(taken), loop=asyncio.get_running_loop())
 
-    async def _carried(self, taken: Taken) -> None:
+    async def _drive(self, taken: Taken) -> None:
         run_id = taken.lease.run_id
         try:
-            run = await self._carry(taken)
+            run = await self._drive_as_far_as_it_goes(taken)
         except FenceLost as lost:
             self._report(Trouble(run_id=run_id, flow=taken.flow, told=str(lost)))
         except Exception as refused:  # noqa: BLE001 - whatever it is, the others go on
             if _is_hopeless(refused) and await self._is_lost(refused):
                 self._fault = refused
                 return
-            self._release(run_id, taken.lease.fence)  # once more does no harm
-            if isinstance(refused, StoreReadOnly):  # of the store, and not of this run
+            self._holdings.release(run_id, taken.lease.fence)  # giving it back twice does no harm
+            if isinstance(refused, StoreReadOnly):  # a fault of the store, not of this run
                 self._tell_trouble(refused)
-            elif not self._stopping():
+            elif not self._is_stopping:
                 self._pass_over(taken, refused)
         else:
             self._passed_over.pop(run_id, None)
@@ -273,9 +279,20 @@ class Worker:
             self._empty = 0
             self._news.set()
 
+    async def _drive_as_far_as_it_goes(self, taken: Taken) -> Run[Any]:
+        run_id = taken.lease.run_id
+        if taken.why == "asked" and self._services.store.run(run_id).status == "failed":
+            return await self._requests.carry_out_waiting(taken.lease)
+        journal = await self._driver.take_up(run_id, TakeUp(claims=True), taken.lease)
+        runner = Runner(journal)
+        # A run that waits has a slot here and a place in its queue that other runs could use.
+        runner.park_after_s = runner.patience_s = min(self._services.park_after, _SOON_S)
+        runner.on_long_wait = LongWait.LEAVE
+        return await self._driver.drive(journal, runner)
+
     async def _is_lost(self, fault: StoreError) -> bool:
-        """Whether the store is of no use any more. As long as it lets this worker say that it lives, it is well, and what cannot
-        be used is only of one run: a blob, or a place of the disk.
+        """Whether the store is beyond use. As long as this worker can renew its leases, it is not: only something of one run
+        cannot be read, such as a blob, or a part of the disk.
         """
         if not isinstance(fault, StoreUnusable):
             return True
@@ -287,7 +304,7 @@ class Worker:
         return False
 
     def _pass_over(self, taken: Taken, refused: Exception) -> None:
-        """It cannot be taken up here now: not again at once, and each time later."""
+        """A run cannot be taken up here now: take it again later, and each time later than before."""
         run_id, before = taken.lease.run_id, self._passed_over.get(taken.lease.run_id)
         passing = isinstance(refused, (StoreBusy, StoreFull))
         seconds = _FIRST_S if before is None or passing else min(before.seconds * _GROWS, _LAST_S)
@@ -299,14 +316,14 @@ class Worker:
         if before is None or before.told != told:
             self._on_report(Trouble(run_id=run_id, flow=taken.flow, told=told))
         until = self._services.clock.now() + seconds
-        self._passed_over.pop(run_id, None)  # those that were passed over longest ago come first
+        self._passed_over.pop(run_id, None)  # the longest ago comes first
         self._passed_over[run_id] = _PassedOver(until, seconds, told)
         if len(self._passed_over) > self._forgets_at:
             self._forget_passed_over()
 
     def _forget_passed_over(self) -> None:
-        """Forget those that were not met again in as long as they were passed over: others have taken them up, or deleted
-        them.
+        """Forget runs that were not met again for as long as they were passed over: another worker has claimed them, or they were
+        deleted.
         """
         now = self._services.clock.now()
         self._passed_over = {
@@ -318,14 +335,14 @@ class Worker:
         self._forgets_at = max(_REMEMBERED_MAX, 2 * len(self._passed_over))
 
     def _tell_trouble(self, fault: StoreError) -> None:
-        """The store cannot be used now, and is asked again, ever later. Perhaps something was got that nobody here knows of."""
+        """The store cannot be used now, and is asked again, each time later. A take without a reply may have brought runs."""
         self._troubled += 1
-        self._doubt()
+        self._holdings.doubt()
         if isinstance(fault, StoreReadOnly):
             told = f"the store takes no writes; it is asked again. {ended(str(fault))}"
             self._report_once(
                 "the store takes no writes", Trouble(told=told)
-            )  # each run would say it in words of its own
+            )  # each run would report it in other words
             return
         self._report(Trouble(told=f"the store does not answer; it is asked again. {ended(str(fault))}"))
 
@@ -341,14 +358,14 @@ class Worker:
     # --- resting --------------------------------------------------------------------------------------
 
     async def _rest(self, free: int) -> None:
-        """Nothing is to be had, or there is no room: wait until that may have changed."""
+        """No run is on offer, or there is no room for one: wait until that may have changed."""
         clock = self._services.clock
         if self._until == "idle" and self._is_over():
             return
         seconds = await self._patience_s() if free > 0 else POLL_S
-        if self._stopping():
+        if self._is_stopping:
             return
-        if self._news.is_set() and self._empty > 1:  # heard again and again, and never for us
+        if self._news.is_set() and self._empty > 1:  # news again and again, and never for this worker
             seconds = min(_BREATH_S * 2 ** min(self._empty, 8), _BREATH_MAX_S, seconds)
             await sleep(clock, seconds)
             return
@@ -362,14 +379,14 @@ class Worker:
             self._empty = min(self._empty, 1)
 
     async def _patience_s(self) -> float:
-        """How long nothing need be looked at."""
+        """Returns how long to wait before the next look."""
         clock = self._services.clock
         if self._troubled:
             return float(min(2.0 ** (self._troubled - 2), POLL_S))
         await self._sweep()
         slow = max(
             min(POLL_S, self._services.holder.ttl_s / 3), UNHEARD_POLL_S
-        )  # nobody tells when a lease runs out
+        )  # a lease that runs out is not news
         waits = [slow if self._ear is not None else UNHEARD_POLL_S]
         waits += [
             passed.until - clock.now() for passed in self._passed_over.values() if passed.until > clock.now()
@@ -406,7 +423,7 @@ class Worker:
 
 
 def _is_hopeless(fault: BaseException) -> TypeGuard[StoreError]:
-    """Whether a store will not work again without somebody."""
+    """Whether a store will not work again until an operator repairs it."""
     return isinstance(fault, _HOPELESS) and not isinstance(fault, StoreReadOnly)
 
 
@@ -418,3 +435,15 @@ def _forget_oldest(remembered: dict[str, Any], most: int | None = None) -> None:
 def _log_trouble(trouble: Trouble) -> None:
     whose = f"run {trouble.run_id!r}: " if trouble.run_id and trouble.run_id not in trouble.told else ""
     _log.warning("%s%s", whose, trouble.told)
+
+
+def _checked(concurrency: Any) -> int:
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise SettingError(f"concurrency={concurrency!r}: give a whole number, at least 1")
+    return concurrency
+
+
+def _several(queues: Any) -> Collection[str]:
+    if isinstance(queues, str):
+        raise SettingError(f"queues={queues!r}: give a list of names, as in [{queues!r}]")
+    return queues  # type: ignore[no-any-return]

@@ -1,6 +1,7 @@
-"""Shipped to users: what tests of flows and stores are made of. `conformance` is the suite that every store passes.
+"""Tools for testing flows and stores, shipped to users. `conformance` is the suite that every store must pass.
 
-The names of `docs/testing.md` are found here and loaded when they are asked for: the pytest plugin comes by here in every run.
+The names that `docs/testing.md` describes can be imported from here. Each is loaded on first use, because the pytest plugin
+imports this package in every pytest run.
 """
 
 from importlib import import_module

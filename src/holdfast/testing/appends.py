@@ -1,4 +1,4 @@
-"""Parts of tests of stores: a clock, appends of a run's log, failpoints that kill, processes that are dead."""
+"""Parts for tests of stores: a clock, appends to a run's log, failpoints that kill, and dead processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _count = itertools.count()
 
 
 class Time:
-    """A clock that stands still until somebody moves it."""
+    """A clock that does not move until a test calls `pass_s`."""
 
     def __init__(self, at: float = 1_700_000_000.0) -> None:
         self.at = at
@@ -35,7 +35,7 @@ class Time:
 
 
 class Log:
-    """Writes the appends of one run: it knows where the log ends and what the chain is there."""
+    """Makes the appends of one run: it knows where the log ends, and the digest there."""
 
     def __init__(
         self, run_id: str, *, holder: str | None = None, fence: int = 0, seq: int = 0, digest: bytes = b""
@@ -48,7 +48,7 @@ class Log:
         self.at = 1_700_000_000.25
 
     def create(self, *bodies: bytes, **changes: Any) -> Append:
-        """The first append of the run. Options of `NewRun`, `View` and `Append` may be given by name."""
+        """Make the first append of the run. Fields of `NewRun`, `View` and `Append` may be given by name."""
         given = {name: changes.pop(name) for name in NewRun.__struct_fields__ if name in changes}
         new = NewRun(**{"flow": "flow", "input_digest": b"input", "created_at": self.at, **given})
         return self.next(*(bodies or (b"{}",)), create=new, **changes)
@@ -56,7 +56,7 @@ class Log:
     def next(
         self, *bodies: bytes, kind: str = "NodeCompleted", node: str | None = "node", **changes: Any
     ) -> Append:
-        """An append behind the end of the log, which stays where it is until the append is `wrote`."""
+        """Make an append after the end of the log. The end does not move until `wrote` is called."""
         given = {name: changes.pop(name) for name in View.__struct_fields__ if name in changes}
         view = View(**{"status": "running", "fingerprint": "print", "state_version": 1, **given})
         encoded = [Encoded(kind, node, 1, 1, 1, body) for body in bodies or (b'{"n":1}', b"")]
@@ -84,7 +84,7 @@ class Log:
 
 @contextmanager
 def raises(kind: type[BaseException], *parts: str) -> Iterator[None]:
-    """What follows must raise this, and the message must hold these parts."""
+    """Require that the block raises this exception, with a message that contains these parts."""
     said = None
     try:
         yield
@@ -97,7 +97,7 @@ def raises(kind: type[BaseException], *parts: str) -> Iterator[None]:
 
 @contextmanager
 def hooked(hook: Callable[[str], None]) -> Iterator[None]:
-    """Call this at every failpoint, until the end of the block."""
+    """Call the hook at every failpoint within the block."""
     failpoints.install(hook)
     try:
         yield
@@ -106,11 +106,11 @@ def hooked(hook: Callable[[str], None]) -> Iterator[None]:
 
 
 class Killed(BaseException):
-    """What a failpoint raises where a process would have died."""
+    """Raised at the failpoint where a real process would die."""
 
 
 def kill_at(place: str) -> Callable[[str], None]:
-    """A hook for `hooked` that dies at one failpoint."""
+    """Make a hook for `hooked` that raises `Killed` at one failpoint."""
 
     def kill(reached: str) -> None:
         if reached == place:
@@ -120,7 +120,7 @@ def kill_at(place: str) -> Callable[[str], None]:
 
 
 def dead_process() -> Holder:
-    """A holder whose process has ended."""
+    """Make a holder whose process has ended."""
     ask = "import holdfast.storage.holder as h, msgspec; print(msgspec.json.encode(h.this_process(30.0, 'dead')).decode())"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     said = subprocess.run(
@@ -130,7 +130,7 @@ def dead_process() -> Holder:
 
 
 def in_threads(count: int, *calls: Callable[[], None]) -> None:
-    """Each of the calls in so many threads of its own; the first error of any is raised here."""
+    """Run each call in `count` threads at once, and raise the first error of any of them."""
     errors: list[BaseException] = []
 
     def guard(call: Callable[[], None]) -> None:

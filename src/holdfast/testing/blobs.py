@@ -1,4 +1,4 @@
-"""The suite that every place for blobs passes: what `holdfast.storage.blobs` says, as tests.
+"""The suite that every blob store must pass: the rules of `holdfast.storage.blobs` as tests.
 
     from holdfast.testing.blobs import BlobsConformance
 
@@ -9,8 +9,8 @@
         def alter(self, digest, change):
             ...  # stored bytes = change(stored bytes)
 
-Run it with pytest (nothing of pytest is needed to import it). `open` is called several times within a test: all of them are
-the same place. One that keeps nothing when it is opened again sets `persistent = False`.
+Run it with pytest (importing it does not need pytest). `open` is called several times within a test: each call must open the
+same data. A blob store that is empty when it is opened again sets `persistent = False`.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ NO_RUN_IDS = ("", ".", "..", "../r1", "a/b", ".hidden", "x" * 129, "r1\n", "\ud8
 
 
 class BlobsConformance:
-    """Everything a place for blobs promises. Subclass it, name the class `Test…` and say how to open yours."""
+    """Tests for everything that a blob store promises. Subclass it, name the class `Test…`; implement `open` and `alter`."""
 
     persistent = True
 
     def open(self, folder: Path) -> Blobs:
-        """The blobs in this folder."""
-        raise NotImplementedError("say how to open your blobs")
+        """Open the blobs in this folder."""
+        raise NotImplementedError("implement open(folder): return your blobs, opened in that folder")
 
     def alter(self, digest: str, change: Callable[[bytes], bytes]) -> None:
-        """Replace the stored bytes of a blob by what `change` makes of them."""
-        raise NotImplementedError("say how to damage a blob of yours")
+        """Replace the stored bytes of a blob by `change(stored bytes)`."""
+        raise NotImplementedError("implement alter(digest, change): replace the stored bytes of a blob")
 
     def setup_method(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-"))

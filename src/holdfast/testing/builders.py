@@ -1,12 +1,12 @@
-"""Histories for tests, in our words: what a run has behind it, without having run it.
+"""Histories for tests: build the log of a run, event by event, without running it.
 
     History("r1", flow).created({"ticket": "T-1"}).completed("a", {"draft": "…"}).completed("b").crashed_before("c").write(store)
     run = await engine.resume("r1")
 
-A history calls no node. It asks `decide` what would come next, records that and the ends that a test tells it, and
+A history calls no node. It asks `decide` what comes next, records that and the node results that a test gives, and
 folds every event as the engine does; `write` sends the log through the engine's own journal into a store. So a
-history that no engine could have written is refused here, where it is told. Times are its own: the first event is of
-`STARTS_AT`, every other one a second later.
+history that no engine could have written is refused at the line that builds it. A history has its own time: the first
+event is at `STARTS_AT`, every other one a second later.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from holdfast.runtime import failures, outcomes, perform, questions
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.creation import input_digest
+from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.listeners import Listeners
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Append, Holder, NewRun, Snapshot, Store, View
 from holdfast.storage.memory.store import MemoryStore
@@ -46,7 +48,7 @@ T = TypeVar("T")
 
 
 class History:
-    """The log of a run as far as it has been told, and the state it folds to. Every word returns the history."""
+    """The log of a run as far as it is built, and its fold. Every method that adds events returns the history."""
 
     def __init__(self, run_id: str, flow: Flow[Any], *, starts_at: float = STARTS_AT) -> None:
         self.run_id = run_id
@@ -56,7 +58,7 @@ class History:
         self.writers = Writers(flow.topology, self.state)
         self.at = starts_at
         self.log: list[tuple[float, Encoded]] = []
-        """Encoded before they were folded: the fold may grow a list that an event still holds."""
+        """Events, encoded before they are folded: the fold may grow a list that an event still holds."""
 
     # --- the run --------------------------------------------------------------------------------------
 
@@ -79,25 +81,25 @@ class History:
         return self.record(events.RunPaused())
 
     def taken_up(self, *, force: bool = False) -> History:
-        """Another process resumed the run: what was running has been cut."""
+        """Another process resumed the run, and running nodes are interrupted."""
         return self.record(events.RunResumed(force=force))
 
     def told(self, signal: str, payload: Any = None) -> History:
-        """The run was told this."""
+        """The run received a signal."""
         return self.record(events.SignalReceived(name=signal, payload=payload))
 
     def answered(self, key: str, answer: Any, **said: Any) -> History:
-        """Somebody answered the question of this key, or the only one of this node. `said`: `by`, `reason`, `confidence`."""
+        """The question with this key, or the only one of this node, was answered. `said`: `by`, `reason`, `confidence`."""
         questions.answer(self._journal, key, answer, **said)
         return self
 
     def crashed_before(self, node: str) -> History:
-        """The process died with this node due, and not begun."""
-        assert node in self.state.arrivals, f"the run has not come to {node!r}: {self._stands()}"
+        """The process died when this node was due but had not begun."""
+        assert node in self.state.arrivals, f"the run has not reached {node!r}: {self._describe()}"
         return self
 
     def crashed_in(self, node: str) -> History:
-        """The process died in the middle of this node."""
+        """The process died while this node was running."""
         return self if self._is_running(node) else self.started(node)
 
     # --- its nodes ------------------------------------------------------------------------------------
@@ -109,8 +111,8 @@ class History:
         return self
 
     def completed(self, node: str, update: Any = None, *, routes: list[str] | None = None) -> History:
-        """The node returned `update`; a fan-out has all its items done first (`item_completed`). `routes` in place of
-        its router.
+        """The node returned `update`; complete all items of a fan-out first (`item_completed`). `routes` replaces the
+        result of its router.
         """
         if not self._is_running(node):
             self.started(node)
@@ -123,17 +125,17 @@ class History:
                 events.NodeCompleted(**outcomes.visit_of(node, visit), changes=changes, routes=routes)
             )
         given = self.flow.state.load(visit.input or {})
-        for event in outcomes.completed(self.flow, self.state, self.writers, node, given, update, {}):
+        for event in outcomes.complete_node(self.flow, self.state, self.writers, node, given, update, {}):
             self.record(event)
         return self
 
     def item_completed(self, node: str, item: int, update: Any = None) -> History:
         """One item of a fan-out returned `update`."""
         header = self._item_header(node, item)
-        return self.record(outcomes.item_completed(self.flow, node, header, item, update))
+        return self.record(outcomes.complete_item(self.flow, node, header, item, update))
 
     def failed(self, node: str, error: BaseException, *, retry_in: float | None = None) -> History:
-        """The node raised this; with `retry_in` it is tried again after so many seconds."""
+        """The node raised this error; with `retry_in` it is retried after that many seconds."""
         if not self._is_running(node):
             self.started(node)
         return self.record(
@@ -147,7 +149,7 @@ class History:
     def item_failed(
         self, node: str, item: int, error: BaseException, *, retry_in: float | None = None
     ) -> History:
-        """One item of a fan-out raised this."""
+        """One item of a fan-out raised this error."""
         header = self._item_header(node, item)
         retry_at = None if retry_in is None else self.at + retry_in
         return self.record(
@@ -155,7 +157,7 @@ class History:
         )
 
     def settled(self) -> History:
-        """Everything that comes next by itself has happened: what is due has started, what is over has ended."""
+        """Everything that needs no node result has happened: due nodes have started, and a run without open nodes has ended."""
         later = (commands.WakeAt, commands.DueAt)
         while wanted := [command for command in self.commands() if not isinstance(command, later)]:
             for command in wanted:
@@ -163,33 +165,33 @@ class History:
         return self
 
     def passed(self, seconds: float) -> History:
-        """Time has passed, and everything that comes by itself then has happened."""
+        """Time has passed, and everything that needs only time has happened."""
         self.at += seconds
         return self.settled()
 
     # --- inside its nodes -----------------------------------------------------------------------------
 
     def stepped(self, node: str, step: str, value: Any = None, *, item: int | None = None) -> History:
-        """A step inside the node is done."""
+        """The node completed a step."""
         return self._inside(events.StepCompleted, node, item, step=step, value=value)
 
     def checkpointed(self, node: str, value: Any, *, item: int | None = None) -> History:
-        """The node said how far it has come."""
+        """The node saved a checkpoint."""
         return self._inside(events.NodeCheckpointed, node, item, value=value)
 
     def streamed(self, node: str, *chunks: Any, item: int | None = None) -> History:
-        """What an attempt streamed was written down."""
+        """The chunks that an attempt streamed were recorded."""
         return self._inside(events.NodeStreamed, node, item, chunks=list(chunks))
 
     def spent(self, node: str, usd: float = 0.0, tokens: int = 0) -> History:
-        """The node cost something."""
+        """The node reported a cost."""
         header = outcomes.visit_of(node, self.state.nodes[node])
         return self.record(events.CostIncurred(**header, usd=usd, tokens=tokens))
 
     def sleeping(
         self, node: str, seconds: float, *, slot: str = "sleep:1", item: int | None = None
     ) -> History:
-        """The node began to sleep; it has not unwound yet (`parked`)."""
+        """The node began to sleep; its attempt still runs until `parked`."""
         return self._inside(events.TimerSet, node, item, slot=slot, until=self.at + seconds)
 
     def awaiting(
@@ -201,7 +203,7 @@ class History:
         slot: str | None = None,
         item: int | None = None,
     ) -> History:
-        """The node began to wait for a signal, or took one that was there."""
+        """The node began to wait for a signal, or took one that had arrived before."""
         until = None if timeout is None else self.at + timeout
         slot = slot or Slot.signal(signal, 1).text
         return self._inside(events.SignalAwaited, node, item, slot=slot, name=signal, until=until)
@@ -215,7 +217,7 @@ class History:
         on_timeout: str = "fail",
         item: int | None = None,
     ) -> History:
-        """The node asked somebody, from inside."""
+        """The node asked a question with `ctx.ask`."""
         visit, slot = self.state.nodes[node], Slot.ask(text).text
         return self._inside(
             events.QuestionAsked,
@@ -231,11 +233,11 @@ class History:
         )
 
     def parked(self, node: str, *slots: str, item: int | None = None) -> History:
-        """The attempt has unwound, and waits for one of these slots."""
+        """The attempt ended, and the node waits for one of these slots."""
         return self._inside(events.NodeWaiting, node, item, on=list(slots))
 
     def kept(self, node: str, item: int | None = None) -> dict[str, Any]:
-        """What the visit has kept, by slot."""
+        """The values that the visit has recorded, by slot."""
         return self.state.nodes[node].kept.get(run_state.NODE_LEVEL if item is None else item, {})
 
     # --- what there is --------------------------------------------------------------------------------
@@ -246,7 +248,7 @@ class History:
         return [name for name in self.state.open if self.state.nodes[name].status == "running"]
 
     def commands(self) -> list[AnyCommand]:
-        """What `decide` says now."""
+        """The commands that `decide` returns now."""
         return decide(self.flow, self.state, self.at, self.ready)
 
     def events(self) -> list[Stored]:
@@ -254,7 +256,7 @@ class History:
         return [Stored(seq, at, events.decode(encoded)) for seq, (at, encoded) in enumerate(self.log, 1)]
 
     def write(self, store: Store, *, holder: Holder | None = None) -> History:
-        """Append the log to a store, as a run that nobody holds; with a `holder`, as one that this holder had when it died."""
+        """Append the log to a store, as a run without a holder; with `holder`, as a run of that holder, which then died."""
         if holder is not None:
             store.renew(holder)
         journal = Journal(
@@ -265,7 +267,7 @@ class History:
             fence=int(holder is not None),
         )
         created = events.decode(self.log[0][1])
-        assert isinstance(created, events.RunCreated), "a history begins with `created`"
+        assert isinstance(created, events.RunCreated), "call `created` first: a history begins with it"
         digest = input_digest(self.flow, created.input)
         journal.create = NewRun(
             flow=self.flow.name, input_digest=digest, created_at=self.log[0][0], labels=created.labels
@@ -290,11 +292,11 @@ class History:
         return self
 
     def perform(self, command: AnyCommand) -> History:
-        """Record what a command stands for, as the engine would."""
+        """Record the events of a command, as the engine would."""
         match command:
             case commands.WakeAt() | commands.DueAt():
                 self.at = max(self.at, command.at)
-            case commands.AskAboutNode(node):  # the engine would also tell what it knows of this machine
+            case commands.AskAboutNode(node):  # the engine would also record what it knows about this machine
                 visit = self.state.nodes[node]
                 key = f"{node}.{visit.iteration}.{visit.execution}.{visit.attempt}"
                 options = ["retry", "skip", "abort"]
@@ -307,16 +309,16 @@ class History:
 
     @property
     def _journal(self) -> Journal:
-        """A history stands in for the journal of an engine, where that only records and asks for the time."""
+        """The history as a journal, for code that only records events and reads the time."""
         return cast("Journal", self)
 
     @cached_property
     def services(self) -> Services:
-        """An engine's, with an empty store whose time is that of the history."""
+        """Services of an engine, with an empty store whose clock is that of the history."""
         return _services(MemoryStore(clock=lambda: self.at), None)
 
     def _inside(self, kind: Callable[..., NodeEvent], node: str, item: int | None, **fields: Any) -> History:
-        """Record something about the attempt at a node, or at one item of it, that is open; it is started where it is not."""
+        """Record an event of the open attempt at a node or one of its items; start the attempt if it is not open."""
         if item is None and not self._is_running(node):
             self.started(node)
         header = (
@@ -325,17 +327,17 @@ class History:
         return self.record(kind(**header, item=item, **fields))
 
     def _item_header(self, node: str, item: int) -> dict[str, Any]:
-        """The header of an item's end; the item is started first where it has not been, with all that come before it."""
-        if self._stands_still(node):
+        """The header for the end of an item. Start the item if it has not started, and all items before it."""
+        if self._is_idle(node):
             self.started(node)
         items = self.state.nodes[node].items
-        assert items is not None, f"{node!r} is no fan-out, or has listed no items"
+        assert items is not None, f"{node!r} is not a fan-out, or has listed no items"
         while item not in items.running:
             self.perform(self._wanted(commands.StartItem, node))
         return outcomes.visit_of(node, self.state.nodes[node]) | {"attempt": items.running[item]}
 
-    def _stands_still(self, node: str) -> bool:
-        """Whether a fan-out has not begun, or was cut: one that waits has begun."""
+    def _is_idle(self, node: str) -> bool:
+        """Whether a fan-out has not begun or was interrupted. A fan-out that waits has begun."""
         visit = self.state.nodes.get(node)
         return visit is None or visit.items is None or visit.status not in ("running", "waiting")
 
@@ -344,31 +346,33 @@ class History:
         return visit is not None and visit.status == "running"
 
     def _wanted(self, kind: type[T], node: str) -> T:
-        """The first command of this kind about this node, if that is what comes next."""
+        """The first command of this kind for this node, among those that `decide` returns now."""
         for command in self.commands():
             if isinstance(command, kind) and getattr(command, "node", None) == node:
                 return command
-        raise AssertionError(f"{kind.__name__} of {node!r} is not what comes next: {self._stands()}")
+        raise AssertionError(f"`decide` does not return {kind.__name__} for {node!r} now: {self._describe()}")
 
-    def _stands(self) -> str:
+    def _describe(self) -> str:
         state = self.state
-        return f"the run is {state.status}, open are {list(state.open)}, arrived at {list(state.arrivals)}"
+        return (
+            f"the run is {state.status}, open nodes are {list(state.open)}, due nodes {list(state.arrivals)}"
+        )
 
 
 def play(
     history: History, sketch: Sketch, luck: random.Random, *, trouble: float = 0.0, inside: float = 0.0
 ) -> Iterator[History]:
-    """Carry a history of this sketch on until its run is over; luck chooses what ends next. Yields after every event or few.
+    """Extend a history of this sketch until its run is over; luck chooses what ends next. Yields after one or a few events.
 
-    `trouble` is how often something goes wrong instead: the process dies, a node fails and is tried again, or fails
-    for good and is resumed, or somebody pauses the run and resumes it. `inside` is how often something happens inside a
-    node instead: it keeps, spends, streams, or waits for a time, a signal or an answer.
+    `trouble` is the probability of a fault instead: the process dies, a node fails and is retried, or fails for good and is
+    resumed, or the operator pauses the run and resumes it. `inside` is the probability of an event inside a node instead:
+    it records a step, a cost or a stream, or waits for a time, a signal or an answer.
     """
     while True:
         for command in history.commands():
             later = isinstance(command, (commands.WakeAt, commands.DueAt))
             if later and luck.random() < 0.5 and ([*_bodies(history)] or _awaited(history)):
-                yield _carry_on(history, sketch, luck, trouble, inside)
+                yield _extend(history, sketch, luck, trouble, inside)
             else:
                 yield history.perform(command)
         if history.state.status == "completed":
@@ -377,16 +381,14 @@ def play(
             failure = history.state.failure
             yield history.taken_up(force=failure is not None and failure.kind == "fatal")
         elif not history.commands():
-            yield _carry_on(history, sketch, luck, trouble, inside)
+            yield _extend(history, sketch, luck, trouble, inside)
 
 
-def _carry_on(
-    history: History, sketch: Sketch, luck: random.Random, trouble: float, inside: float
-) -> History:
-    """Something ends, goes wrong, happens inside a node, or somebody says what the run waits for."""
+def _extend(history: History, sketch: Sketch, luck: random.Random, trouble: float, inside: float) -> History:
+    """Add an end, a fault, an event inside a node, or an answer or signal that the run waits for."""
     bodies = [*_bodies(history)]
     if not bodies or (_awaited(history) and luck.random() < 0.3):
-        return _speak(history, luck)
+        return _answer_or_signal(history, luck)
     name, item = luck.choice(bodies)
     if luck.random() < trouble:
         return _disturb(history, name, item, luck)
@@ -398,14 +400,14 @@ def _carry_on(
 
 
 def _awaited(history: History) -> list[str]:
-    """Signals that somebody waits for, and questions that can still be answered."""
+    """Signals that a node waits for, and questions that can still be answered."""
     signals = run_state.awaited_signals(history.state.waits.values())
     questions = history.state.questions.items()
     return [*signals, *(key for key, asked in questions if asked.until is None or asked.until > history.at)]
 
 
-def _speak(history: History, luck: random.Random) -> History:
-    """Somebody answers, or says something that is waited for. Of what refuses, the first answer is the likeliest."""
+def _answer_or_signal(history: History, luck: random.Random) -> History:
+    """Add an answer or a signal that the run waits for. The first option of a question is the likeliest."""
     word = luck.choice(_awaited(history))
     question = history.state.questions.get(word)
     if question is None:
@@ -417,7 +419,7 @@ def _speak(history: History, luck: random.Random) -> History:
 
 
 def _work(history: History, name: str, item: int | None, luck: random.Random) -> History:
-    """Something happens inside a node."""
+    """Add an event inside a node."""
     number = luck.randrange(3)
     match luck.choice(("step", "checkpoint", "cost", "stream", "sleep", "signal", "ask", "signal")):
         case "step":
@@ -433,7 +435,7 @@ def _work(history: History, name: str, item: int | None, luck: random.Random) ->
 
 
 def _wait(history: History, name: str, item: int | None, luck: random.Random, what: str) -> History:
-    """A node waits for something that it has not waited for before, and unwinds; sometimes it comes meanwhile."""
+    """Let a node wait for a time, a signal or an answer, and park it; sometimes the signal comes before it is parked."""
     slot = {"sleep": "sleep:1", "signal": "signal:go:1", "ask": "ask:Sure?"}[what]
     visit = history.state.nodes[name]
     key = wait_key(name, visit.iteration, visit.execution, item, slot)
@@ -484,11 +486,11 @@ def outline(
     state: type[Any] = dict,
     **options: Any,
 ) -> Flow[Any]:
-    """A flow by its arrows: `outline("START a b c END", branches={"c": "a END"}, nodes={"b": {"join": "any"}},
-    schedule="layered")`. `asks` are its question nodes: what they ask is their name with a question mark.
+    """Make a flow from its arrows: `outline("START a b c END", branches={"c": "a END"}, nodes={"b": {"join": "any"}},
+    schedule="layered")`. `asks` are its question nodes: the question is the name with a question mark.
 
-    Nodes are declared in the order they are mentioned, and do nothing; a history says what they returned. A branch
-    takes its last target, unless the history says otherwise (`completed(…, routes=[…])`).
+    Nodes are declared in the order in which they are named, and do nothing; a history gives their results. A branch takes
+    its last target, unless the history gives another (`completed(…, routes=[…])`).
     """
     graph: Graph[Any] = Graph("outline", state)
     mentioned = [
@@ -515,8 +517,8 @@ def _last_of(targets: list[str]) -> Callable[[Any], str]:
 
 
 def example(kind: type[Event], **fields: Any) -> Any:
-    """An event of this kind, of the first attempt of node `a` where it belongs to a node. Used to show that every
-    kind is treated.
+    """Make an event of this kind; an event of a node belongs to the first attempt of node `a`. Tests use it to cover every
+    kind.
     """
     told: dict[type[Event], dict[str, Any]] = {
         events.RunCreated: {
@@ -563,20 +565,20 @@ def example(kind: type[Event], **fields: Any) -> Any:
 
 
 def _plainest(kind: type[Event]) -> dict[str, Any]:
-    """The fields of a kind that must be given, each with the plainest value of its type."""
+    """The required fields of a kind, each with the plainest value of its type."""
     made: dict[Any, Callable[[], Any]] = {Failure: failure, Changes: Changes, Any: lambda: None}
     types = {field.name: field.type for field in msgspec.structs.fields(kind) if field.required}
     return {name: made.get(one, get_origin(one) or one)() for name, one in types.items()}
 
 
 def failure(message: str = "broken") -> Failure:
-    """Some failure."""
+    """Make a failure with this message."""
     return Failure("partial", "ValueError", message)
 
 
 def crashed_copy(store: Store, run_id: str, seq: int, into: Store, *, snapshot_at: int | None = None) -> None:
-    """The first `seq` events of a run, in another store, as if its process had died there. With `snapshot_at` a
-    snapshot stands beside them.
+    """Copy the first `seq` events of a run into another store, as if its process had died there. With `snapshot_at`, also
+    store a snapshot.
 
     The run must not be a fork: the base of one is in its own store.
     """
@@ -620,10 +622,10 @@ def crashed_copy(store: Store, run_id: str, seq: int, into: Store, *, snapshot_a
 
 
 def _services(store: Store, holder: Holder | None) -> Services:
-    luck = random.Random(0)
+    luck, holdings = random.Random(0), Holdings()
     return Services(
         store=store,
-        commits=Commits(InlineWriter(store), lambda: 1),
+        commits=Commits(InlineWriter(store), holdings),
         clock=ManualClock(),
         luck=luck,
         salts=lambda: luck.randbytes(SALT_BYTES),
@@ -632,8 +634,8 @@ def _services(store: Store, holder: Holder | None) -> Services:
         stage=Stage(),
         threads=None,
         haunted={},
-        wake=lambda run_id: None,
-        saved=lambda run_id: None,
+        holdings=holdings,
+        listeners=Listeners(),
     )
 
 

@@ -1,9 +1,9 @@
-"""What the checker reads: the rows of a store as plain bytes, from a SQLite file by queries of its own, or from any store
-through `runs`, `events` and `snapshot`, which is opened here where its URL is given.
+"""What the checker reads: the rows of a store as plain bytes. A SQLite file is read with queries of this module, any other
+store, open or named by its URL, through `runs`, `events` and `snapshot`.
 
-It decodes by itself (JSON, zstd, references to blobs) and shares no code with `storage.rows` or `storage.oversize`: a mistake
-there must not be hidden by the same mistake here. It judges nothing. Invariant: nothing of a store is changed, and its file is
-only opened through SQLite.
+This module decodes bodies by itself (JSON, zstd, references to blobs) and shares no code with `storage.rows` or
+`storage.oversize`: a mistake there must not be hidden by the same mistake here. It judges nothing. Invariant: the store is not
+changed, and its file is only opened through SQLite.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RunFacts(NamedTuple):
 
 
 class SnapshotFacts(NamedTuple):
-    """A stored fold. A base stands for the events up to `seq`, and `digest` is the chain there."""
+    """A stored fold. A base replaces the events up to `seq`, and `digest` is the hash chain there."""
 
     seq: int
     base: bool
@@ -64,7 +64,7 @@ class SnapshotFacts(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A request in the inbox. `taken`: the seq that answered it; 0: it waits."""
+    """A request in the inbox. `taken`: the seq of the event that took it; 0 if it still waits."""
 
     run_id: str | None
     id: str
@@ -74,7 +74,7 @@ class Asked(NamedTuple):
 
 
 class Source(Protocol):
-    """A store, for reading only."""
+    """A store, read-only."""
 
     def runs(self) -> Iterator[RunFacts]: ...
 
@@ -86,25 +86,25 @@ class Source(Protocol):
     def snapshots(self, run: RunFacts) -> list[SnapshotFacts]: ...
 
     def base(self, run: RunFacts) -> bytes | None:
-        """The sha256 of the base of a log that was compacted; None: it was not."""
+        """The sha256 of the base of a compacted log; None if the log was not compacted."""
 
     def strangers(self) -> list[tuple[int, int, int]]:
-        """Key, first seq and number of events of runs that are not there."""
+        """Key, first seq and number of events of runs that do not exist."""
 
     def definitions(self, fingerprints: set[str]) -> dict[str, bytes]: ...
 
     def inbox(self) -> list[Asked]:
-        """What was asked; empty where the store does not tell."""
+        """All requests; empty if the store cannot list them."""
 
     def blob(self, digest: str) -> bytes | None:
-        """The content of a blob, or None where it is missing or not what its name says."""
+        """The content of a blob, or None if it is missing or does not match its digest."""
 
     def close(self) -> None: ...
 
 
 def source_of(store: Store | str | os.PathLike[str]) -> Source:
-    """A SQLite file, by its path or by the store that has it open, is read directly; any other store through its verbs. Raises
-    `StoreError` where there is none, and `SettingError` for a URL of no store.
+    """Open a source: a SQLite file (given as a path or an open store) directly, any other store through its verbs. Raises
+    `StoreError` if there is no store there, and `SettingError` for a URL that names no kind of store.
     """
     if not isinstance(store, (str, os.PathLike)):
         path = getattr(store, "path", None)
@@ -116,18 +116,18 @@ def source_of(store: Store | str | os.PathLike[str]) -> Source:
 
 
 def _source_at(url: str) -> Source:
-    """The store at a URL. One that is not there is not made: whoever checks changes nothing."""
-    from holdfast.storage import urls  # it knows every store; a file is read without any of them
+    """Open the store at a URL. A missing store is not created: a check changes nothing."""
+    from holdfast.storage import urls  # imports every store; a file is read without them
 
     if not urls.is_there(url):
         raise StoreUnusable(
-            f"there is no store at {urls.shown(url)}. Name the database, and the schema, of one."
+            f"there is no store at {urls.shown(url)}. Check the name of the database and the schema."
         )
     return StoreSource(urls.open_store(url), owned=True)
 
 
 class FileSource:
-    """A SQLite store, as it was at one moment."""
+    """A SQLite store, read in one transaction."""
 
     def __init__(self, path: str) -> None:
         text = Path(__file__).with_name("checked.sql").read_text("utf-8")
@@ -142,7 +142,7 @@ class FileSource:
             raise self._unusable(fault) from fault
 
     def _read_once(self) -> None:
-        """What is known of all runs before one is read."""
+        """Read what concerns all runs, once."""
         for _ in self._select("begin"):
             pass
         ((tables,),) = self._select("upkeep")
@@ -160,22 +160,22 @@ class FileSource:
             raise self._unusable(fault) from fault
 
     def _unusable(self, fault: apsw.Error) -> StoreError:
-        """Why a file cannot be checked."""
+        """Make the error that says why a file cannot be checked."""
         path, advice = self._path, "Give the path of a store, or its URL."
         if not os.path.exists(path):
             return StoreUnusable(f"there is no store at {path}. {advice}")
         if os.path.isdir(path):
-            return StoreUnusable(f"{path} is a folder, and no store. {advice}")
+            return StoreUnusable(f"{path} is a folder, not a store. {advice}")
         if not os.path.getsize(path):
             return StoreUnusable(f"there is no store at {path}: the file is empty. {advice}")
         if isinstance(fault, apsw.NotADBError):
-            return StoreUnusable(f"{path} is no SQLite database, and so no store. {advice}")
-        if isinstance(fault, apsw.SQLError):  # its tables are others
-            return StoreUnusable(f"{path} is a SQLite database, but no store of Holdfast ({fault}). {advice}")
+            return StoreUnusable(f"{path} is not a SQLite database. {advice}")
+        if isinstance(fault, apsw.SQLError):  # it has other tables
+            return StoreUnusable(f"{path} is a SQLite database, but not a Holdfast store ({fault}). {advice}")
         if isinstance(fault, apsw.BusyError):
-            return StoreBusy(f"{path}: somebody else holds the database for too long. Try again.")
+            return StoreBusy(f"{path}: another process has locked the database for too long. Try again.")
         if isinstance(fault, apsw.CorruptError):
-            return StoreCorrupt(f"{path} is damaged: {fault}. Take a copy of it, and see `holdfast doctor`.")
+            return StoreCorrupt(f"{path} is damaged: {fault}. Copy the file, then run `holdfast doctor`.")
         return StoreUnusable(f"{path} cannot be read: {fault}. Check that this user may read it.")
 
     def runs(self) -> Iterator[RunFacts]:
@@ -214,7 +214,7 @@ class FileSource:
 
     def blob(self, digest: str) -> bytes | None:
         try:
-            body = unpacked((self._blobs / digest[:2] / digest[2:4] / digest).read_bytes())
+            body = unpack((self._blobs / digest[:2] / digest[2:4] / digest).read_bytes())
         except (OSError, ValueError):
             return None
         return body if sha256(body).hexdigest() == digest else None
@@ -224,12 +224,12 @@ class FileSource:
 
 
 class StoreSource:
-    """Any open store, through the verbs that hand out rows."""
+    """Any open store, read through its verbs."""
 
     def __init__(self, store: Store, *, owned: bool = False) -> None:
         self._store = store
         self._owned = owned
-        """It was opened to be checked, by nobody else."""
+        """The store was opened for this check, and is closed with it."""
 
     def runs(self) -> Iterator[RunFacts]:
         before: str | None = None
@@ -247,7 +247,7 @@ class StoreSource:
 
     def events(self, run: RunFacts) -> Iterator[Event]:
         after = 0
-        # A store that holds rows twice may hand out what it was not asked for: that is no reason to read without end.
+        # A store that has rows twice may return rows before `after`: this loop must still end.
         while rows := [row for row in self._store.events(run.run_id, after, limit=_PAGE) if row.seq > after]:
             for row in rows:
                 yield (
@@ -284,7 +284,7 @@ class StoreSource:
     def blob(self, digest: str) -> bytes | None:
         try:
             return self._store.blobs.get(digest)
-        except Exception:  # noqa: BLE001 - whatever the reason, it is not there
+        except Exception:  # noqa: BLE001 - whatever the reason, the blob cannot be read
             return None
 
     def close(self) -> None:
@@ -292,24 +292,24 @@ class StoreSource:
             self._store.close()
 
 
-def unpacked(body: bytes) -> bytes:
-    """A body as it was before it was compressed. Raises `ValueError`."""
+def unpack(body: bytes) -> bytes:
+    """Decompress a body if it is compressed. Raises `ValueError`."""
     if not body.startswith(_ZSTD):
         return body
     try:
         return zstandard.ZstdDecompressor().decompress(body)
     except zstandard.ZstdError as fault:
-        raise ValueError(f"it cannot be decompressed: {fault}") from fault
+        raise ValueError(f"the body cannot be decompressed: {fault}") from fault
 
 
-def opened(body: bytes, source: Source) -> tuple[dict[str, Any], list[str]]:
-    """What a stored body says, and the blobs that it refers to and that are not there. Raises `ValueError`."""
+def open_body(body: bytes, source: Source) -> tuple[dict[str, Any], list[str]]:
+    """Decode a stored body, and list the blobs that it refers to and that are missing. Raises `ValueError`."""
     if not body:
         return {}, []
-    plain = unpacked(body)
+    plain = unpack(body)
     told = json.loads(plain)
     if not isinstance(told, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004 - what is stored is at fault
+        raise ValueError("the body is not a JSON object")  # noqa: TRY004 - the stored value is at fault
     if not plain.startswith(_BLOBS):
         return told, []
     missing = []

@@ -1,12 +1,12 @@
-"""The checker: does a store hold what it may hold, and does a witness agree?
+"""The checker: find violations of the invariants in a store, and contradictions between its logs and a witness file.
 
     violations = check("runs.db", "witness.jsonl")
     python -m holdfast.testing.checker runs.db --witness witness.jsonl
 
-It reads rows (`checked`), reads them a second time in its own words (`replay`), and holds them against the run rows, the
-snapshots and what a witness saw (`witness`). It imports nothing of the fold, of `decide` or of the runtime, so a mistake of the
-engine cannot hide in here. What it looks for are the invariants of `docs/testing.md`: I1 to I15, L1 to L4 and D1. Invariant: its
-time is linear in the number of events, and it changes nothing.
+It reads rows (`checked`), interprets them by its own rules (`replay`), and compares the result with the run rows, the
+snapshots and the lines of a witness (`witness`). It imports nothing of the fold, of `decide` or of the runtime, so that it does
+not share a mistake of the engine. It checks the invariants of `docs/testing.md`: I1 to I15, L1 to L4 and D1. Invariant: its time
+is linear in the number of events, and it changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.storage.contract import Store
 from holdfast.testing import testimony
-from holdfast.testing.checked import RunFacts, SnapshotFacts, Source, opened, source_of, unpacked
+from holdfast.testing.checked import RunFacts, SnapshotFacts, Source, open_body, source_of, unpack
 from holdfast.testing.replay import FINAL, Replay
 from holdfast.testing.standings import Standing, standing_of
 from holdfast.testing.witness import Line, Testimony
@@ -33,15 +33,15 @@ Place: TypeAlias = Store | str | os.PathLike[str]
 Say: TypeAlias = Callable[[str, str], None]
 
 WAL_BYTES_MAX = 64 * 1024 * 1024
-"""What a log ahead of a SQLite file may weigh at rest."""
+"""How large the write-ahead log of a SQLite file may be at rest."""
 USAGE, UNREADABLE = 2, 6
-"""Exit codes, as of the `holdfast` command (`holdfast.cli.exits`)."""
+"""Exit codes, the same as those of the `holdfast` command (`holdfast.cli.exits`)."""
 _PER_RUN_MAX = 20
 _decode = json.JSONDecoder().decode
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """An invariant that does not hold, where, and what is wrong."""
+    """An invariant that does not hold: which one, where, and a sentence that says what is wrong."""
 
     invariant: str
     run_id: str | None
@@ -64,12 +64,12 @@ def check(
     secrets: Iterable[str] = (),
     takeover_s: float | None = None,
 ) -> list[Violation]:
-    """Everything that is wrong with a store, by what it holds and what a witness saw. Empty: nothing was found.
+    """Return the violations in a store, by its content and the lines of a witness. An empty list: no violation was found.
 
-    `testified` are lines of a witness that were never in a file. `at_end` says that all faults are over and everybody had time:
-    then every run has ended or waits for somebody, and nothing is left behind; with `now` no timer is overdue either. None of
-    `secrets` may occur anywhere. `takeover_s` is how long a run may stay with an engine that the witness saw die. Raises
-    `StoreError` for a store that cannot be read.
+    `testified` are witness lines that were never in a file. `at_end` says that all faults are over and workers had time to
+    finish: then every run must have ended or wait for an answer, a signal or a time, and no lease or request may be left; with
+    `now`, no timer may be overdue either. None of `secrets` may occur anywhere. `takeover_s` is how long a run may stay with an
+    engine that died according to the witness. Raises `StoreError` for a store that cannot be read.
     """
     source = source_of(store)
     try:
@@ -86,7 +86,7 @@ def check(
 
 
 def compare(one: Place, other: Place) -> list[Violation]:
-    """I14: where two stores do not hold the same logs, times and luck aside. The first difference of each run."""
+    """I14: return the first difference of each run between the logs of two stores, apart from times and random values."""
     violations: list[Violation] = []
     left, right = source_of(one), source_of(other)
     try:
@@ -105,22 +105,22 @@ def compare(one: Place, other: Place) -> list[Violation]:
 
 
 def trace(store: Place) -> str:
-    """A digest of everything that the logs of a store say: the same schedule gives the same trace (D1)."""
+    """Return a digest of all logs of a store: the same schedule gives the same trace (D1)."""
     source = source_of(store)
     try:
         digest = sha256()
         for run in sorted(source.runs(), key=lambda run: run.run_id):
             for event in source.events(run):
                 seq, at, kind, node, iteration, execution, attempt, _, body, _ = event
-                told = (run.run_id, seq, at, kind, node, iteration, execution, attempt)
-                digest.update(repr(told).encode() + unpacked(body))
+                header = (run.run_id, seq, at, kind, node, iteration, execution, attempt)
+                digest.update(repr(header).encode() + unpack(body))
         return digest.hexdigest()
     finally:
         source.close()
 
 
 class Checking:
-    """One look at a store. `violations` are what was found so far."""
+    """One pass over a store. `violations` are those found so far."""
 
     def __init__(self, source: Source, seen: Testimony, secrets: list[bytes]) -> None:
         self.violations: list[Violation] = []
@@ -136,7 +136,7 @@ class Checking:
     # --- one run ----------------------------------------------------------------------------------------
 
     def run(self, run: RunFacts, *, at_end: bool, now: float | None) -> None:
-        """Read the log of a run and hold it against everything else that is known of it."""
+        """Read the log of a run and compare it with everything else that is known about the run."""
         before = len(self.violations)
 
         def say(invariant: str, text: str, seq: int | None = None) -> None:
@@ -151,45 +151,51 @@ class Checking:
         seen = self._seen.of(run.run_id)
         notes = testimony.Notes(seen)
         replay = self._log(run, notes, say)
-        _row_is_the_log(run, replay, say)
+        _compare_row(run, replay, say)
         if self._secrets:
             self._look_for_secrets(json.dumps(run, default=repr).encode(), "the run row", run.run_id, None)
         killed = self._seen.others.get("killed", [])
         testimony.hold(seen, notes, run, replay, say, killed, self.takeover_s)
         if at_end:
-            _is_over_or_waits(run, replay.now, now, say)
+            _require_over_or_waiting(run, replay.now, now, say)
 
     def _log(self, run: RunFacts, notes: testimony.Notes, say: Callable[..., None]) -> Replay:
         """Sequence, time, hash chain, meaning and snapshots, in one pass."""
         source, run_id, secrets = self._source, run.run_id, self._secrets
         snapshots = {snapshot.seq: snapshot for snapshot in source.snapshots(run)}
-        replay = Replay(lambda invariant, text: say(invariant, text, replay.seq), _returns(source, run))
+        replay = Replay(
+            lambda invariant, text: say(invariant, text, replay.seq), _rewind_targets(source, run)
+        )
         read, marks = replay.read, notes.marks
         last_seq, last_at, previous = None, float("-inf"), b""
         for seq, at, kind, node, iteration, execution, attempt, salt, body, digest in source.events(run):
             if last_seq is None:
                 last_seq, previous = self._beginning(run, seq, body, snapshots, replay, say)
             if seq != last_seq + 1:
-                say("I1", f"event {seq} follows event {last_seq}: what stood between is missing", seq)
+                say("I1", f"event {seq} follows event {last_seq}: the events between them are missing", seq)
             if at < last_at:
-                say("I1", f"its time {at!r} lies before that of the event before it, {last_at!r}", seq)
+                say("I1", f"its time {at!r} is before the time of the previous event, {last_at!r}", seq)
             last_seq, last_at = seq, at
             header = f"{run_id}\n{seq}\n{at!r}\n{kind}\n{node or ''}\n{iteration}\n{execution}\n{attempt}\n"
             previous = sha256(previous + header.encode() + sha256(salt + body).digest()).digest()
             if previous != digest:
-                say("I12", f"{kind} is not what was written, or what stands before it is not", seq)
+                say(
+                    "I12",
+                    f"the hash chain is broken: {kind} or an event before it was changed after it was written",
+                    seq,
+                )
                 previous = digest
-            told = self._opened(body, seq, say) if body else {}
+            fields = self._open(body, seq, say) if body else {}
             try:
-                read(seq, at, kind, (node or "", iteration, execution, attempt), told)
+                read(seq, at, kind, (node or "", iteration, execution, attempt), fields)
             except (TypeError, ValueError, LookupError, AttributeError) as fault:
-                say("I2", f"{kind} says what no event of this kind can say ({fault!r})", seq)
+                say("I2", f"{kind} has fields that no event of this kind can have ({fault!r})", seq)
             if seq in snapshots:
                 self._snapshot(snapshots.pop(seq), replay.now, say)
             if marks:
-                notes.mark(seq, kind, salt, digest, told)
+                notes.mark(seq, kind, salt, digest, fields)
             if secrets:
-                self._look_for_secrets(unpacked(body), kind, run_id, seq)
+                self._look_for_secrets(unpack(body), kind, run_id, seq)
         _end_of_the_log(run, last_seq, previous, snapshots, say)
         return replay
 
@@ -202,60 +208,67 @@ class Checking:
         replay: Replay,
         say: Callable[..., None],
     ) -> tuple[int, bytes]:
-        """Where a log begins: at 1, or right behind the base that stands for what came before."""
+        """Return the seq and digest before the first event: 0 at the start of a log, or those of the base in a compacted one."""
         if first == 1:
             return 0, b""
         base = snapshots.pop(first - 1, None)
         if base is None or not base.base:
-            say("I13", f"the log begins with event {first}, and no base stands for what came before", first)
+            say("I13", f"the log begins with event {first}, but no base replaces the events before it", first)
             return first - 1, b""
-        told = self._opened(base.body, base.seq, say)
+        snapshot = self._open(base.body, base.seq, say)
         compacted = self._source.base(run)
-        promised = compacted.hex() if compacted else self._opened(body, first, say).get("base_digest")
+        promised = compacted.hex() if compacted else self._open(body, first, say).get("base_digest")
         if promised != sha256(base.body).hexdigest():
-            say("I12", "the base is not the one that was to stand for what came before", base.seq)
-        stands_at = told.get("state", {}).get("seq", 0)
-        if stands_at != base.seq:
             say(
-                "I13",
-                f"the base stands for the events up to {stands_at}, the log goes on behind it",
+                "I12",
+                "the base is not the one that was stored when the log was compacted or forked",
                 base.seq,
             )
-        replay.begin_from(base.seq, told)
+        last_folded = snapshot.get("state", {}).get("seq", 0)
+        if last_folded != base.seq:
+            say(
+                "I13",
+                f"the base replaces the events up to {last_folded}, but the log continues after event {base.seq}",
+                base.seq,
+            )
+        replay.begin_from(base.seq, snapshot)
         return base.seq, base.digest
 
-    def _opened(self, body: bytes, seq: int, say: Callable[..., None]) -> Line:
-        """What a body says, with what it refers to."""
+    def _open(self, body: bytes, seq: int, say: Callable[..., None]) -> Line:
+        """Decode a body, with the blobs that it refers to."""
         try:
-            if body[:2] == b'{"' and body[2:3] != b"$":  # nearly all: plain, and whole
+            if body[:2] == b'{"' and body[2:3] != b"$":  # nearly every body: not compressed, no blob
                 plain: Line = _decode(body.decode())
                 return plain
-            told, missing = opened(body, self._source)
+            fields, missing = open_body(body, self._source)
         except (ValueError, LookupError, TypeError) as fault:
             say("I12", f"its body cannot be read: {fault}", seq)
             return {}
         for digest in missing:
-            say("I13", f"it refers to the blob {digest[:12]}…, which is not there as it was put", seq)
-        return told
+            say(
+                "I13",
+                f"it refers to the blob {digest[:12]}…, which is missing or was changed after it was stored",
+                seq,
+            )
+        return fields
 
     def _snapshot(self, snapshot: SnapshotFacts, now: Standing, say: Callable[..., None]) -> None:
-        """A snapshot is the fold of the events before it."""
-        told = self._opened(snapshot.body, snapshot.seq, say)
-        if not told:
+        """Check that a snapshot is the fold of the events before it."""
+        fields = self._open(snapshot.body, snapshot.seq, say)
+        if not fields:
             return
         if self._secrets:
-            self._look_for_secrets(json.dumps(told).encode(), "a snapshot", None, snapshot.seq)
-        kept = standing_of(told)
-        if told.get("state", {}).get("seq", 0) != snapshot.seq:
-            say(
-                "I2", f"the snapshot says that it stands at event {told['state'].get('seq', 0)}", snapshot.seq
-            )
+            self._look_for_secrets(json.dumps(fields).encode(), "a snapshot", None, snapshot.seq)
+        kept = standing_of(fields)
+        if fields.get("state", {}).get("seq", 0) != snapshot.seq:
+            last_folded = fields["state"].get("seq", 0)
+            say("I2", f"the snapshot says that it is the fold up to event {last_folded}", snapshot.seq)
         for part in ("status", "values", "arrivals", "fingerprint", "state_version", "open", "failed"):
             mine, theirs = getattr(now, part), getattr(kept, part)
             if mine != theirs:
                 say(
                     "I2",
-                    f"the snapshot says {part} {_short(theirs)}, the events say {_short(mine)}",
+                    f"the snapshot has {part} {_short(theirs)}, but by the events it is {_short(mine)}",
                     snapshot.seq,
                 )
         statuses = {name: visit.status for name, visit in now.nodes.items() if visit.status}
@@ -263,23 +276,23 @@ class Checking:
         if statuses != stored:
             say(
                 "I2",
-                f"the snapshot says the nodes are {_short(stored)}, the events {_short(statuses)}",
+                f"the snapshot has the nodes {_short(stored)}, but by the events they are {_short(statuses)}",
                 snapshot.seq,
             )
 
     def _look_for_secrets(self, text: bytes, where: str, run_id: str | None, seq: int | None) -> None:
         for secret in self._secrets:
             if secret in text:
-                told = f"a secret ({secret.decode()[:4]}…) stands in {where}"
-                self.violations.append(Violation("I15", run_id, seq, told))
+                text_found = f"a secret ({secret.decode()[:4]}…) is stored in {where}"
+                self.violations.append(Violation("I15", run_id, seq, text_found))
 
     # --- the store --------------------------------------------------------------------------------------
 
     def store_as_a_whole(self, *, at_end: bool) -> None:
-        """What belongs to no run, or to one that is not there."""
+        """Check what belongs to no run, or to a run that does not exist."""
         say = self._say
         for key, first, count in self._source.strangers():
-            say("I13", None, first, f"{count} events of a run that is not there (key {key})")
+            say("I13", None, first, f"the store has {count} events of a run that does not exist (key {key})")
         definitions = self._source.definitions(set(self._fingerprints))
         for fingerprint, run_id in self._fingerprints.items():
             if fingerprint and fingerprint not in definitions:
@@ -298,43 +311,45 @@ class Checking:
         testimony.hold_others(self._seen.others, self._seen.runs, say, at_end=at_end)
 
     def _requests(self, *, at_end: bool) -> None:
-        """What the inbox holds, and what it was acknowledged to hold."""
+        """Check the requests in the inbox, and those that the witness says were acknowledged."""
         inbox = self._source.inbox()
         there = {(asked.run_id, asked.id) for asked in inbox}
         for asked in inbox:
             if asked.run_id is None:
-                self._say("I13", None, None, f"the request {asked.id!r} is of a run that is not there")
+                self._say("I13", None, None, f"the request {asked.id!r} belongs to a run that does not exist")
             elif asked.taken > self._ends.get(asked.run_id, 0):
-                told = f"the request {asked.id!r} was answered by an event that the log does not have"
-                self._say("I9", asked.run_id, asked.taken, told)
+                text = f"the request {asked.id!r} was taken by an event that the log does not have"
+                self._say("I9", asked.run_id, asked.taken, text)
             elif at_end and not asked.taken and asked.run_id not in self._final:
-                self._say("L3", asked.run_id, None, f"the request {asked.id!r} ({asked.verb}) still waits")
+                self._say(
+                    "L3", asked.run_id, None, f"the request {asked.id!r} ({asked.verb}) is still in the inbox"
+                )
             self._look_for_secrets(asked.body, f"the request {asked.id!r}", asked.run_id, None)
         for run_id, seen in self._seen.runs.items() if inbox else ():
             for line in seen.get("asked", ()):
                 if (run_id, line["id"]) not in there:
-                    told = f"the request {line['id']!r} was acknowledged, and the inbox does not have it"
-                    self._say("I9", run_id, None, told)
+                    text = f"the request {line['id']!r} was acknowledged, but the inbox does not have it"
+                    self._say("I9", run_id, None, text)
 
     def leftovers(self, store: Place) -> None:
-        """L3: nothing is left lying about beside the file."""
+        """L3: no large write-ahead log is left beside the file."""
         path = store if isinstance(store, (str, os.PathLike)) else getattr(store, "path", None)
         wal = f"{path}-wal"
         if path is not None and os.path.exists(wal) and os.stat(wal).st_size > WAL_BYTES_MAX:
-            self._say("L3", None, None, f"the write-ahead log weighs {os.stat(wal).st_size:,} bytes at rest")
+            self._say("L3", None, None, f"the write-ahead log has {os.stat(wal).st_size:,} bytes at rest")
 
     def _say(self, invariant: str, run_id: str | None, seq: int | None, text: str) -> None:
         self.violations.append(Violation(invariant, run_id, seq, text))
 
 
-def _returns(source: Source, run: RunFacts) -> frozenset[int]:
-    """The places that the run goes back to."""
+def _rewind_targets(source: Source, run: RunFacts) -> frozenset[int]:
+    """The events that the run goes back to."""
     found = set()
     for _, body in source.rewinds(run):
         try:
-            found.add(opened(body, source)[0].get("to", 0))
+            found.add(open_body(body, source)[0].get("to", 0))
         except ValueError:
-            continue  # told where it stands
+            continue  # reported when the event itself is read
     return frozenset(found)
 
 
@@ -346,18 +361,18 @@ def _end_of_the_log(
     say: Callable[..., None],
 ) -> None:
     if last != run.seq:
-        say("I1", f"the log ends at event {last or 0}, the run row says {run.seq}", last)
+        say("I1", f"the log ends at event {last or 0}, but by the run row at event {run.seq}", last)
     elif digest != run.digest:
         say("I12", "the digest in the run row is not that of the last event", last)
     for seq in snapshots:
-        say("I13", "a snapshot stands where the log has no event", seq)
+        say("I13", "a snapshot is stored for an event that the log does not have", seq)
 
 
-def _row_is_the_log(run: RunFacts, replay: Replay, say: Callable[..., None]) -> None:
-    """I2 and I3: the run row is a view of the log."""
+def _compare_row(run: RunFacts, replay: Replay, say: Callable[..., None]) -> None:
+    """I2 and I3: the run row agrees with the log."""
     now = replay.now
     rewinds = [pair for pair in run.rewinds if pair[0] > replay.base]
-    told = {
+    columns = {
         "status": (run.status, now.status),
         "flow": (run.flow, now.flow),
         "labels": (run.labels, now.labels),
@@ -369,42 +384,46 @@ def _row_is_the_log(run: RunFacts, replay: Replay, say: Callable[..., None]) -> 
         "rewinds": (rewinds, replay.rewinds),
         "an error": (run.error is not None, now.failed_with is not None),
     }
-    for name, (row, log) in told.items():
+    for name, (row, log) in columns.items():
         if row != log:
-            say("I2", f"the run row says {name} {_short(row)}, the log says {_short(log)}", replay.seq)
+            say("I2", f"the run row has {name} {_short(row)}, but by the log it is {_short(log)}", replay.seq)
     if run.fingerprint != now.fingerprint:
         say(
-            "I12", f"the run row says flow {run.fingerprint[:12]}, the log {now.fingerprint[:12]}", replay.seq
+            "I12",
+            f"the run row has flow {run.fingerprint[:12]}, but by the log it is {now.fingerprint[:12]}",
+            replay.seq,
         )
     if len(replay.take_ups) > run.fence:
         say(
             "I3",
-            f"the run was taken up {len(replay.take_ups)} times, but its fence is {run.fence}",
+            f"the run was claimed {len(replay.take_ups)} times, but its fence is {run.fence}",
             replay.seq,
         )
 
 
-def _is_over_or_waits(run: RunFacts, now: Standing, at: float | None, say: Callable[..., None]) -> None:
-    """L1 and L3: at the end a run has ended, or waits for somebody, and nobody holds it."""
+def _require_over_or_waiting(
+    run: RunFacts, now: Standing, at: float | None, say: Callable[..., None]
+) -> None:
+    """L1 and L3: at the end a run has ended or waits for something, and no engine holds it."""
     overdue = run.due_at is not None and at is not None and run.due_at <= at
     signals = any(wait.get("signal") is not None for wait in now.waits.values())
     if run.status in ("pending", "running", "interrupted"):
-        say("L1", f"the run is {run.status}, and nobody carries it on", run.seq)
+        say("L1", f"the run is {run.status}, but no worker drives it", run.seq)
     elif run.status == "waiting" and overdue:
-        say("L1", f"the run wanted attention at {run.due_at!r}, and nobody came", run.seq)
+        say("L1", f"the run was due at {run.due_at!r}, but no worker has claimed it", run.seq)
     elif run.status == "waiting" and not now.questions and not signals and run.due_at is None:
         say(
             "L1",
-            "the run waits, and for nobody: nothing is asked, no signal is awaited, no time is set",
+            "the run is waiting, but has no question, no awaited signal and no timer",
             run.seq,
         )
     if run.holder is not None:
-        say("L3", f"the run is {run.status}, and engine {run.holder!r} still holds its lease", run.seq)
+        say("L3", f"the run is {run.status}, but engine {run.holder!r} still holds its lease", run.seq)
 
 
 def _meaning(source: Source, run: RunFacts) -> Iterable[tuple[object, ...]]:
     for seq, _, kind, node, iteration, execution, attempt, _, body, _ in source.events(run):
-        yield seq, kind, node, iteration, execution, attempt, unpacked(body)
+        yield seq, kind, node, iteration, execution, attempt, unpack(body)
 
 
 def _first_difference(
@@ -413,11 +432,11 @@ def _first_difference(
     left, right = list(one), list(other)
     for mine, theirs in zip(left, right, strict=False):
         if mine != theirs:
-            told = f"one store says {_short(mine[1:])}, the other {_short(theirs[1:])}"
-            return [Violation("I14", run_id, int(str(mine[0])), told)]
+            text = f"one store has {_short(mine[1:])}, the other {_short(theirs[1:])}"
+            return [Violation("I14", run_id, int(str(mine[0])), text)]
     if len(left) != len(right):
-        told = f"one store has {len(left)} events, the other {len(right)}"
-        return [Violation("I14", run_id, min(len(left), len(right)) + 1, told)]
+        text = f"one store has {len(left)} events, the other {len(right)}"
+        return [Violation("I14", run_id, min(len(left), len(right)) + 1, text)]
     return []
 
 
@@ -427,14 +446,16 @@ def _short(value: object) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check a store from the command line: 0 where nothing is wrong, 1 where something is, and what the `holdfast` command
-    returns where it cannot be told: 6 for a store that cannot be read, 2 for a wrong call.
+    """Check a store from the command line. Return 0 if there is no violation, 1 if there is one, 6 if the store cannot be
+    read and 2 for a wrong call; the last two are the exit codes of the `holdfast` command.
     """
     parser = argparse.ArgumentParser(prog="python -m holdfast.testing.checker", description="Check a store.")
     parser.add_argument("store", help="path of a SQLite file, or the URL of a store")
     parser.add_argument("--witness", help="path of the witness file")
     parser.add_argument(
-        "--at-end", action="store_true", help="every run must have ended, or wait for somebody"
+        "--at-end",
+        action="store_true",
+        help="every run must have ended, or wait for an answer, a signal or a time",
     )
     parser.add_argument("--secret", action="append", default=[], help="text that must not occur anywhere")
     given = parser.parse_args(arguments)
@@ -448,12 +469,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for violation in found:
         sys.stdout.write(f"{violation}\n")
     counted = f"{len(found) or 'no'} violation{'' if len(found) == 1 else 's'}"
-    sys.stdout.write(f"{_shown(given.store)}: {counted}\n")
+    sys.stdout.write(f"{_without_password(given.store)}: {counted}\n")
     return 1 if found else 0
 
 
-def _shown(store: str) -> str:
-    """A path, or a URL without its password."""
+def _without_password(store: str) -> str:
+    """Return a path as it is, and a URL without its password."""
     if "://" not in store:
         return store
     from holdfast.storage import urls

@@ -1,12 +1,12 @@
-"""Time that a test owns. `ManualClock` stands still until it is moved, so that no test sleeps and every run of it
-sees the same times.
+"""A clock that the test controls. `ManualClock` does not move until the test advances it, so that no test sleeps and
+every run of a test sees the same times.
 
     clock = ManualClock(auto=True)
     async with Engine("memory://t", clock=clock, luck=random.Random(1), inline=True) as engine: ...
 
-With `inline=True` nothing happens but on the event loop, and with `auto` the clock jumps to the next timer whenever the loop has
-nothing else to do: retries, timeouts and polls happen at once, in order, and at their exact time. Invariant: time
-never goes back, and no timer is called before its time.
+With `inline=True` the engine does everything on the event loop. With `auto` the clock jumps to the next timer whenever the
+loop has nothing else to do: retries, timeouts and polls happen without delay, in order, and at their exact time. Invariant:
+time never goes back, and no timer is called before its time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _nothing() -> None: ...
 
 
 class ManualTimer:
-    """A call that waits for its time."""
+    """A call that is scheduled for a time of the clock."""
 
     __slots__ = ("at", "call", "cancelled", "loop")
 
@@ -37,19 +37,19 @@ class ManualTimer:
 
     def cancel(self) -> None:
         self.cancelled = True
-        self.call = _nothing  # it stays in line until its time, and must not keep anything alive
+        self.call = _nothing  # the timer stays in the queue until its time, and must not keep objects alive
 
     @property
     def waits(self) -> bool:
-        """Whether anybody still wants it: a timer outlives neither its `cancel` nor its loop."""
+        """Whether the timer is still pending: it is neither cancelled nor is its loop closed."""
         return not self.cancelled and not self.loop.is_closed()
 
 
 class ManualClock:
-    """A clock for `Engine(clock=…)` and, as `clock.now`, for a store. With `auto` it moves by itself when the loop is idle.
+    """A clock for `Engine(clock=…)` and, as `clock.now`, for a store. With `auto` it advances itself when the loop is idle.
 
-    `auto` sees only what goes through this clock and the event loop's queue. A node that waits for something else (a
-    thread, a socket, `asyncio.sleep`) looks idle to it: timers may then be called before that ends.
+    `auto` sees only the timers of this clock and the event loop's queue. A node that waits for anything else (a thread, a
+    socket, `asyncio.sleep`) looks idle to the clock: timers may then be called before that wait ends.
     """
 
     def __init__(self, at: float = STARTS_AT, *, auto: bool = False) -> None:
@@ -63,7 +63,7 @@ class ManualClock:
         return self._at
 
     def call_at(self, at: float, call: Callable[[], None]) -> ManualTimer:
-        """Call this on the running loop when the clock has come to `at`; in its next round, if it has already."""
+        """Call `call` on the running loop when the clock reaches `at`; if that time has passed, in the loop's next round."""
         loop = asyncio.get_running_loop()
         timer = ManualTimer(at, call, loop)
         if at <= self._at:
@@ -75,22 +75,22 @@ class ManualClock:
 
     @property
     def next_at(self) -> float | None:
-        """When the next timer is due; None: there is none."""
+        """When the next timer is due; None if no timer is pending."""
         while self._timers and not self._timers[0][2].waits:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
     def advance(self, seconds: float) -> None:
-        """Let time pass. Every timer that comes due on the way is called at its own time, in order."""
+        """Move the clock forward. Every timer that becomes due on the way is called at its own time, in order."""
         if seconds < 0:
-            raise ValueError(f"advance({seconds}): time does not go back")
+            raise ValueError(f"advance({seconds}): a clock cannot go back. Give 0 seconds or more.")
         until = self._at + seconds
         while (at := self.next_at) is not None and at <= until:
             self._ring_next()
         self._at = until
 
     def advance_to_next(self) -> bool:
-        """Jump to the next timer and call it, with all others of the same time. False: there was none."""
+        """Jump to the next timer and call it, with all others of the same time. Return False if no timer is pending."""
         at = self.next_at
         if at is None:
             return False
@@ -111,7 +111,7 @@ class ManualClock:
             loop.call_soon(self._jump_when_idle, loop)
 
     def _jump_when_idle(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Goes round with the loop as long as timers wait, and moves the clock when it finds itself alone."""
+        """Run in every round of the loop while timers are pending, and advance the clock when the loop is otherwise idle."""
         if is_idle(loop):
             self.advance_to_next()
         if self.next_at is None:

@@ -1,4 +1,4 @@
-"""The suite that every store passes: what `holdfast.storage.contract` says, as tests. A backend's test file is ten lines:
+"""The suite that every store must pass: the rules of `holdfast.storage.contract` as tests. A backend's test file is ten lines:
 
     from holdfast.testing.conformance import StoreConformance
 
@@ -6,8 +6,8 @@
         def open(self, folder, clock):
             return MyStore(folder / "runs", clock=clock)
 
-Run it with pytest (nothing of pytest is needed to import it). `open` is called several times within a test, also while an
-earlier store is still open: all of them are the same place. A store that forgets when it is closed sets `persistent = False`.
+Run it with pytest (importing it does not need pytest). `open` is called several times within a test, also while an earlier
+store is still open: each call must open the same data. A store that loses its data when it is closed sets `persistent = False`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HOSTILE = (
 
 
 class Refusing(MemoryBlobs):
-    """Blobs that cannot be put."""
+    """A blob store in which every `put` fails."""
 
     def __init__(self, fault: StoreError) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Refusing(MemoryBlobs):
 
 
 class StoreConformance(LeaseConformance):
-    """Everything a store promises. Subclass it, name the class `Test…` and say how to open your store."""
+    """Tests for everything that a store promises. Subclass it, name the class `Test…` and implement `open`."""
 
     # --- appending and reading -----------------------------------------------------------------------
 
@@ -510,7 +510,7 @@ class StoreConformance(LeaseConformance):
                     use()
                 except StoreUnusable:
                     refusals += 1
-                except BaseException:  # noqa: BLE001 - the child must end here, whatever happens
+                except BaseException:  # noqa: BLE001 - the child process must end here, whatever happens
                     os._exit(255)
             self.store.close()
             os._exit(refusals)

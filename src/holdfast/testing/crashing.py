@@ -1,18 +1,18 @@
-"""Crash a flow everywhere: once right before and once right behind each of its durable writes, and have another engine resume it.
+"""Crash a flow right before and right after each of its durable writes, and let another engine resume the run each time.
 
     report = crash_everywhere(flow, Order(12))
     assert report.ok, report
 
 First the flow runs undisturbed, and its durable writes are counted (`storage.failpoints`). Then it runs once for every crash: at
-that write its engine is torn down as if it had been killed. From there on nothing that it does is written, its event loop
-never goes on, and the store in memory, or the SQLite file, is all that is left. A new engine, which is another holder, carries
-the run on. What differs from the undisturbed run is a finding: the end, the state, what nodes did outside, a node that ran again
-although it had been recorded, and whatever `checker` finds in the log. An undisturbed run that does not end as it should is a
-finding by itself: what it never came to was not tested.
+that write its engine is torn down as if its process had been killed. From then on the engine writes nothing, its event loop
+does not run again, and only the store in memory, or the SQLite file, remains. A new engine, which is another holder, resumes
+the run. Every difference from the undisturbed run is a finding: in the end, the state or the effects of nodes outside; a node
+that ran again although its end was recorded; and any violation that `checker` finds in the log. An undisturbed run that does
+not end as expected is a finding by itself: the nodes that it did not reach were not tested.
 
-All of it is the real engine on one thread and a manual clock, so a crash takes milliseconds. What a process forgets when it dies
-is not forgotten here by itself, since no process dies: `forget` says what to clear. Invariant: a crash is a place in an order of
-events that is the same every time; the same call gives the same report.
+This is the real engine on one thread and a manual clock, so a crash takes milliseconds. No process dies here, so its memory is
+not lost: `forget` is the function that clears it. Invariant: a crash is a place in an order of events that is the same every
+time; the same call gives the same report.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from holdfast.testing.fakes import (
     require_answers,
     require_signals,
 )
-from holdfast.testing.watching import watched
+from holdfast.testing.watching import watch_flow
 from holdfast.testing.witness import Line, visit_of
 
 Moment: TypeAlias = Literal["before", "after"]
@@ -67,15 +67,15 @@ class Write(msgspec.Struct, frozen=True):
 
     number: int
     verb: str
-    told: str = ""
-    """What it added to the log."""
+    added: str = ""
+    """The events that it added to the log."""
 
     def __str__(self) -> str:
-        return f"write {self.number} ({self.verb}{': ' + self.told if self.told else ''})"
+        return f"write {self.number} ({self.verb}{': ' + self.added if self.added else ''})"
 
 
 class Crash(msgspec.Struct, frozen=True):
-    """Where an engine died."""
+    """The place at which an engine crashed."""
 
     moment: Moment
     write: Write
@@ -85,7 +85,7 @@ class Crash(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that differs from the undisturbed run, and the crashes that show it; none: the undisturbed run itself does."""
+    """A difference from the undisturbed run, and the crashes that show it. No crashes: the undisturbed run itself is wrong."""
 
     kind: Literal["end", "state", "effect", "ran again", "log"]
     text: str
@@ -100,20 +100,20 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a flow that was crashed everywhere. `ok`: it ended as it should, and a crash makes no difference to it."""
+    """The result of `crash_everywhere`. `ok`: the undisturbed run ended as expected, and no crash changed the result."""
 
     flow: str
     status: str
-    """How the undisturbed run ended, or stands."""
+    """The status of the undisturbed run when it ended or stopped."""
     unreached: tuple[str, ...] = ()
-    """Nodes that the undisturbed run never came to: nothing is known of them."""
+    """Nodes that the undisturbed run did not reach: they were not tested."""
     writes: tuple[Write, ...]
     crashes: int
     findings: tuple[Finding, ...]
     again: dict[str, int]
-    """Node -> how often it was called again because a crash had cut it: that is its right, and its attempt says so."""
+    """Node -> how often it was called again after a crash interrupted it. This is correct: each such call is a new attempt."""
     parked: tuple[Crash, ...]
-    """Crashes after which the run asks somebody what to do, as a node that is not idempotent does."""
+    """Crashes after which the run asks the operator what to do, because the interrupted node is not idempotent."""
 
     @property
     def ok(self) -> bool:
@@ -130,36 +130,38 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         lines += [f"  {finding}" for finding in self.findings]
         if self.again:
             called = ", ".join(f"{name} ({times})" for name, times in sorted(self.again.items()))
-            lines.append(f"  called again after a crash cut them: {called}")
+            lines.append(f"  called again because a crash interrupted them: {called}")
         if self.parked:
-            lines.append(f"  asked somebody what to do: {len(self.parked)} times, first {self.parked[0]}")
+            lines.append(
+                f"  asked the operator what to do after {len(self.parked)} crashes, first {self.parked[0]}"
+            )
         if self.unreached and self.crashes:
-            lines.append(f"  never reached, and so not tested: {', '.join(self.unreached)}")
+            lines.append(f"  not reached, so not tested: {', '.join(self.unreached)}")
         return "\n".join(lines)
 
 
 class _Died(BaseException):
-    """What a failpoint raises from the moment on at which a process would have died."""
+    """Raised at the failpoint where the process dies, and at every later one."""
 
 
 class _Outcome(msgspec.Struct, frozen=True):
-    """How a run ended, and what was seen of it."""
+    """How a run ended, and the effects that were observed."""
 
     status: str
     values: dict[str, Any]
     state: Any
     effects: dict[str, Any]
     asks: bool
-    """It waits for somebody to say what becomes of a node that was cut."""
+    """The run waits for a decision about an interrupted node."""
     log: tuple[str, ...]
     again: Counter[str]
     unreached: tuple[str, ...]
     why: str
-    """Why it went no further, and what it was not given."""
+    """Why the run stopped, and which answer, signal or resource it lacked."""
 
 
 class _Watch:
-    """Stands at the failpoints: counts the writes, and lets the engine die at one of them."""
+    """A failpoint hook that counts the writes and lets the engine die at one of them."""
 
     def __init__(self, store: Store | None = None, crash: Crash | None = None) -> None:
         self.writes: list[Write] = []
@@ -179,7 +181,7 @@ class _Watch:
         if place == "before":
             self._count += 1
         elif self._crash is None:
-            self.writes.append(Write(self._count, verb, self._told() if verb == "append" else ""))
+            self.writes.append(Write(self._count, verb, self._describe_append() if verb == "append" else ""))
         crash = self._crash
         moment = "before" if place == "before" else "after"
         if crash is not None and (crash.write.number, crash.moment) == (self._count, moment):
@@ -187,8 +189,8 @@ class _Watch:
             self.died()
             raise _Died
 
-    def _told(self) -> str:
-        """What the latest append added, in few words."""
+    def _describe_append(self) -> str:
+        """Name the events that the latest append added."""
         assert self._store is not None
         with suppress(RunNotFound):
             rows = self._store.events(RUN_ID, self._seq)
@@ -200,7 +202,7 @@ class _Watch:
 
 
 class _Life:
-    """One engine on an event loop of its own, until it has done its work or dies."""
+    """One engine on an event loop of its own, until it finishes its work or dies."""
 
     def __init__(self, stage: _Stage, watch: _Watch) -> None:
         self._stage = stage
@@ -211,7 +213,7 @@ class _Life:
         self._engine: PatientEngine | None = None
 
     def live(self) -> bool:
-        """Carry the run on. False: the engine died."""
+        """Drive the run. Return False if the engine died."""
         self._watch.died = self._loop.stop
         work = self._loop.create_task(self._work())
         work.add_done_callback(lambda _: self._loop.stop())
@@ -232,10 +234,10 @@ class _Life:
             self._loop.close()
         return True
 
-    def _trouble(self, loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:
-        """The dead have no complaints."""
+    def _trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Report an error of the event loop, unless the engine is dead: a killed process would report nothing."""
         if not self._watch.dead:
-            loop.default_exception_handler(told)
+            loop.default_exception_handler(context)
 
     async def _work(self) -> None:
         stage = self._stage
@@ -248,7 +250,7 @@ class _Life:
             )
 
     def bury(self) -> None:
-        """Let what the dead engine has left unwind. Whatever it still does is neither written nor looked at any more."""
+        """Unwind the coroutines that the dead engine left. Nothing that they still do is written or observed."""
         loop = self._loop
         if loop.is_closed():
             return
@@ -271,7 +273,7 @@ class _Life:
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """What `crash_everywhere` was asked for."""
+    """The arguments of `crash_everywhere`."""
 
     flow: Flow[Any]
     input: Any
@@ -289,14 +291,14 @@ class _Plan(msgspec.Struct, frozen=True):
 
 
 class _Stage:
-    """One run of the flow: its store, its clock, those who died, and the world outside as the run finds it."""
+    """One run of the flow: its store, its clock, the holders that died, and the systems outside."""
 
     def __init__(self, plan: _Plan, folder: str) -> None:
         self.plan = plan
         self.clock = ManualClock(STARTS_AT, auto=True)
         self.dead: set[str] = set()
         self.seen: list[Line] = []
-        self.flow = watched(plan.flow, lambda what, ctx: self.seen.append({"what": what, **visit_of(ctx)}))
+        self.flow = watch_flow(plan.flow, lambda what, ctx: self.seen.append({"what": what, **visit_of(ctx)}))
         if plan.reset is not None:
             plan.reset()
         resources = plan.resources() if callable(plan.resources) else plan.resources
@@ -305,9 +307,9 @@ class _Stage:
         for receiver in self.receivers:
             receiver.reset()
         self._file = tempfile.mktemp(suffix=".db", dir=folder) if plan.store == "sqlite" else None
-        self.store = self._opened()
+        self.store = self._open_store()
 
-    def _opened(self) -> Store:
+    def _open_store(self) -> Store:
         if self._file is None:
             return MemoryStore(clock=self._now, alive=self._alive)
         return SqliteStore(self._file, clock=self._now, alive=self._alive)
@@ -318,20 +320,20 @@ class _Stage:
     def _alive(self, holder: Holder) -> bool | None:
         return holder.id not in self.dead
 
-    def crashed(self) -> None:
-        """The process is gone, with everything that was only in its memory. The store is opened anew."""
+    def restart(self) -> None:
+        """Lose everything that was only in the memory of the process, and open the store again."""
         self.clock = ManualClock(self.clock.now(), auto=True)
         if self.plan.forget is not None:
             self.plan.forget()
         if self._file is not None:
-            self._left, self.store = self.store, self._opened()
+            self._left, self.store = self.store, self._open_store()
 
     def outcome(self) -> _Outcome:
-        """How the run stands, and what the world has seen of it."""
+        """The status of the run, and its effects outside."""
         state = history.load(self.store, RUN_ID)
         effects = {receiver.name: list(receiver.done) for receiver in self.receivers}
         if self.plan.observe is not None:
-            effects[""] = _copied(self.plan.observe())
+            effects[""] = _copy(self.plan.observe())
         entered = Counter(
             (line["node"], line["iteration"], line["item"]) for line in self.seen if line["what"] == "enter"
         )
@@ -377,14 +379,14 @@ def crash_everywhere(
     ends: Ending = "completed",
     **options: Any,
 ) -> Report:
-    """Crash a flow at each of its durable writes, resume it, and report what a crash makes a difference to.
+    """Crash a flow at each of its durable writes, resume it, and report every difference that a crash makes.
 
-    `answers` and `signals` are what it is told (`fakes`). What its nodes do outside is seen by each `Receiver` among `resources`
-    and by `observe()`, whose result is compared; `reset()` is called before each run. `forget()` is called at each crash and
-    clears what a process keeps in its memory. `ignore` names fields of the state that may differ; `same(undisturbed, resumed)`
-    compares states in place of equality. At most `limit` crashes are tried, spread evenly. `ends` is how the undisturbed run is
-    to end; where it does not, that is the only finding, and nothing is crashed. `options` are the engine's. Raises
-    `SettingError`, and `AnswerRefused` for an answer that its question does not allow.
+    `answers` and `signals` are given to the run (`fakes`). The effects of its nodes outside are recorded by each `Receiver`
+    among `resources` and by `observe()`, whose result is compared; `reset()` is called before each run. `forget()` is called at
+    each crash: it clears what a real process would lose with its memory. `ignore` names fields of the state that may differ;
+    `same(undisturbed, resumed)` compares states in place of equality. At most `limit` crashes are tried, spread evenly. `ends`
+    is the expected status of the undisturbed run; if it ends otherwise, that is the only finding, and nothing is crashed.
+    `options` are the engine's. Raises `SettingError`, and `AnswerRefused` for an answer that its question does not allow.
     """
     _refuse_running_loop()
     _require_one_of("store", store, get_args(Place))
@@ -396,7 +398,7 @@ def crash_everywhere(
         flow, input, answers, signals, store, resources, observe, reset, forget, frozenset(ignore), same, seed, options
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="holdfast-crash-") as folder:
-        writes, undisturbed = _undisturbed(plan, folder)
+        writes, undisturbed = _run_undisturbed(plan, folder)
         crashes = [Crash(moment, write) for write in writes for moment in moments]
         if limit is not None and len(crashes) > limit:
             crashes = [crashes[number * len(crashes) // limit] for number in range(limit)]
@@ -409,12 +411,12 @@ def crash_everywhere(
 def _crash_at(
     crashes: list[Crash], plan: _Plan, folder: str, writes: list[Write], undisturbed: _Outcome
 ) -> Report:
-    """Crash the flow there, once in each run, and gather what differs."""
+    """Run the flow once for each crash, and collect the differences."""
     found: dict[tuple[Any, str], list[Crash]] = {}
     again: Counter[str] = Counter()
     parked: list[Crash] = []
     for crash in crashes:
-        resumed = _crashed(plan, folder, crash)
+        resumed = _crash_and_resume(plan, folder, crash)
         again += resumed.again - undisturbed.again
         if resumed.asks and not undisturbed.asks:
             parked.append(crash)
@@ -449,21 +451,21 @@ def _refuse_running_loop() -> None:
     except RuntimeError:
         return
     raise SettingError(
-        "crash_everywhere runs event loops of its own, and one is running here. Call it from plain code."
+        "crash_everywhere runs its own event loops and cannot be called while one is running. Call it from a plain function."
     )
 
 
 def _require_one_of(name: str, given: Any, known: Sequence[str]) -> None:
     if given not in known:
         near = did_you_mean(given, known) if isinstance(given, str) else ""
-        raise SettingError(f"{name}={given!r}: it is one of {', '.join(map(repr, known))}{near}")
+        raise SettingError(f"{name}={given!r}: give one of {', '.join(map(repr, known))}{near}")
 
 
 def _require_crashes(moments: Any, limit: Any) -> None:
-    """Refuse a call that would crash nothing, and so find nothing."""
+    """Raise `SettingError` if the call would try no crash at all."""
     if isinstance(moments, str) or not moments:
         raise SettingError(
-            f"moments={moments!r}: give a list, e.g. ['after']; without it both moments are tried"
+            f"moments={moments!r}: give a list, e.g. ['after'], or leave it out to try both moments"
         )
     for moment in moments:
         _require_one_of("moments", moment, MOMENTS)
@@ -472,31 +474,31 @@ def _require_crashes(moments: Any, limit: Any) -> None:
 
 
 def _wrong_end(undisturbed: _Outcome, ends: str) -> str:
-    """What is said of an undisturbed run that did not end as it should."""
-    never = f" Never reached: {', '.join(undisturbed.unreached)}." if undisturbed.unreached else ""
+    """The text of the finding that the undisturbed run did not end as expected."""
+    never = f" It did not reach: {', '.join(undisturbed.unreached)}." if undisturbed.unreached else ""
     why = f": {undisturbed.why}" if undisturbed.why else "."
     return (
-        f"without any crash the run is {undisturbed.status}, not {ends}{why}{never} Nothing was crashed. Where it is meant to "
-        f"end so, say ends={undisturbed.status!r}."
+        f"without any crash the run is {undisturbed.status}, not {ends}{why}{never} No crash was tried. If the run is "
+        f"expected to end like this, pass ends={undisturbed.status!r}."
     )
 
 
 def _why(state: RunState) -> str:
-    """Why a run went no further, with what would have let it."""
+    """Why a run stopped, and which argument would have let it continue."""
     if state.failure is not None:
         at = f" at node {state.failure_node!r}" if state.failure_node else ""
         lacks = (
-            " resources={…} gives it what it looks for in ctx.resources."
+            " If the key is one of ctx.resources, pass it with resources={…}."
             if state.failure.type == "KeyError"
             else ""
         )
         return f"it failed{at} ({named(state.failure.type, state.failure.message)}).{lacks}"
     waits = [
-        f"node {asked.node!r} asks {asked.text!r}{_options(asked.options)}, and answers={{{asked.node!r}: …}} says nothing to it"
+        f"node {asked.node!r} asks {asked.text!r}{_options(asked.options)}; pass answers={{{asked.node!r}: …}}"
         for asked in state.questions.values()
     ]
     waits += [
-        f"node {wait.node!r} waits for the signal {wait.signal!r}, and signals=[Signal({wait.signal!r}, …)] does not have it"
+        f"node {wait.node!r} waits for the signal {wait.signal!r}; pass signals=[Signal({wait.signal!r}, …)]"
         for wait in state.waits.values()
         if wait.kind == "signal"
     ]
@@ -507,7 +509,7 @@ def _options(options: Sequence[str]) -> str:
     return f" ({', '.join(options)})" if options else ""
 
 
-def _undisturbed(plan: _Plan, folder: str) -> tuple[list[Write], _Outcome]:
+def _run_undisturbed(plan: _Plan, folder: str) -> tuple[list[Write], _Outcome]:
     stage = _Stage(plan, folder)
     watch = _Watch(stage.store)
     try:
@@ -517,13 +519,13 @@ def _undisturbed(plan: _Plan, folder: str) -> tuple[list[Write], _Outcome]:
         stage.close()
 
 
-def _crashed(plan: _Plan, folder: str, crash: Crash) -> _Outcome:
-    """The run, with a crash there and an engine that carries it on."""
+def _crash_and_resume(plan: _Plan, folder: str, crash: Crash) -> _Outcome:
+    """Crash a new run there, and let another engine resume it."""
     stage = _Stage(plan, folder)
     first = _Life(stage, _Watch(crash=crash))
     try:
         if not first.live():
-            stage.crashed()
+            stage.restart()
             _Life(stage, _Watch(stage.store)).live()
         return stage.outcome()
     finally:
@@ -532,26 +534,26 @@ def _crashed(plan: _Plan, folder: str, crash: Crash) -> _Outcome:
 
 
 def _findings(plan: _Plan, undisturbed: _Outcome, resumed: _Outcome) -> Iterable[tuple[str, str]]:
-    """What differs, as kind and sentence."""
-    for told in resumed.log:
-        if told not in undisturbed.log:
-            yield ("ran again" if told.startswith("I5") else "log"), told.partition(": ")[2]
+    """Every difference, as its kind and a sentence."""
+    for line in resumed.log:
+        if line not in undisturbed.log:
+            yield ("ran again" if line.startswith("I5") else "log"), line.partition(": ")[2]
     yield from _effect_findings(undisturbed, resumed)
     if resumed.asks and not undisturbed.asks:
-        return  # somebody decides how it goes on
+        return  # the operator decides how the run continues
     if resumed.status != undisturbed.status:
-        yield "end", f"the resumed run is {resumed.status}, the undisturbed one {undisturbed.status}"
+        yield "end", f"the resumed run is {resumed.status}, the undisturbed run is {undisturbed.status}"
     elif plan.same is not None:
         if not plan.same(undisturbed.state, resumed.state):
             yield (
                 "state",
-                f"the states are not the same: {undisturbed.state!r:.200} and {resumed.state!r:.200}",
+                f"the state differs: undisturbed {undisturbed.state!r:.200}, resumed {resumed.state!r:.200}",
             )
     else:
         for field in sorted({*undisturbed.values, *resumed.values} - plan.ignore):
             expected, found = (values.get(field) for values in (undisturbed.values, resumed.values))
             if expected != found:
-                yield "state", f"{field} is {found!r:.100}, undisturbed it is {expected!r:.100}"
+                yield "state", f"{field} is {found!r:.100}, but {expected!r:.100} without a crash"
 
 
 def _effect_findings(undisturbed: _Outcome, resumed: _Outcome) -> Iterable[tuple[str, str]]:
@@ -561,25 +563,23 @@ def _effect_findings(undisturbed: _Outcome, resumed: _Outcome) -> Iterable[tuple
         if found == expected or resumed.asks:
             continue
         if not (isinstance(expected, list) and isinstance(found, list)):
-            yield "effect", f"{found!r:.100} was observed{where}, undisturbed it is {expected!r:.100}"
+            yield "effect", f"{found!r:.100} was observed{where}, but {expected!r:.100} without a crash"
             continue
-        more, less = (
-            _counted(one) - _counted(other) for one, other in ((found, expected), (expected, found))
-        )
+        more, less = (_count(one) - _count(other) for one, other in ((found, expected), (expected, found)))
         for what, times in more.items():
-            usual = _counted(expected)[what]
-            yield "effect", f"{what:.100} happened {usual + times} times{where}, undisturbed {usual}"
+            usual = _count(expected)[what]
+            yield "effect", f"{what:.100} happened {usual + times} times{where} (without a crash: {usual})"
         for what, times in less.items():
             yield "effect", f"{what:.100} did not happen{where} ({times} missing)"
         if not more and not less:
-            yield "effect", f"the same things happened{where} in another order: {found!r:.100}"
+            yield "effect", f"the same effects happened{where} in another order: {found!r:.100}"
 
 
-def _counted(effects: list[Any]) -> Counter[str]:
+def _count(effects: list[Any]) -> Counter[str]:
     return Counter(map(repr, effects))
 
 
-def _copied(observed: Any) -> Any:
+def _copy(observed: Any) -> Any:
     return (
         list(observed)
         if isinstance(observed, (list, tuple))

@@ -1,9 +1,9 @@
-"""What the simulator and the manual clock need to know of the inside of asyncio, in one place.
+"""Everything that the simulator and the manual clock use of the internals of asyncio, in one place.
 
-A simulated world plays several processes in one thread, and drops some of them in the middle. asyncio documents how a task
-is entered and left (`_enter_task`, `_leave_task`), for those who write event loops. It does not document the loop that a thread
-runs, what a task hands to `call_soon`, the flag that keeps a dropped task from complaining, and the queue of what is ready.
-These have been the same in every Python in `TRIED`; a Python that is not listed there has to be tried first.
+A simulated world runs several processes in one thread, and drops some of them midway. asyncio documents how a task is entered
+and left (`_enter_task`, `_leave_task`), for authors of event loops. It does not document how the running loop of a thread is
+set, what a task passes to `call_soon`, the flag that silences a dropped task, and the queue of ready callbacks. These are the
+same in every Python version in `TRIED`; try any other version before you rely on it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from typing import Any
 
 TRIED = ((3, 11), (3, 13), (3, 14))
-"""The versions of Python under which the simulator was seen to play the same schedules; 3.12 lies between two of them."""
+"""The Python versions in which the simulator gave the same schedules; 3.12 is between two of them."""
 
 running_loop = asyncio._get_running_loop  # noqa: SLF001
 set_running_loop = asyncio._set_running_loop  # noqa: SLF001
 
 
 def _find_step_type() -> type:
-    """What a task hands to `call_soon` when it begins: asyncio keeps its tasks in a weak set, and looking there is slow."""
+    """The type that a task passes to `call_soon` when it begins: a search in asyncio's weak set of tasks would be slow."""
     steps: list[Any] = []
     event_loop: Any = asyncio.AbstractEventLoop
 
@@ -44,23 +44,23 @@ def _find_step_type() -> type:
 
 
 def forget(task: asyncio.Task[Any]) -> None:
-    """Let a pending task be dropped without a complaint in the log."""
+    """Silence the warning that asyncio logs when a pending task is dropped."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def is_idle(loop: Any) -> bool:
-    """Whether nothing but the caller is ready to run on an event loop of asyncio's."""
+    """Whether only the caller is ready to run on an asyncio event loop."""
     return not loop._ready  # noqa: SLF001
 
 
 STEP: type = _find_step_type()
-"""The type of what begins a task; its `__self__` is the task."""
+"""The type of the callback that begins a task; its `__self__` is the task."""
 
 
 @contextmanager
-def stepping_outside(loop: Any) -> Iterator[None]:
-    """Step out of the task that runs on this loop, so that tasks of other loops may run meanwhile in the same thread: from
-    Python 3.14 on, a thread is inside one task at a time, whatever the loop.
+def step_outside(loop: Any) -> Iterator[None]:
+    """Leave the task that runs on this loop, so that tasks of other loops can run meanwhile in the same thread: since Python
+    3.14 a thread can be inside only one task at a time, whatever the loop.
     """
     inside = asyncio.current_task(loop)
     if inside is None:

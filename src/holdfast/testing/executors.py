@@ -1,4 +1,4 @@
-"""The suite that every executor passes: what `holdfast.runtime.calls.executors` says, as tests.
+"""The suite that every executor must pass: the rules of `holdfast.runtime.calls.executors` as tests.
 
     from holdfast.testing.executors import ExecutorConformance
 
@@ -6,11 +6,11 @@
         def open(self):
             return MyExecutor()
 
-Run it with pytest (nothing of pytest is needed to import it). One that cannot kill sets `kills = False`; one whose calls share
-the process of the engine sets `isolates = False`.
+Run it with pytest (importing it does not need pytest). An executor that cannot kill a call sets `kills = False`; one whose calls
+run in the process of the engine sets `isolates = False`.
 
-Nothing here sleeps or guesses: a function that was called opens a named pipe, which waits until the test opens the other end,
-and whoever reads such a pipe to its end knows that all who held it are dead.
+No test here sleeps or guesses: a called function opens a named pipe, which blocks until the test opens the other end, and a
+test that reads such a pipe to its end knows that every process that held it is dead.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def double(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def grow(state: dict[str, Any]) -> dict[str, Any]:
-    """Change what was given, and return it."""
+    """Change the given state, and return it."""
     state["seen"].append("here")
     return state
 
 
 def identify(state: dict[str, Any]) -> dict[str, Any]:
-    """Say which process this is."""
+    """Return the id of this process."""
     return {"pid": os.getpid()}
 
 
@@ -61,17 +61,17 @@ def nothing(state: dict[str, Any]) -> None:
 
 
 def touch(state: dict[str, Any]) -> None:
-    """Change what was given, and forget to return it."""
+    """Change the given state, and forget to return it."""
     state["n"] = 1
 
 
 def square(item: int) -> dict[str, Any]:
-    """Do one item of a fan-out."""
+    """Process one item of a fan-out."""
     return {f"square_{item}": item * item}
 
 
 def wait(state: dict[str, Any]) -> dict[str, Any]:
-    """Say that it has begun, and wait until it may go on."""
+    """Report through a pipe that the call has begun, and wait until the test lets it continue."""
     with open(state["begun"], "w") as pipe:
         pipe.write("begun")
     with open(state["go"]) as pipe:
@@ -80,7 +80,7 @@ def wait(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def hog(state: dict[str, Any]) -> None:
-    """Hold a pipe open and let nobody else run."""
+    """Hold a pipe open, and loop without ever giving up the processor."""
     with open(state["begun"], "w") as pipe:
         pipe.write("begun")
         pipe.flush()
@@ -89,23 +89,23 @@ def hog(state: dict[str, Any]) -> None:
 
 
 def raise_it(state: dict[str, Any]) -> None:
-    """Raise what is asked for."""
+    """Raise the exception that the state names."""
     made = RAISED[state["what"]]()
     raise made
 
 
 def leave(state: dict[str, Any]) -> None:
-    """End the process without a word."""
+    """End the process without a message."""
     os._exit(3)
 
 
 def die(state: dict[str, Any]) -> None:
-    """End the process as an error of memory would."""
+    """End the process as a memory fault would."""
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
 class TooMany(Recoverable):
-    """Says when to come back."""
+    """An exception that says when to retry."""
 
     retry_after = 7.0
 
@@ -126,7 +126,7 @@ RAISED: dict[str, Callable[[], BaseException]] = {
 
 
 class Submitted:
-    """A call in the hands of an executor, and how it ended."""
+    """A call that an executor runs, and how it ended."""
 
     def __init__(self, executor: Executor, call: Call) -> None:
         self._call = call
@@ -134,14 +134,14 @@ class Submitted:
         self.handle: Handle = executor.submit(call, lambda value, error: self._ends.put((value, error)))
 
     def error(self) -> BaseException:
-        """What it raised."""
+        """Wait for the end of the call, and return the exception that it raised."""
         value, error = self._ends.get(timeout=PATIENCE_S)
         assert value is None
         assert error is not None
         return error
 
     def changes(self) -> Changes:
-        """What it changed, wherever that was worked out."""
+        """Wait for the end of the call, and return its changes, whether the executor or the test computes them."""
         value, error = self._ends.get(timeout=PATIENCE_S)
         if error is not None:
             raise error
@@ -156,14 +156,14 @@ class Submitted:
 
 
 class ExecutorConformance:
-    """Everything an executor promises. Subclass it, name the class `Test…` and say how to open yours."""
+    """Tests for everything that an executor promises. Subclass it, name the class `Test…` and implement `open`."""
 
     kills = True
     isolates = True
 
     def open(self) -> Executor:
-        """A new executor."""
-        raise NotImplementedError("say how to open your executor")
+        """Make a new executor."""
+        raise NotImplementedError("implement open(): return a new executor")
 
     def setup_method(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
@@ -186,7 +186,7 @@ class ExecutorConformance:
         return path
 
     def waiting(self, count: int = 1) -> list[tuple[Submitted, Callable[[], None]]]:
-        """Calls that have begun and wait, each with what lets it go on."""
+        """Start calls that wait, and return each with the function that lets it continue."""
         calls: list[tuple[Submitted, Callable[[], None]]] = []
         for number in range(count):
             begun, go = self.pipe(f"begun-{number}"), self.pipe(f"go-{number}")
@@ -280,14 +280,14 @@ class ExecutorConformance:
             [(call, let_go)] = self.waiting()
             assert call.handle.kill() is False
             let_go()
-            assert call.changes().set == {"done": True}  # told when it has really left
+            assert call.changes().set == {"done": True}  # reported when the call has really ended
             return
         begun = self.pipe("begun")
         call = self.submit(hog, begun=begun)
         with open(begun) as told:
             assert told.read(5) == "begun"
             assert call.handle.kill() is True
-            assert told.read() == ""  # the end of the pipe: nobody holds it any more
+            assert told.read() == ""  # the end of the pipe: no process holds it any more
         assert isinstance(call.error(), Killed)
         assert call.handle.kill() is True
         assert not call.ended_more_than_once()

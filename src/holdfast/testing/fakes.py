@@ -1,11 +1,11 @@
-"""People and other systems, for tests: who answers a run's questions, who tells it signals, who receives what its nodes send.
+"""Fakes for the people and systems around a run: they answer its questions, send it signals and receive what its nodes send.
 
     run = rehearse(flow, Order(12), answers={"approve": "approve"}, signals=[Signal("paid", {"sum": 12}, after=3600)])
 
-Everything goes through the engine's own verbs, as it would in life. Time is a manual clock that jumps over every wait, so a
-flow that waits a month is tested at once. What nobody could ever ask for, or take, is refused, so that no test is green because
-of a misspelt name. Invariant: what is said depends on what is asked and on nothing else, so that it can be said again after a
-crash; a signal has an id and is taken once, however often it is told.
+Everything goes through the engine's own verbs, as in production. Time is a manual clock that jumps over every wait, so a test
+of a flow that waits a month takes no time. An answer that no question of the flow can use is refused, so that no test passes
+because of a misspelt name. Invariant: an answer depends on its question and on nothing else, so that it can be given again
+after a crash; a signal has an id, and the run takes it once, however often it is sent.
 """
 
 from __future__ import annotations
@@ -32,24 +32,25 @@ from holdfast.errors import (
     ended,
 )
 from holdfast.reading.views import Run
+from holdfast.runtime.driver import Driver
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.runner import Runner
+from holdfast.runtime.runner import LongWait, Runner
 from holdfast.storage.contract import Store
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.watching import watched
+from holdfast.testing.watching import watch_flow
 
 S = TypeVar("S")
 Answer: TypeAlias = Any
-"""What is answered: a value, a list of values (one for each time it is asked), or a function of the question."""
+"""An answer: a value, a list of values (one for each time the question is asked), or a function of the question."""
 
 _ROUNDS_MAX = 1000
 _PATIENCE_S = 5.0
 
 
 class Signal(msgspec.Struct, frozen=True):
-    """Something that a run is told, so many seconds behind its creation."""
+    """A signal that is sent to a run `after` seconds from its creation."""
 
     name: str
     payload: Any = None
@@ -57,25 +58,25 @@ class Signal(msgspec.Struct, frozen=True):
 
 
 def require_answers(flow: Flow[Any], answers: Mapping[str, Answer] | None, *, keys: bool = True) -> None:
-    """Refuse answers that no question of the flow could be meant by. Raises `SettingError`. `keys`: questions may be named."""
+    """Raise `SettingError` for an answer that fits no node of the flow. `keys`: answers may also be named by question key."""
     if answers is None:
         return
     if not isinstance(answers, Mapping):
         raise SettingError(
-            f"answers={answers!r}: give a dict of answers by the nodes that ask, e.g. {{'approve': 'yes'}}"
+            f"answers={answers!r}: give a dict that maps the name of a node to its answer, e.g. {{'approve': 'yes'}}"
         )
     for name in answers:
         if name in flow.nodes or (keys and any(str(name).startswith(f"{node}.") for node in flow.nodes)):
             continue
         near = did_you_mean(str(name), flow.nodes) or f"; it has {', '.join(flow.nodes)}"
         raise SettingError(
-            ended(f"answers names {name!r}, and flow {flow.name!r} has no node of that name{near}")
-            + f" An answer is found by the name of the node that asks{', or by the key of its question' if keys else ''}."
+            ended(f"answers has the name {name!r}, but flow {flow.name!r} has no node of that name{near}")
+            + f" Use the name of the node that asks as the key{', or the key of its question' if keys else ''}."
         )
 
 
 def require_signals(signals: Sequence[Signal]) -> None:
-    """Refuse what is no list of signals. Raises `SettingError`."""
+    """Raise `SettingError` if `signals` is not a list of signals."""
     if not isinstance(signals, (str, Mapping, Signal)) and all(isinstance(one, Signal) for one in signals):
         return
     raise SettingError(
@@ -85,10 +86,10 @@ def require_signals(signals: Sequence[Signal]) -> None:
 
 
 class Receiver:
-    """Another system that nodes send to: it does what it is asked, once for each key, and whatever comes without a key.
+    """A fake of another system that nodes send requests to. It does a request with a key once, one without a key every time.
 
-    `done` is what it did, in order. `crash_everywhere` empties it before each run and compares what it did with what it does
-    in a run that nothing disturbs.
+    `done` lists what it did, in order. `crash_everywhere` empties the list before each run, and compares it after a crash with
+    the list of the undisturbed run.
     """
 
     def __init__(self, name: str = "receiver") -> None:
@@ -97,7 +98,7 @@ class Receiver:
         self._replies: dict[str, Any] = {}
 
     def send(self, what: Any, *, key: str | None = None, reply: Any = None) -> Any:
-        """Ask for something. Under a key that is known nothing is done, and the first reply is given again."""
+        """Send a request. A key that was used before does nothing and returns the first reply again."""
         if key is not None and key in self._replies:
             return self._replies[key]
         self.done.append(what)
@@ -106,45 +107,46 @@ class Receiver:
         return reply
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Forget all requests and replies."""
         self.done = []
         self._replies = {}
 
 
+class _PatientDriver(Driver):
+    """Leaves a run that only waits, instead of waiting for it."""
+
+    async def drive(self, journal: Journal, runner: Runner | None = None) -> Run[Any]:
+        runner = runner or Runner(journal)
+        runner.patience_s, runner.on_long_wait = _PATIENCE_S, LongWait.LEAVE
+        return await super().drive(journal, runner)
+
+
 class PatientEngine(Engine):
-    """An engine on one thread that leaves a run which only waits to whoever moves the clock, so that a month passes at once."""
+    """An engine on one thread that stops driving a run which only waits, so that the test can move the clock over the wait."""
+
+    _driver_type = _PatientDriver
 
     def __init__(self, store: Store, clock: ManualClock, luck: random.Random, **options: Any) -> None:
-        chosen = {
-            "park_after": 1.0,
-            "lease_ttl": 1e9,
-            **options,
-        }  # nobody looks in, or says that it lives, all that time
+        # The lease must outlast any jump of the clock: no thread renews it here.
+        chosen = {"park_after": 1.0, "lease_ttl": 1e9, **options}
         super().__init__(store, clock=clock, luck=luck, inline=True, **chosen)
-
-    async def _drive(
-        self, journal: Journal, runner: Runner | None = None, *, raises: bool = True
-    ) -> Run[Any]:
-        runner = runner or Runner(journal)
-        runner.patience_s, runner.leaves = _PATIENCE_S, True
-        return await super()._drive(journal, runner, raises=raises)
 
 
 class Audience:
-    """Who answers and signals one run. `answers` are found by the key of a question, or by the name of its node."""
+    """Answers and signals for one run. `answers` are looked up by the key of a question, then by the name of its node."""
 
     def __init__(self, answers: Mapping[str, Answer] | None = None, signals: Sequence[Signal] = ()) -> None:
         self._answers = dict(answers or {})
-        self._signals = sorted(enumerate(signals), key=lambda told: told[1].after)
+        self._signals = sorted(enumerate(signals), key=lambda numbered: numbered[1].after)
         self._asked: dict[tuple[str, bool], list[str]] = {}
 
     def answer_to(self, question: Question | QuestionAsked) -> list[Any]:
-        """`[answer]`, or nothing where there is none. The same question gets the same answer, also when it is asked again."""
+        """Return `[answer]`, or an empty list if there is none. A question that is asked again gets the same answer."""
         place = question.key if question.key in self._answers else question.node
         if place not in self._answers:
             return []
         given = self._answers[place]
-        # What becomes of a node that was cut is asked in its name too: only `retry`, `skip` and `abort` answer that.
+        # The question about an interrupted node has the name of that node too; only `retry`, `skip` and `abort` answer it.
         cut = question.about == "interrupt" and place == question.node
         if callable(given):
             said = [given(question)]
@@ -162,7 +164,7 @@ class Audience:
     async def attend(
         self, engine: Engine, run_id: str, going: asyncio.Future[Any], clock: ManualClock
     ) -> None:
-        """Answer and signal while the run is carried on, until that is over."""
+        """Answer the run's questions and send its signals while the engine drives it."""
         while not going.done():
             with suppress(RunNotFound):
                 started_at = engine.store.run(run_id).created_at
@@ -170,25 +172,25 @@ class Audience:
             await asyncio.sleep(0)
         else:
             return
-        telling = asyncio.ensure_future(self._tell(engine, run_id, started_at, clock))
+        sending = asyncio.ensure_future(self._send_signals(engine, run_id, started_at, clock))
         try:
             async for event in engine.follow(run_id):
                 if event.kind == "QuestionAsked":
                     await self._answer_all(engine, run_id)
         finally:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
 
     async def step_in(self, engine: Engine, run_id: str, clock: ManualClock) -> bool:
-        """The run has stopped: say what it waits for, or let the time pass until it is due. False: there is nothing to say."""
+        """Give a stopped run what it waits for, or move the clock until it is due. Return False if neither is possible."""
         if await self._answer_all(engine, run_id):
             return True
         row = engine.store.run(run_id)
         due_at = row.due_at if row.due_at is not None and row.status in ("waiting", "pending") else None
         for number, signal in self._signals:
-            told_at = row.created_at + signal.after
-            if not self._was_told(engine, run_id, number) and (due_at is None or told_at <= due_at):
-                clock.advance(max(0.0, told_at - clock.now()))
+            send_at = row.created_at + signal.after
+            if not self._is_sent(engine, run_id, number) and (due_at is None or send_at <= due_at):
+                clock.advance(max(0.0, send_at - clock.now()))
                 await self._signal(engine, run_id, number, signal)
                 return True
         if due_at is not None:
@@ -209,10 +211,10 @@ class Audience:
                     continue  # the run has ended in the meantime
         return said
 
-    async def _tell(self, engine: Engine, run_id: str, started_at: float, clock: ManualClock) -> None:
-        """Tell the signals at their times."""
+    async def _send_signals(self, engine: Engine, run_id: str, started_at: float, clock: ManualClock) -> None:
+        """Send each signal at its time."""
         for number, signal in self._signals:
-            if self._was_told(engine, run_id, number):
+            if self._is_sent(engine, run_id, number):
                 continue
             due = asyncio.Event()
             clock.call_at(started_at + signal.after, due.set)
@@ -223,13 +225,13 @@ class Audience:
         with suppress(ResumeRefused):  # the run has ended
             await engine.signal(run_id, signal.name, signal.payload, id=f"audience-{number}", by=_by(number))
 
-    def _was_told(self, engine: Engine, run_id: str, number: int) -> bool:
+    def _is_sent(self, engine: Engine, run_id: str, number: int) -> bool:
         rows = engine.store.events(run_id, kinds=("SignalReceived",))
         return any(f'"by":"{_by(number)}"'.encode() in row.body for row in rows)
 
 
 async def _is_open(engine: Engine, run_id: str, key: str) -> bool:
-    """Whether a question can still be answered: then it was the answer that was wrong."""
+    """Whether a question can still be answered. If it can, a refusal was the fault of the answer."""
     asked = [found.question for found in await engine.questions(run_id) if found.question.key == key]
     return any(one.until is None or one.until > engine.store.now() for one in asked)
 
@@ -247,7 +249,7 @@ async def attend_run(
     audience: Audience,
     clock: ManualClock,
 ) -> Run[S]:
-    """Start a run, or take it up where it stands, and carry it on until nobody in the audience has anything to say."""
+    """Start or resume a run, and drive it until it ends or waits for something that the audience does not have."""
     for _ in range(_ROUNDS_MAX):
         going = asyncio.ensure_future(_go(engine, flow, given, run_id))
         attending = asyncio.ensure_future(audience.attend(engine, run_id, going, clock))
@@ -261,7 +263,7 @@ async def attend_run(
         if run.status in ENDED or not await audience.step_in(engine, run_id, clock):
             return run
     raise AssertionError(
-        f"run {run_id!r} was answered {_ROUNDS_MAX} times and still asks. Does it ask in a loop?"
+        f"run {run_id!r} was answered {_ROUNDS_MAX} times and still asks. Check whether it asks in a loop."
     )
 
 
@@ -283,18 +285,17 @@ def rehearse(
     clock: ManualClock | None = None,
     **options: Any,
 ) -> Run[S]:
-    """Run a flow to its end with an audience, on a manual clock and one thread. A failed run is returned, not raised.
+    """Run a flow with prepared answers and signals, on a manual clock and one thread. A failed run is returned, not raised.
 
-    `store` (default: in memory) and `clock` may be given to look at them afterwards; `options` are the engine's. Raises
-    `AnswerRefused` for an answer that its question does not allow, `SettingError` for one that no node could ask for.
+    Pass `store` (default: in memory) and `clock` to inspect them afterwards; `options` are the engine's. Raises
+    `AnswerRefused` for an answer that its question does not allow, `SettingError` for an answer that fits no node.
     """
     require_answers(flow, answers)
     require_signals(signals)
     time = clock or ManualClock(auto=True)
     place = store or MemoryStore(clock=time.now)
-    twin = watched(
-        flow, lambda what, ctx: None
-    )  # also plain functions that wait can be called on the loop then
+    # A watched flow can call plain functions that wait on the loop, too.
+    twin = watch_flow(flow, lambda what, ctx: None)
 
     async def main() -> Run[S]:
         async with PatientEngine(place, time, random.Random(0), **options) as engine:

@@ -1,16 +1,16 @@
 """Random flows for tests, from one `random.Random`: the same luck draws the same flow, and its runs end in the same state.
 
 A `Sketch` is a drawing: edges, branches, and for every branch a `Plan` that says where the n-th visit of its node
-leads. All functions of a flow made from it are pure and depend on nothing but the node's own name and iteration. So
-what a run does is known before it starts, whatever order its nodes end in:
+leads. All functions of a flow made from it are pure and depend only on the name and the iteration of their node. So
+the result of a run is known before it starts, whatever order its nodes end in:
 
 - `nested(luck)` draws steps, fan-outs, splits with joins, choices and loops, one inside the other. Such a sketch
   knows how often each of its nodes is visited (`visits`), by a walk that has nothing in common with the engine.
 - `arbitrary(luck)` draws arrows at random: loops that cross, loops with two entries, joins anywhere. Every run of it
   ends, because from some visit on each branch takes a way to END; how often a join is visited there may depend on the
   order.
-- `attended(sketch, luck)` is the same drawing for a run that somebody attends to: some of its nodes are gated, some are
-  questions, some are safe to fail and do fail. `answer_to` says what is to be answered.
+- `attended(sketch, luck)` is the same drawing for a run that an operator attends to: some of its nodes need approval, some
+  are questions, some are safe to fail and do fail. `answer_to` gives the answers.
 
 `random_flow(luck)` compiles a nested sketch. An engine that is given `resources={"witness": fn}` calls `fn(ctx)` from every node.
 """
@@ -36,14 +36,14 @@ _DECISIONS = ["on", "off"]
 
 
 def largest(one: int, other: int) -> int:
-    """A reducer of our own, which does not mind the order either."""
+    """A custom reducer whose result does not depend on the order."""
     return max(one, other)
 
 
 @dataclass
 class Journey:
-    """The state of every random flow. All that parallel nodes write is merged, and but for the order of `trail` no
-    order is seen in it.
+    """The state of every random flow. Fields that parallel nodes write are merged, and only the order of `trail` depends on
+    the order of visits.
     """
 
     total: Annotated[int, add] = 0
@@ -51,7 +51,7 @@ class Journey:
     trail: Annotated[list[str], append] = field(default_factory=list)
     longest: Annotated[int, largest] = 0
     stage: str = ""
-    """A plain field: set only by nodes that never run beside another."""
+    """A plain field: set only by nodes that never run in parallel."""
 
 
 def without_order(journey: Journey) -> dict[str, Any]:
@@ -80,17 +80,17 @@ class Sketch:
     edges: tuple[tuple[str, str], ...]
     plans: dict[str, Plan]
     items: dict[str, int]
-    """Nodes that fan out -> over how many items."""
+    """Nodes that fan out -> their number of items."""
     any_joins: frozenset[str]
     alone: frozenset[str]
-    """Nodes that never run beside another."""
+    """Nodes that never run in parallel."""
     yields: dict[str, int]
-    """`async def` nodes -> how often they let others go first; all others are `def`."""
+    """`async def` nodes -> how often they yield to the event loop; all others are `def`."""
     visits: dict[str, int] | None
-    """How often a run visits each node, where that does not depend on the order."""
+    """How often a run visits each node; None if that depends on the order."""
     gated: frozenset[str] = frozenset()
     questions: frozenset[str] = frozenset()
-    """Nodes that are questions; those that never run beside another put the answer into `stage`."""
+    """Nodes that are questions; those that never run in parallel put the answer into `stage`."""
     safe: frozenset[str] = frozenset()
     """Nodes that are safe to fail, and fail at every odd visit."""
     crash_limit: int = CRASHES_MAX
@@ -106,19 +106,19 @@ class Sketch:
         return node in self.safe and iteration % 2 == 1
 
     def answer_to(self, node: str, iteration: int) -> str:
-        """What is to be answered before a visit, so that the run goes on and every run of the sketch ends alike."""
+        """The answer before a visit, chosen so that the run continues and every run of the sketch ends in the same state."""
         if node in self.questions and node in self.alone:
             return _DECISIONS[iteration % 2]
         return "approve"
 
     def update(self, node: str, iteration: int, item: int | None = None) -> dict[str, Any]:
-        """What a visit, or one item of it, returns."""
+        """The result of a visit, or of one item of it."""
         mark = f"{node}.{iteration}" if item is None else f"{node}.{iteration}[{item}]"
         update = {"total": 1, "visits": {node: iteration}, "trail": [mark], "longest": iteration}
         return {**update, "stage": mark} if item is None and node in self.alone else update
 
     def definition(self) -> Definition:
-        """The graph without its functions: all that `decide` needs, and quick to make."""
+        """The graph without its functions: enough for `decide`, and quick to make."""
         branches = {source: list(plan.targets) for source, plan in self.plans.items()}
         return Definition(
             name=self.name,
@@ -176,12 +176,12 @@ class Sketch:
 
 
 def random_flow(luck: random.Random, *, schedule: Literal["eager", "layered"] = "eager") -> Flow[Journey]:
-    """A nested flow whose every run ends in the same state."""
+    """Make a nested flow whose runs all end in the same state."""
     return nested(luck).flow(schedule=schedule)
 
 
 def attended(sketch: Sketch, luck: random.Random) -> Sketch:
-    """The same drawing, with gates, questions and nodes that are safe to fail. What has a router needs its result."""
+    """Add approvals, questions and nodes that are safe to fail to a sketch. A node with a router needs its result and stays."""
     plain = [name for name in sketch.nodes if name not in sketch.plans and name not in sketch.items]
     questions = frozenset(name for name in plain if luck.random() < 0.15)
     return replace(
@@ -240,13 +240,13 @@ def _router(name: str, plan: Plan) -> Callable[[Journey], Sequence[str]]:
 
 
 def nested(luck: random.Random, *, depth: int = 3) -> Sketch:
-    """Steps, splits and loops one inside the other: at most `depth` deep."""
+    """Draw steps, splits and loops, nested at most `depth` deep."""
     return _Nest(luck).sketch(depth)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A piece of a nested drawing: one way in, ways out that belong to one visit, and a walk that visits what a run would."""
+    """A piece of a nested drawing: its entry, its exits, and a walk that visits the same nodes as a run."""
 
     entry: str
     exits: tuple[str, ...]
@@ -254,13 +254,13 @@ class _Part:
 
 
 class _Fork:
-    """A branch that is being drawn: where it leads is known when its surroundings are."""
+    """A branch that is being drawn; its targets are complete when the parts around it are drawn."""
 
     def __init__(self) -> None:
         self.targets: dict[str, None] = {}
         self.choices: list[tuple[str, ...]] = []
         self.onward: str | None = None
-        """Stands for the next part, which is not drawn yet."""
+        """The entry of the next part; None until that part is drawn."""
 
 
 _ONWARD = ""
@@ -351,7 +351,7 @@ class _Nest:
         return _Part(parts[0].entry, parts[-1].exits, walk)
 
     def _split(self, depth: int, *, alone: bool) -> _Part:
-        """All, some or one of several parts, and a node where they meet again."""
+        """Draw a split into all, some or one of several parts, and the node that joins them."""
         mode = self._luck.choice(("all", "all", "some", "one"))
         split = self._node("split", alone=alone)
         inner = alone and mode == "one"
@@ -385,7 +385,7 @@ class _Nest:
         return _Part(split, (join,), walk)
 
     def _until_loop(self, depth: int, *, alone: bool) -> _Part:
-        """A body and a tail that leads back or on; between the parts of the body ways back (continue) and out (break)."""
+        """Draw a loop with its exit at the end. Between the parts of its body it may have a `continue` or a `break`."""
         parts: list[_Part] = []
         gates: list[tuple[str, str] | None] = []
         for _ in range(self._luck.choice((1, 1, 2))):
@@ -416,14 +416,14 @@ class _Nest:
             self._turns(gate[0], following, _ONWARD)
 
     def _turns(self, name: str, often: str, rest: str) -> None:
-        """A branch between two ways, which takes the second one in the end. `_ONWARD` is known later."""
+        """Draw a branch between two targets that finally takes the second. `_ONWARD` means a target that is drawn later."""
         fork = self._forks[name] = _Fork()
         fork.targets = dict.fromkeys(way for way in (often, rest) if way != _ONWARD)
         fork.choices = [(self._luck.choice((often, often, rest)),) for _ in range(self._luck.randrange(4))]
         fork.onward = None if rest == _ONWARD else rest
 
     def _walk_body(self, parts: list[_Part], gates: list[tuple[str, str] | None], tail: str) -> bool:
-        """One round of a loop; whether it was the last."""
+        """Walk one round of a loop. Return whether it was the last."""
         for part, gate in zip(parts, gates, strict=True):
             if gate is None:
                 part.walk()
@@ -436,7 +436,7 @@ class _Nest:
         return way != parts[0].entry
 
     def _while_loop(self, depth: int, *, alone: bool) -> _Part:
-        """A head that leads into the body or on; the body ends in an edge back, and in nothing else."""
+        """Draw a loop with its exit at the head. Its body ends with a plain edge back."""
         head = self._node("head", alone=alone)
         body = self._sequence(depth, alone=alone)
         self._lead(body, head)
@@ -450,11 +450,11 @@ class _Nest:
 
 
 def _void(_: object) -> None:
-    """For its effect only."""
+    """Discard a result."""
 
 
 def _plan_of(fork: _Fork) -> Plan:
-    assert fork.onward is not None, "a branch was never led on"
+    assert fork.onward is not None, "a branch has no onward target"
     choices = tuple(tuple(way or fork.onward for way in choice) for choice in fork.choices)
     return Plan(tuple(fork.targets), choices, (fork.onward,))
 
@@ -463,7 +463,7 @@ def _plan_of(fork: _Fork) -> Plan:
 
 
 def arbitrary(luck: random.Random, *, most: int = 9) -> Sketch:
-    """Any graph that compiles, of 2 to `most` nodes."""
+    """Draw any graph that compiles, with 2 to `most` nodes."""
     nodes = [f"n{number}" for number in range(luck.randrange(2, most + 1))]
     plain, branched = _arrows(luck, nodes)
     _break_plain_loops(nodes, plain, branched)
@@ -492,7 +492,7 @@ def arbitrary(luck: random.Random, *, most: int = 9) -> Sketch:
 
 
 def _arrows(luck: random.Random, nodes: list[str]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Plain edges and branches at random, by source; every node can be reached."""
+    """Draw random plain edges and branches, by source, so that every node can be reached."""
     plain: dict[str, list[str]] = {START: luck.sample(nodes, luck.choice((1, 1, 1, min(2, len(nodes)))))}
     branched: dict[str, list[str]] = {name: [] for name in nodes}
     for name in nodes:
@@ -507,13 +507,13 @@ def _arrows(luck: random.Random, nodes: list[str]) -> tuple[dict[str, list[str]]
 
 def _reached(plain: dict[str, list[str]], branched: dict[str, list[str]]) -> list[str]:
     reached = list(plain[START])
-    for name in reached:  # grows while it is walked
+    for name in reached:  # the list grows during the loop
         reached.extend(t for t in (*plain[name], *branched[name]) if t != END and t not in reached)
     return reached
 
 
 def _break_plain_loops(nodes: list[str], plain: dict[str, list[str]], branched: dict[str, list[str]]) -> None:
-    """A loop of plain edges never ends: its last edge becomes a choice."""
+    """Turn the last edge of every loop of plain edges into a branch: such a loop would never end."""
     done: set[str] = set()
 
     def walk(name: str, inside: set[str]) -> None:
@@ -533,7 +533,7 @@ def _break_plain_loops(nodes: list[str], plain: dict[str, list[str]], branched: 
 def _ways_out(
     nodes: list[str], plain: dict[str, list[str]], branched: dict[str, list[str]]
 ) -> dict[str, str]:
-    """For every branch the way to take in the end. Taken together they make no loop, so every run is over some day."""
+    """Choose the final target of every branch. Together these targets make no loop, so every run ends."""
     out: dict[str, str] = {}
     safe = {END}
     while len(safe) <= len(nodes):
@@ -542,7 +542,7 @@ def _ways_out(
             for n in nodes
             if n not in safe and safe.issuperset(plain[n]) and _has_way(n, plain, branched, safe)
         ]
-        if not found:  # those whose plain edges are safe lead to END by a choice of its own, or by an edge
+        if not found:  # a node whose plain edges are safe gets a branch or an edge to END
             name = next(n for n in nodes if n not in safe and safe.issuperset(plain[n]))
             (branched if branched[name] else plain)[name].append(END)
             continue

@@ -1,4 +1,4 @@
-"""The part of the conformance suite that is about who may write: leases, fences and the inbox."""
+"""The part of the conformance suite about which engine may write: leases, fences and the inbox."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ TTL_S = 30.0
 
 
 class LeaseConformance:
-    """What a store promises about leases and the inbox. Part of `StoreConformance`."""
+    """Tests for what a store promises about leases and the inbox. Part of `StoreConformance`."""
 
     persistent = True
 
     def open(self, folder: Path, clock: Callable[[], float]) -> Store:
-        """The store in this folder, by this clock."""
-        raise NotImplementedError("say how to open your store")
+        """Open the store in this folder, with this clock."""
+        raise NotImplementedError("implement open(folder, clock): return your store, opened in that folder")
 
     def setup_method(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
@@ -48,7 +48,7 @@ class LeaseConformance:
         shutil.rmtree(self.folder)
 
     def another(self) -> Store:
-        """A second way into the same store, as another process has it."""
+        """Open the same store again, as another process would."""
         store = self.open(self.folder, self.time)
         self.opened.append(store)
         return store
@@ -59,20 +59,20 @@ class LeaseConformance:
         return self.store
 
     def write(self, log: Log, *bodies: bytes, **changes: Any) -> Append:
-        """Append to a log, which must succeed."""
+        """Append to a log; the append must succeed."""
         append = (log.next if log.seq else log.create)(*bodies, **changes)
         assert self.store.append([append]) == [None]
         log.wrote(append)
         return append
 
     def started(self, run_id: str = "r1", **changes: Any) -> Log:
-        """A run that the first engine made and holds."""
+        """Create a run that the first engine holds."""
         log = Log(run_id, holder=self.holder.id, fence=1)
         self.write(log, **changes)
         return log
 
     def refused(self, append: Append, kind: type[Exception], *parts: str) -> None:
-        """The store must refuse this, and nothing of it may be left."""
+        """Require that the store refuses this append and stores nothing of it."""
         before = self.contents(append.run_id)
         (verdict,) = self.store.append([append])
         with raises(kind, *parts):
@@ -199,7 +199,7 @@ class LeaseConformance:
     def test_a_dead_process_is_taken_over_at_once(self) -> None:
         dead = dead_process()
         if alive(dead) is None:
-            return  # this platform cannot tell; the time to live decides
+            return  # this platform cannot see whether a process lives; the time to live decides
         self.store.renew(dead)
         self.write(Log("r1", holder=dead.id))
         assert not self.store.run("r1").held

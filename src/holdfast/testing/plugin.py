@@ -1,11 +1,11 @@
-"""The pytest plugin: fixtures for tests of flows. It is there as soon as Holdfast is installed; nothing needs to be named.
+"""The pytest plugin: fixtures for tests of flows. pytest loads it when Holdfast is installed; no setting is needed.
 
     def test_a_crash_makes_no_difference(crash_everywhere):
         crash_everywhere(flow, Order(12))
 
-The fixtures are `manual_clock`, `holdfast_store`, `holdfast_engine` and `crash_everywhere`; the marker `holdfast` chooses what
-they are. It owns no logic of its own. Invariant: importing it costs next to nothing, since every pytest run in the environment
-does; what a fixture needs is imported when a test asks for it.
+The fixtures are `manual_clock`, `holdfast_store`, `holdfast_engine` and `crash_everywhere`; the marker `holdfast` sets their
+options. The plugin has no logic of its own. Invariant: importing it costs next to nothing, because every pytest run in the
+environment imports it; a fixture imports what it needs when a test uses it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from holdfast.testing.crashing import Report
 
 _MARKER = (
-    "holdfast(store='memory', auto=True, check=True): what the fixtures of Holdfast are in this test: a store in 'memory' or a "
-    "'sqlite' file, a clock that jumps over waits by itself or stands still, and whether the store is checked at the end"
+    "holdfast(store='memory', auto=True, check=True): options of the Holdfast fixtures in this test: a store in 'memory' or a "
+    "'sqlite' file, a clock that jumps over waits by itself (auto) or only when advanced, and a check of the store at the end"
 )
 _OPTIONS = {"store": "memory", "auto": True, "check": True}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", _MARKER)
 
 
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """What the nearest marker says, and the rest by default."""
+    """The options of the nearest marker, with defaults for the others."""
     marker = request.node.get_closest_marker("holdfast")
     given = dict(marker.kwargs) if marker is not None else {}
     unknown = [name for name in given if name not in _OPTIONS]
@@ -43,13 +43,13 @@ def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
         or (marker is not None and marker.args)
         or given.get("store", "memory") not in ("memory", "sqlite")
     ):
-        raise pytest.UsageError(f"@pytest.mark.holdfast does not take {marker!r}; it is {_MARKER}")
+        raise pytest.UsageError(f"@pytest.mark.holdfast does not accept {marker!r}. Use {_MARKER}")
     return {**_OPTIONS, **given}
 
 
 @pytest.fixture
 def manual_clock(request: pytest.FixtureRequest) -> ManualClock:
-    """A clock that the test owns. It jumps over waits by itself, unless the marker says `auto=False`."""
+    """A clock that the test controls. It jumps over waits by itself, unless the marker has `auto=False`."""
     from holdfast.testing.clock import ManualClock
 
     return ManualClock(auto=_options(request)["auto"])
@@ -57,7 +57,7 @@ def manual_clock(request: pytest.FixtureRequest) -> ManualClock:
 
 @pytest.fixture
 def holdfast_store(request: pytest.FixtureRequest, manual_clock: ManualClock) -> Iterator[Store]:
-    """A store of the test's own, on its clock. What is in it at the end is checked: see `holdfast.testing.check`."""
+    """A new store for this test, on its manual clock. After the test, `holdfast.testing.check` checks it."""
     from holdfast.testing.checker import check
 
     options = _options(request)
@@ -74,14 +74,16 @@ def holdfast_store(request: pytest.FixtureRequest, manual_clock: ManualClock) ->
     store.close()
     if violations:
         pytest.fail(
-            "the store does not hold what it may hold:\n" + "\n".join(map(str, violations)), pytrace=False
+            "holdfast.testing.check found violations in the store of this test:\n"
+            + "\n".join(map(str, violations)),
+            pytrace=False,
         )
 
 
 @pytest.fixture
 def holdfast_engine(holdfast_store: Store, manual_clock: ManualClock) -> Callable[..., Engine]:
-    """Makes engines on the test's store and clock that do everything on one thread, for `async with`. A plain `def` node that
-    waits by its context needs `inline=False`.
+    """A factory of engines on the test's store and clock, for `async with`. They do everything on one thread; a plain `def`
+    node that waits through its context needs `inline=False`.
     """
 
     def engine(*flows: Any, **options: Any) -> Engine:
@@ -97,7 +99,7 @@ def holdfast_engine(holdfast_store: Store, manual_clock: ManualClock) -> Callabl
 
 @pytest.fixture
 def crash_everywhere() -> Callable[..., Report]:
-    """Crashes a flow everywhere and fails the test when that makes a difference. With `check=False` it only reports."""
+    """Crash a flow at every durable write, and fail the test if a crash changes the result. `check=False` only reports."""
 
     def crash(*args: Any, check: bool = True, **options: Any) -> Report:
         from holdfast.testing.crashing import crash_everywhere as crash_flow

@@ -1,4 +1,4 @@
-"""The suite that the queues of every store pass: what `holdfast.storage.queues` says, as tests.
+"""The suite that the queues of every store must pass: the rules of `holdfast.storage.queues` as tests.
 
     from holdfast.testing.queues import QueuesConformance
 
@@ -6,8 +6,8 @@
         def open(self, folder, clock):
             return MyStore(folder / "runs", clock=clock)
 
-Run it with pytest (nothing of pytest is needed to import it). `open` is called several times within a test, also while an
-earlier store is still open: all of them are the same place. A store that other processes cannot open sets `shared = False`.
+Run it with pytest (importing it does not need pytest). `open` is called several times within a test, also while an earlier
+store is still open: each call must open the same data. A store that other processes cannot open sets `shared = False`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from holdfast.testing.appends import Log, Time, dead_process, in_threads, raises
 
 TTL_S = 30.0
 QUIET_S = 0.2
-"""How long nothing must be heard before a test believes that it is quiet."""
+"""How long a test waits without a notification before it assumes that no more will come."""
 HOSTILE = (
     "'",
     '"',
@@ -69,13 +69,13 @@ while taken := store.queues.take(Holder(id=sys.argv[2], ttl_s=600.0), Wanted(flo
 
 
 class QueuesConformance:
-    """Everything the queues of a store promise. Subclass it, name the class `Test…` and say how to open your store."""
+    """Tests for everything that the queues of a store promise. Subclass it, name the class `Test…` and implement `open`."""
 
     shared = True
 
     def open(self, folder: Path, clock: Callable[[], float]) -> Store:
-        """The store in this folder, by this clock."""
-        raise NotImplementedError("say how to open your store")
+        """Open the store in this folder, with this clock."""
+        raise NotImplementedError("implement open(folder, clock): return your store, opened in that folder")
 
     def setup_method(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
@@ -92,13 +92,13 @@ class QueuesConformance:
         shutil.rmtree(self.folder)
 
     def another(self) -> Store:
-        """A second way into the same store, as another process has it."""
+        """Open the same store again, as another process would."""
         store = self.open(self.folder, self.time)
         self.opened.append(store)
         return store
 
     def recorded(self, run_id: str, **changes: Any) -> Log:
-        """A run that nobody holds, pending unless told otherwise."""
+        """Create a run that no engine holds; its status is pending unless `changes` has another."""
         log = Log(run_id)
         append = log.create(**{"status": "pending", "created_at": self.time.at, **changes})
         assert self.store.append([append]) == [None]
@@ -106,7 +106,7 @@ class QueuesConformance:
         return log
 
     def held_by(self, holder: Holder, run_id: str, **changes: Any) -> Log:
-        """A run that this holder made and holds, running unless told otherwise."""
+        """Create a run that this holder holds; its status is running unless `changes` has another."""
         self.store.renew(holder)
         log = Log(run_id, holder=holder.id, fence=1)
         append = log.create(**{"created_at": self.time.at, **changes})
@@ -115,12 +115,12 @@ class QueuesConformance:
         return log
 
     def taken(self, holder: Holder | None = None, **wanted: Any) -> list[str]:
-        """The ids of what a holder takes, in order."""
+        """Take runs for a holder, and return their ids in order."""
         asked = msgspec.structs.replace(ANY, **wanted)
         return [one.lease.run_id for one in self.queues.take(holder or self.worker, asked)]
 
     def quiet(self, store: Store) -> None:
-        """Hear until nothing is heard."""
+        """Wait until no more notifications come."""
         while store.queues.hear(QUIET_S):
             pass
 
@@ -443,7 +443,7 @@ class QueuesConformance:
         self.recorded("r1")
         self.recorded("r2")
         assert self.taken() == ["r1"]
-        self.time.pass_s(TTL_S + 1)  # nobody has taken it over, and the next take revives the lease
+        self.time.pass_s(TTL_S + 1)  # no other holder has taken it over, and the next take revives the lease
         assert self.taken(limit=5) == []
 
     def test_a_limit_holds_however_many_ask_at_once(self) -> None:
@@ -527,7 +527,7 @@ class QueuesConformance:
         assert sorted(found) == sorted(f"r{number}" for number in range(60))
 
     def _process(self, name: str) -> subprocess.Popen[str]:
-        """A process that takes all it can once it is told to."""
+        """Start a process that, once it reads a line, takes every run that it can."""
         return subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, self.store.url, name],
             stdin=subprocess.PIPE,

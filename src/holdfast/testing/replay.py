@@ -1,10 +1,10 @@
-"""A second reading of a log: what its events mean, told from the design and from nothing else.
+"""A second interpretation of a log: what its events mean, written from the design alone.
 
 It shares no code with the engine: it knows rows, JSON and its own rules. It calls nothing of `core.fold`, decides nothing and
-stores nothing. `checker` gives it the events of one run in order; what cannot have happened is told through `say(invariant,
-text)`, and the reading goes on as well as it can, so that one fault does not hide the next.
+stores nothing. `checker` gives it the events of one run in order. An event that cannot have happened is reported through
+`say(invariant, text)`, and reading continues as well as possible, so that one fault does not hide the next.
 
-Invariant: the work for an event does not grow with the log. A place that a later rewind goes back to is copied once.
+Invariant: the work for an event does not grow with the log. A state that a later rewind goes back to is copied once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _AFTER_FAILURE = frozenset({
     "RunResumed", "RunRewound", "RunCancelled", "ResumeRefused", "StateEdited", "StateUpgraded", "FlowChanged",
     "QuestionAnswered", "SignalReceived",
 })  # fmt: skip
-"""What may follow a failure: what somebody asked for, and what a resume brings with it."""
+"""The kinds that may follow a failure: those that an operator or a caller causes, and those of a resume."""
 _INSIDE = frozenset({"StepCompleted", "NodeCheckpointed", "TimerSet", "SignalAwaited", "NodeWaiting"})
 
 
@@ -40,7 +40,7 @@ _HANDLERS = {
     "RunCompleted": "_completed",
     "RunFailed": "_failed",
     "RunCancelled": "_cancelled",
-    "ResumeRefused": "_only_told",
+    "ResumeRefused": "_ignore",
     "StateEdited": "_edited",
     "StateUpgraded": "_upgraded",
     "FlowChanged": "_flow_changed",
@@ -61,9 +61,9 @@ _HANDLERS = {
     "QuestionAnswered": "_answered",
     "NodeWaiting": "_node_waiting",
     "NodeCheckpointed": "_checkpointed",
-    "NodeStreamed": "_only_told",
+    "NodeStreamed": "_ignore",
     "StepCompleted": "_step_completed",
-    "CostIncurred": "_only_told",
+    "CostIncurred": "_ignore",
     "TimerSet": "_timer_set",
     "TimerFired": "_timer_fired",
     "SignalAwaited": "_signal_awaited",
@@ -73,22 +73,22 @@ _HANDLERS = {
 
 
 class Replay:
-    """A run, as its events tell it. `read` them in order."""
+    """The state of a run according to its events. Call `read` with each event, in order."""
 
     def __init__(self, say: Say, returns_to: frozenset[int] = frozenset()) -> None:
         self.now = Standing()
         self.seq = 0
         self.at = 0.0
         self.base = 0
-        """The log goes on from a base that stands for the events up to here."""
+        """The seq of the base that replaces the first events of the log; 0 if there is none."""
         self.durability = "sync"
         self.asked_fresh = False
-        """Somebody asked for a visit to be done over with nothing kept."""
+        """Whether an operator asked to repeat a visit with nothing kept."""
         self.rewinds: list[tuple[int, int]] = []
         self.take_ups: list[tuple[int, float, str]] = []
-        """Where and when the log says that somebody took the run up, and the status it had."""
+        """Seq and time of every claim, resume and rewind in the log, and the status of the run before it."""
         self.starts: dict[Where, int] = {}
-        """Attempt of a node -> how often the log says that it began or was woken."""
+        """Attempt of a node -> how often it began or was woken, according to the log."""
         self.item_starts: dict[tuple[str, int, int, int, int], int] = {}
         """Attempt of an item -> the same."""
         self.done: dict[tuple[str, int, int, int], int] = {}
@@ -102,22 +102,22 @@ class Replay:
         self._handlers: dict[str, Handler] = {kind: getattr(self, name) for kind, name in _HANDLERS.items()}
 
     def begin_from(self, seq: int, base: Body) -> None:
-        """The log goes on from a base, which stands for the events up to `seq`."""
+        """Begin with a base, which replaces the events up to `seq`."""
         self.now = standing_of(base)
         self.seq = self.base = seq
         self._remember(seq)
 
     def read(self, seq: int, at: float, kind: str, where: Where, body: Body) -> None:
-        """One event more. `where` is the header of an event of a node."""
+        """Read the next event. `where` is the header of an event of a node."""
         self.seq, self.at = seq, at
         now = self.now
         if now.status in FINAL:
             self._say("I7", f"{kind} follows the end of the run, which is {now.status}")
         elif now.status == "failed" and kind not in _AFTER_FAILURE:
-            self._say("I7", f"{kind} follows the failure of the run, and nobody asked it to go on")
+            self._say("I7", f"{kind} follows the failure of the run, which was not resumed")
         handler = self._handlers.get(kind)
         if handler is None:
-            self._say("I2", f"no version of Holdfast that this checker knows writes {kind}")
+            self._say("I2", f"this version of the checker does not know the event kind {kind}")
         else:
             if kind in _INSIDE:
                 self._require_inside(kind, where, body)
@@ -133,7 +133,7 @@ class Replay:
     def _created(self, where: Where, body: Body, at: float) -> None:
         now = self.now
         if now.status != "new":
-            self._say("I7", "the run is created a second time")
+            self._say("I7", "the log creates the run a second time")
         now.status = "pending"
         now.flow, now.fingerprint = body.get("flow", ""), body.get("fingerprint", "")
         now.state_version = body.get("state_version", 1)
@@ -195,7 +195,7 @@ class Replay:
         now = self.now
         left = [*now.open, *now.arrivals, *now.held]
         if left:
-            self._say("I7", f"the run is completed while {left} is not done")
+            self._say("I7", f"the run completes while {left} is not done")
         now.status = "completed"
 
     def _failed(self, where: Where, body: Body, at: float) -> None:
@@ -208,8 +208,8 @@ class Replay:
         now.questions.clear()
         now.waits.clear()
 
-    def _only_told(self, where: Where, body: Body, at: float) -> None:
-        """A fact that changes nothing here."""
+    def _ignore(self, where: Where, body: Body, at: float) -> None:
+        """Read an event that does not change the state of the run."""
 
     # --- state and flow ---------------------------------------------------------------------------------
 
@@ -278,28 +278,30 @@ class Replay:
 
     def _woken(self, where: Where, visit: Visit) -> None:
         if where[1:] != visit.here() or NODE not in visit.parked:
-            self._say("I6", f"{_named(where)} is woken, and does not wait")
+            self._say("I6", f"{_named(where)} is woken, but was not waiting")
         visit.parked.pop(NODE, None)
         self.now.turn(visit, "running")
         self.now.open[where[0]] = None
         self.now.status = "running"
 
     def _require_new(self, where: Where, item: int) -> None:
-        """An attempt is later than all of its visit before, and none follows a completion."""
+        """Report an attempt that is not later than every earlier one of its visit, or that follows a completion."""
         name, iteration, execution, attempt = where
         key = (name, iteration, execution, item)
         if key in self.done:
-            self._say("I5", f"{_named(where, item)} begins although the log says that it was completed")
+            self._say("I5", f"{_named(where, item)} begins although its completion is in the log")
         last = self._last.get(key, 0)
         if attempt <= last:
-            self._say("I6", f"{_named(where, item)} begins behind attempt {last}: attempts do not go back")
+            self._say(
+                "I6", f"{_named(where, item)} begins after attempt {last}: the number of an attempt must grow"
+            )
         self._last[key] = attempt
 
     def _require_end(self, kind: str, where: Where, allowed: tuple[str, ...]) -> Visit:
         visit = self.now.visit(where[0])
         if visit.status not in allowed or where[1:] != visit.here():
-            stands = f"{visit.status or 'not begun'} at {'.'.join(map(str, visit.here()))}"
-            self._say("I6", f"{kind} is of {_named(where)}, but the node is {stands}")
+            status = f"{visit.status or 'not begun'} at {'.'.join(map(str, visit.here()))}"
+            self._say("I6", f"{kind} belongs to {_named(where)}, but the node is {status}")
         return visit
 
     def _node_completed(self, where: Where, body: Body, at: float) -> None:
@@ -312,13 +314,13 @@ class Replay:
 
     def _note_done(self, key: tuple[str, int, int, int], where: Where) -> None:
         if key in self.done:
-            self._say("I5", f"{_named(where, key[3])} is completed a second time")
+            self._say("I5", f"{_named(where, key[3])} completes a second time")
         self.done[key] = where[3]
 
     def _item_results(self, where: Where, visit: Visit) -> list[Body]:
         missing = [item for item in range(visit.items or 0) if item not in visit.changes]
         if missing:
-            self._say("I6", f"{_named(where)} is completed while its items {missing[:5]} are not")
+            self._say("I6", f"{_named(where)} completes while its items {missing[:5]} are not completed")
         return [visit.changes[item] for item in sorted(visit.changes)]
 
     def _node_skipped(self, where: Where, body: Body, at: float) -> None:
@@ -370,7 +372,9 @@ class Replay:
     def _layer_completed(self, where: Where, body: Body, at: float) -> None:
         now, names = self.now, body.get("nodes", [])
         if set(names) != now.held.keys():
-            self._say("I6", f"layer {body.get('layer')} is {names}, but {list(now.held)} have completed")
+            self._say(
+                "I6", f"layer {body.get('layer')} has the nodes {names}, but {list(now.held)} have completed"
+            )
         for name in names:
             items, own = now.held.pop(name, ([], {}))
             for changes in (*items, own):
@@ -409,7 +413,7 @@ class Replay:
 
     def _item_ended(self, kind: str, where: Where, item: int, visit: Visit) -> None:
         if visit.running.get(item) != where[3]:
-            self._say("I6", f"{kind} is of {_named(where, item)}, which is not open")
+            self._say("I6", f"{kind} belongs to {_named(where, item)}, which is not open")
         visit.running.pop(item, None)
 
     def _item_completed(self, where: Where, body: Body, at: float) -> None:
@@ -431,7 +435,7 @@ class Replay:
         self._rest(visit)
 
     def _rest(self, visit: Visit) -> None:
-        """A fan-out of which nothing runs and something waits, waits."""
+        """Set a fan-out to waiting if none of its items runs and at least one waits."""
         if visit.items is not None and visit.parked and not visit.running and visit.status == "running":
             self.now.turn(visit, "waiting")
             self.now.settle()
@@ -439,11 +443,11 @@ class Replay:
     # --- inside a visit ---------------------------------------------------------------------------------
 
     def _require_inside(self, kind: str, where: Where, body: Body) -> None:
-        """What happens inside an attempt is told only by the attempt that is open."""
+        """Report an event of an attempt that is not the open attempt of its node or item."""
         visit, item = self.now.visit(where[0]), body.get("item")
         attempt = visit.attempt if item is None or visit.items is None else visit.running.get(item, 0)
         if visit.status != "running" or where[1:] != (visit.iteration, visit.execution, attempt):
-            self._say("I6", f"{kind} is of {_named(where, item)}, which is not the attempt that runs")
+            self._say("I6", f"{kind} belongs to {_named(where, item)}, which is not the running attempt")
 
     def _step_completed(self, where: Where, body: Body, at: float) -> None:
         name, iteration, execution, _ = where
@@ -499,7 +503,7 @@ class Replay:
                     self._refuse(place[0])
                     now.settle()
                 return
-        self._say("I6", f"a timer of {_named(where)} fires in {place[2]!r}, where nothing waits")
+        self._say("I6", f"the timer {place[2]!r} of {_named(where)} fires, but nothing waits for it")
 
     def _resolve(self, name: str, item: int | None, slot: str) -> None:
         visit, level = self.now.visit(name), NODE if item is None else item
@@ -532,7 +536,7 @@ class Replay:
     def _asked(self, where: Where, body: Body, at: float) -> None:
         now, key, about = self.now, body.get("key", ""), body.get("about", "interrupt")
         if key in now.questions:
-            self._say("I6", f"{key!r} is asked while it is asked already")
+            self._say("I6", f"the question {key!r} is asked while it is already open")
         if about == "ask":
             self._require_inside("QuestionAsked", where, body)
         now.questions[key] = {
@@ -549,7 +553,7 @@ class Replay:
         now, key = self.now, body.get("key", "")
         asked = now.questions.pop(key, None)
         if asked is None:
-            self._say("I6", f"{key!r} is answered, and is not asked")
+            self._say("I6", f"the question {key!r} is answered, but is not open")
             return
         if asked["about"] == "ask":
             self._resolve(asked["node"], asked["item"], asked["slot"])
@@ -581,7 +585,7 @@ class Replay:
     def _take_up(self, name: str, took: int) -> None:
         there = self.now.arrivals.pop(name, 0)
         if there < took:
-            self._say("I5", f"{name!r} takes up {took} arrivals, but the log led there {there} times")
+            self._say("I5", f"{name!r} takes {took} arrivals, but the log has {there}")
         elif there > took:
             self.now.arrivals[name] = there - took
 
@@ -623,7 +627,7 @@ class Replay:
                 del now.questions[key]
 
     def _cut(self) -> None:
-        """Whoever ran this is gone: what was running has been cut."""
+        """Interrupt all running attempts: the process that ran them is gone."""
         for name in self.now.open:
             visit = self.now.visit(name)
             if visit.status == "running":
@@ -652,7 +656,7 @@ class Replay:
         now.turn(visit, "pending")
 
     def _reopen(self) -> None:
-        """After a rewind or in a fork: what was open is due again, as a new execution."""
+        """Make every open visit due again as a new execution, after a rewind or in a fork."""
         now = self.now
         for name in tuple(now.open):
             visit = now.visit(name)

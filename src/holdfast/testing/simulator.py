@@ -1,15 +1,15 @@
-"""A simulated world: the real engine, several workers, one disk, and everything that can go wrong between them, from one seed.
+"""Simulate the real engine with several workers on one store, and with every fault that can happen between them, from a seed.
 
     report = simulate(flow, {"ticket": "T-1"}, seeds=range(200))
     assert report.ok, report
 
-Owns the processes of a schedule; hands attend to its runs (`simulator_hands`). Nothing real is touched: no thread, no socket,
-no wall clock; the disk is a memory store unless another is given. A seed also draws how the engines are set up (durability,
-how many checkpoints they keep), queues and priorities. One seed is one schedule: running it again gives the same trace
-(`Outcome.trace`), whatever the machine and the hash seed.
+This module owns the processes of a schedule; simulated callers start and operate its runs (`simulator_hands`). A simulation
+uses no thread, no socket and no wall clock; the disk is a memory store unless another is given. A seed also draws the settings
+of the engines (durability, how many checkpoints they keep), queues and priorities. One seed is one schedule: running it again
+gives the same trace (`Outcome.trace`), whatever the machine and the hash seed.
 
-A schedule ends when every run is over. Faults come first and then stop (`simulator_faults`), so a run that is not over by
-itself then is stuck, which is a violation like any other (`simulator_oracle`).
+A schedule ends when every run is over. Faults come first and then stop (`simulator_faults`); a run that does not end by itself
+after that is stuck, which is a violation like any other (`simulator_oracle`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from holdfast.errors import HoldfastError, SettingError
 from holdfast.reading import history
 from holdfast.runtime import engine as engines
 from holdfast.runtime import journal, questions, settings
-from holdfast.runtime.commits import Commits
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.settings import Durability
 from holdfast.storage.contract import Holder, Row, Store
@@ -57,34 +56,34 @@ from holdfast.testing.simulator_flows import (
     Witness,
     tale,
     watching,
-    witnessed,
+    witness_flow,
 )
 from holdfast.testing.simulator_hands import Answers, Hand, Subject, answers_of
 from holdfast.testing.simulator_loop import Hung, Killed, Loop, Luck, Stuck, World
 
 PATIENCE_S = 60.0
-"""Of virtual time: no run takes that long once the faults are over."""
+"""In virtual time: a run that takes longer than this is stuck."""
 SCHEDULE_CPU_S = 60.0
-"""Of processor time: a schedule takes some milliseconds, one that takes this long hangs."""
+"""In processor time: a schedule takes some milliseconds; one that takes this long hangs."""
 _COLLECT_EVERY = 64
 _VERIFIED = 4
-"""Of so many schedules one is folded from its first event and from its snapshots, and one is read by the checker. What was
-written and said is judged in all of them.
+"""One schedule in this many is folded from its first event and from its snapshots, and one is read by the checker. Logs,
+node calls and results are checked in all of them.
 """
 _NARROW = "narrow"
-"""A queue of which one run at a time may be held."""
+"""The name of a queue with a limit of one held run."""
 _NARROW_SHARE = 0.4
 _TIDY_SHARE = 0.15
 _packed = msgspec.msgpack.Encoder().encode
 
 Disk: TypeAlias = Callable[[Callable[[], float], Callable[[Holder], bool | None]], Store]
-"""Makes the disk of a world, given its clock and whether a holder is known to be dead."""
+"""Makes the store of a world, given its clock and a function that says whether a holder is known to be dead."""
 Effects: TypeAlias = dict[str, Counter[str]]
-"""Receiver -> what it did, and how often."""
+"""Receiver -> each effect, and how often it happened."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one schedule."""
+    """The result of one schedule."""
 
     seed: int
     events: int
@@ -92,24 +91,24 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     faults: dict[str, int]
     violations: list[str]
     trace: str
-    """A hash of all that happened."""
+    """A hash of everything that happened."""
     states: dict[str, Any]
-    """Run -> its values in the end."""
+    """Run -> its final values."""
     virtual_s: float = 0.0
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """Something that must never happen, and the seed that makes it happen again."""
+    """Something that must never happen, and the seed that reproduces it."""
 
     seed: int
-    told: str
+    text: str
 
     def __str__(self) -> str:
-        return f"seed {self.seed}: {self.told}"
+        return f"seed {self.seed}: {self.text}"
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of many schedules."""
+    """The result of many schedules. `ok`: there is no violation."""
 
     schedules: int
     events: list[int]
@@ -126,7 +125,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return self.ok
 
     def __str__(self) -> str:
-        """The figures, one line each."""
+        """The figures of `figures`, one line each."""
         return "\n".join(f"{name:<24}{value}" for name, value in figures(self).items())
 
 
@@ -141,31 +140,33 @@ def simulate(
     compare: Callable[[dict[str, Any]], Any] = lambda values: values,
 ) -> Report:
     """Run a flow once without faults, then once per seed with two or three workers that crash, pause, lose replies and come
-    back. Reports every difference in the final state (as `compare` sees the values), every node that ran although its end was
-    recorded, what a `Receiver` among `resources` was asked for more or less often, and every run that got stuck. A run that does
-    not complete without faults is the only thing reported then.
+    back. The report lists every difference in the final state (`compare(values)` selects what is compared), every node that ran
+    although its end was recorded, every effect that happened more or less often at a `Receiver` among `resources`, and every
+    run that got stuck. If the run does not complete without faults, the report contains only that.
 
-    Nodes must do nothing but compute and wait by asyncio or their context: in a simulated world there are no threads and no
-    sockets. A schedule that takes a minute of processor time (`SCHEDULE_CPU_S`) is reported as hung, with its stack.
-    `answers` are found by the name of the node that asks: a value, a list (one for each iteration of the node) or a function
-    of the question; or all are given by a function, `answers(node, iteration, options)`. By default the first option is
-    taken, `approve` and `retry` before others. `signals` are what the run is told. Raises `StateError` for a wrong input,
-    `AnswerRefused` and `SettingError` for what nobody could be told.
+    Nodes may only compute, and wait through asyncio or their context: a simulated world has no threads and no sockets. A
+    schedule that takes a minute of processor time (`SCHEDULE_CPU_S`) is reported as hung, with its stack.
+    `answers` maps the name of a node that asks to a value, a list (one value for each iteration of the node) or a function
+    of the question; or it is one function for all nodes, `answers(node, iteration, options)`. A question without an answer
+    gets `approve`, `retry` or else its first option. `signals` maps names of signals to payloads. Raises `StateError` for a
+    wrong input, `AnswerRefused` and `SettingError` for an answer that no question allows.
     """
     if answers is not None and not callable(answers):
         require_answers(flow, answers, keys=False)
     if signals is not None and not isinstance(signals, Mapping):
         raise SettingError(f"signals={signals!r}: give a dict of names and payloads, e.g. {{'paid': 12}}")
-    flow.state.dump({} if input is None else input)  # refused here, not by every worker in turn
-    subject = Subject("r", witnessed(flow), input)
-    told: dict[str, Any] = {
+    flow.state.dump(
+        {} if input is None else input
+    )  # a wrong input is refused here, not by every worker in turn
+    subject = Subject("r", witness_flow(flow), input)
+    given: dict[str, Any] = {
         "answers": {} if answers is None else answers,
         "signals": dict(signals or {}),
         "resources": dict(resources or {}),
     }
-    calm, expected = _played(Schedule(0, [subject], calm=True, **told))
+    calm, expected = _play(Schedule(0, [subject], calm=True, **given))
     if calm.violations:
-        need = "What it needs is given with answers=, signals= and resources="
+        need = "Pass what the flow needs with answers=, signals= and resources="
         wrong = [
             f"without any fault: {text}" + ("" if text.startswith("hung:") else f". {need}")
             for text in calm.violations
@@ -173,16 +174,16 @@ def simulate(
         return report_of([msgspec.structs.replace(calm, violations=wrong)])
     outcomes: list[Outcome] = []
     for seed in seeds:
-        outcome, effects = _played(Schedule(seed, [subject], **told))
+        outcome, effects = _play(Schedule(seed, [subject], **given))
         differs = _differences(calm, outcome, compare)
         if effects is not None and expected is not None:
-            differs += _effects_that_differ(expected, effects)
+            differs += _effect_differences(expected, effects)
         outcomes.append(msgspec.structs.replace(outcome, violations=[*outcome.violations, *differs]))
     return report_of(outcomes)
 
 
-def _played(scene: Schedule) -> tuple[Outcome, Effects | None]:
-    """A schedule, and what receivers did in it; None where the run was called off or somebody had a part of it done over."""
+def _play(scene: Schedule) -> tuple[Outcome, Effects | None]:
+    """Run a schedule. The effects at receivers are None if the run was cancelled, or if a rewind repeated a part of it."""
     receivers = [one for one in scene.resources.values() if isinstance(one, Receiver)]
     for receiver in receivers:
         receiver.reset()
@@ -193,15 +194,15 @@ def _played(scene: Schedule) -> tuple[Outcome, Effects | None]:
 
 
 def _differences(calm: Outcome, outcome: Outcome, compare: Callable[[dict[str, Any]], Any]) -> list[str]:
-    ended, expected = outcome.states.get("r"), calm.states.get("r")  # none where it was called off
+    ended, expected = outcome.states.get("r"), calm.states.get("r")  # None if the run was cancelled
     if ended is None or expected is None or compare(ended) == compare(expected):
         return []
-    return [f"r: it came to {ended}, and without faults to {expected}"]
+    return [f"r: the final state is {ended}, but {expected} without faults"]
 
 
-def _effects_that_differ(expected: Effects, found: Effects) -> list[str]:
+def _effect_differences(expected: Effects, found: Effects) -> list[str]:
     return [
-        f"r: {what:.100} happened {found[name][what]} times at {name!r}, and without faults {usual[what]}"
+        f"r: {what:.100} happened {found[name][what]} times at {name!r} (without faults: {usual[what]})"
         for name, usual in expected.items()
         for what in sorted({*usual, *found[name]})
         if usual[what] != found[name][what]
@@ -209,7 +210,7 @@ def _effects_that_differ(expected: Effects, found: Effects) -> list[str]:
 
 
 def simulate_random(seeds: Iterable[int], *, disk: Disk | None = None) -> Iterator[Outcome]:
-    """Schedules of random flows, whose final state a plain dictionary knows."""
+    """Run schedules of random flows whose final state is known in advance."""
     for number, seed in enumerate(seeds):
         yield schedule(seed, disk=disk).run()
         if number % _COLLECT_EVERY == 0:
@@ -217,21 +218,21 @@ def simulate_random(seeds: Iterable[int], *, disk: Disk | None = None) -> Iterat
 
 
 def schedule(seed: int, *, disk: Disk | None = None) -> Schedule:
-    """The schedule of a seed: one run of a random flow, or two."""
+    """Make the schedule of a seed: one run of a random flow, or two."""
     luck = random.Random(f"subjects {seed}")
     tales = [tale(luck.randrange(TALES)) for _ in range(luck.choice((1, 1, 1, 2)))]
-    if len({told.flow.name for told in tales}) < len(tales):
+    if len({one.flow.name for one in tales}) < len(tales):
         tales = tales[:1]
     narrow = _NARROW if len(tales) > 1 and luck.random() < _NARROW_SHARE else None
     subjects = [
-        Subject(f"r{number}", told.flow, None, told, queue=narrow, priority=luck.choice((0, 0, 5)))
-        for number, told in enumerate(tales)
+        Subject(f"r{number}", one.flow, None, one, queue=narrow, priority=luck.choice((0, 0, 5)))
+        for number, one in enumerate(tales)
     ]
     return Schedule(seed, subjects, disk=disk)
 
 
 def report_of(outcomes: Iterable[Outcome]) -> Report:
-    """All outcomes in one."""
+    """Combine all outcomes into one report."""
     listed = list(outcomes)
     faults: Counter[str] = Counter()
     for outcome in listed:
@@ -242,12 +243,12 @@ def report_of(outcomes: Iterable[Outcome]) -> Report:
         workers=[outcome.workers for outcome in listed],
         faults=dict(sorted(faults.items())),
         faults_each=[sum(outcome.faults.values()) for outcome in listed],
-        violations=[Violation(outcome.seed, told) for outcome in listed for told in outcome.violations],
+        violations=[Violation(outcome.seed, text) for outcome in listed for text in outcome.violations],
     )
 
 
 def figures(report: Report) -> dict[str, str]:
-    """What is printed of a report."""
+    """The lines that are printed for a report, as name -> value."""
     if not report.schedules:
         return {"schedules": "0"}
     events, each = sorted(report.events), report.faults_each
@@ -271,27 +272,17 @@ def figures(report: Report) -> dict[str, str]:
 
 
 class SimulatedEngine(Engine):
-    """The engine, in a process of the world."""
+    """The engine, in a process of the simulated world."""
 
     def settle(self, steady: SteppedClock, writer: LateWriter | None) -> None:
-        """What a machine would give it: a clock that cannot be set, and a thread that writes."""
-        self._steady = steady
+        """Install what a real machine provides: a clock that cannot be set, and a thread that writes."""
+        self._holdings.now = steady.now
         if writer is not None:
-            assert self._services is not None
-            commits = Commits(writer, lambda: len(self._runners))  # type: ignore[arg-type]
-            self._services = msgspec.structs.replace(self._services, commits=commits)
-
-    def _hold(self) -> None:
-        """Leases go by a clock that nobody sets."""
-        wall, self._clock = self._clock, self._steady
-        try:
-            super()._hold()
-        finally:
-            self._clock = wall
+            self._open().commits._writer = writer  # type: ignore[assignment]  # noqa: SLF001
 
 
 class Process:
-    """A worker's place in the world: one process after the other, each with an event loop and an engine of its own."""
+    """A worker of the world: one process after the other, each with its own event loop and engine."""
 
     def __init__(self, scene: Schedule, name: str) -> None:
         self.scene = scene
@@ -336,13 +327,13 @@ class Process:
             await asyncio.sleep(0.1)
 
     def _renew(self, engine: SimulatedEngine, loop: Loop) -> None:
-        """What the thread does that renews leases: also for an engine that has nothing to do."""
-        if engine._renewal is not None and engine._services is not None:  # noqa: SLF001
-            engine._renewal.keep()  # noqa: SLF001
+        """Renew leases as the renewal thread would, also for an engine that has nothing to do."""
+        if engine._services is not None:  # noqa: SLF001
+            engine._holdings.keep()  # noqa: SLF001
         loop.call_later(LEASE_TTL_S / 3, self._renew, engine, loop)
 
     def _maybe_die(self, place: str) -> None:
-        """In a node's body: perhaps the process ends here."""
+        """Called in the body of a node: the process may die here."""
         if self.loop.dead:
             raise Killed
         faults = self.scene.faults
@@ -351,7 +342,7 @@ class Process:
             raise Killed
 
     def crash(self) -> None:
-        """The process is killed; another one starts in its place some time later."""
+        """Kill the process, and start another one in its place some time later."""
         if not self.loop.dead:
             self.loop.kill()
             self.scene.ledger.died(self.loop.name)
@@ -360,11 +351,11 @@ class Process:
             self.scene.outside.call_later(wait, self.boot)
 
     def pause(self, seconds: float) -> None:
-        """The process stands still, with its timers and its renewals, and then goes on as if nothing had been."""
+        """Suspend the process, with its timers and its renewals, for that long."""
         self.loop.asleep_until = self.scene.world.now + seconds
 
     def drain(self) -> None:
-        """Somebody asks the process to stop, and starts another when it has."""
+        """Ask the process to stop, and start another one when it has stopped."""
         engine, self.engine = self.engine, None
         if engine is None or self.loop.dead:
             return
@@ -424,27 +415,29 @@ class Schedule:
         self.attending: list[asyncio.Task[None]] = []
         self._unattended = 0
         self._over = self.outside.create_future()
-        """Done when every run is over, or somebody who attends to one has given up."""
+        """Done when every run is over, or when the caller that attends to one has raised."""
         self.hands = [Hand(self, subject, calm=calm) for subject in subjects]
 
     def _draw_ways(self, luck: random.Random, *, calm: bool) -> None:
-        """How the engines are set up, and whether somebody tidies their logs while they go on."""
+        """Draw the settings of the engines, and whether logs are pruned while runs continue."""
         ways: tuple[Durability, ...] = ("sync", "sync", "sync", "sync", "async", "exit")
         self.durability: Durability = luck.choice(ways) if not calm else "sync"
-        if self.durability == "exit":  # there are fewer calls at which anything could go wrong
+        if (
+            self.durability == "exit"
+        ):  # with this durability there are fewer calls at which a fault can happen
             self.faults.first_at = min(self.faults.first_at, 4)
         self.tidies = not calm and luck.random() < _TIDY_SHARE
         self.keep_checkpoints = luck.choice((None, 2)) if self.tidies else None
 
     def run(self) -> Outcome:
-        """Play it, and look at what is left."""
+        """Run the schedule, and check the result."""
         stuck: list[str] = []
-        with still(self.snapshot_every), self.world.limited(SCHEDULE_CPU_S):
+        with still(self.snapshot_every), self.world.limit_cpu(SCHEDULE_CPU_S):
             watching.append(self.witness)
             try:
                 self._play()
             except (Stuck, Hung) as fault:
-                stuck.append(f"{fault}; {self._standing()}")
+                stuck.append(f"{fault}; {self._describe_runs()}")
             finally:
                 watching.pop()
                 self.world.end()
@@ -463,7 +456,7 @@ class Schedule:
             attended.result()
 
     def attend(self, subject: Subject) -> None:
-        """Look after one more run."""
+        """Attend to one more run."""
         hand = Hand(self, subject, calm=False)
         self.subjects.append(subject)
         self.hands.append(hand)
@@ -480,23 +473,25 @@ class Schedule:
         if not self._unattended:
             self._over.set_result(None)
 
-    def _standing(self) -> str:
+    def _describe_runs(self) -> str:
         found = []
         for subject in self.subjects:
             with suppress(HoldfastError):
                 row = self.disk.run(subject.run_id)
                 holder = row.holder.id if row.holder is not None else None
-                found.append(f"{row.run_id} is {row.status} at {row.seq}, held by {holder}: {row.active}")
-        return "; ".join(found) or "no run was made"
+                found.append(
+                    f"{row.run_id} is {row.status} at event {row.seq}, held by {holder}, open nodes: {row.active}"
+                )
+        return "; ".join(found) or "no run was created"
 
     def _alive(self, holder: Holder) -> bool | None:
-        """What can be known on one host: a process that ended is dead."""
+        """Whether a process on this host is alive, as far as the schedule lets the store see that."""
         if not self.sees_the_dead:
             return None
         return None if holder.id in self.world.names else False
 
     async def _torment(self) -> None:
-        """What happens to whole processes, and to clocks."""
+        """Cause the faults of whole processes and of clocks."""
         luck = self.luck
         while True:
             await self.outside.rest(luck.choice((0.03, 0.2, 0.9) if self.faults.left else (0.2, 0.9)))
@@ -524,11 +519,11 @@ class Schedule:
             self.store_offset += luck.choice((0.5, 1.5 * LEASE_TTL_S, -0.5, -3.0))
 
     def _wake(self, process: Process) -> None:
-        """A wake-up that nobody promised: for nothing, a second time, or late."""
+        """Send a spurious wake-up: without a reason, a second time, or late."""
         engine = process.engine
         assert engine is not None
         for subject in self.subjects:
-            process.loop.call_soon(engine._wake, subject.run_id)  # noqa: SLF001
+            process.loop.call_soon(engine._holdings.wake, subject.run_id)  # noqa: SLF001
         if engine._worker is not None:  # noqa: SLF001
             process.loop.call_soon(engine._worker.look)  # noqa: SLF001
 
@@ -545,18 +540,18 @@ class Schedule:
                 bases[run_id] = self.disk.upkeep.trimmed(run_id).base
             except HoldfastError as fault:
                 wrong.append(f"{run_id}: {fault}")
-        wrong += oracle.kept(logs, bases, self.ledger)
+        wrong += oracle.check_acknowledged(logs, bases, self.ledger)
         for run_id, base in bases.items():
             logs[run_id][:0] = [row for row in self.ledger.rows[run_id] if row.seq <= base]
-            wrong += oracle.based(run_id, logs[run_id], base)
+            wrong += oracle.check_base(run_id, logs[run_id], base)
         if wrong or self.seed % _VERIFIED == 0:
-            wrong += oracle.verified(self.disk, run_ids)
+            wrong += oracle.verify_runs(self.disk, run_ids)
         elif self.seed % _VERIFIED == 1:
             wrong += [str(violation) for violation in checker.check(self.disk)]
         states: dict[str, Any] = {}
         for subject, hand in zip(self.subjects, self.hands, strict=True):
             if subject.run_id in logs:
-                wrong += self._judged(
+                wrong += self._judge(
                     subject, hand, logs[subject.run_id], states, looks=not stuck and not wrong
                 )
         return Outcome(
@@ -570,30 +565,30 @@ class Schedule:
             virtual_s=self.world.now - STARTS_AT,
         )
 
-    def _judged(
+    def _judge(
         self, subject: Subject, hand: Hand, rows: list[Row], states: dict[str, Any], *, looks: bool
     ) -> list[str]:
-        """What is wrong with a run by its log and by what its bodies say; `looks`: and by what it came to."""
-        walk = oracle.walked(self.disk, subject.run_id, rows, subject.tale, TRIES)
+        """The violations of a run by its log and by its node calls; with `looks`, also by its result."""
+        walk = oracle.walk_log(self.disk, subject.run_id, rows, subject.tale, TRIES)
         fork = subject.of is not None
         wrong: list[str] = []
         if not fork:
             wrong += walk.wrong
-            wrong += oracle.attested(walk, self.witness, self.ledger)
-            wrong += oracle.spoken(walk, self.witness)
-            wrong += oracle.routed(walk, self.witness, self.ledger)
+            wrong += oracle.check_bodies(walk, self.witness, self.ledger)
+            wrong += oracle.check_streams(walk, self.witness)
+            wrong += oracle.check_routes(walk, self.witness, self.ledger)
         if looks and not wrong:
             row = self.disk.run(subject.run_id)
             values = history.load(self.disk, subject.run_id, row=row).values
-            wrong += oracle.computed(row, walk, values, cancelled=hand.cancels, fork=fork)
-            wrong += oracle.heard(row, walk, hand.acknowledged)
+            wrong += oracle.check_result(row, walk, values, cancelled=hand.cancels, fork=fork)
+            wrong += oracle.check_answers(row, walk, hand.acknowledged)
             if row.status == "completed":
                 states[subject.run_id] = values
         return wrong
 
     def _trace(self, logs: dict[str, list[Row]]) -> str:
-        """A hash of what was written and done, in the order it was."""
-        told = (
+        """A hash of everything that was written and done, in order."""
+        happened = (
             self.world.turns,
             self.world.now,
             sorted(self.faults.happened.items()),
@@ -601,7 +596,7 @@ class Schedule:
             self.witness.entries,
             [[run_id, [(row.seq, row.digest) for row in rows]] for run_id, rows in logs.items()],
         )
-        return sha256(_packed(told)).hexdigest()
+        return sha256(_packed(happened)).hexdigest()
 
 
 # --- stillness ---------------------------------------------------------------------------------------
@@ -609,8 +604,8 @@ class Schedule:
 
 @contextmanager
 def still(snapshot_every: int) -> Iterator[None]:
-    """Keep the machine out of the engine: its settings, its processes, its checkouts. Snapshots come often, so that they
-    matter in short runs too.
+    """Isolate the engine from the machine: from its settings, its processes and its checkouts. Snapshots are taken often, so
+    that short runs test them too.
     """
     calm: list[tuple[Any, str, Any]] = [
         (settings, "project_table", lambda folder=None: {}),
@@ -621,7 +616,7 @@ def still(snapshot_every: int) -> Iterator[None]:
     ]
     before = [(place, name, getattr(place, name)) for place, name, _ in calm]
     collects = gc.isenabled()
-    gc.disable()  # a finaliser that runs in the middle would run at another time tomorrow
+    gc.disable()  # a finaliser that runs midway would run at another time in the next run
     try:
         for place, name, value in calm:
             setattr(place, name, value)

@@ -1,11 +1,11 @@
-"""What goes wrong in a simulated world, and where: a store that every process reaches through faults of its own.
+"""The faults of a simulated world: each process reaches the shared store through a wrapper that injects faults.
 
-Owns the plan of faults and the spy on the store. A `FaultyStore` is one process's way to the disk that all share: any verb may
-fail before it was done, lose its reply, take its time, or be the last thing the process ever does. What was really
-committed, by whom and with which fence, is noted in a `Ledger` that shares nothing with the store's own judgement.
+This module owns the plan of faults and the record of what the store really did. A `FaultyStore` is the access of one process to
+the shared store: any verb may fail before it is done, lose its reply, stall, or be the last call of its process. A `Ledger` notes
+what was really committed, by which engine and with which fence; it shares no code with the store's own judgement.
 
-Invariant: faults are drawn from the luck of the schedule, in the order of calls; when the budget is spent there are no
-more, so that whatever is not over by itself then is stuck.
+Invariant: faults are drawn from the luck of the schedule, in the order of calls. When the budget is spent there are no more
+faults, so a run that does not end by itself then is stuck.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _BEFORE = ("crash before", "busy", "stall before")
 _AFTER = ("crash after", "lost reply", "stall after")
 _OF_WRITES = _BEFORE + _AFTER
 _OF_APPENDS = (*_OF_WRITES, "stall before", "stall before", "lost reply")
-"""A writer that stands still before it writes, and comes back when the run is another's, is what fences are for."""
+"""Fences exist for a writer that stalls before it writes, and writes when another engine already has the run."""
 _WRITES = frozenset({"claim", "release", "post", "take", "compact", "retire"})
 _RARE = frozenset({"appended", "claim", "post", "release", "compact", "retire"})
 _WANTING = frozenset({"pending", "running", "interrupted"})
 _SELDOM = 5
-"""How much more often what is seldom called goes wrong."""
+"""How much more often a verb that is seldom called gets a fault."""
 
 
 class Faults:
-    """How many faults a schedule has, and at which calls. The first one comes for certain."""
+    """The number of faults of a schedule, and the calls at which they happen. At least one happens."""
 
     def __init__(self, luck: random.Random, *, most: int = 5) -> None:
         self.luck = luck
@@ -51,7 +51,7 @@ class Faults:
         self.happened: Counter[str] = Counter()
 
     def at(self, verb: str) -> str:
-        """The fault of this call, or nothing."""
+        """The fault of this call, or an empty string."""
         if not self.left:
             return ""
         self.calls += 1
@@ -68,7 +68,7 @@ class Faults:
         return fault
 
     def strike(self, kind: str) -> bool:
-        """Whether there is a fault left for something that happens to a whole process."""
+        """Count a fault that happens to a whole process. Return False if no fault is left."""
         if not self.left:
             return False
         self.left -= 1
@@ -77,55 +77,59 @@ class Faults:
 
 
 class Ledger:
-    """What the disk has really taken, written down by a spy in front of it."""
+    """What the store really did, noted independently of the store."""
 
     def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
         self._now = now
         self._sure_until: dict[str, float] = {}
-        """Holder -> until when nobody may take its runs, by the disk's clock."""
+        """Holder -> until when no other engine may claim its runs, by the store's clock."""
         self._dead: set[str] = set()
         self.leases: dict[str, tuple[str | None, int]] = {}
-        """Run -> who holds it by what was granted, with which fence."""
+        """Run -> its holder and fence, by the leases that were granted."""
         self.accepted: dict[tuple[str, int], bytes] = {}
         """(run, seq) -> the salt of the row that was written there."""
         self.acknowledged: dict[tuple[str, int], bytes] = {}
-        """The same, for what an engine was told to be durable."""
+        """The same, for rows that were acknowledged to an engine."""
         self.wrong: list[str] = []
         self.tick = itertools.count(1).__next__
-        """Counts everything that happens, so that it can be said what came first."""
+        """Numbers everything that happens, so that the order of two things is known."""
         self.when: dict[tuple[str, int], int] = {}
         """(run, seq) -> the turn at which it became durable."""
         self.writers: dict[tuple[str, int], str | None] = {}
-        """(run, seq) -> who wrote it."""
+        """(run, seq) -> the engine that wrote it."""
         self.rows: dict[str, list[Row]] = {}
-        """Run -> every row that was ever written: a compaction takes rows away, and what they said was said."""
+        """Run -> every row that was ever written, also those that a compaction removed."""
         self.limits: dict[str, int] = {}
-        """Queue -> how many of its runs may be held."""
+        """Queue -> how many of its runs may be held at once."""
         self.places: dict[str, tuple[str, int]] = {}
         """Run -> its queue and its priority."""
 
-    def lives(self, holder: Holder) -> None:
-        """It has said so: its leases stand for as long as it asks."""
+    def renewed(self, holder: Holder) -> None:
+        """A holder renewed its leases for its time to live."""
         self._sure_until[holder.id] = self._now() + holder.ttl_s
 
     def died(self, holder: str) -> None:
         self._dead.add(holder)
 
     def refused(self, append: Append, verdict: BaseException) -> None:
-        """An append was refused: not one of the run's holder."""
+        """An append was refused. The append of the run's holder must not be."""
         if isinstance(verdict, FenceLost) and self.leases.get(append.run_id) == (append.holder, append.fence):
-            self.wrong.append(f"{append.run_id}: {append.holder} holds it and was refused: {verdict}")
+            self.wrong.append(
+                f"{append.run_id}: {append.holder} holds the run, but its append was refused: {verdict}"
+            )
 
     def granted(self, run_id: str, holder: Holder, fence: int) -> None:
         before, known = self.leases.get(run_id, (None, 0))
         if fence <= known:
-            self.wrong.append(f"{run_id}: fence {fence} was granted to {holder.id} behind fence {known}")
-        if before != holder.id and self._stands(before):
-            self.wrong.append(f"{run_id}: {holder.id} took it from {before}, whose lease stands")
-        self.lives(holder)
+            self.wrong.append(f"{run_id}: fence {fence} was granted to {holder.id} after fence {known}")
+        if before != holder.id and self._is_live(before):
+            self.wrong.append(
+                f"{run_id}: {holder.id} claimed the run from {before}, whose lease has not expired"
+            )
+        self.renewed(holder)
         self.leases[run_id] = (holder.id, fence)
 
-    def _stands(self, holder: str | None) -> bool:
+    def _is_live(self, holder: str | None) -> bool:
         return (
             holder is not None
             and holder not in self._dead
@@ -133,7 +137,7 @@ class Ledger:
         )
 
     def offered(self, wanted: Wanted, row: Callable[[str], RunRow]) -> list[str]:
-        """Runs that nobody holds and that want somebody: whoever takes, takes those of the highest priority first."""
+        """Runs that no engine holds and that want one. An engine must take those of the highest priority first."""
         if len(self.places) < 2 or len({priority for _, priority in self.places.values()}) < 2:
             return []
         free = [
@@ -144,32 +148,34 @@ class Ledger:
         rows = [row(run_id) for run_id in free]
         return [one.run_id for one in rows if one.flow in wanted.flows and one.status in _WANTING]
 
-    def standing(self, asking: str) -> set[str]:
-        """The runs whose leases stand, those of whoever asks included: what it takes revives one that has run out. Nobody counts
-        them where no queue has a limit.
+    def held_runs(self, asking: str) -> set[str]:
+        """The runs with a live lease, and all runs of the engine that asks: a take revives its expired leases. Empty if no queue
+        has a limit, because only limits need the count.
         """
         if not self.limits:
             return set()
         return {
             run_id
             for run_id, (holder, _) in self.leases.items()
-            if self._stands(holder) or (holder == asking and holder not in self._dead)
+            if self._is_live(holder) or (holder == asking and holder not in self._dead)
         }
 
-    def chosen(self, taken: list[str], offered: list[str], standing: set[str]) -> None:
-        """So much was taken of what was on offer: no queue over its limit, no run before a more important one."""
+    def chosen(self, taken: list[str], offered: list[str], held_before: set[str]) -> None:
+        """An engine took these runs: no queue may exceed its limit, and no offered run may have a higher priority."""
         for run_id in taken:
             queue, priority = self.places[run_id]
-            held = sorted(other for other in {*standing, *taken} if self.places[other][0] == queue)
+            held = sorted(other for other in {*held_before, *taken} if self.places[other][0] == queue)
             if len(held) > self.limits.get(queue, len(held)):
-                self.wrong.append(f"{run_id} was taken, and of queue {queue!r} are held: {held}")
+                self.wrong.append(
+                    f"{run_id} was taken, and now more runs of queue {queue!r} are held than its limit allows: {held}"
+                )
             for other in set(offered) - set(taken):
                 same, more = self.places[other]
                 if more > priority and (same == queue or same not in self.limits):
-                    self.wrong.append(f"{run_id} was taken, and {other} is more important")
+                    self.wrong.append(f"{run_id} was taken, but {other} has a higher priority")
 
     def took(self, append: Append) -> None:
-        """An append was accepted: was its writer the one that holds the run?"""
+        """An append was accepted. Its writer must be the holder of the run."""
         at = self.tick()
         run_id = append.run_id
         if append.create is not None:
@@ -177,8 +183,8 @@ class Ledger:
             self.places[run_id] = (append.create.queue, append.create.priority)
         elif self.leases.get(run_id) != (append.holder, append.fence):
             self.wrong.append(
-                f"{run_id}@{append.rows[0].seq}: {append.holder} wrote with fence {append.fence}, and "
-                f"{self.leases.get(run_id)} holds it"
+                f"{run_id}@{append.rows[0].seq}: {append.holder} wrote with fence {append.fence}, but "
+                f"{self.leases.get(run_id)} holds the run"
             )
         accepted, when, writers, holder = self.accepted, self.when, self.writers, append.holder
         for row in append.rows:
@@ -197,9 +203,9 @@ class Ledger:
             self.leases[run_id] = (None, fence)
 
     def given_back(self, holder: str) -> None:
-        """Somebody gave back what a holder had: only of one whose time is over."""
-        if self._stands(holder):
-            self.wrong.append(f"the leases of {holder} were given back, and they stand")
+        """The leases of a holder were given back by another engine, which is allowed only after they have expired."""
+        if self._is_live(holder):
+            self.wrong.append(f"the leases of {holder} were given back, but they have not expired")
         self.gone(holder)
 
     def gone(self, holder: str) -> None:
@@ -207,7 +213,7 @@ class Ledger:
             if who == holder:
                 self.leases[run_id] = (None, fence)
 
-    def told(self, append: Append) -> None:
+    def acknowledge(self, append: Append) -> None:
         run_id, acknowledged = append.run_id, self.acknowledged
         for row in append.rows:
             acknowledged[run_id, row.seq] = row.salt
@@ -215,15 +221,15 @@ class Ledger:
 
 @cache
 def _verbs(contract: type, faulty: type) -> tuple[str, ...]:
-    """Every verb of a contract that has nothing of its own in what stands before it."""
+    """Every verb of a contract that the faulty class does not define itself."""
     verbs = (name for name, verb in vars(contract).items() if callable(verb) and not name.startswith("_"))
     return tuple(name for name in verbs if not hasattr(faulty, name))
 
 
 class FaultyStore:
-    """The way of one process to the disk."""
+    """The access of one process to the shared store, with faults."""
 
-    if TYPE_CHECKING:  # only there: with it, every look at an attribute is slow
+    if TYPE_CHECKING:  # not at run time: it would make every attribute access slow
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -245,7 +251,7 @@ class FaultyStore:
             setattr(self, name, partial(self.call, name, getattr(disk, name)))
 
     def call(self, verb: str, do: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """Do what a verb does, with the fault that belongs to this call."""
+        """Call a verb, with the fault that is drawn for this call."""
         if self._loop.dead:
             raise Killed
         faults = self._faults
@@ -282,7 +288,7 @@ class FaultyStore:
         verdicts: list[Verdict] = self.call("append", self._append, batch)
         for append, verdict in zip(batch, verdicts, strict=True):
             if verdict is None:
-                self.ledger.told(append)
+                self.ledger.acknowledge(append)
         return verdicts
 
     def _append(self, batch: Sequence[Append]) -> list[Verdict]:
@@ -321,7 +327,7 @@ class FaultyStore:
         if holder.ttl_s <= 0:
             self.ledger.gone(holder.id)
         else:
-            self.ledger.lives(holder)
+            self.ledger.renewed(holder)
 
     def post(self, run_id: str, request: Request) -> bool:
         return bool(self.call("post", self.disk.post, run_id, request))
@@ -332,11 +338,11 @@ class FaultyStore:
         return self.disk.now()
 
     def close(self) -> None:
-        """The disk outlives its processes."""
+        """Do nothing: the store outlives its processes."""
 
 
 class _FaultyPart:
-    """A part of a store, through the same faults."""
+    """A part of a store, with the same faults."""
 
     def __init__(self, store: FaultyStore, part: Any, contract: type) -> None:
         self._store = store
@@ -346,7 +352,7 @@ class _FaultyPart:
 
 
 class _FaultyQueues(_FaultyPart):
-    """The queues of a store, and what is taken from them."""
+    """The queues of a store, with faults; the ledger notes what is taken."""
 
     def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
         found: list[Taken] = self._store.call("take", self._take, holder, wanted)
@@ -354,12 +360,12 @@ class _FaultyQueues(_FaultyPart):
 
     def _take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
         ledger = self._store.ledger
-        offered, standing = ledger.offered(wanted, self._store.disk.run), ledger.standing(holder.id)
+        offered, held_before = ledger.offered(wanted, self._store.disk.run), ledger.held_runs(holder.id)
         taken: list[Taken] = self._part.take(holder, wanted)
         if taken:
             for got in taken:
                 ledger.granted(got.lease.run_id, holder, got.lease.fence)
-            ledger.chosen([got.lease.run_id for got in taken], offered, standing)
+            ledger.chosen([got.lease.run_id for got in taken], offered, held_before)
         return taken
 
     def give_back(self, holders: Collection[str]) -> list[str]:
@@ -374,9 +380,9 @@ class _FaultyQueues(_FaultyPart):
 
 
 class LateWriter:
-    """A writer whose commits take a while, and whose callers hear of them another while later: as on a thread of its own.
+    """A writer that commits with a delay and calls back with another delay, as a writer on its own thread does.
 
-    Appends are committed in the order they were handed in, one batch at a time.
+    Appends are committed in the order in which they were submitted, one batch at a time.
     """
 
     quick = False
@@ -397,7 +403,7 @@ class LateWriter:
         self._next()
 
     def try_commit(self, appends: Sequence[Append]) -> None:
-        """Not here: see `submit_all`."""
+        """Commit nothing: every append goes through `submit_all`."""
 
     def close(self) -> None:
         self._closing = True
@@ -408,7 +414,7 @@ class LateWriter:
             self._soon(self._commit)
 
     def _soon(self, call: Callable[..., None], *args: Any) -> None:
-        """At once, or when so much time has passed that others have got on."""
+        """Call it at once, or after a delay in which other processes continue."""
         wait = self._luck.choice((0.0, 0.0, 0.001, 0.02))
         if wait:
             self._loop.call_later(wait, call, *args)
@@ -422,11 +428,13 @@ class LateWriter:
             outcomes = self._store.append([append for append, _ in batch])
         except Killed:
             raise
-        except Exception as fault:  # noqa: BLE001 - told to those who wait
+        except Exception as fault:  # noqa: BLE001 - passed to the callers
             outcomes = [fault] * len(batch)
-        self._soon(self._tell, batch, outcomes)
+        self._soon(self._call_back, batch, outcomes)
 
-    def _tell(self, batch: Sequence[tuple[Append, Done]], outcomes: Sequence[BaseException | None]) -> None:
+    def _call_back(
+        self, batch: Sequence[tuple[Append, Done]], outcomes: Sequence[BaseException | None]
+    ) -> None:
         self._busy = False
         for (_, done), outcome in zip(batch, outcomes, strict=True):
             done(outcome)
@@ -434,7 +442,7 @@ class LateWriter:
 
 
 class SteppedClock:
-    """The wall clock of one process: it may be set, forward or back, and what waits is not moved by that."""
+    """The wall clock of one process. It may be set forward or back; timers that are already set do not move."""
 
     def __init__(self, world: World, loop: Loop) -> None:
         self._world = world

@@ -1,12 +1,12 @@
-"""Random flows for the simulator, with nodes of every habit, and a plain dictionary that says what their runs must compute.
+"""Random flows for the simulator, with nodes of every kind of behaviour, and the result that their runs must compute.
 
-A `Tale` is a nested sketch (`holdfast.testing.flows`) whose nodes have habits: they keep steps, nap, wait for signals, ask,
-stream, fail and are tried again, fail for good, must not run twice, fan out. What a node returns depends on its name, its
-iteration, what it was told and, where it never runs beside another, on the state it was given: `stage` is a chain of all
-such visits.
+A `Tale` is a nested sketch (`holdfast.testing.flows`) whose nodes have habits: they record steps, sleep, wait for signals, ask,
+stream, fail and are retried, fail for good, must not run twice, fan out. The result of a node depends on its name, its
+iteration and the signal or answer it got, and, if it never runs in parallel, on the state it was given: `stage` is a chain of
+all such visits.
 
 Every call of a body is noted in a `Witness`, outside of any store, and every effect goes to a receiver that de-duplicates by
-idempotency key. Invariant: a body that runs twice with the same input returns the same.
+idempotency key. Invariant: a body that runs twice with the same input returns the same result.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from holdfast.runtime.calls.context import Context
 from holdfast.testing.flows import Plan, Sketch, largest, nested
 
 WORLD = "holdfast.world"
-"""Under which the bodies find their `Reached` among the resources."""
+"""The name of the resource in which the bodies find their `Reached`."""
 TALES = 160
-"""How many different flows there are. Compiling one takes as long as a quarter of a schedule."""
+"""The number of different flows. To compile one takes a quarter of the time of a schedule."""
 CRASHES_MAX = 1000
 _VISITS = (4, 8)
 TRIES = 3
@@ -56,12 +56,12 @@ _HABITS: tuple[Habit, ...] = (
 )  # fmt: skip
 _TOLD: dict[Habit, str] = {"signal": "!", "ask": "?", "steps": "+", "nap": "z"}
 STEPS: dict[Habit, tuple[str, ...]] = {"steps": ("one", "two"), "careful": ("one",)}
-"""What the nodes of these habits keep."""
+"""The steps that nodes with these habits record."""
 
 
 @dataclass
 class Voyage:
-    """The state of every tale. But for `stage` and the order of `trail`, no order is seen in it."""
+    """The state of every tale. Only `stage` and the order of `trail` depend on the order of visits."""
 
     total: Annotated[int, add] = 0
     visits: Annotated[dict[str, int], merge] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Voyage:
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A body was called: by whom, for what, and what it saw."""
+    """A note of a body: which process and visit, what happened, and the state it saw."""
 
     turn: int
     process: str
@@ -82,11 +82,11 @@ class Entry(msgspec.Struct, frozen=True):
     attempt: int
     item: int | None
     what: str
-    """`enter`, `exit`, `step …` as it is done, or `kept …` as the body hears of it."""
+    """`enter`, `exit`, `step …` when a step is done, or `kept …` when the body gets its result."""
     seen: str = ""
-    """The stage and the total of the state that it was given."""
+    """The stage and the total of the state that the body was given."""
     fence: tuple[str | None, int] = (None, 0)
-    """Who held the run at that moment."""
+    """The holder and the fence of the run at that moment."""
 
     @property
     def visit(self) -> tuple[str, str, int, int, int | None]:
@@ -94,18 +94,18 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Witness:
-    """What bodies say they did, and what a receiver got from them."""
+    """The notes of bodies, and the effects that a receiver got from them."""
 
     def __init__(self, tick: Callable[[], int], leases: dict[str, tuple[str | None, int]]) -> None:
         self.entries: list[Entry] = []
         self.effects: dict[str, tuple[str, str, int, int | None]] = {}
-        """Idempotency key -> whose it was first."""
+        """Idempotency key -> the visit that used it first."""
         self.keys: dict[tuple[str, str, int, int | None], str] = {}
         self.routed: list[tuple[int, str, str, int, list[str]]] = []
-        """(turn, flow, node, iteration, runs that the process held), for every time that a router was asked."""
+        """(turn, flow, node, iteration, runs that the process held), for every call of a router."""
         self.wrong: list[str] = []
         self.chunks: dict[tuple[str, str, int, int, int], dict[str, list[str]]] = {}
-        """Attempt -> process -> what it has streamed there. Only what is not durable has two attempts of one number."""
+        """Attempt -> process -> its chunks. Only runs that are not durable have two attempts with one number."""
         self._tick = tick
         self._leases = leases
 
@@ -123,7 +123,7 @@ class Witness:
         self.routed.append((self._tick(), flow, node, iteration, held))
 
     def receive(self, ctx: Any) -> None:
-        """An effect: sent again with the same key it is the same effect."""
+        """Take an effect. A second one with the same key is the same effect."""
         key = ctx.idempotency_key()
         whose = (ctx.run_id, ctx.node, ctx.iteration, ctx.item)
         first = self.effects.setdefault(key, whose)
@@ -134,7 +134,7 @@ class Witness:
 
 
 class Reached:
-    """What the bodies of one process get as their resource `WORLD`: the witness, and a place where the process may die."""
+    """The resource `WORLD` of the bodies in one process: the witness, and places where the process may die."""
 
     def __init__(self, process: str, witness: Witness, die: Callable[[str], None]) -> None:
         self.process = process
@@ -152,13 +152,13 @@ class Reached:
 
 
 @lru_cache(maxsize=4096)
-def chained(stage: str, mark: str) -> str:
-    """The stage behind a visit that never runs beside another."""
+def chain_stage(stage: str, mark: str) -> str:
+    """The stage after a visit that never runs in parallel."""
     return sha256(f"{stage}>{mark}".encode()).hexdigest()[:8]
 
 
 class Tale:
-    """A flow, what its nodes are like, and what its runs come to."""
+    """A flow, the habits of its nodes, and the expected result of its runs."""
 
     def __init__(self, sketch: Sketch, habits: dict[str, Habit], flow: Flow[Voyage]) -> None:
         self.sketch = sketch
@@ -170,7 +170,7 @@ class Tale:
         self.expected = self._expected()
 
     def _expected(self) -> dict[str, Any]:
-        """The final state of every run that completes, whatever happens to it on the way; without `stage`."""
+        """The final state of every run that completes, whatever faults it had, without `stage`."""
         total, trail = 0, []
         visits: dict[str, int] = {}
         for name, count in self.visits.items():
@@ -187,20 +187,20 @@ class Tale:
         }  # fmt: skip
 
     def mark(self, node: str, iteration: int, item: int | None = None) -> str:
-        """What a visit appends to the trail: also what it was told, where it was told something."""
+        """The entry that a visit appends to the trail, with the answer or signal that it got."""
         told = self._told.get(node, "")
         return f"{node}.{iteration}{told}" if item is None else f"{node}.{iteration}[{item}]{told}"
 
     def update(self, node: str, iteration: int, item: int | None, stage: str) -> dict[str, Any]:
-        """What a visit returns, where it was given this stage."""
+        """The result of a visit that was given this stage."""
         mark = self.mark(node, iteration, item)
         update = {"total": 1, "visits": {node: iteration}, "trail": [mark], "longest": iteration}
         if item is None and node in self.sketch.alone:
-            update["stage"] = chained(stage, mark)
+            update["stage"] = chain_stage(stage, mark)
         return update
 
     def signals(self) -> list[str]:
-        """The signals that a run waits for: each visit has a name of its own."""
+        """The signals that a run waits for: each visit waits for another name."""
         return [
             f"{name}.{iteration}"
             for name, count in self.visits.items()
@@ -211,7 +211,7 @@ class Tale:
 
 @cache
 def tale(number: int) -> Tale:
-    """The tale of that number: always the same one."""
+    """Make the tale with this number; it is always the same."""
     luck = random.Random(number)
     while True:
         sketch = nested(luck, depth=2)
@@ -228,16 +228,16 @@ def tale(number: int) -> Tale:
             habit = "steps"
         if name in sketch.items:
             habit = luck.choice(("plain", "steps", "flaky", "slow"))
-        # Somebody who passes it over names the node, not the visit: a second one would be passed over unseen.
+        # The operator skips a node, not a visit: a second visit would be skipped unseen.
         if habit == "doomed" and (doomed or name not in sketch.alone or visits[name] != 1):
             habit = "flaky"
         doomed = doomed or habit == "doomed"
         habits[name] = habit
     schedule: Literal["eager", "layered"] = "layered" if luck.random() < 0.15 else "eager"
-    return _compiled(sketch, habits, schedule, luck.choice((64, 64, 2)))
+    return _compile(sketch, habits, schedule, luck.choice((64, 64, 2)))
 
 
-def _compiled(
+def _compile(
     sketch: Sketch, habits: dict[str, Habit], schedule: Literal["eager", "layered"], max_parallel: int
 ) -> Tale:
     graph = Graph(sketch.name, Voyage)
@@ -284,7 +284,7 @@ def _router(flow: str, source: str, plan: Plan) -> Callable[[Voyage], tuple[str,
 
 
 watching: list[Witness] = []
-"""A router is told nothing but the state: whose world it is in is said here."""
+"""A router gets only the state, so it finds the witness of its world here."""
 
 # --- bodies ------------------------------------------------------------------------------------------
 
@@ -321,7 +321,7 @@ async def _keep_steps(ctx: Context, names: tuple[str, ...]) -> None:
     for name in names:
         kept = await ctx.step(name, _do_step, ctx, name)
         if kept != f"{ctx.node}.{ctx.iteration}.{ctx.execution}.{ctx.item}.{name}":
-            world.witness.wrong.append(f"{ctx!r}: the step {name!r} gave {kept!r}")
+            world.witness.wrong.append(f"{ctx!r}: the step {name!r} returned {kept!r}")
         world.witness.note(world.process, ctx, f"kept {name}")
 
 
@@ -337,7 +337,7 @@ async def _nap(ctx: Context) -> None:
     if began is None:
         await ctx.checkpoint(ctx.iteration)
     elif began != ctx.iteration:
-        ctx.resources[WORLD].witness.wrong.append(f"{ctx!r}: found the checkpoint {began!r}")
+        ctx.resources[WORLD].witness.wrong.append(f"{ctx!r}: got the wrong checkpoint {began!r}")
     await ctx.sleep(_NAPS_S[ctx.iteration % 3])
 
 
@@ -345,17 +345,17 @@ async def _await_signal(ctx: Context) -> None:
     name = f"{ctx.node}.{ctx.iteration}"
     payload = await ctx.wait_for(name)
     if payload != name:
-        ctx.resources[WORLD].witness.wrong.append(f"{ctx!r}: waited for {name!r} and was told {payload!r}")
+        ctx.resources[WORLD].witness.wrong.append(f"{ctx!r}: waited for {name!r}, but got {payload!r}")
 
 
 async def _ask(ctx: Context) -> None:
     answer = await ctx.ask("which?", options=["this", "that"])
     if answer != answer_to(ctx.node, ctx.iteration, ["this", "that"]):
-        ctx.resources[WORLD].witness.wrong.append(f"{ctx!r}: was answered {answer!r}")
+        ctx.resources[WORLD].witness.wrong.append(f"{ctx!r}: got the wrong answer {answer!r}")
 
 
 def answer_to(node: str, iteration: int, options: list[str]) -> str:
-    """What somebody answers, so that every run goes on and ends alike."""
+    """The answer to a question, chosen so that every run continues and ends in the same state."""
     for yes in ("approve", "retry"):
         if yes in options:
             return yes
@@ -421,12 +421,12 @@ def _item_body(made: list[Tale], habit: Habit) -> Callable[..., Any]:
 # --- flows of others ---------------------------------------------------------------------------------
 
 
-def witnessed(flow: Flow[Any]) -> Flow[Any]:
-    """The same flow, whose bodies tell the witness when they are called and when they return."""
+def witness_flow(flow: Flow[Any]) -> Flow[Any]:
+    """Return a copy of the flow whose bodies note in the witness when they are called and when they return."""
     nodes = {
         name: node
         if node.options.question is not None or node.streams
-        else msgspec.structs.replace(node, fn=_told(node), takes_context=True)
+        else msgspec.structs.replace(node, fn=_witness_node(node), takes_context=True)
         for name, node in flow.nodes.items()
     }
     return Flow(
@@ -439,7 +439,7 @@ def witnessed(flow: Flow[Any]) -> Flow[Any]:
     )
 
 
-def _told(node: Node) -> Callable[..., Any]:
+def _witness_node(node: Node) -> Callable[..., Any]:
     def given(value: Any, ctx: Context) -> tuple[Any, ...]:
         return (value, ctx) if node.takes_context else (value,)
 

@@ -1,8 +1,8 @@
-"""Whoever attends to the runs of a simulated world: starts them, answers, signals, pauses, cancels, rewinds, forks, tidies up.
+"""The simulated callers and operators of runs: they start, answer, signal, pause, cancel, rewind, fork and prune them.
 
-Owns what is asked of the engines from outside, and in which mood. It reads the disk as anybody may, reaches engines only by their
-verbs, and believes what they say: a signal that one has acknowledged is not sent again (but now and then), so that a run that
-has lost it is stuck. Invariant: every choice is drawn from the luck of the schedule.
+This module owns all calls to the engines from outside. It reads the store as any reader may, uses engines only through their
+verbs, and trusts their replies: a signal that an engine has acknowledged is (nearly always) not sent again, so that a run which
+lost it is stuck. Invariant: every choice is drawn from the luck of the schedule.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from holdfast.testing.simulator_flows import Tale, answer_to
 from holdfast.testing.simulator_loop import Loop, Stuck
 
 Answers: TypeAlias = Callable[[str, int, list[str]], Any]
-"""Node, iteration, options -> what is answered."""
+"""Node, iteration, options -> the answer."""
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """A run that a world is about."""
+    """A run of a simulated world, and how it is started."""
 
     run_id: str
     flow: Flow[Any]
     given: Any = None
     tale: Tale | None = None
     of: str | None = None
-    """The run that this one is a fork of."""
+    """The place `run@seq` that this run is forked from; None: it is not a fork."""
     queue: str | None = None
     priority: int = 0
 
 
 class Place(Protocol):
-    """A process: it may be asked for something while it has an engine."""
+    """A process of the world. It serves calls while it has an engine."""
 
     loop: Loop
 
@@ -58,7 +58,7 @@ class Place(Protocol):
 
 
 class Scene(Protocol):
-    """What a hand reaches of its world."""
+    """The part of a world that a `Hand` uses."""
 
     luck: random.Random
     disk: Store
@@ -73,11 +73,11 @@ class Scene(Protocol):
     def processes(self) -> Sequence[Place]: ...
 
     def attend(self, subject: Subject) -> None:
-        """Look after one more run."""
+        """Attend to one more run."""
 
 
 class Hand:
-    """Whoever attends to a run: starts it, answers what it asks, tells it what it waits for, changes their mind."""
+    """The caller of one run: starts it, answers its questions, sends its signals, and may pause, cancel or rewind it."""
 
     def __init__(self, scene: Scene, subject: Subject, *, calm: bool) -> None:
         self._scene = scene
@@ -92,14 +92,14 @@ class Hand:
         self._rewinds = 1 if not calm and 0.2 <= drawn < 0.35 and subject.of is None else 0
         self._tidies = 4 if scene.tidies else 0
         self._read = 0
-        """Rows of the log that were looked at, for the questions in them."""
+        """How many rows of the log were searched for questions."""
         self._open: dict[str, Any] = {}
         self.acknowledged: set[str] = set()
-        """Questions to which somebody was told that their answer has come."""
+        """Questions whose answer an engine has acknowledged."""
         self._forks = not calm and 0.3 <= drawn < 0.4 and subject.tale is not None and subject.of is None
 
     async def attend(self) -> None:
-        """Until the run is over."""
+        """Start the run, and operate it until it is over."""
         while not self._exists():
             await self._ask(self._start)
         while True:
@@ -143,13 +143,13 @@ class Hand:
         await self._answer()
 
     async def _tidy(self) -> None:
-        """Have older checkpoints retired, and a base put in the place of the events before the last ones."""
+        """Ask an engine to prune the run: to retire older checkpoints, and often to compact older events into a base."""
         self._tidies -= 1
         kept, compact = self._luck.choice((1, 1, 2)), self._luck.random() < 0.8
         await self._ask(lambda engine: engine.prune(self._run_id, kept, compact=compact))
 
     async def _rewind(self) -> None:
-        """Have a node that has completed done over, and all that came behind it."""
+        """Ask an engine to repeat a completed node, and everything after it."""
         disk = self._scene.disk
         done = [row.node or "" for row in disk.events(self._run_id, kinds=("NodeCompleted",))]
         if not done:
@@ -160,33 +160,33 @@ class Hand:
         await self._ask(partial(go_back, self._run_id, node), waits=False)
 
     def _fork(self) -> None:
-        """Another run goes on from one of the places that this one came through."""
+        """Fork the run from one of its checkpoints."""
         disk = self._scene.disk
         places = [row.seq for row in disk.events(self._run_id, kinds=("RunCreated", "NodeCompleted"))]
-        if self._scene.tidies:  # others may retire what came before until the fork is made
+        if self._scene.tidies:  # older checkpoints may be retired before the fork is made
             places = [history.checkpoints(disk, self._run_id)[-1].seq]
         place = f"{self._run_id}@{self._luck.choice(places)}"
         subject = msgspec.structs.replace(self._subject, run_id=f"{self._run_id}-fork", of=place)
         self._scene.attend(subject)
 
     async def _tell(self) -> None:
-        """Send a signal until somebody says it has come; now and then once more."""
+        """Send a signal until an engine acknowledges it, and sometimes once more."""
         number = self._luck.randrange(len(self._signals))
         name, payload = self._signals[number]
-        told = await self._ask(
+        acknowledged = await self._ask(
             lambda engine: engine.signal(self._run_id, name, payload, id=f"{self._run_id} {name}")
         )
-        if told and self._luck.random() < 0.9:
+        if acknowledged and self._luck.random() < 0.9:
             del self._signals[number]
 
     async def _answer(self) -> None:
-        """Answer what is open in the log, sometimes."""
+        """Answer, with some probability, each question that is open in the log."""
         scene, blobs = self._scene, self._scene.disk.blobs
-        rows = scene.ledger.rows.get(self._run_id, [])  # in the log what was asked may be compacted away
+        rows = scene.ledger.rows.get(self._run_id, [])  # the log itself may be compacted
         for row in rows[self._read :]:
             if row.kind == "QuestionAsked":
                 question = open_row(row, blobs).event
-                self._open[question.key] = self._said_to(question)
+                self._open[question.key] = self._choose_answer(question)
             elif row.kind == "QuestionAnswered":
                 self._open.pop(open_row(row, blobs).event.key, None)
         self._read = len(rows)
@@ -194,27 +194,27 @@ class Hand:
             if self._luck.random() < 0.7 and await self._ask(partial(_answer, self._run_id, key, value)):
                 self.acknowledged.add(key)
 
-    def _said_to(self, question: QuestionAsked) -> Any:
-        """What is answered. Raises `AnswerRefused` for what a user's question does not allow: it would be asked for ever."""
+    def _choose_answer(self, question: QuestionAsked) -> Any:
+        """Raise `AnswerRefused` for an answer that a user's question does not allow: it would be asked for ever."""
         value = self._scene.answers(question)
         if self._subject.tale is None:
             _require_fitting(self._subject, question, value)
         return value
 
     async def _repair(self) -> None:
-        """What failed for good, as drawn, is passed over with what it should have returned."""
+        """Skip a node that failed for good, as drawn, with the result that it should have returned."""
         state = history.load(self._scene.disk, self._run_id)
-        told = self._subject.tale
+        tale = self._subject.tale
         node = state.failure_node
-        if told is None or node is None or told.habits.get(node) != "doomed":
+        if tale is None or node is None or tale.habits.get(node) != "doomed":
             _require_no_thread(node, state.failure)
             failure = named(state.failure.type, state.failure.message) if state.failure is not None else ""
             raise Stuck(f"{self._run_id} failed at {node}: {failure}")
-        update = told.update(node, state.nodes[node].iteration, None, state.values["stage"])
+        update = tale.update(node, state.nodes[node].iteration, None, state.values["stage"])
         await self._ask(lambda engine: engine.skip(self._run_id, node, update), waits=False)
 
     async def _ask(self, do: Callable[[Engine], Any], *, waits: bool = True) -> bool:
-        """Have a process do something. False: it said no, or nothing; perhaps it was done all the same."""
+        """Call an engine. Return False if it refused or did not reply; the call may have taken effect all the same."""
         open_ones = [process for process in self._scene.processes if process.engine is not None]
         if not open_ones:
             await self._scene.outside.rest(0.1)
@@ -242,8 +242,9 @@ class Hand:
 
 
 def answers_of(given: Answers | Mapping[str, Answer] | None) -> Callable[[QuestionAsked], Any]:
-    """Who answers: a function of node, iteration and options (default: that of the tales), or a dict of answers by the nodes that
-    ask, where a list has one for each iteration and a function is asked. What the dict does not have is answered by default.
+    """Make the function that answers questions from `simulate(answers=…)`: a function of node, iteration and options (default:
+    that of the tales), or a dict by node, whose values may be lists (one answer for each iteration) or functions of the
+    question. A question that the dict does not answer gets a default answer.
     """
     if not isinstance(given, Mapping):
         says = given or answer_to
@@ -254,7 +255,7 @@ def answers_of(given: Answers | Mapping[str, Answer] | None) -> Callable[[Questi
             return said
         if not question.options:
             raise SettingError(
-                f"node {question.node!r} asks {question.text!r}, and nobody answers: give answers={{{question.node!r}: …}}."
+                f"node {question.node!r} asks {question.text!r}, but has no answer: give answers={{{question.node!r}: …}}."
             )
         return next((yes for yes in ("approve", "retry") if yes in question.options), question.options[0])
 
@@ -271,12 +272,12 @@ def _said_in(answers: Mapping[str, Answer], question: QuestionAsked) -> list[Any
         said = given[question.iteration - 1 : question.iteration]
     else:
         said = [given]
-    # What becomes of a node that was cut is asked in its name too.
+    # The question about an interrupted node has the name of that node too.
     return [one for one in said if question.about != "interrupt" or one in question.options]
 
 
 def _require_fitting(subject: Subject, question: QuestionAsked, value: Any) -> None:
-    """Refuse an answer that the engine would refuse."""
+    """Raise `AnswerRefused` for an answer that the engine would refuse."""
     asked = subject.flow.nodes[question.node].options.question
     try:
         if asked is not None and asked.into is not None:
@@ -293,8 +294,8 @@ def _require_fitting(subject: Subject, question: QuestionAsked, value: Any) -> N
 def _require_no_thread(node: str | None, failure: Failure | None) -> None:
     if failure is not None and failure.type == "ContextError" and "(inline=True)" in failure.message:
         raise SettingError(
-            f"node {node!r} is a plain function that waits by its context, for which it needs a thread, and a simulated world "
-            "has none. Make it an async def; crash_everywhere and rehearse take it as it is."
+            f"node {node!r} is a plain function that waits through its context. This needs a thread, which a simulated world "
+            "does not have. Make the node an async def, or use crash_everywhere or rehearse."
         )
 
 
@@ -303,7 +304,7 @@ async def _go_back(run_id: str, node: str, engine: Engine) -> None:
 
 
 async def _go_back_and_tidy(run_id: str, node: str, engine: Engine) -> None:
-    """Somebody tidies while the rewind is on its way to the log."""
+    """Prune the run while the rewind is on its way to the log."""
     going = asyncio.ensure_future(engine.resume(run_id, restart_at=node))
     await asyncio.sleep(0)
     with suppress(HoldfastError):

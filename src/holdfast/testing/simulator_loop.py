@@ -1,11 +1,11 @@
-"""One thread that plays several processes: an event loop for each, one virtual clock for all, and luck that says who goes next.
+"""Simulate several processes in one thread: an event loop for each, one virtual clock for all, and a random order of turns.
 
-Owns order and time, and knows nothing of engines and stores. A `Loop` is an asyncio event loop without a selector: it runs
-what is ready, in the order asyncio promises, and waits for nothing else. A `World` gives turns to its loops; where none has
-anything to do, the clock jumps to the next timer. A loop may be put to sleep (its process is paused), stand still inside a call
-while others go on, and be killed.
+This module owns order and time, and knows nothing of engines and stores. A `Loop` is an asyncio event loop without a selector:
+it runs the callbacks that are ready, in the order that asyncio promises. A `World` gives turns to its loops; when none of them
+has a ready callback, the clock jumps to the next timer. A loop can be put to sleep (its process is paused), can block inside a
+call while others continue, and can be killed.
 
-Invariants: time never goes back; nothing of a killed loop runs on, not even to clean up; the same luck gives the same order.
+Invariants: time never goes back; nothing of a killed loop runs, not even to clean up; the same luck gives the same order.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from typing import Any
 import msgspec
 
 from holdfast.testing.clock import STARTS_AT
-from holdfast.testing.event_loops import STEP, forget, running_loop, set_running_loop, stepping_outside
+from holdfast.testing.event_loops import STEP, forget, running_loop, set_running_loop, step_outside
 
 TURNS_MAX = 4_000
 _CLOSINGS = 5
 _STACK_FRAMES = 12
 _NEVER = float("inf")
 _EventLoop: Any = asyncio.AbstractEventLoop
-"""Untyped: most of what a loop could do has no place in a world without sockets, and is not written out."""
+"""Untyped, because a world without sockets does not implement most methods of an event loop."""
 
 
 class Luck(random.Random):
-    """The same luck, drawn with half the calls."""
+    """`random.Random` with the same results, but a `choice` that needs half the calls."""
 
     def choice(self, seq: Any) -> Any:
         getrandbits, count = self.getrandbits, len(seq)
@@ -51,11 +51,11 @@ class Luck(random.Random):
 
 
 class Killed(BaseException):
-    """Raised inside a process that has just died, so that nothing of it goes on. No code catches this and carries on."""
+    """Raised inside a process that has just died, to stop its code. Code that catches this must not continue."""
 
 
 class Stuck(Exception):
-    """The world goes round and round, or nothing in it will ever happen again."""
+    """The world runs without an end, or nothing in it will ever happen again."""
 
 
 class Hung(BaseException):
@@ -67,7 +67,7 @@ def _make_plain(loop: Any, coro: Any, **options: Any) -> asyncio.Task[Any]:
 
 
 class Handle(msgspec.Struct, eq=False):
-    """A call that is waiting for its turn, or for its time. A world makes hundreds: a struct is made without a frame."""
+    """A callback that waits for its turn or its time. A world makes hundreds; making a struct needs no Python frame."""
 
     call: Callable[..., Any]
     args: tuple[Any, ...]
@@ -86,7 +86,7 @@ class Handle(msgspec.Struct, eq=False):
 
 
 class Loop(_EventLoop):  # type: ignore[misc]
-    """The event loop of one process of the world."""
+    """The event loop of one simulated process."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -95,10 +95,10 @@ class Loop(_EventLoop):  # type: ignore[misc]
         self.timers: list[tuple[float, int, Handle]] = []
         self.asleep_until = 0.0
         self.standing = False
-        """Inside a call that takes its time: it is not given a turn until that returns."""
+        """The loop is inside a blocking call, and gets no turn until the call returns."""
         self.dead = False
         self._begun: list[asyncio.Task[Any]] = []
-        """Everything that ever began here: whatever is left of it is kept to the end, so that no finaliser runs before."""
+        """Every task that ever began here. They are kept to the end of the world, so that no finaliser runs before."""
         self._factory: Any = None
         self.create_future: Callable[[], asyncio.Future[Any]] = partial(asyncio.Future, loop=self)
         world.loops.append(self)
@@ -147,7 +147,9 @@ class Loop(_EventLoop):  # type: ignore[misc]
         made_by: Callable[..., asyncio.Task[Any]] | None = self._factory
         return made_by
 
-    get_debug = staticmethod(bool)  # False, without a frame: asked for every task and future
+    get_debug = staticmethod(
+        bool
+    )  # returns False without a Python frame: asyncio calls it for every task and future
 
     def is_running(self) -> bool:
         return not self.dead
@@ -156,22 +158,22 @@ class Loop(_EventLoop):  # type: ignore[misc]
         return self.dead
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Asyncio tells of what nobody has asked for; what matters is found in the store."""
+        """Ignore exceptions that no code has retrieved: a fault that matters shows in the store."""
 
     # --- its life -------------------------------------------------------------------------------------
 
     def rest(self, seconds: float) -> asyncio.Future[None]:
-        """`asyncio.sleep` for those that nobody cancels: they rest half of the time that a world takes."""
+        """A cheaper `asyncio.sleep` that cannot be cancelled: half of the time of a world is spent in it."""
         rested = self.create_future()
         self.call_later(seconds, rested.set_result, None)
         return rested
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Begin a coroutine in this process, from outside of it."""
+        """Start a coroutine in this process, from outside."""
         return asyncio.Task(work, loop=self)
 
     def kill(self) -> None:
-        """Nothing of this loop runs any more."""
+        """Stop the loop for good: none of its callbacks runs again."""
         if not self.dead:
             self.dead = True
             self.world.living.remove(self)
@@ -180,8 +182,8 @@ class Loop(_EventLoop):  # type: ignore[misc]
         self.timers.clear()
 
     def bury(self) -> None:
-        """The world is over: unwind what was left, whatever it says to that. What asks for its loop meanwhile is given this one:
-        with none, asyncio would make a real one, which nobody closes.
+        """Unwind the tasks that are left when the world is over, and ignore what they raise. This loop is set as the running
+        loop meanwhile: without one, asyncio would make a real loop that is never closed.
         """
         self.kill()
         outer = running_loop()
@@ -197,11 +199,11 @@ class Loop(_EventLoop):  # type: ignore[misc]
 
 
 def _close(coroutine: Any) -> None:
-    """Close a coroutine; one that awaits something while it unwinds is closed again."""
+    """Close a coroutine. One that awaits while it unwinds is closed again."""
     for _ in range(_CLOSINGS):
         try:
             coroutine.close()
-        except BaseException:  # noqa: BLE001 - it is dead
+        except BaseException:  # noqa: BLE001 - its process is dead
             continue
         return
 
@@ -215,27 +217,27 @@ class World:
         self.loops: list[Loop] = []
         self.living: list[Loop] = []
         self.names: set[str] = set()
-        """Of those that live."""
+        """The names of the living loops."""
         self.order = itertools.count()
         self.turns = 0
         self.escaped: list[str] = []
-        """Exceptions that came out of a callback: asyncio would have logged them."""
+        """Exceptions that callbacks raised; asyncio would log them."""
         self._turns_max = turns_max
         self._hung: str | None = None
-        """Where it was when its time was over."""
+        """The message and the stack of a callback that used up its processor time."""
 
     @contextmanager
-    def limited(self, seconds: float) -> Iterator[None]:
-        """End a world that hangs inside one callback: one that takes this much processor time raises `Stuck`, with the stack it
-        was found at. Nothing in a world should wait for the machine, so processor time is the measure: a busy machine costs
-        none. There is no limit for code that blocks without computing, that catches every `BaseException` in a loop, or that
-        runs in another thread than the main one.
+    def limit_cpu(self, seconds: float) -> Iterator[None]:
+        """End a world that hangs inside one callback: after this much processor time it raises `Stuck`, with the stack of the
+        callback. Nothing in a world should wait for the machine, so the limit is in processor time, which does not grow when the
+        machine is busy. The limit does not stop code that blocks without computing, that catches every `BaseException` in a
+        loop, or that runs outside the main thread.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = signal.signal(signal.SIGVTALRM, partial(self._hang, seconds))
-        # Again each second: code in a loop may swallow the first.
+        # Repeated each second: code in a loop may swallow the first exception.
         outer = signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 1.0)
         try:
             yield
@@ -246,13 +248,15 @@ class World:
 
     def _hang(self, seconds: float, _: int, frame: FrameType | None) -> None:
         stack = "".join(traceback.format_stack(frame, _STACK_FRAMES)).rstrip()
-        self._hung = self._hung or f"hung: it took {seconds:g} s of processor time, and was here:\n{stack}"
-        self._turns_max = -1  # a task that swallows what is raised here gets no other turn
+        self._hung = (
+            self._hung or f"hung: a callback took {seconds:g} s of processor time. Its stack:\n{stack}"
+        )
+        self._turns_max = -1  # a task that swallows this exception gets no other turn
         raise Hung(self._hung)
 
     def go_on(self, over: Callable[[], bool], until: float = _NEVER, *, standing: Loop | None = None) -> None:
-        """Give turns until it is over, or until a time at which nobody has anything to do. `standing`: a loop whose call is over
-        at that time, whatever others have to do, and when it dies. Raises `Stuck`.
+        """Give turns until `over()`, or until the time `until` is reached and no loop is ready. `standing`: the loop whose
+        blocking call ends at `until`, even if other loops are ready, or when the loop dies. Raises `Stuck`.
         """
         outer = running_loop()
         try:
@@ -272,11 +276,11 @@ class World:
             awake = []
             for loop in living:
                 if loop.ready and not loop.standing and loop.asleep_until <= now:
-                    awake.append(loop)  # noqa: PERF401 - a comprehension is a call, here at every turn
+                    awake.append(loop)  # noqa: PERF401 - a comprehension would be a call in every turn
             if awake:
                 self.turns += 1
                 if self.turns > self._turns_max:
-                    raise Stuck(self._hung or f"not over after {self._turns_max} turns")
+                    raise Stuck(self._hung or f"the schedule is not over after {self._turns_max} turns")
                 loop = awake[0] if len(awake) == 1 else awake[int(luck.random() * len(awake))]
                 if loop is not running:
                     set_running_loop(loop)
@@ -288,7 +292,7 @@ class World:
                 self._pass_time(until)
 
     def _give_turn(self, loop: Loop, ready: deque[Handle]) -> None:
-        """One pass: everything that was ready when it began."""
+        """Run every callback that is ready now, but none that becomes ready meanwhile."""
         for _ in range(len(ready)):
             handle = ready.popleft()
             if handle.dropped:
@@ -297,17 +301,17 @@ class World:
                 handle.context.run(handle.call, *handle.args)
             except (Killed, Hung):
                 pass
-            except Exception as fault:  # noqa: BLE001 - a defect, and told as one
+            except Exception as fault:  # noqa: BLE001 - reported as a violation
                 self.escaped.append(f"{loop.name}: {type(fault).__name__}: {fault}")
             if loop.dead or loop.asleep_until > self.now:
                 return
 
     def elsewhere(self, loop: Loop, seconds: float) -> None:
-        """Let a loop stand still inside a call for so long, while the others go on. Raises `Killed` if it died meanwhile."""
+        """Block a loop inside a call for that long, while the others continue. Raises `Killed` if it died meanwhile."""
         until = self.now + seconds
         loop.standing = True
         try:
-            with stepping_outside(loop):
+            with step_outside(loop):
                 self.go_on(bool, until, standing=loop)
         finally:
             loop.standing = False
@@ -321,7 +325,7 @@ class World:
             loop.bury()
 
     def _pass_time(self, until: float) -> None:
-        """Nobody has anything to do: jump to when somebody has."""
+        """Jump to the time at which the next loop becomes ready."""
         soonest = until
         for loop in self.living:
             if loop.standing:

@@ -1,11 +1,11 @@
-"""What must be true of a world when it is over, whatever went wrong in it.
+"""Check a simulated world when it is over: what must be true whatever faults it had.
 
-Reads the stores' rows, the spy's ledger and the witness, and keeps a plain dictionary of its own while it walks a log: it neither
-folds nor decides. Invariants, each named in what it says: acknowledged rows are there; one writer at a time; what is
-recorded never runs again; a body is called behind its durable start, once, and goes on behind durable steps; attempts and tries
-count on; timers, signals and answers come once; a node sees the state of its first start; the final state is what the tale says;
-a base stands in the middle of no visit that is still read; the run row and the snapshots are what the log folds to
-(`runtime.verification`).
+The oracle reads the rows of the store, the ledger and the witness, and keeps a plain dictionary while it walks a log: it neither
+folds nor decides. Invariants, each named in its message: acknowledged rows are stored; there is one writer at a time; a recorded
+result never runs again; a body is called once, after its start is durable, and continues only after its steps are durable; the
+numbers of attempts and tries grow; timers, signals and answers come once; a node sees the state of its first start; the final
+state is that of the tale; no base is in the middle of a visit whose events are still read; the run row and the snapshots are
+equal to the fold of the log (`reading.verification`).
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from holdfast.testing.simulator_flows import STEPS, Entry, Tale, Witness
 Visit = tuple[str, int, int]
 _OVER = frozenset({"RunCompleted", "RunCancelled"})
 _READ = frozenset({"StepCompleted", "NodeCheckpointed", "NodeStreamed", "ItemsListed", "NodeWaiting"})
-"""What a visit did that somebody may look for in the log as long as it is open."""
+"""Events of a visit that the engine may read from the log while the visit is open."""
 
 
-def kept(logs: Mapping[str, list[Row]], bases: Mapping[str, int], ledger: Ledger) -> list[str]:
-    """What was acknowledged is there, or a base stands for it; what is there was written once."""
+def check_acknowledged(logs: Mapping[str, list[Row]], bases: Mapping[str, int], ledger: Ledger) -> list[str]:
+    """Acknowledged rows are stored, or replaced by a base; stored rows were written once."""
     wrong = list(ledger.wrong)
     there = {(run_id, row.seq): row.salt for run_id, rows in logs.items() for row in rows}
     for place, salt in ledger.acknowledged.items():
         if there.get(place) != salt and place[1] > bases.get(place[0], 0):
-            wrong.append(f"{place[0]}@{place[1]}: acknowledged, and not there")
+            wrong.append(f"{place[0]}@{place[1]}: acknowledged, but not stored")
     for place, salt in there.items():
         if ledger.accepted.get(place) != salt:
-            wrong.append(f"{place[0]}@{place[1]}: there, and nobody wrote it")
+            wrong.append(f"{place[0]}@{place[1]}: stored, but no engine wrote it")
     return wrong
 
 
-def based(run_id: str, rows: list[Row], base: int) -> list[str]:
-    """A base stands in the middle of no visit whose events are still read: the signals it took, what it streamed, its items."""
+def check_base(run_id: str, rows: list[Row], base: int) -> list[str]:
+    """No base is in the middle of a visit whose events are still read: its signals, its streams, its items."""
     visits: dict[str | None, tuple[int, int]] = {}
     read: set[str | None] = set()
     for row in rows:
         if row.seq > base:
             break
-        if row.kind == "RunRewound":  # what was open is done over
+        if row.kind == "RunRewound":  # open visits are repeated
             visits.clear()
             read.clear()
         elif row.kind == "NodeStarted" and visits.get(row.node) != (row.iteration, row.execution):
@@ -59,11 +59,11 @@ def based(run_id: str, rows: list[Row], base: int) -> list[str]:
         elif row.kind in ("NodeCompleted", "NodeSkipped"):
             visits.pop(row.node, None)
             read.discard(row.node)
-    return [f"{run_id}@{base}: a base stands in the middle of {node}" for node in read]
+    return [f"{run_id}@{base}: a base is in the middle of a visit of {node}" for node in read]
 
 
-def verified(disk: Store, run_ids: Iterable[str]) -> list[str]:
-    """The run row and the snapshots are what the log folds to."""
+def verify_runs(disk: Store, run_ids: Iterable[str]) -> list[str]:
+    """The run row and the snapshots are equal to the fold of the log."""
     wrong: list[str] = []
     for run_id in run_ids:
         try:
@@ -74,21 +74,21 @@ def verified(disk: Store, run_ids: Iterable[str]) -> list[str]:
 
 
 class Walk:
-    """One log from its first row to its last, beside a dictionary of what the run knows."""
+    """A walk through one log from its first row to its last, with a dictionary of what the run knows."""
 
     def __init__(self, run_id: str, tale: Tale | None, tries: int) -> None:
         self.run_id = run_id
         self.tale = tale
         self.wrong: list[str] = []
         self.starts: dict[tuple[str, int, int, int, int | None], list[int]] = {}
-        """Attempt (visit, attempt, item) -> the seqs at which it started; more than one: it was woken."""
+        """Attempt (visit, attempt, item) -> the seqs at which it started; more than one if it was woken."""
         self.ends: dict[tuple[str, int, int, int | None], int] = {}
         self.steps: dict[tuple[str, int, int, int | None, str], int] = {}
         self.given: dict[Visit, str] = {}
         self.streamed: dict[tuple[str, int, int, int], list[Any]] = {}
         self.answered: set[str] = set()
         self.loose = False
-        """Not everything in it waits until it is durable: a start may be lost with its process, and nothing acknowledged."""
+        """The run does not wait for durability at every step: a process that dies may lose a start, but nothing acknowledged."""
         self._tries = tries
         self._at = 0.0
         self._over = ""
@@ -103,14 +103,14 @@ class Walk:
         self._asked: set[str] = set()
         self._signals: Counter[str] = Counter()
         self._open: dict[str, str] = {}
-        """Visits that have begun and not ended -> what they were given. Done over, they are given the same."""
+        """Open visits -> the state that they were given. A visit that is repeated is given the same state."""
         self._places: dict[int, tuple[str, int, dict[str, int], dict[str, str]]] = {}
         """Seq -> what was known there, for a rewind."""
         self._returns: frozenset[int] = frozenset()
         self._layered = tale is not None and tale.flow.definition.schedule == "layered"
 
     def is_careful(self, node: str) -> bool:
-        """Whether it must not run twice."""
+        """Whether the node must not run twice."""
         return self.tale is not None and self.tale.habits.get(node) == "careful"
 
     def say(self, seq: int, told: str) -> None:
@@ -118,10 +118,10 @@ class Walk:
 
     def step(self, row: Row, event: Any) -> None:
         if row.at < self._at:
-            self.say(row.seq, "its time is before that of the event before it")
+            self.say(row.seq, "its time is before the time of the previous event")
         self._at = row.at
         if self._over:
-            self.say(row.seq, f"{row.kind} behind {self._over}")
+            self.say(row.seq, f"{row.kind} follows {self._over}")
         if row.kind in _OVER:
             self._over = row.kind
         if row.kind == "RunRewound":
@@ -135,7 +135,7 @@ class Walk:
             self._places[row.seq] = (self._stage, self._total, dict(self._visits), dict(self._open))
 
     def through(self, log: list[tuple[Row, Any]]) -> None:
-        """From the first row to the last."""
+        """Walk from the first row to the last."""
         self._returns = frozenset(event.to for row, event in log if row.kind == "RunRewound")
         for row, event in log:
             self.step(row, event)
@@ -149,19 +149,21 @@ class Walk:
         item = getattr(event, "item", None)
         visit = (event.node, event.iteration, event.execution, item)
         if visit in self.ends:
-            self.say(row.seq, f"{visit} starts, and its end is recorded")
+            self.say(row.seq, f"{visit} starts, but its end is recorded")
         before = self._attempts.get(visit, 0)
         woken = getattr(event, "woken", False) or (item is not None and event.attempt == before)
         if event.attempt != before + (not woken):
-            self.say(row.seq, f"attempt {event.attempt} of {visit} behind attempt {before}")
+            self.say(row.seq, f"attempt {event.attempt} of {visit} follows attempt {before}")
         self._attempts[visit] = event.attempt
         if row.at < self._not_before.pop(visit, 0.0):
-            self.say(row.seq, f"{visit} is tried again too early")
+            self.say(row.seq, f"{visit} is retried too early")
         self.starts.setdefault((*visit[:3], event.attempt, item), []).append(row.seq)
         if item is None:
             if event.iteration != self._visits.get(event.node, 0) + 1:
                 done = self._visits.get(event.node, 0)
-                self.say(row.seq, f"{event.node} starts its visit {event.iteration}, and {done} have ended")
+                self.say(
+                    row.seq, f"{event.node} starts its visit {event.iteration}, but {done} visits have ended"
+                )
             given = self._open.setdefault(event.node, f"{self._stage}/{self._total}")
             self.given.setdefault(visit[:3], given)
             self._careful(row, event, before)
@@ -184,14 +186,14 @@ class Walk:
             self._compare(row, event, item)
 
     def _careful(self, row: Row, event: Any, before: int) -> None:
-        """A node that must not run twice is tried again only if somebody has said so."""
+        """A node that must not run twice is retried only after the operator has answered so."""
         if not self.is_careful(event.node) or event.attempt == 1:
             return
         if f"{event.node}.{event.iteration}.{event.execution}.{before}" not in self.answered:
-            self.say(row.seq, f"{event.node} is tried again, and nobody was asked")
+            self.say(row.seq, f"{event.node} is retried, but the operator was not asked")
 
     def _compare(self, row: Row, event: Any, item: int | None) -> None:
-        """Are its changes what the tale says?"""
+        """The changes are those of the tale."""
         assert self.tale is not None
         given = self.given.get((event.node, event.iteration, event.execution), self._stage)
         told = self.tale.update(event.node, event.iteration, item, given.partition("/")[0])
@@ -202,7 +204,7 @@ class Walk:
             "trail": changes.append.get("trail"),
         }
         if found != {name: told[name] for name in found}:
-            self.say(row.seq, f"{event.node} changed {found}, and should {told}")
+            self.say(row.seq, f"{event.node} changed {found}, but should change {told}")
         if "stage" in told and not self._layered:
             if changes.set.get("stage") != told["stage"]:
                 self.say(
@@ -213,7 +215,7 @@ class Walk:
     def skipped(self, row: Row, event: Any) -> None:
         visit = (event.node, event.iteration, event.execution, None)
         if visit in self.ends:
-            self.say(row.seq, f"{visit} is skipped, and its end is recorded")
+            self.say(row.seq, f"{visit} is skipped, but its end is recorded")
         self.ends[visit] = row.seq
         self._visits[event.node] = event.iteration
         self._open.pop(event.node, None)
@@ -228,10 +230,10 @@ class Walk:
         if self.tale is None or (self.tale.sketch.items.get(event.node) is not None and visit[3] is None):
             return
         times = self._failures[visit]
-        # A resume tries what failed for good once more, and gives it no new tries.
+        # A resume tries a node that failed for good once more, and does not reset its number of tries.
         if (event.retry_at is None) != (times >= self._tries):
             self.say(
-                row.seq, f"{visit} failed {times} times of {self._tries}, and retry_at is {event.retry_at}"
+                row.seq, f"{visit} failed {times} times of {self._tries}, but retry_at is {event.retry_at}"
             )
         if event.retry_at is None and self.tale.habits.get(event.node) != "doomed":
             self.say(row.seq, f"{visit} failed for good: {event.failure.message}")
@@ -241,7 +243,7 @@ class Walk:
     def kept_step(self, row: Row, event: Any) -> None:
         step = (event.node, event.iteration, event.execution, event.item, event.step)
         if step in self.steps:
-            self.say(row.seq, f"the step {step} is kept a second time")
+            self.say(row.seq, f"the step {step} is recorded a second time")
         self.steps[step] = row.seq
 
     def timer_set(self, row: Row, event: Any) -> None:
@@ -254,7 +256,7 @@ class Walk:
         timer = (event.node, event.iteration, event.execution, event.item, event.slot)
         until = self._timers.get(timer)
         if until is None or until < 0:
-            self.say(row.seq, f"the timer {timer} fires, and is not set")
+            self.say(row.seq, f"the timer {timer} fires, but is not set")
         elif row.at < until:
             self.say(row.seq, f"the timer {timer} fires {until - row.at:.3f} s early")
         self._timers[timer] = -1.0
@@ -266,14 +268,15 @@ class Walk:
 
     def heard(self, row: Row, event: Any) -> None:
         if event.key in self.answered or event.key not in self._asked:
-            self.say(row.seq, f"{event.key} is answered twice, or was not asked")
+            self.say(row.seq, f"{event.key} is answered twice, or was never asked")
         self.answered.add(event.key)
 
-    def told(self, row: Row, event: Any) -> None:
+    def signalled(self, row: Row, event: Any) -> None:
         self._signals[event.name] += 1
         if self._signals[event.name] > 1:
             self.say(
-                row.seq, f"the signal {event.name} was sent once and came {self._signals[event.name]} times"
+                row.seq,
+                f"the signal {event.name} was sent once, but recorded {self._signals[event.name]} times",
             )
 
     def streamed_(self, row: Row, event: Any) -> None:
@@ -303,14 +306,14 @@ _HANDLERS = {
     "TimerFired": Walk.timer_fired,
     "QuestionAsked": Walk.asked,
     "QuestionAnswered": Walk.heard,
-    "SignalReceived": Walk.told,
+    "SignalReceived": Walk.signalled,
     "NodeStreamed": Walk.streamed_,
 }
 assert _HANDLERS.keys() <= events.KINDS.keys()
 
 
-def walked(disk: Store, run_id: str, rows: list[Row], tale: Tale | None, tries: int) -> Walk:
-    """A log, walked to its end. A row that cannot be read ends it."""
+def walk_log(disk: Store, run_id: str, rows: list[Row], tale: Tale | None, tries: int) -> Walk:
+    """Walk a log to its end, or to the first row that cannot be read."""
     walk = Walk(run_id, tale, tries)
     log: list[tuple[Row, Any]] = []
     for row in rows:
@@ -323,8 +326,8 @@ def walked(disk: Store, run_id: str, rows: list[Row], tale: Tale | None, tries: 
     return walk
 
 
-def attested(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
-    """What the bodies say they did, beside what the log says."""
+def check_bodies(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
+    """The calls of bodies that the witness recorded agree with the log."""
     wrong: list[str] = []
     entered: Counter[tuple[str, int, int, int, int | None]] = Counter()
     left: set[tuple[str, int, int, int | None]] = set()
@@ -358,52 +361,52 @@ def _entered(
     if walk.loose and not walk.is_careful(entry.node):
         return _entered_loosely(walk, ledger, entry, starts)
     if number >= len(starts):
-        return [f"{walk.run_id}: {attempt} was called {number + 1} times, and started {len(starts)} times"]
+        return [f"{walk.run_id}: {attempt} was called {number + 1} times, but started {len(starts)} times"]
     if entry.turn < ledger.when[walk.run_id, starts[number]]:
         return [f"{walk.run_id}: {attempt} was called before its start was durable"]
     return _saw(walk, entry)
 
 
 def _entered_loosely(walk: Walk, ledger: Ledger, entry: Entry, starts: list[int]) -> list[str]:
-    """A body whose start need not be durable: it may be called again until its end is, and never then."""
+    """A body whose start need not be durable may be called again until its end is durable, and never after."""
     end = walk.ends.get((entry.node, entry.iteration, entry.execution, entry.item))
     holds = entry.fence[0] == entry.process
     if end is not None and holds and ledger.when[walk.run_id, end] < entry.turn:
-        return [f"{walk.run_id}: {entry.visit} was called behind its durable end"]
+        return [f"{walk.run_id}: {entry.visit} was called after its end was durable"]
     if any(ledger.writers[walk.run_id, seq] == entry.process for seq in starts):
         return _saw(walk, entry)
     return []
 
 
 def _saw(walk: Walk, entry: Entry) -> list[str]:
-    """It was given the state of its first start."""
+    """The body was given the state of its first start."""
     tale = walk.tale
     if tale is None or entry.item is not None or tale.flow.definition.schedule == "layered":
         return []
     given = walk.given.get((entry.node, entry.iteration, entry.execution))
     if entry.seen == given:
         return []
-    return [f"{walk.run_id}: {entry.visit} saw {entry.seen!r}, and should see {given!r}"]
+    return [f"{walk.run_id}: {entry.visit} saw {entry.seen!r}, but should see {given!r}"]
 
 
 def _stepped(walk: Walk, ledger: Ledger, entry: Entry) -> list[str]:
-    """A step that is kept is not done again; one whose process has lost the run does not know that."""
+    """A recorded step is not done again, except by a process that has lost the run: it does not know of the record."""
     step = (entry.node, entry.iteration, entry.execution, entry.item, entry.what.removeprefix("step "))
     seq = walk.steps.get(step)
     holds = entry.fence[0] == entry.process
     if seq is not None and holds and ledger.when[walk.run_id, seq] < entry.turn:
-        return [f"{walk.run_id}: the step {step} was kept, and done again"]
+        return [f"{walk.run_id}: the step {step} was recorded, but done again"]
     return []
 
 
 def _heard_of(walk: Walk, ledger: Ledger, entry: Entry) -> list[str]:
-    """A body goes on behind a step when that is durable."""
+    """A body continues after a step only when the step is durable."""
     if walk.loose and not walk.is_careful(entry.node):
         return []
     step = (entry.node, entry.iteration, entry.execution, entry.item, entry.what.removeprefix("kept "))
     seq = walk.steps.get(step)
     if seq is None or ledger.when[walk.run_id, seq] > entry.turn:
-        return [f"{walk.run_id}: {entry.visit} went on behind the step {step[-1]!r} before it was durable"]
+        return [f"{walk.run_id}: {entry.visit} continued after the step {step[-1]!r} before it was durable"]
     return []
 
 
@@ -412,7 +415,7 @@ def _ended(
     visit: tuple[str, int, int, int | None],
     left: set[tuple[str, int, int, int | None]],
 ) -> list[str]:
-    """An end that no body has come to is no end."""
+    """Every recorded end has a body that returned, and all its steps."""
     tale = walk.tale
     node, item = visit[0], visit[3]
     if tale is None or tale.habits.get(node) in ("question", "doomed"):
@@ -424,19 +427,19 @@ def _ended(
         )
     wrong = []
     if visit not in left:
-        wrong.append(f"{walk.run_id}: {visit} ended, and no body of it has come to its end")
+        wrong.append(f"{walk.run_id}: {visit} ended, but no body of it has returned")
     steps = STEPS.get(tale.habits.get(node, "plain"), ())
     wrong += [
-        f"{walk.run_id}: {visit} ended, and its step {step!r} is not kept"
+        f"{walk.run_id}: {visit} ended, but its step {step!r} is not recorded"
         for step in steps
         if (*visit, step) not in walk.steps
     ]
     return wrong
 
 
-def routed(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
-    """Where a recorded visit leads was decided with it: no router is asked about it again. (One that a rewind does over is
-    another execution, also where the rewind itself was lost with its process before it was durable.)
+def check_routes(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
+    """The route of a visit is recorded with its end, and no router is called for it again. (A visit that a rewind repeats is
+    another execution, even if the process died before the rewind was durable.)
     """
     if walk.tale is None or walk.tale.flow.definition.schedule == "layered" or walk.rewound:
         return []
@@ -452,7 +455,7 @@ def routed(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
         if visit[3] is None and visit[:2] not in lost
     }
     return [
-        f"{walk.run_id}: the router of {node}.{iteration} was asked again, behind its recorded decision"
+        f"{walk.run_id}: the router of {node}.{iteration} was called again after its decision was recorded"
         for turn, flow, node, iteration, held in witness.routed
         if flow == walk.tale.flow.name
         and walk.run_id in held
@@ -461,8 +464,8 @@ def routed(walk: Walk, witness: Witness, ledger: Ledger) -> list[str]:
     ]
 
 
-def spoken(walk: Walk, witness: Witness) -> list[str]:
-    """What a completed attempt has streamed is in the log, in order."""
+def check_streams(walk: Walk, witness: Witness) -> list[str]:
+    """The log has every chunk that a completed attempt streamed, in order."""
     wrong: list[str] = []
     for (run_id, node, iteration, execution, attempt), said in witness.chunks.items():
         if run_id != walk.run_id or (node, iteration, execution, None) not in walk.ends:
@@ -470,36 +473,36 @@ def spoken(walk: Walk, witness: Witness) -> list[str]:
         last = max(key[3] for key in walk.starts if key[:3] == (node, iteration, execution))
         found = walk.streamed.get((node, iteration, execution, attempt), [])
         if attempt == last and found not in said.values():
-            wrong.append(f"{run_id}: {node}.{iteration} streamed {said}, and the log has {found}")
+            wrong.append(f"{run_id}: {node}.{iteration} streamed {said}, but the log has {found}")
     return wrong
 
 
-def computed(
+def check_result(
     row: RunRow, walk: Walk, values: dict[str, Any], *, cancelled: bool, fork: bool = False
 ) -> list[str]:
-    """The run is over, and came to what the tale says."""
+    """The run is over, and its final state is that of the tale."""
     tale, run_id = walk.tale, walk.run_id
     if row.status == "cancelled" and cancelled:
         return []
     if row.status != "completed":
-        return [f"{run_id}: it is {row.status} in the end"]
+        return [f"{run_id}: the run ends {row.status}"]
     if tale is None:
         return []
     found = {**{name: values.get(name) for name in tale.expected}, "trail": sorted(values.get("trail", ()))}
     wrong = []
     if found != tale.expected:
         differing = {name: (found[name], told) for name, told in tale.expected.items() if found[name] != told}
-        wrong.append(f"{run_id}: it came to {differing} (found, expected)")
+        wrong.append(f"{run_id}: the final state differs: {differing} (found, expected)")
     if tale.flow.definition.schedule == "eager" and not fork and values.get("stage") != walk.stage:
-        wrong.append(f"{run_id}: its stage is {values.get('stage')!r}, and should be {walk.stage!r}")
+        wrong.append(f"{run_id}: its stage is {values.get('stage')!r}, but should be {walk.stage!r}")
     return wrong
 
 
-def heard(row: RunRow, walk: Walk, acknowledged: Iterable[str]) -> list[str]:
-    """An answer of which somebody was told that it has come is in the log, whatever the durability."""
+def check_answers(row: RunRow, walk: Walk, acknowledged: Iterable[str]) -> list[str]:
+    """Every acknowledged answer is in the log, whatever the durability."""
     if row.status != "completed" or walk.rewound:
         return []
     return [
-        f"{walk.run_id}: the answer to {key} was acknowledged, and is not in the log"
+        f"{walk.run_id}: the answer to {key} was acknowledged, but is not in the log"
         for key in sorted(set(acknowledged) - walk.answered)
     ]

@@ -1,7 +1,7 @@
-"""How a run stands at one place of its log, for the checker: plain records of its own, which share nothing with the engine's.
+"""The state of a run at one place of its log, for the checker: plain records that share no code with the engine's.
 
-A `Standing` is all that a rewind takes back. It is made by `replay` from events, or here from a stored snapshot. It knows the
-words of the design and no event.
+A `Standing` is everything that a rewind undoes. `replay` makes it from events; this module makes it from a stored snapshot.
+It uses the words of the design and knows no event.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 Body: TypeAlias = dict[str, Any]
 
 NODE = -1
-"""In place of an item: the node itself."""
+"""The item number that means the node itself."""
 _MOVING = frozenset({"running", "waiting", "paused"})
 
 
@@ -29,18 +29,18 @@ class Visit:
         self.execution = 1
         self.attempt = 0
         self.begun = False
-        """It has begun and not ended."""
+        """The visit has begun and not ended."""
         self.routed = True
         self.question: str | None = None
         self.items: int | None = None
-        """How many a fan-out goes over."""
+        """The number of items of a fan-out."""
         self.running: dict[int, int] = {}
-        """Item -> the attempt that is open."""
+        """Item -> its open attempt."""
         self.again: set[int] = set()
         self.gone: set[int] = set()
         """Items that failed for good."""
         self.changes: dict[int, Body] = {}
-        """Item -> what it changed."""
+        """Item -> its changes."""
         self.kept: dict[int, set[str]] = {}
         self.parked: dict[int, list[str]] = {}
 
@@ -54,13 +54,13 @@ class Visit:
 
 
 class Standing:
-    """How a run stands at one place of its log: all that a rewind takes back."""
+    """The state of a run at one place of its log: everything that a rewind undoes."""
 
     def __init__(self) -> None:
         self.status = "new"
         self.paused = False
         self.failed_with: Body | None = None
-        """Why the run failed, while that stands."""
+        """Why the run failed, until it is resumed."""
         self.flow = ""
         self.fingerprint = ""
         self.state_version = 1
@@ -73,16 +73,16 @@ class Standing:
         self.open: dict[str, None] = {}
         self.arrivals: dict[str, int] = {}
         self.held: dict[str, tuple[list[Body], Body]] = {}
-        """Completed in a layer that is not -> the changes of its items, and its own."""
+        """Node completed in a layer that is not complete -> the changes of its items, and its own changes."""
         self.failed: dict[str, None] = {}
         self.questions: dict[str, Body] = {}
         self.waits: dict[tuple[str, int | None, str], Body] = {}
-        """Node, item and slot -> what is waited for there."""
+        """Node, item and slot -> the wait there."""
         self.signals: dict[str, int] = {}
-        """How many of each name nobody has taken."""
+        """Name -> the number of signals that no node has taken."""
         self.busy = 0
         self.idle = 0
-        """Nodes that run, and nodes that wait."""
+        """`busy` counts the nodes that run, `idle` those that wait."""
 
     def visit(self, name: str) -> Visit:
         found = self.nodes.get(name)
@@ -91,13 +91,13 @@ class Standing:
         return found
 
     def turn(self, visit: Visit, status: str) -> None:
-        """Give a node another status."""
+        """Set the status of a node."""
         self.busy += (status == "running") - (visit.status == "running")
         self.idle += (status == "waiting") - (visit.status == "waiting")
         visit.status = status
 
     def settle(self) -> None:
-        """A run that moves is what its nodes are."""
+        """Derive the status of the run from its nodes."""
         still = "paused" if self.paused else "waiting" if self.idle else ""
         if self.status in _MOVING:
             self.status = "running" if self.busy else still or "running"
@@ -105,14 +105,14 @@ class Standing:
             self.status = still or "pending"
 
     def rouse(self) -> None:
-        """Something can go on, and nobody has taken it up yet."""
+        """Mark the run as pending: it can continue, and no engine has claimed it yet."""
         self.settle()
         if not self.busy and self.status in ("running", "waiting"):
             self.status = "pending"
 
 
 def apply(values: Body, changes: Body) -> None:
-    """Change a state as an event says."""
+    """Apply the changes of an event to a state."""
     for part, change in changes.items():
         match part:
             case "set":
@@ -130,11 +130,11 @@ def apply(values: Body, changes: Body) -> None:
                 for field in change:
                     values.pop(field, None)
             case _:
-                pass  # `reduce`: operands of custom reducers, whose results follow in `set`
+                pass  # `reduce` has the operands of custom reducers; their results are in `set`
 
 
 def standing_of(snapshot: Body) -> Standing:
-    """How a run stands by a stored snapshot."""
+    """Make the standing of a run from a stored snapshot."""
     told = snapshot.get("state", {})
     now = Standing()
     for part in (

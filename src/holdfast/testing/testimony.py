@@ -1,8 +1,8 @@
-"""What a witness saw, held against what a store holds: the invariants that a log alone cannot show.
+"""Compare the lines of a witness with the content of a store: the invariants that a log alone cannot show.
 
-Bodies that began (I5), appends that were acknowledged and by whom (I3, I4, I10), effects and receipts (I8), what was told to a
-run (I9), what readers saw (I11), how soon others took over (L2), whether workers serve (L4), and whether a seed repeats (D1).
-`witness` writes the lines, `checker` reads the log; nothing here reads a store.
+These are: node bodies that began (I5), appends that were acknowledged and to which engine (I3, I4, I10), effects and receipts
+(I8), signals sent to a run (I9), events seen by readers (I11), how soon a run was taken over (L2), whether workers serve (L4),
+and whether a seed repeats (D1). `witness` writes the lines, `checker` reads the log; nothing here reads a store.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _LAST_SERVED = 5
 
 
 class Notes:
-    """What is taken down while a log is read, because the witness speaks of it."""
+    """What is noted while a log is read, because lines of the witness refer to it."""
 
     def __init__(self, seen: Seen) -> None:
         self._seqs = {line["seq"] for what in ("ack", "read") for line in seen.get(what, ())}
         self._ids = {line["id"] for line in seen.get("ack", ())}
         self._signals = bool(seen.get("told"))
         self.marks = bool(self._seqs or self._signals)
-        """Whether there is anything to take down."""
+        """Whether the witness has lines that need notes."""
         self.salts: dict[int, str] = {}
         self.digests: dict[int, str] = {}
         self.places: dict[str, list[int]] = {}
-        """Id of an acknowledged append -> where it stands."""
+        """Id of an acknowledged append -> the seqs at which the log has it."""
         self.signals: Counter[tuple[str, str]] = Counter()
 
     def mark(self, seq: int, kind: str, salt: bytes, digest: bytes, body: Line) -> None:
-        """Take an event down."""
+        """Note an event."""
         if seq in self._seqs:
             self.salts[seq], self.digests[seq] = salt.hex(), digest.hex()
         if self._ids and (name := salt.hex()) in self._ids:
@@ -58,7 +58,7 @@ def hold(
     killed: list[Line],
     takeover_s: float | None,
 ) -> None:
-    """Everything that the witness says about one run."""
+    """Compare all that the witness says about one run."""
     if not seen:
         return
     _bodies(seen, replay, say)
@@ -71,15 +71,15 @@ def hold(
 
 
 def hold_missing(run_id: str, seen: Seen, say: SayOf) -> None:
-    """What the witness says about a run that the store does not have."""
+    """Report what the witness says about a run that the store does not have."""
     if any(line.get("known", True) for line in seen.get("ack", ())):
-        say("I4", run_id, None, "an append was acknowledged, and the store does not have the run")
+        say("I4", run_id, None, "an append was acknowledged, but the store does not have the run")
     if seen.get("enter"):
-        say("I5", run_id, None, f"{seen['enter'][0]['node']!r} ran, and the store does not have the run")
+        say("I5", run_id, None, f"{seen['enter'][0]['node']!r} ran, but the store does not have the run")
 
 
 def hold_others(others: Seen, runs: dict[str, Seen], say: SayOf, *, at_end: bool) -> None:
-    """What the witness says about no run in particular."""
+    """Check the lines of the witness that belong to no run."""
     _receipts(others, runs, say)
     served: dict[str, list[bool]] = {}
     for line in others.get("served", ()):
@@ -92,15 +92,15 @@ def hold_others(others: Seen, runs: dict[str, Seen], say: SayOf, *, at_end: bool
     for line in others.get("trace", ()):
         first = traces.setdefault(line["seed"], line["digest"])
         if first != line["digest"]:
-            told = f"seed {line['seed']} gave the trace {first[:12]} and then {line['digest'][:12]}"
-            say("D1", None, None, told)
+            text = f"seed {line['seed']} gave the trace {first[:12]} and then {line['digest'][:12]}"
+            say("D1", None, None, text)
 
 
 # --- nodes -------------------------------------------------------------------------------------------
 
 
 def _bodies(seen: Seen, replay: Replay, say: Say) -> None:
-    """I5: a body runs only behind a start that is durable, and never behind a completion."""
+    """I5: a body runs only after its start is durable, and never after its completion is."""
     entered: Counter[tuple[Any, ...]] = Counter()
     for line in seen.get("enter", ()):
         node, iteration, execution, attempt = (
@@ -118,30 +118,34 @@ def _bodies(seen: Seen, replay: Replay, say: Say) -> None:
         starts = replay.starts.get(where, 0) if item is None else replay.item_starts.get((*where, item), 0)
         if times > starts:
             place = "" if item is None else f"[{item}]"
-            told = f"{node!r}{place} {iteration}.{execution}.{attempt} ran {times} times, the log has {starts} starts of it"
-            say("I5", told, None)
+            text = f"{node!r}{place} {iteration}.{execution}.{attempt} ran {times} times, but the log has {starts} starts of it"
+            say("I5", text, None)
 
 
 def _effects(effects: list[Line], replay: Replay, say: Say) -> None:
-    """I8: a visit keeps its key over all attempts, unless somebody asked for new ones."""
+    """I8: all attempts of a visit use the same keys, unless the operator asked for a fresh visit."""
     keys: dict[tuple[Any, ...], str] = {}
     for line in effects:
         visit = (line["node"], line["iteration"], line.get("item"), line.get("name", ""))
         first = keys.setdefault(visit, line["key"])
         if first != line["key"] and not replay.asked_fresh:
-            say("I8", f"{_visit(line)} used the key {line['key']!r}, an earlier attempt {first!r}", None)
+            say(
+                "I8",
+                f"{_visit(line)} used the key {line['key']!r}, but an earlier attempt used {first!r}",
+                None,
+            )
 
 
 def _receipts(others: Seen, runs: dict[str, Seen], say: SayOf) -> None:
-    """I8: what was asked for under one key was done once, and belongs to one visit."""
+    """I8: a receiver acts once on each key, and each key belongs to one visit."""
     owners: dict[str, tuple[Any, ...]] = {}
     for run_id, seen in runs.items():
         for line in seen.get("effect", ()):
             mine = (run_id, line["node"], line["iteration"], line.get("item"), line.get("name", ""))
             first = owners.setdefault(line["key"], mine)
             if first != mine:
-                told = f"the key {line['key']!r} of {_visit(line)} is also that of {first[1]!r} in run {first[0]!r}"
-                say("I8", run_id, None, told)
+                text = f"the key {line['key']!r} of {_visit(line)} is also the key of {first[1]!r} in run {first[0]!r}"
+                say("I8", run_id, None, text)
     counted = Counter(line["key"] for line in others.get("receipt", ()))
     for key, times in counted.items():
         owner = owners.get(key)
@@ -150,66 +154,70 @@ def _receipts(others: Seen, runs: dict[str, Seen], say: SayOf) -> None:
                 "I8",
                 owner[0] if owner else None,
                 None,
-                f"a receiver did {times} times what was asked for under the key {key!r}",
+                f"a receiver acted {times} times on the key {key!r}",
             )
         if owners and owner is None:
-            say("I8", None, None, f"a receiver did something under the key {key!r}, which no node used")
+            say("I8", None, None, f"a receiver acted on the key {key!r}, which no node used")
 
 
-# --- those who write, tell and read ------------------------------------------------------------------
+# --- writers, callers and readers ---------------------------------------------------------------------
 
 
 def _acks(acks: list[Line], notes: Notes, run: RunFacts, say: Say) -> None:
-    """I4, I3, I10: what was acknowledged is there, and fences only grow, each in one hand."""
+    """I4, I3, I10: acknowledged appends are stored, fences only grow, and each fence belongs to one engine."""
     owners: dict[int, str | None] = {}
     highest = 0
     for line in sorted(acks, key=lambda line: line["seq"]):
         seq, found = line["seq"], notes.places.get(line["id"], [])
         if line.get("known", True) and notes.salts.get(seq) != line["id"]:
-            say("I4", "the append that begins here was acknowledged, and is not there", seq)
+            say("I4", "the append that begins here was acknowledged, but the log does not have it", seq)
             continue
         if len(found) > 1:
-            say("I4", f"one append stands in the log {len(found)} times, at events {found}", found[-1])
+            say("I4", f"the log has one append {len(found)} times, at events {found}", found[-1])
         if seq not in found:
             continue
         fence, holder = line["fence"], line["holder"]
         if fence < highest:
-            say("I3", f"it was written with fence {fence}, behind one of fence {highest}", seq)
+            say("I3", f"it was written with fence {fence}, after an append with fence {highest}", seq)
         highest = max(highest, fence)
         if fence and owners.setdefault(fence, holder) != holder:
             say("I10", f"fence {fence} was used by engine {owners[fence]!r} and by engine {holder!r}", seq)
     if highest > run.fence:
-        say("I3", f"the run row says fence {run.fence}, but fence {highest} was written with", None)
+        say("I3", f"the run row has fence {run.fence}, but an append used fence {highest}", None)
 
 
 def _reads(reads: list[Line], notes: Notes, say: Say) -> None:
-    """I11: what a reader has seen stays, and no reader goes back."""
+    """I11: an event that a reader has seen stays, and no reader sees less than before."""
     seen: dict[tuple[Any, str], int] = {}
     for line in reads:
         seq, reader = line["seq"], (line.get("pid"), line.get("reader", ""))
         if seq < seen.get(reader, 0):
-            say("I11", f"a reader saw the log up to event {seen[reader]}, and later only up to {seq}", seq)
+            say(
+                "I11",
+                f"a reader saw the log up to event {seen[reader]}, but later only up to event {seq}",
+                seq,
+            )
         seen[reader] = max(seq, seen.get(reader, 0))
         if notes.digests.get(seq) != line["digest"]:
-            say("I11", "a reader saw another event here than the log has", seq)
+            say("I11", "a reader saw another event here than the one that the log has", seq)
 
 
 def _told(told: list[Line], notes: Notes, run: RunFacts, say: Say) -> None:
-    """I9: what was acknowledged to be told is told once."""
+    """I9: a signal that was acknowledged is recorded once."""
     for signal, payload in {(line["signal"], _canonical(line.get("payload"))) for line in told}:
         times = notes.signals[signal, payload]
         if times > 1:
-            say("I9", f"the signal {signal!r} with {payload} was told once and recorded {times} times", None)
+            say("I9", f"the signal {signal!r} with {payload} was sent once, but recorded {times} times", None)
         elif not times and run.status not in ("completed", "cancelled"):
             say(
                 "I9",
-                f"the signal {signal!r} with {payload} was acknowledged, and the log does not have it",
+                f"the signal {signal!r} with {payload} was acknowledged, but the log does not have it",
                 None,
             )
 
 
 def _takeovers(acks: list[Line], killed: list[Line], replay: Replay, takeover_s: float, say: Say) -> None:
-    """L2: a run whose engine died is soon in other hands."""
+    """L2: another engine soon claims a run whose engine died."""
     died = {line["holder"]: line["at"] for line in killed}
     for seq, at, status in replay.take_ups:
         before = [line for line in acks if line["seq"] < seq]
@@ -218,7 +226,7 @@ def _takeovers(acks: list[Line], killed: list[Line], replay: Replay, takeover_s:
             continue
         late = at - died[last["holder"]] - takeover_s
         if late > 0:
-            say("L2", f"it was taken over {late:g} s later than the {takeover_s:g} s allowed", seq)
+            say("L2", f"the run was taken over {late:g} s later than the {takeover_s:g} s allowed", seq)
 
 
 def _visit(line: Line) -> str:

@@ -1,4 +1,4 @@
-"""The suite that the care of every store passes: what `holdfast.storage.upkeep` says, as tests.
+"""The suite that the upkeep of every store must pass: the rules of `holdfast.storage.upkeep` as tests.
 
     from holdfast.testing.upkeep import UpkeepConformance
 
@@ -6,8 +6,8 @@
         def open(self, folder, clock):
             return MyStore(folder / "runs", clock=clock)
 
-Run it with pytest (nothing of pytest is needed to import it). `open` is called several times within a test: all of them are the
-same place. A store that has no file to copy sets `copies = False`.
+Run it with pytest (importing it does not need pytest). `open` is called several times within a test: each call must open the
+same data. A store that has no file to copy sets `copies = False`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ BASE = b'{"folded":true}'
 
 
 class UpkeepConformance:
-    """Everything that the care of a store promises. Subclass it, name the class `Test…` and say how to open your store."""
+    """Tests for everything that the upkeep of a store promises. Subclass it, name the class `Test…` and implement `open`."""
 
     copies = True
 
     def open(self, folder: Path, clock: Callable[[], float]) -> Store:
-        """The store in this folder, by this clock."""
-        raise NotImplementedError("say how to open your store")
+        """Open the store in this folder, with this clock."""
+        raise NotImplementedError("implement open(folder, clock): return your store, opened in that folder")
 
     def setup_method(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
@@ -54,7 +54,7 @@ class UpkeepConformance:
         shutil.rmtree(self.folder)
 
     def another(self) -> Store:
-        """A second way into the same store, as another process has it."""
+        """Open the same store again, as another process would."""
         store = self.open(self.folder, self.time)
         self.opened.append(store)
         return store
@@ -66,7 +66,7 @@ class UpkeepConformance:
         return append
 
     def run(self, run_id: str = "r1", events: int = 9, **changes: Any) -> Log:
-        """A run that is held, with so many events (an odd number)."""
+        """Create a run that an engine holds, with this number of events (an odd number)."""
         log = Log(run_id, holder=self.holder.id, fence=1)
         self.write(log, **changes)
         while log.seq < events:
@@ -74,7 +74,7 @@ class UpkeepConformance:
         return log
 
     def ended(self, run_id: str, events: int = 9, **changes: Any) -> Log:
-        """A run that nobody holds."""
+        """Create a run that no engine holds."""
         log = self.run(run_id, events, **changes)
         self.store.release(run_id, self.holder.id, 1)
         return log
@@ -212,7 +212,7 @@ class UpkeepConformance:
         gone = self.run("gone", events=7, labels={"team": "a", "b": "c"})
         self.write(gone, status="completed", release=True)
         self.ended("after")
-        self.store.post("gone", Request(id="1", verb="cancel"))  # too late: it keeps nothing
+        self.store.post("gone", Request(id="1", verb="cancel"))  # too late: it does not stop the deletion
         self.store.upkeep.delete("gone", 9)
         for _ in range(2):
             assert {row.run_id for row in self.another().runs(Query())} == {"before", "after"}
@@ -310,7 +310,7 @@ class UpkeepConformance:
         for place in ("sweep.before", "sweep.committed"):
             with hooked(kill_at(place)), raises(Killed):
                 self.store.upkeep.sweep(2)
-                failpoints.reach(place)  # where there was nothing to do
+                failpoints.reach(place)  # for a store whose sweep has nothing to do
             assert self.seqs() == [6, 7, 8, 9]
         self.sweep_all()
         assert self.seqs() == [6, 7, 8, 9]
@@ -321,7 +321,7 @@ class UpkeepConformance:
             self.ended(run_id, events=3)
         for run_id in ("r1", "r2", "r3"):
             self.store.upkeep.delete(run_id, 3)
-        left = self.store.upkeep.facts().unswept  # nothing where a deletion leaves nothing
+        left = self.store.upkeep.facts().unswept  # 0 in a store whose deletions leave nothing
         assert self.store.upkeep.sweep(6) == (6 if left else 0)
         assert self.store.upkeep.sweep(6) == (3 if left else 0)
         assert self.another().upkeep.sweep(6) == 0
@@ -360,7 +360,7 @@ class UpkeepConformance:
         assert self.another().run("r1").fence == before + 4
         lease = self.store.claim("r1", self.holder)
         assert lease.fence == before + 5
-        self.store.upkeep.adopt("r1", WHOLE, {}, fence=before + 9)  # whoever holds it must be able to write
+        self.store.upkeep.adopt("r1", WHOLE, {}, fence=before + 9)  # the holder must be able to write
         assert self.store.run("r1").fence == before + 5
 
     def test_a_store_tells_how_it_is(self) -> None:

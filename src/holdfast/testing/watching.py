@@ -1,8 +1,8 @@
-"""A flow that tells when its nodes are called: the same definition, the same functions, and somebody who looks on.
+"""A copy of a flow that reports every call of a node to an observer, with the same definition and the same functions.
 
-Everything happens on the event loop, whatever the nodes are. A plain function that takes a context gets a thread of its own, but
-the loop stands still while it works, and does in its place what it asks of its context: so a test with a manual clock owns its
-order too. Invariant: a watched flow has the fingerprint of the flow that it watches; either may carry on a run of the other.
+Everything happens on the event loop, whether nodes are sync or async. A plain function that takes a context gets a thread of its
+own, but the loop blocks while the function works and makes the calls to the context in its place: so a test with a manual clock
+controls the order there too. Invariant: a watched flow has the fingerprint of the original; either can resume a run of the other.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Seen: TypeAlias = Callable[[str, Any], None]
 """Called with `enter` or `exit` and the context of the call."""
 
 
-def watched(flow: Flow[S], seen: Seen) -> Flow[S]:
-    """The same flow, with somebody who is told of every call of a node."""
+def watch_flow(flow: Flow[S], seen: Seen) -> Flow[S]:
+    """Return a copy of the flow that calls `seen` at the begin and end of every node call."""
     twin = Flow(
         definition=flow.definition,
-        nodes={name: _watched(node, seen) for name, node in flow.nodes.items()},
+        nodes={name: _watch_node(node, seen) for name, node in flow.nodes.items()},
         branches=flow.branches,
         state=flow.state,
         upgrades=flow.upgrades,
@@ -39,9 +39,9 @@ def watched(flow: Flow[S], seen: Seen) -> Flow[S]:
     return twin
 
 
-def _watched(node: Node, seen: Seen) -> Node:
+def _watch_node(node: Node, seen: Seen) -> Node:
     if node.options.question is not None:
-        return node  # there is no code behind it
+        return node  # a question node has no function
 
     def arguments(given: Any, ctx: Any) -> tuple[Any, ...]:
         return (given, ctx) if node.takes_context else (given,)
@@ -69,7 +69,7 @@ def _watched(node: Node, seen: Seen) -> Node:
 
 
 class _Handed(BlockingContext):
-    """The context of a plain function, which hands what it would wait for to the loop that stands still for it."""
+    """The context of a plain function: it hands each wait to the loop, which blocks until the function does so or returns."""
 
     def __init__(self, inner: Context, requests: queue.SimpleQueue[Any]) -> None:
         super().__init__(inner, asyncio.get_running_loop())
@@ -96,7 +96,7 @@ async def _as_coroutine(call: Callable[[], T]) -> T:
 
 
 async def _in_step(fn: Callable[..., Any], given: Any, ctx: Context) -> Any:
-    """Call a plain function in a thread, in step with it: one of the two moves at a time."""
+    """Call a plain function in a thread, and run either the function or the loop, never both at once."""
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
     handed = _Handed(ctx, requests)
     variables = contextvars.copy_context()
@@ -105,13 +105,13 @@ async def _in_step(fn: Callable[..., Any], given: Any, ctx: Context) -> Any:
         ended: tuple[Any, BaseException | None]
         try:
             ended = (variables.run(fn, given, handed), None)
-        except BaseException as raised:  # noqa: BLE001 - told to whoever called
+        except BaseException as raised:  # noqa: BLE001 - raised again in the caller
             ended = (None, raised)
         requests.put((None, ended))
 
     threading.Thread(target=work, name="holdfast-watched", daemon=True).start()
     while True:
-        coroutine, reply = requests.get()  # the loop stands still meanwhile, on purpose
+        coroutine, reply = requests.get()  # blocks the loop on purpose
         if coroutine is None:
             value, error = reply
             if error is not None:

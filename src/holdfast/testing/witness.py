@@ -1,4 +1,4 @@
-"""The witness: what really happened, written down outside the engine, one JSON line at a time.
+"""The witness: a file of JSON lines that records, outside the engine, what really happened.
 
     witness = Witness("witness.jsonl")
     async with Engine(store, flows=[flow], resources={"witness": witness}) as engine: ...
@@ -9,9 +9,9 @@
             ctx.resources["witness"].effect(ctx, key)
             await bank.pay(key=key)
 
-A log says what the engine believes; the witness says what nodes, receivers, readers and callers saw. `checker` holds the one
-against the other. It neither decides nor judges. Invariant: a line is written with one call of the system, so that processes
-that share a file, or die while they write, do not damage each other's lines.
+A log says what the engine believes; the witness says what nodes, receivers, readers and callers saw. `checker` compares the
+two; the witness itself judges nothing. Invariant: a line is written with one system call, so that processes that share a file,
+or die while they write, do not damage each other's lines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Line: TypeAlias = dict[str, Any]
 
 
 class Witness:
-    """Writes a witness file. Each process opens its own; the file is made if it is missing."""
+    """Writes a witness file. Each process makes its own `Witness`; the file is created if it is missing."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
@@ -44,17 +44,17 @@ class Witness:
 
     @contextmanager
     def visit(self, ctx: Any) -> Iterator[None]:
-        """Round a node's body: it began, and it came to its end."""
+        """Use as a context manager around a node's body: it notes that the body began, and that it reached its end."""
         self.note("enter", **visit_of(ctx))
         yield
         self.note("exit", **visit_of(ctx))
 
     def effect(self, ctx: Any, key: str, name: str = "") -> None:
-        """A node is about to do something outside, under this key."""
+        """Note that a node is about to have an effect outside, with this idempotency key."""
         self.note("effect", key=key, name=name, **visit_of(ctx))
 
     def receipt(self, key: str) -> None:
-        """A receiver did what it was asked for under this key. (What it turned away as known is no receipt.)"""
+        """Note that a receiver acted on this key. Do not call it for a request that the receiver refused as a duplicate."""
         self.note("receipt", key=key)
 
     # --- those who write, read and ask ------------------------------------------------------------------
@@ -62,36 +62,36 @@ class Witness:
     def ack(
         self, run_id: str, seq: int, append_id: bytes, *, holder: str | None, fence: int, known: bool = True
     ) -> None:
-        """A store acknowledged an append whose first event is `seq`. `known=False`: its outcome is not known to its writer."""
+        """Note that a store acknowledged an append that begins at `seq`. `known=False`: the writer does not know the outcome."""
         self.note("ack", run=run_id, seq=seq, id=append_id.hex(), holder=holder, fence=fence, known=known)
 
     def read(self, run_id: str, seq: int, digest: bytes, *, reader: str = "") -> None:
-        """A reader saw the log of a run up to `seq`."""
+        """Note that a reader saw the log of a run up to `seq`."""
         self.note("read", run=run_id, seq=seq, digest=digest.hex(), reader=reader)
 
     def asked(self, run_id: str, request_id: str) -> None:
-        """The inbox acknowledged a request."""
+        """Note that the inbox acknowledged a request."""
         self.note("asked", run=run_id, id=request_id)
 
     def told(self, run_id: str, signal: str, payload: Any = None) -> None:
-        """A signal was acknowledged. Tell each payload only once."""
+        """Note that a signal was acknowledged. Use a different payload for each signal."""
         self.note("told", run=run_id, signal=signal, payload=payload)
 
     def killed(self, holder: str, at: float) -> None:
-        """An engine died, at this time of the store."""
+        """Note that an engine died, at this time of the store's clock."""
         self.note("killed", holder=holder, at=at)
 
     def served(self, worker: str, *, ok: bool) -> None:
-        """A worker was asked for something, and did it or not."""
+        """Note whether a worker served a request."""
         self.note("served", worker=worker, ok=ok)
 
     def trace(self, seed: int | str, digest: str) -> None:
-        """A schedule ran with this seed, and this is the digest of what happened (`checker.trace`)."""
+        """Note the digest (`checker.trace`) of a schedule that ran with this seed."""
         self.note("trace", seed=seed, digest=digest)
 
 
 def visit_of(ctx: Any) -> Line:
-    """Which visit a context belongs to."""
+    """The fields that identify the visit of a context."""
     return {
         "run": ctx.run_id,
         "node": ctx.node,
@@ -103,7 +103,7 @@ def visit_of(ctx: Any) -> Line:
 
 
 def lines(path: str | os.PathLike[str]) -> Iterator[Line]:
-    """The lines of a witness file. What a crash tore is no testimony and is left out."""
+    """Read the lines of a witness file. A line that a crash left incomplete is skipped."""
     if not os.path.exists(path):
         return
     with open(path, "rb") as file:
@@ -117,13 +117,13 @@ def lines(path: str | os.PathLike[str]) -> Iterator[Line]:
 
 
 class Testimony:
-    """A witness file, sorted by what its lines are about. An empty one where there is no file."""
+    """The lines of a witness file by run and kind; empty if there is no file."""
 
     def __init__(self, path: str | os.PathLike[str] | None, more: list[Line] | None = None) -> None:
         self.runs: dict[str, dict[str, list[Line]]] = {}
         """Run -> kind of line -> lines, in the order they were written."""
         self.others: dict[str, list[Line]] = {}
-        """Kind of line -> lines that are about no run."""
+        """Kind of line -> lines that belong to no run."""
         for line in (*(lines(path) if path is not None else ()), *(more or ())):
             place = self.runs.setdefault(line["run"], {}) if "run" in line else self.others
             place.setdefault(line.get("what", ""), []).append(line)

@@ -11,7 +11,7 @@ needs a thing is looked up when it goes, not when it was chosen. Each step is sm
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -222,7 +222,9 @@ def _started(store: Store, row: RunRow, state: RunState, name: str) -> int:
 
 
 class Keeper:
-    """Prunes the runs of an engine as they go on, off its event loop (`aside`). `is_here`: whether a run is still going here."""
+    """A listener that prunes the runs of an engine as their logs grow, off its event loop (`aside`). `here`: the runs that the
+    engine executes.
+    """
 
     EVERY = 32
     """Appends to a run between two looks at it."""
@@ -232,25 +234,25 @@ class Keeper:
         store: Store,
         keep_last: int,
         aside: _Aside,
-        is_here: Callable[[str], bool],
+        here: Container[str],
     ) -> None:
         self._store = store
         self._keep_last = keep_last
         self._aside = aside
-        self._is_here = is_here
+        self._here = here
         self._appends: dict[str, int] = {}
         """Runs that have grown since they were looked at -> by how many appends."""
         self._busy: set[str] = set()
 
     def saved(self, run_id: str) -> None:
-        """Something new is durable in this log, or the run has stopped."""
+        """New events of a run are durable, or the engine has stopped executing it."""
         count = self._appends[run_id] = self._appends.get(run_id, 0) + 1
-        if (count >= self.EVERY or not self._is_here(run_id)) and run_id not in self._busy:
+        if (count >= self.EVERY or run_id not in self._here) and run_id not in self._busy:
             self._busy.add(run_id)
             self._aside(lambda: self._prune(run_id), lambda _: self._busy.discard(run_id))
 
     def close(self) -> None:
-        """Look at every run once more that has grown, or that a thread may not have come to the end of."""
+        """Prune once more every run that has grown, or that a thread may not have finished."""
         for run_id in {**self._appends, **dict.fromkeys(self._busy)}:
             self._prune(run_id)
 

@@ -32,7 +32,7 @@ def test_a_run_that_begins_as_the_last_one_leaves_is_waited_for() -> None:
         def append_late(
             *args: Any, **named: Any
         ) -> Any:  # the event loop goes round before the first append of b is durable
-            if engine._stopping is not None:
+            if engine._holdings.stopping is not None:
                 loop.call_soon_threadsafe(loop.call_soon, passed.set)
                 passed.wait(1)
             return append(*args, **named)
@@ -47,7 +47,7 @@ def test_a_run_that_begins_as_the_last_one_leaves_is_waited_for() -> None:
         going = asyncio.ensure_future(one_after_the_other())
         await begun.wait()
         await engine.close()
-        assert not engine._runners
+        assert not len(engine._holdings)
         assert await going == ["interrupted", "interrupted"]
         assert not store.run("b").held
 
@@ -95,6 +95,6 @@ def test_closing_ends_although_the_worker_is_cancelled_again_and_again() -> None
         async with asyncio.timeout(10):
             await closing
         await asyncio.gather(working, return_exceptions=True)
-        assert not engine._runners
+        assert not len(engine._holdings)
 
     asyncio.run(scene())

@@ -335,7 +335,7 @@ def test_what_a_run_was_told_not_to_be_recorded_is_not_recorded_later() -> None:
             run = asyncio.ensure_future(engine.run(flow, run_id="r"))
             for _ in range(50):
                 await asyncio.sleep(0)
-            engine._runners["r"].lose(StoreBusy("the lease could not be renewed"))
+            engine._holdings.get("r").lose(StoreBusy("the lease could not be renewed"))
             with pytest.raises(StoreBusy, match="could not be renewed"):
                 await run
             store.room = True

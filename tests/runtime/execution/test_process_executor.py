@@ -255,7 +255,7 @@ def test_an_engine_that_is_killed_leaves_no_process_behind(pipe: str, url: str, 
         (nodes.segfault, {}, "the process of node 'only' was ended by signal SIGSEGV"),
         (nodes.leave, {}, "the process of node 'only' left with exit code 3"),
         (nodes.fork_and_leave, {}, "the process of node 'only' left with exit code 3"),
-        (nodes.eat, {"memory_limit": 200 * 2**20}, "came to its memory limit of 209,715,200 bytes"),
+        (nodes.eat, {"memory_limit": 200 * 2**20}, "reached its memory limit of 209,715,200 bytes"),
     ],
 )
 def test_a_process_that_dies_is_a_failure_of_the_node_and_not_of_the_engine(

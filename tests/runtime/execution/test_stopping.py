@@ -46,7 +46,7 @@ def test_a_run_cancelled_before_its_node_had_its_first_step_ends_all_the_same() 
 
     async def use(engine: hf.Engine) -> None:
         async with running(engine, one_node(body)) as run:
-            await until(lambda: "r" in engine._runners)
+            await until(lambda: "r" in engine._holdings)
             await engine.cancel("r")
             with pytest.raises(hf.RunCancelled):
                 await asyncio.wait_for(run, 5)

@@ -124,7 +124,7 @@ def test_a_worker_cannot_tell_what_it_has_until_its_take_is_over(tmp_path: Path)
         )
         await until(lambda: stage.store.run("r").holder is not None)
         fence = stage.store.run("r").fence
-        renewal: Any = engine._renewal
+        renewal: Any = engine._holdings.renewal
         renewal.doubt()
         renewal.renew()
         renewal.renew()

@@ -52,7 +52,7 @@ def test_a_store_that_does_not_answer_again_and_again_does_not_quarantine_a_heal
             going = asyncio.ensure_future(engine.run(flow, run_id="r"))
             for outage in range(1, 6):
                 await node.has_begun(outage)
-                engine._lose()
+                engine._holdings.lose()
                 with pytest.raises(StoreBusy):
                     await going
                 going = asyncio.ensure_future(engine.resume("r"))
@@ -77,7 +77,7 @@ def test_what_another_engine_left_behind_still_counts_as_a_crash() -> None:
                 engine.resume("r") if store._data.runs else engine.run(flow, run_id="r")
             )
             await node.has_begun(1)
-            engine._runners["r"].lose(StoreBusy("gone"))
+            engine._holdings.get("r").lose(StoreBusy("gone"))
             with pytest.raises(StoreBusy):
                 await going
         node = Patient()

@@ -146,7 +146,7 @@ def test_a_fork_onto_a_taken_id_or_from_no_checkpoint_is_refused(scene: Scene) -
     scene.fail_at("b", flow)
     with pytest.raises(hf.RunExists):
         scene.call("fork", "r", run_id="r", flows=[flow])
-    with pytest.raises(hf.ResumeRefused, match="no checkpoint"):
+    with pytest.raises(hf.ResumeRefused, match="not a checkpoint"):
         scene.call("fork", "r@2", flows=[flow])
     with pytest.raises(hf.RunNotFound):
         scene.call("fork", "nobody", flows=[flow])

@@ -454,7 +454,7 @@ def test_another_input_or_flow_is_another_run_and_refused(scene: Scene) -> None:
 @pytest.mark.parametrize("run_id", ["", "a b", "../x", "-r", "r@1", "x" * 129, "ü"])
 def test_a_run_id_is_safe_in_files_and_urls(scene: Scene, run_id: str) -> None:
     flow = scene.flow("a")
-    with pytest.raises(hf.SettingError, match="no run id"):
+    with pytest.raises(hf.SettingError, match="not a valid run id"):
         scene.call("start", flow, Tale(), run_id=run_id, flows=[flow])
 
 

@@ -15,8 +15,8 @@ import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.errors import FenceLost, RunCancelled
 from holdfast.reading import verification
+from holdfast.runtime.holdings import Asleep
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.runner import Asleep
 from holdfast.storage.contract import Holder, Query, Store
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.sqlite.store import SqliteStore
@@ -69,7 +69,7 @@ def room(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Room]:
 
 async def asleep(engine: hf.Engine, run_id: str = "r") -> Asleep:
     for _ in range(1000):
-        found = engine._runners.get(run_id)
+        found = engine._holdings.get(run_id)
         if isinstance(found, Asleep):
             return found
         await asyncio.sleep(0)
@@ -130,7 +130,7 @@ def test_one_that_waits_for_a_moment_only_stays(room: Room) -> None:
             run = asyncio.ensure_future(engine.run(flow, run_id="r"))
             for _ in range(200):
                 await asyncio.sleep(0)
-            assert not isinstance(engine._runners["r"], Asleep)
+            assert not isinstance(engine._holdings.get("r"), Asleep)
             room.clock.advance(1)
             assert (await run).status == "completed"
 

@@ -139,11 +139,11 @@ def test_a_signal_to_a_run_that_is_over_is_refused(stage: Stage) -> None:
     flow = stage.one(body)
     stage.run(flow)
     before = stage.kinds()
-    with pytest.raises(hf.ResumeRefused, match="'r' was not told anything: it is completed"):
+    with pytest.raises(hf.ResumeRefused, match="'r' was not sent a signal: it is completed"):
         told(stage, "paid")
     stage.do(lambda engine: engine.start(flow, run_id="c"))
     stage.do(lambda engine: engine.cancel("c"))
-    with pytest.raises(hf.ResumeRefused, match="'c' was not told anything: it is cancelled"):
+    with pytest.raises(hf.ResumeRefused, match="'c' was not sent a signal: it is cancelled"):
         told(stage, "paid", run_id="c")
     assert stage.kinds() == before
 

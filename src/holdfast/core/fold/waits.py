@@ -87,7 +87,7 @@ def timer_fired(state: RunState, event: events.TimerFired, stored: Stored) -> No
     key = wait_key(event.node, event.iteration, event.execution, event.item, event.slot)
     wait = state.waits.pop(key, None)
     if wait is not None:
-        _resolve(state, event.node, event.item, event.slot, _timed_out(wait.kind))
+        _resolve(state, event.node, event.item, event.slot, _result_of_timeout(wait.kind))
         return
     question = _question_of(state, event)
     del state.questions[question.key]
@@ -99,7 +99,7 @@ def timer_fired(state: RunState, event: events.TimerFired, stored: Stored) -> No
         settle(state)
 
 
-def _timed_out(kind: WaitKind) -> list[Any]:
+def _result_of_timeout(kind: WaitKind) -> list[Any]:
     """What a wait leaves in its slot when its time has come: a timer ends by that, a signal did not come."""
     match kind:
         case "timer":

@@ -1,14 +1,14 @@
-"""What an attempt does inside its node, between the context that the node sees and the log: keep, wait, unwind, stream.
+"""The work inside an attempt, between the context that the node sees and the log: keep, wait, unwind, stream.
 
 Invariants
-- What is kept is durable before the node hears of it (with `durability="sync"`, or in a node that is not idempotent).
-- A wait is in the log before it begins, and what came of it is durable before the node hears of it.
-- A wait that takes long does not hold the node: the attempt unwinds (`Parked`), and goes on from its top when what it
-  waited for has come. A plain function unwinds at once, because it holds a thread; a coroutine after `park_after`
-  seconds, and never while a step of it is under way.
-- An attempt that was given up records nothing any more.
+- A kept value is durable before the node gets it (with `durability="sync"`, or in a node that is not idempotent).
+- A wait is in the log before it begins, and its outcome is durable before the node gets it.
+- A long wait does not keep the node in memory: the attempt unwinds (`Parked`), and runs again from its top when the wait is
+  over. A plain function unwinds at once, because it occupies a thread; a coroutine after `park_after` seconds, and never
+  while one of its steps is running.
+- An abandoned attempt records nothing any more.
 
-Everything here happens on the event loop; only `emit` and `cost` may be called from elsewhere.
+Everything here runs on the event loop; only `emit` and `cost` may be called from other threads.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _is_untouched(coroutine: Coroutine[Any, Any, Any]) -> bool:
     return inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
 
 
-class Driver(Protocol):
-    """What the work inside a node needs of the runner of its run."""
+class Recorder(Protocol):
+    """What an attempt needs of the runner of its run."""
 
     journal: Journal
     park_after_s: float
@@ -53,14 +53,14 @@ class Driver(Protocol):
     def look_again(self) -> None: ...
 
 
-class Work:
+class Attempt:
     """The inside of one attempt."""
 
-    def __init__(self, driver: Driver, body: Body, start: NodeEvent, *, blocks: bool) -> None:
-        self._driver = driver
-        self._journal = driver.journal
-        self._services = driver.journal.services
-        state, options = driver.journal.state, driver.journal.flow.nodes[start.node].options
+    def __init__(self, runner: Recorder, body: Body, start: NodeEvent, *, blocks: bool) -> None:
+        self._runner = runner
+        self._journal = runner.journal
+        self._services = runner.journal.services
+        state, options = runner.journal.state, runner.journal.flow.nodes[start.node].options
         header = {
             "node": start.node,
             "iteration": start.iteration,
@@ -91,10 +91,10 @@ class Work:
         blocks: bool,
         callers: Threads | None,
     ) -> None:
-        """What is known of an attempt wherever its function runs."""
+        """Set the attributes that an attempt has wherever its function runs: in this process or in another one."""
         self.body = body
         self.blocks = blocks
-        """A wait unwinds the node at once: it is a plain function, or in another process."""
+        """Whether a wait unwinds the node at once: it is a plain function, or runs in another process."""
         self._run_id = run_id
         self._item: int | None = body.key[1]
         self._header = header
@@ -121,11 +121,11 @@ class Work:
         return self._journal.state.nodes[self._header["node"]]
 
     def kept(self) -> dict[str, Any]:
-        """Slot -> what this execution has kept so far."""
+        """Slot -> the value that this execution has kept for it."""
         return self.visit.kept.get(NODE_LEVEL if self._item is None else self._item, {})
 
     def claim(self, slot: str, told: str) -> None:
-        """Take a slot for this attempt. Twice is a mistake: the second would get the result of the first."""
+        """Claim a slot for this attempt. Claiming it twice is an error: the second call would get the result of the first."""
         self._require_current()
         if slot in self._used:
             raise ContextError(
@@ -135,12 +135,12 @@ class Work:
         self._used.add(slot)
 
     def number(self, what: str) -> int:
-        """The how-manieth of its kind, counted from 1."""
+        """Which call of its kind this is, counted from 1."""
         self._counts[what] = self._counts.get(what, 0) + 1
         return self._counts[what]
 
     def claim_step(self, name: str, key: Any) -> Slot:
-        """The slot of a step. Refuses one that this attempt has used already."""
+        """Claim the slot of a step, and return it. Raises `ContextError` if this attempt has used the slot already."""
         if not isinstance(name, str) or not name:
             raise ContextError(
                 f"node {self._header['node']!r}: a step is known by its name, and {name!r} is none"
@@ -150,37 +150,39 @@ class Work:
         return slot
 
     def unclaim_step(self, slot: Slot) -> None:
-        """The step raised, and nothing was kept: its name is free."""
+        """Release the slot of a step that raised: nothing was kept, so the node may call the step again."""
         self._used.discard(slot.text)
 
     def kept_step(self, slot: Slot, codec: Codec[Any]) -> list[Any]:
-        """`[result]` where a step is done, otherwise nothing."""
+        """`[result]` if the step has completed, otherwise `[]`."""
         kept, text = self.kept(), slot.text
         if text not in kept:
             return []
         return [codec.decode(kept[text], path=f"step {slot.label!r}", node=self._header["node"])]
 
     async def keep_step(self, slot: Slot, value: Any, codec: Codec[Any]) -> Any:
-        """Keep the result of a step; returns it as the next attempt would get it."""
+        """Keep the result of a step, and return it as the next attempt would get it."""
         path = f"step {slot.label!r}"
         plain = self.encode(value, path, codec)
         await self.record(events.StepCompleted, step=slot.label, value=plain)
         return codec.decode(plain, path=path, node=self._header["node"])
 
     async def record(self, kind: type[NodeEvent], **fields: Any) -> None:
-        """Record something about this attempt; returns when it is durable, as far as the run waits for that."""
+        """Record an event about this attempt. With `durability="sync"`, or in a node that is not idempotent, returns when the
+        event is durable.
+        """
         seq = self.note(kind, **fields)
         if self._sync:
             await self._durable(seq)
 
     def note(self, kind: type[NodeEvent], **fields: Any) -> int:
-        """Record something about this attempt, and do not wait for it."""
+        """Record an event about this attempt without waiting until it is durable. Returns its seq."""
         self._require_current()
         if "item" in kind.__struct_fields__:
             fields["item"] = self._item
         self._journal.tick()
         self._journal.record(kind(**self._header, **fields))
-        self._driver.look_again()
+        self._runner.look_again()
         return self._journal.state.seq
 
     async def _durable(self, seq: int) -> None:
@@ -189,12 +191,12 @@ class Work:
         self._require_current()
 
     def encode(self, value: Any, path: str, codec: Codec[Any] = _ANY) -> Any:
-        """A value as plain data. Raises `CodecError`."""
+        """Encode a value as plain data. Raises `CodecError`."""
         return codec.encode(value, path=path, node=self._header["node"])
 
     @contextmanager
     def step(self, slot: Slot) -> Iterator[None]:
-        """While a step is under way, the attempt does not unwind for a wait beside it. One that raised may be called again."""
+        """While a step runs, the attempt does not unwind for a parallel wait. A step that raised may be called again."""
         self._require_current()
         task = asyncio.current_task()
         outer = self._in_step.get(task)
@@ -216,7 +218,7 @@ class Work:
                 self.park()
 
     async def call(self, fn: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Call a piece of work: a coroutine function here, a plain function in a thread."""
+        """Call the function of a step: a coroutine function here, a plain function in a thread."""
         threads = self._callers
         if inspect.iscoroutinefunction(fn) or threads is None:
             value = fn(*args, **named)
@@ -235,7 +237,7 @@ class Work:
             self._gone.set_result(None)
 
     def threads_left(self) -> asyncio.Future[None] | None:
-        """Done when no thread of a step is left; None where there is none. A thread cannot be killed."""
+        """A future that is done when no thread of a step runs any more; None if none runs now. A thread cannot be killed."""
         if not self._threads:
             return None
         self._gone = asyncio.get_running_loop().create_future()
@@ -244,7 +246,7 @@ class Work:
     # --- waiting --------------------------------------------------------------------------------------
 
     def refuse_waits(self, what: str) -> None:
-        """A wait unwinds the node, which then runs from its top: not one that must not run twice."""
+        """Refuse a wait in a node that is not idempotent: a wait unwinds the node, which then runs again from its top."""
         if not self._idempotent:
             raise ContextError(
                 f"node {self._header['node']!r} is not idempotent, and {what} inside it would run it again from its top. Wait "
@@ -252,7 +254,7 @@ class Work:
             )
 
     def now(self) -> float:
-        """The store's time: timers go by it."""
+        """The store's time, by which timers run."""
         return self._services.store.now()
 
     def is_waiting(self, slot: str) -> bool:
@@ -262,7 +264,7 @@ class Work:
         return key in self._journal.state.waits or key in self._journal.state.questions
 
     def _refuse_inside_step(self, slot: str) -> None:
-        """A step is under way until it has returned, and while it is, nothing unwinds: it would wait in memory for ever."""
+        """Refuse a wait inside a step: an attempt does not unwind while a step runs, so it would wait in memory forever."""
         if asyncio.current_task() in self._in_step:
             raise self._waits_inside_step(slot)
 
@@ -274,8 +276,8 @@ class Work:
         )
 
     def warn_of_unused_answers(self, slot: Slot) -> None:
-        """Warn where this question is new although an answer is not used: one whose words vary from attempt to attempt is
-        asked for ever.
+        """Warn if this question is new although the node has not used an earlier answer: a question whose text changes from
+        attempt to attempt is asked forever.
         """
         unused = labels("ask", (kept for kept in self.kept() if kept not in self._used))
         if unused:
@@ -289,13 +291,13 @@ class Work:
             )
 
     def promised(self, coroutine: Coroutine[Any, Any, Any], told: str) -> None:
-        """A method of the context was called; its coroutine has to be awaited."""
+        """Note that a method of the context was called, whose coroutine the node must await."""
         self._promises.append((coroutine, told))
         if len(self._promises) > _PROMISES_MAX:
             self._promises = [promise for promise in self._promises if _is_untouched(promise[0])]
 
     def refuse_forgotten(self) -> None:
-        """The node has returned: whatever it called and did not await has not been done."""
+        """Refuse the result of a node that called a method of its context and did not await it: the method has done nothing."""
         for coroutine, told in self._promises:
             if _is_untouched(coroutine):
                 coroutine.close()
@@ -304,7 +306,7 @@ class Work:
                 )
 
     async def until_kept(self, slot: str) -> list[Any]:
-        """What came of a wait that is in the log: `[value]`, or `[]` when its time came first."""
+        """Wait for the outcome of a wait that is in the log: `[value]`, or `[]` if it timed out."""
         while slot not in self.kept():
             self._refuse_inside_step(slot)
             if self.blocks:
@@ -320,7 +322,7 @@ class Work:
         loop = asyncio.get_running_loop()
         waiter = self._waiters[slot] = loop.create_future()
         clock = self._services.clock
-        timer = clock.call_at(clock.now() + self._driver.park_after_s, self.park)
+        timer = clock.call_at(clock.now() + self._runner.park_after_s, self.park)
         self._adopt()
         if not self._steps:
             self.body.hold_limit()
@@ -332,29 +334,29 @@ class Work:
             self.body.go_on_with_limit()
 
     def deliver(self) -> None:
-        """Something is durable: tell those who wait for it."""
+        """Wake the coroutines whose wait is over; called when an event has become durable."""
         kept = self.kept()
         for slot, waiter in self._waiters.items():
             if slot in kept and not waiter.done():
                 waiter.set_result(None)
 
     def park(self) -> None:
-        """Unwind, because a wait takes long; not while a step is under way, or when it is over by now."""
+        """Unwind the attempt because a wait takes long, unless a step is running or a wait is over by now."""
         self._park_due = bool(self._waiters) and all(not waiter.done() for waiter in self._waiters.values())
-        if self._park_due and not self._steps and self._driver.is_current(self.body):
+        if self._park_due and not self._steps and self._runner.is_current(self.body):
             self.body.park(list(self._waiters))
 
     # --- inside ---------------------------------------------------------------------------------------
 
     def _adopt(self) -> None:
-        """The coroutine that is in here belongs to the attempt from now on, and does not outlive it."""
+        """Note that the current task belongs to the attempt: it must not outlive the attempt."""
         task = asyncio.current_task()
         if task is not None and task not in self._tasks:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """The node has returned, raised or unwound: cancel what it left running, and wait for that."""
+        """Cancel the tasks that the node left running when it returned, raised or unwound, and wait until they have ended."""
         me = asyncio.current_task()
         left = [task for task in self._tasks if task is not me]
         for task in left:
@@ -372,7 +374,7 @@ class Work:
             self.artifacts_made = self._artifacts.collect()
 
     def _require_current(self) -> None:
-        if not self._driver.is_current(self.body):
+        if not self._runner.is_current(self.body):
             raise Stopped("this attempt was given up; nothing of it is recorded any more")
 
     def artifacts(self) -> Artifacts:
@@ -387,11 +389,11 @@ class Work:
         return self._artifacts
 
     def cost(self, usd: float, tokens: int) -> None:
-        """Note what was spent. May be called from a thread of the node."""
+        """Record a cost. May be called from a thread of the node."""
         self._on_loop(lambda: self.note(events.CostIncurred, usd=usd, tokens=tokens))
 
     def emit(self, written: bytes, value: Any) -> None:
-        """Stream a chunk that `streams.written` has accepted. May be called from a thread of the node."""
+        """Stream a chunk that `streams.encode_chunk` has accepted. May be called from a thread of the node."""
 
         def add() -> None:
             self._require_current()
@@ -400,7 +402,7 @@ class Work:
         self._on_loop(add)
 
     def _on_loop(self, call: Callable[[], object]) -> None:
-        """Do something on the event loop, from wherever this is called."""
+        """Call this on the event loop and wait for it; callable from any thread."""
         if threading.get_ident() == self._home:
             call()
             return

@@ -1,9 +1,9 @@
 """Calls of user code: coroutines on the loop, plain functions in daemon threads, each with its timeout.
 
-A `Body` is one call. It ends exactly once, as far as anybody is told: with what was returned, what was
-raised, or why it was stopped. A thread cannot be killed. One that timed out or was cancelled is abandoned:
-its body ends at once, its late result goes nowhere, and `gone` tells when the thread has really left, because
-no new attempt may start while the old one lives.
+A `Body` is one call. It reports its end to its owner exactly once: the result, the exception, or why it was
+stopped. A thread cannot be killed: one that timed out or was cancelled is abandoned. Its body ends at once, its
+late result is discarded, and `body_gone` reports when the thread has really ended, because no new attempt may
+start while the old one runs.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from holdfast.storage.failpoints import reach
 
 _IDLE_S = 10.0
 UNWIND_S = 5.0
-"""How long a coroutine that was cancelled may take to unwind before it is given up, like a thread."""
+"""Seconds that a cancelled coroutine may take to unwind. After that the engine abandons it, like a thread."""
 
 
 class Stopped(BaseException):
-    """How a body ends that was stopped from outside. A signal of the engine: no node can catch it."""
+    """The error of a body that was stopped from outside. A signal of the engine: `except Exception` in a node misses it."""
 
 
 class Parked(BaseException):
-    """How a body ends that waits for something and holds nothing meanwhile. A signal of the engine, too."""
+    """The error of a body that was unwound while it waits, so that it uses no thread or memory. Also a signal of the engine."""
 
     def __init__(self, slots: list[str]) -> None:
         self.slots = slots
@@ -42,8 +42,8 @@ class Parked(BaseException):
 
 
 class Threads:
-    """Daemon threads for plain functions, reused while they are idle. (asyncio's own would keep a process
-    alive for a thread given up.)
+    """Daemon threads for plain functions, reused while they are idle. (With asyncio's own threads, an abandoned
+    thread would keep the process alive.)
     """
 
     def __init__(self) -> None:
@@ -75,14 +75,14 @@ class Threads:
                 self._idle += 1
 
     def call(self, fn: Callable[[], Any], ended: Callable[[], None] | None = None) -> asyncio.Future[Any]:
-        """What a plain function returns, called in a thread. Whoever gives up waiting leaves the thread to itself; `ended`
-        is called when it has really left.
+        """Call a plain function in a thread; the future has its result. A caller that cancels the future does not stop the
+        thread: `ended` is called when the thread has really returned.
         """
         loop = asyncio.get_running_loop()
         result: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
 
-        def tell(value: Any, error: BaseException | None) -> None:
+        def finish(value: Any, error: BaseException | None) -> None:
             if ended is not None:
                 ended()
             if not result.done():
@@ -96,12 +96,12 @@ class Threads:
             error: BaseException | None = None
             try:
                 value = context.run(fn)
-            except StopIteration as raised:  # no future takes one
+            except StopIteration as raised:  # a future does not accept one
                 error = RuntimeError(f"a step raised {raised!r}")
-            except BaseException as raised:  # noqa: BLE001 - told to whoever waits
+            except BaseException as raised:  # noqa: BLE001 - raised where the future is awaited
                 error = raised
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(tell, value, error)
+                loop.call_soon_threadsafe(finish, value, error)
 
         self.submit(work)
         return result
@@ -141,36 +141,36 @@ class ThreadExecutor:
         return False
 
     def close(self) -> None:
-        """Its threads are daemons, and leave when they have been idle."""
+        """Nothing to do: the threads are daemons, and end after they have been idle for a while."""
 
 
 class Owner(Protocol):
-    """Whoever has called a node."""
+    """The caller of a node, to which its body reports."""
 
     def body_ended(self, body: Body) -> None:
-        """The call is over, as far as anybody is told: its `value` or `error` is set. Called on the loop, once."""
+        """The call is over: its `value` or `error` is set. Called once, on the event loop."""
 
     def body_gone(self, body: Body) -> None:
-        """A call that was over before it had left has left now."""
+        """The code of an abandoned call, whose end was reported before, has now really ended."""
 
 
 class Body:
-    """One call of a node's function. Its owner is told when it ends."""
+    """One call of a node's function. It reports its end to its owner."""
 
     cancelled = False
-    """Whether it was given up: cancelled, timed out, or stopped with its engine."""
+    """Whether the call was cancelled, timed out, or was stopped with its engine."""
     given: Any = None
     value: Any = None
     error: BaseException | None = None
     timed_out = False
     work: Any = None
-    """What goes on inside it (`runtime.work.Work`), where the node takes a context."""
+    """The `Attempt` inside it, where the node takes a context."""
     parking: list[str] | None = None
     has_gone = False
     given_up_at = 0.0
     _is_over = False
     _queued = False
-    """It has been called, and has not begun."""
+    """The coroutine is scheduled, and has not begun to run."""
     _task: asyncio.Task[None] | None = None
     _timer: Timer | None = None
     _clock: Clock | None = None
@@ -187,7 +187,7 @@ class Body:
     def call(
         self, fn: Callable[..., Any], args: tuple[Any, ...], context: contextvars.Context, stage: Stage
     ) -> None:
-        """Call a coroutine function on the loop."""
+        """Call a coroutine function on the event loop."""
         self._queued = True
         if self.work is None:
             stage.call(self._await(fn, args), context)
@@ -196,14 +196,14 @@ class Body:
             self._task = task_family.start(loop, self._await(fn, args), self.work.family, context)
 
     async def _await(self, fn: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> None:
-        # Every exception is caught here: SystemExit and KeyboardInterrupt in a task would tear the event loop down.
+        # Every exception is caught here: SystemExit and KeyboardInterrupt in a task would stop the event loop.
         self._queued = False
         value, error = None, None
         try:
             if self._task is None:
                 self._task = asyncio.current_task()
                 if self.cancelled:
-                    raise asyncio.CancelledError  # before it began
+                    raise asyncio.CancelledError  # it was stopped before it began
             reach("node.enter")
             value = await fn(*args)
             if self.work is not None:
@@ -214,28 +214,27 @@ class Body:
         if self.work is not None:
             try:
                 await self.work.close()
-            except BaseException as raised:  # noqa: BLE001 - what it wrote could not be made durable
+            except BaseException as raised:  # noqa: BLE001 - the node's files could not be made durable
                 error = error or raised
-            if (
-                left := self.work.threads_left()
-            ) is not None:  # a thread of a step lives on: the body only seems over
+            if (left := self.work.threads_left()) is not None:
+                # A thread of a step still runs: report the end now, and wait for the thread before the body is gone.
                 self._end(value, error)
                 await asyncio.shield(left)
                 value, error = None, None
         self._leave(value, error)
 
     def call_on(self, executor: Executor, call: Call) -> None:
-        """Have an executor call a function."""
+        """Call a function through an executor."""
         loop = asyncio.get_running_loop()
 
         def left(value: Any, error: BaseException | None) -> None:
-            with suppress(RuntimeError):  # the loop is closed: the process has given this call up
+            with suppress(RuntimeError):  # the loop is closed: the engine has abandoned this call
                 loop.call_soon_threadsafe(self._leave, value, error)
 
         self._handle = executor.submit(call, left)
 
     def call_inline(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Call a plain function right here, for tests that drive everything from one thread."""
+        """Call a plain function on the event loop itself, for tests that run everything in one thread."""
         value, error = None, None
         try:
             reach("node.enter")
@@ -248,20 +247,20 @@ class Body:
         asyncio.get_running_loop().call_soon(self._leave, value, error)
 
     def limit(self, clock: Clock, seconds: float) -> None:
-        """Stop the call when it takes longer than this."""
+        """Stop the call if it takes longer than this many seconds."""
         self._clock = clock
         self._deadline = clock.now() + seconds
         self._timer = clock.call_at(self._deadline, self._time_out)
 
     def hold_limit(self) -> None:
-        """The call only waits for something: its time stands still."""
+        """Pause the time limit while the call only waits."""
         if self._timer is not None and self._clock is not None and not self.timed_out:
             self._timer.cancel()
             self._timer = None
             self._left = self._deadline - self._clock.now()
 
     def go_on_with_limit(self) -> None:
-        """The wait is over: its time goes on."""
+        """Continue the time limit after a wait."""
         if self._left is not None and self._clock is not None and not self._is_over:
             left, self._left = self._left, None
             self.limit(self._clock, max(0.0, left))
@@ -271,25 +270,26 @@ class Body:
         self.cancelled = True
         if self._task is not None:
             self._task.cancel()
-            if self._queued:  # it never comes to its first step, and so not to telling its end
+            if self._queued:  # asyncio never runs its first step, so it would not report its end
                 asyncio.get_running_loop().call_soon(self._leave, None, asyncio.CancelledError())
         elif self._queued:
-            pass  # it ends when it comes to its turn
+            pass  # it ends as soon as it would begin
         elif self._handle is None or not self._handle.kill():
             self._end(None, Stopped())
 
     def park(self, slots: list[str]) -> None:
-        """Unwind the call: it waits for these, and goes on from its top when one of them has come."""
+        """Unwind the call, which waits for these slots: the node runs again from its top when one of them has its value."""
         if self.parking is None and self._task is not None and not self.cancelled:
             self.parking = slots
             self._task.cancel()
 
     def give_up(self) -> None:
-        """It was cancelled and does not unwind: it is over as far as anybody is told, and nobody waits for it, like a thread."""
+        """Abandon a cancelled coroutine that does not unwind, like a thread: report its end, and do not wait for it."""
         if self._is_over:
             return
         if self._task is not None:
-            with suppress(AttributeError, KeyError):  # otherwise `asyncio.run` would wait for it at its end
+            # Otherwise `asyncio.run` would wait for the task before it returns.
+            with suppress(AttributeError, KeyError):
                 asyncio.tasks._unregister_task(self._task)  # noqa: SLF001
         self._end(None, Stopped())
 
@@ -300,10 +300,10 @@ class Body:
             self._timer = self._clock.call_at(self._clock.now() + UNWIND_S, self.give_up)
 
     def _leave(self, value: Any, error: BaseException | None) -> None:
-        """The call has really left: tell its end, unless it was given up before."""
-        told_before, self.has_gone = self._is_over, True
+        """The code of the call has really ended: report the end or, if that was reported before, that the code is gone."""
+        was_over, self.has_gone = self._is_over, True
         self._end(value, error)
-        if told_before and self._owner is not None:
+        if was_over and self._owner is not None:
             self._owner.body_gone(self)
 
     def _end(self, value: Any, error: BaseException | None) -> None:
@@ -315,7 +315,7 @@ class Body:
         if self.cancelled and isinstance(error, (asyncio.CancelledError, Killed)):
             error = Stopped()
         elif self.parking is not None and not isinstance(error, Stopped):
-            # Also where the node has caught the signal and returned something: what it waits for has not come.
+            # Even if the node has caught the signal and returned a result: its wait is not over.
             error = Parked(self.parking)
         self.value = value
         self.error = error

@@ -1,11 +1,11 @@
-"""What a node is told about itself, and what it can do there that outlives a crash: its second argument, if it takes one.
+"""The context of a node, its optional second argument: facts about the attempt, and operations whose results outlive a crash.
 
 An `async def` node gets a `Context`; a plain `def` node runs in a thread and gets a `BlockingContext`, whose methods have the
-same names and wait. What either of them keeps belongs to one execution of one visit (and item): a later attempt finds it, an
-execution that was asked for anew starts with nothing.
+same names and block. A kept result belongs to one execution of one visit (and item): a later attempt finds it; a new
+execution, which an operator has asked for, starts with nothing.
 
-A node that waits (`sleep`, `wait_for`, `ask`) for long is unwound and later runs again from its top: its steps are kept, what it
-does outside of steps is done again.
+A node that waits for long (`sleep`, `wait_for`, `ask`) is unwound and later runs again from its top. The results of its steps are
+kept; code outside of steps runs again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from holdfast.core.run_state import wait_key
 from holdfast.core.slots import CHECKPOINT, Slot
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import CodecError, ContextError, WaitTimeout
-from holdfast.runtime.calls.attempt import Work
-from holdfast.runtime.calls.streams import written
+from holdfast.runtime.calls.attempt import Attempt
+from holdfast.runtime.calls.streams import encode_chunk
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -34,10 +34,10 @@ _ANY: Codec[Any] = Codec.of(Any)
 _SECONDS_MAX = 10 * 366 * 86_400
 
 
-def _to_be_awaited(
+def _require_await(
     method: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Coroutine[Any, Any, T]]:
-    """A method that does nothing unless it is awaited; a node that forgets to is told."""
+    """Mark a method that does nothing unless it is awaited: a node that forgets to await it fails with `ContextError`."""
 
     @wraps(method)
     def call(*args: P.args, **named: P.kwargs) -> Coroutine[Any, Any, T]:
@@ -50,12 +50,12 @@ def _to_be_awaited(
     return call
 
 
-class _Told:
-    """Who is running: `run_id flow node iteration execution attempt` (and `item`, in a fan-out), and the engine's `resources`."""
+class _AnyContext:
+    """Facts about the attempt: `run_id flow node iteration execution attempt`, `item` in a fan-out; the engine's `resources`."""
 
     def __init__(
         self,
-        work: Work,
+        work: Attempt,
         *,
         run_id: str,
         flow: str,
@@ -78,34 +78,34 @@ class _Told:
 
     @property
     def cancelled(self) -> bool:
-        """Whether this attempt was cancelled or timed out. A `def` node in a long loop asks this now and then and returns."""
+        """Whether this attempt was cancelled or timed out. A `def` node with a long loop checks it now and then, and returns."""
         return self._work.body.cancelled
 
     @property
     def last_checkpoint(self) -> Any:
-        """What an earlier attempt (or this one) last gave to `checkpoint`; None where there is nothing."""
+        """The latest value that this attempt, or an earlier one, gave to `checkpoint`; None: there is none."""
         kept = self._work.kept()
         return _ANY.decode(kept[CHECKPOINT]) if CHECKPOINT in kept else None
 
     @property
     def artifacts(self) -> Artifacts:
-        """The folder for files that this node makes. Needs an engine with `run_base`."""
+        """The folder for files that this node writes. Needs an engine with `run_base`."""
         return self._work.artifacts()
 
     def idempotency_key(self, name: str = "") -> str:
-        """A key for a receiver that de-duplicates: the same for every attempt and execution of this visit (and item). Only
-        `retry(fresh=True)` makes a new one.
+        """A key for a service that ignores duplicate requests. It is the same for every attempt and execution of this visit
+        (and item); only `retry(fresh=True)` makes a new one.
         """
         fresh = self._work.visit.fresh
         parts = (self.run_id, self.node, self.iteration, self.item, name, fresh)
         return "hf-" + sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:40]
 
     def emit(self, chunk: Any) -> None:
-        """Stream a piece of output: followers see it at once, and what was streamed outlives the process."""
-        self._work.emit(written(chunk, self.node), chunk)
+        """Stream a chunk of output: followers get it at once, and it outlives the process."""
+        self._work.emit(encode_chunk(chunk, self.node), chunk)
 
     def cost(self, *, usd: float = 0.0, tokens: int = 0) -> None:
-        """Add to what the run has cost. Kept across crashes, resumes and rewinds."""
+        """Add to the cost of the run. The sum survives crashes, resumes and rewinds."""
         self._work.cost(*_cost(self.node, usd, tokens))
 
     def __repr__(self) -> str:
@@ -114,7 +114,7 @@ class _Told:
         return f"<{name} {self.run_id} {self.node} {self.iteration}.{self.execution}.{self.attempt}{item}>"
 
 
-class Context(_Told):
+class Context(_AnyContext):
     """The context of an `async def` node."""
 
     # --- steps ----------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class Context(_Told):
         self, name: str, fn: Callable[..., T], /, *args: Any, key: Any = None, **named: Any
     ) -> T: ...
 
-    @_to_be_awaited
+    @_require_await
     async def step(
         self,
         name: str,
@@ -146,11 +146,11 @@ class Context(_Told):
         type: Any = None,
         **named: Any,
     ) -> Any:
-        """Do a piece of work once: call `fn(*args)` and keep what it returns, or take it from the log where an earlier attempt
-        of this execution has done it.
+        """Run a step once: call `fn(*args)` and keep its result, or return the result from the log if an earlier attempt of
+        this execution has completed the step.
 
-        It is known by its name (and `key`), never by the order of calls. What is returned is the decoded value, also the first
-        time, typed by `type` or the annotation of `fn`. A plain `def` is called in a thread.
+        A step is identified by its name (and `key`), never by the order of calls. The result is always the decoded value, even
+        the first time, typed by `type` or by the annotation of `fn`. A plain `def` is called in a thread.
         """
         _require_callable(self.node, name, fn)
         codec = _result_codec(fn, type)
@@ -161,7 +161,7 @@ class Context(_Told):
             value = await self._work.call(fn, args, named)
             return await self._work.keep_step(slot, value, codec)
 
-    @_to_be_awaited
+    @_require_await
     async def map(
         self,
         name: str,
@@ -171,12 +171,15 @@ class Context(_Told):
         limit: int = 8,
         type: Any = None,
     ) -> list[Any]:
-        """`fn(item)` for each, at most `limit` at once; each result is kept as the step `name[number]` of that very item.
-        Returns them in order.
-        When one raises, no more are started, those under way end and are kept, and then it is raised.
+        """Call `fn(item)` for each item, at most `limit` at once, and return the results in order. Each result is kept as the
+        step `name[number]`, for exactly that item.
+
+        If a call raises, no more calls start, the running ones finish and are kept, and then the exception is raised.
         """
         if not isinstance(limit, int) or limit < 1:
-            raise ContextError(f"ctx.map({name!r}, limit={limit!r}): at least 1 at once")
+            raise ContextError(
+                f"node {self.node!r}: ctx.map({name!r}, limit={limit!r}): the limit must be a whole number, at least 1"
+            )
         self._work.claim(f"map:{name}", f"the map {name!r}")
         listed = list(items)
         results: list[Any] = [None] * len(listed)
@@ -192,7 +195,7 @@ class Context(_Told):
                     results[number] = await self.step(
                         f"{name}[{number}]", fn, listed[number], key=key, type=type
                     )
-                except Exception as raised:  # noqa: BLE001 - raised again when the others have ended
+                except Exception as raised:  # noqa: BLE001 - raised again when the other calls have ended
                     failed.append(raised)
 
         async with asyncio.TaskGroup() as group:
@@ -202,51 +205,55 @@ class Context(_Told):
             raise failed[0]
         return results
 
-    @_to_be_awaited
+    @_require_await
     async def checkpoint(self, value: Any) -> None:
-        """Keep how far this node has come: `last_checkpoint` of the next attempt."""
+        """Keep the progress of this node: the next attempt finds the value in `last_checkpoint`."""
         plain = self._work.encode(value, "checkpoint")
         await self._work.record(events.NodeCheckpointed, value=plain)
 
     # --- waiting --------------------------------------------------------------------------------------
 
-    @_to_be_awaited
+    @_require_await
     async def sleep(self, seconds: float, *, key: Any = None) -> None:
-        """Wait. The time is set once; neither a crash nor a restart begins it anew. `key`: by default, the how-manieth it is."""
+        """Wait this many seconds. The end is set once: neither a crash nor a restart starts the time again. `key` tells several
+        sleeps of a node apart; by default, they are counted from 1.
+        """
         self._require_time(f"ctx.sleep({seconds!r})", seconds)
         self._work.refuse_waits("ctx.sleep")
-        slot = self._claimed(Slot.sleep(self._work.number("sleep") if key is None else key))
+        slot = self._claim_wait(Slot.sleep(self._work.number("sleep") if key is None else key))
         if self._is_new(slot):
             until = self._work.now() + seconds
             await self._work.record(events.TimerSet, slot=slot.text, until=until)
         await self._work.until_kept(slot.text)
 
-    @_to_be_awaited
+    @_require_await
     async def wait_for(
         self, signal: str, *, timeout: float | None = None, key: Any = None, type: Any = None
     ) -> Any:
-        """Wait for a signal and return its payload; one that came before is taken at once, each only once. Raises
-        `WaitTimeout`.
+        """Wait for a signal and return its payload. A signal that arrived earlier is returned at once; each signal is returned
+        only once. Raises `WaitTimeout`.
         """
         if not isinstance(signal, str) or not signal:
-            raise ContextError(f"node {self.node!r}: {signal!r} is no name of a signal")
+            raise ContextError(
+                f"node {self.node!r}: ctx.wait_for({signal!r}) names no signal; give its name as text"
+            )
         if timeout is not None:
             self._require_time(f"ctx.wait_for({signal!r}, timeout={timeout!r})", timeout)
         self._work.refuse_waits("ctx.wait_for")
         number = self._work.number(f"signal:{signal}") if key is None else key
-        slot = self._claimed(Slot.signal(signal, number))
+        slot = self._claim_wait(Slot.signal(signal, number))
         if self._is_new(slot):
             until = None if timeout is None else self._work.now() + timeout
             await self._work.record(events.SignalAwaited, slot=slot.text, name=signal, until=until)
         came = await self._work.until_kept(slot.text)
         if not came:
             raise WaitTimeout(
-                f"node {self.node!r}: the signal {signal!r} did not come in {timeout:g} s. "
-                "retry(…, fresh=True) (--fresh) waits anew"
+                f"node {self.node!r}: the signal {signal!r} did not arrive within {timeout:g} s. To wait again: "
+                f"`holdfast retry {self.run_id} {self.node} --fresh`"
             )
         return _codec(type).decode(came[0], path=f"signal {signal!r}", node=self.node)
 
-    @_to_be_awaited
+    @_require_await
     async def ask(
         self,
         question: str,
@@ -257,19 +264,20 @@ class Context(_Told):
         on_timeout: str = "fail",
         key: Any = None,
     ) -> Any:
-        """Ask somebody, and return the answer: one of `options`, or what fits `schema` (a type), or any JSON. Raises
-        `WaitTimeout` when nobody answers in time, unless `on_timeout` names the option that is then taken.
+        """Ask a person a question and return the answer: one of `options`, or a value that fits `schema` (a type), or any
+        JSON. Raises `WaitTimeout` if no answer arrives in time, unless `on_timeout` names the option to use then.
         """
         is_list = not isinstance(options, str) and all(isinstance(option, str) for option in options)
         if not is_list or len(set(options)) != len(options):
-            raise ContextError(f"node {self.node!r}: options={options!r} must be different words")
-        if not isinstance(question, str) or not question:
             raise ContextError(
-                f"node {self.node!r}: ctx.ask({question!r}) asks nothing; give the question as text"
+                f"node {self.node!r}: options={options!r} is not valid: give a list of different strings"
             )
+        if not isinstance(question, str) or not question:
+            raise ContextError(f"node {self.node!r}: ctx.ask({question!r}) has no question; give it as text")
         if len(options) == 1 or (options and schema is not None):
             raise ContextError(
-                f"node {self.node!r}: a question has two or more options, or a schema; not options={options!r}, schema={schema!r}"
+                f"node {self.node!r}: ctx.ask(options={options!r}, schema={schema!r}) is not valid; give two or more options, "
+                "or a schema"
             )
         if on_timeout != "fail" and on_timeout not in options:
             raise ContextError(
@@ -278,7 +286,7 @@ class Context(_Told):
         if timeout is not None:
             self._require_time(f"ctx.ask({question!r}, timeout={timeout!r})", timeout)
         self._work.refuse_waits("ctx.ask")
-        slot = self._claimed(Slot.ask(question if key is None else key))
+        slot = self._claim_wait(Slot.ask(question if key is None else key))
         if self._is_new(slot):
             self._work.warn_of_unused_answers(slot)
             await self._work.record(
@@ -295,19 +303,20 @@ class Context(_Told):
         came = await self._work.until_kept(slot.text)
         if not came:
             raise WaitTimeout(
-                f"node {self.node!r}: nobody answered {question!r} in {timeout:g} s. retry(…, fresh=True) (--fresh) asks anew"
+                f"node {self.node!r}: the question {question!r} was not answered within {timeout:g} s. To ask again: "
+                f"`holdfast retry {self.run_id} {self.node} --fresh`"
             )
         return _codec(schema).decode(came[0], path="answer", node=self.node)
 
-    def _require_time(self, told: str, seconds: Any) -> None:
+    def _require_time(self, call: str, seconds: Any) -> None:
         is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
         if not is_number or not 0 <= seconds <= _SECONDS_MAX:
             raise ContextError(
-                f"node {self.node!r}: {told} is no time to wait; give seconds from 0 to ten years"
+                f"node {self.node!r}: {call} has no valid time to wait; give a number of seconds from 0 to ten years"
             )
 
-    def _claimed(self, slot: Slot) -> Slot:
-        """The slot of a wait, taken for this attempt."""
+    def _claim_wait(self, slot: Slot) -> Slot:
+        """Claim the slot of a wait for this attempt, and return the slot."""
         text = slot.text
         self._work.claim(text, f"the wait {text!r}")
         return slot
@@ -317,8 +326,8 @@ class Context(_Told):
         return not self._work.is_waiting(text) and text not in self._work.kept()
 
 
-class BlockingContext(_Told):
-    """The context of a plain `def` node: the same methods, which block the node's thread."""
+class BlockingContext(_AnyContext):
+    """The context of a plain `def` node: the same methods as `Context`, which block the node's thread."""
 
     def __init__(self, inner: Context, loop: asyncio.AbstractEventLoop) -> None:
         self.__dict__.update(inner.__dict__)
@@ -335,7 +344,7 @@ class BlockingContext(_Told):
         type: Any = None,
         **named: Any,
     ) -> Any:
-        """Do a piece of work once; see `Context.step`. A plain `def` is called right here, in the node's own thread."""
+        """Run a step once; see `Context.step`. A plain `def` is called in the node's own thread."""
         _require_callable(self.node, name, fn)
         codec = _result_codec(fn, type)
         slot = self._work.claim_step(name, key)
@@ -353,15 +362,15 @@ class BlockingContext(_Told):
     def map(
         self, name: str, fn: Callable[[Any], Any], items: Iterable[Any], *, limit: int = 8, type: Any = None
     ) -> list[Any]:
-        """`fn(item)` for each, at most `limit` at once; see `Context.map`."""
+        """Call `fn(item)` for each item, at most `limit` at once; see `Context.map`."""
         return self._wait(self._inner.map(name, fn, items, limit=limit, type=type))
 
     def checkpoint(self, value: Any) -> None:
-        """Keep how far this node has come; see `Context.checkpoint`."""
+        """Keep the progress of this node; see `Context.checkpoint`."""
         self._wait(self._inner.checkpoint(value))
 
     def sleep(self, seconds: float, *, key: Any = None) -> None:
-        """Wait; see `Context.sleep`. The node unwinds at once and later runs again from its top."""
+        """Wait this many seconds; see `Context.sleep`. The node unwinds at once and later runs again from its top."""
         self._wait(self._inner.sleep(seconds, key=key))
 
     def wait_for(
@@ -380,7 +389,7 @@ class BlockingContext(_Told):
         on_timeout: str = "fail",
         key: Any = None,
     ) -> Any:
-        """Ask somebody; see `Context.ask`."""
+        """Ask a person a question; see `Context.ask`."""
         return self._wait(
             self._inner.ask(
                 question, options=options, schema=schema, timeout=timeout, on_timeout=on_timeout, key=key
@@ -391,9 +400,9 @@ class BlockingContext(_Told):
         if _running_loop() is self._loop:
             coroutine.close()
             raise ContextError(
-                f"node {self.node!r} is a plain function that runs on the event loop itself (inline=True), where its context "
-                "would wait for ever. Make it an async def, or use an engine with threads: inline=False, which for the fixture "
-                "of pytest is holdfast_engine(flow, inline=False)."
+                f"node {self.node!r} is a plain function that runs on the event loop itself (inline=True), where a call of its "
+                "context would block forever. Make the node an async def, or use an engine with threads (inline=False); in "
+                "pytest: holdfast_engine(flow, inline=False)."
             )
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
@@ -419,19 +428,23 @@ def _cost(node: str, usd: Any, tokens: Any) -> tuple[float, int]:
         and 0 <= tokens < 2**40
     )
     if not fits:
-        raise ContextError(f"node {node!r}: ctx.cost(usd={usd!r}, tokens={tokens!r}): give amounts from 0 up")
+        raise ContextError(
+            f"node {node!r}: ctx.cost(usd={usd!r}, tokens={tokens!r}) is not a valid cost; give amounts of 0 or more"
+        )
     return float(usd), tokens
 
 
 def _require_callable(node: str, name: Any, fn: Any) -> None:
     if not callable(fn):
         raise ContextError(
-            f"node {node!r}: the step {name!r} is given {fn!r}, which cannot be called; give a function"
+            f"node {node!r}: the step {name!r} got {fn!r}, which cannot be called; give a function"
         )
 
 
 def _digest(item: Any) -> str | None:
-    """What tells an item from another in its place: results belong to items, not to numbers. None: it is no data."""
+    """A digest that tells an item from a different one with the same number: a result belongs to its item. None: the item
+    cannot be encoded as JSON.
+    """
     try:
         return sha256(msgspec.json.encode(item, order="deterministic")).hexdigest()[:12]
     except (TypeError, ValueError, RecursionError):
@@ -443,12 +456,12 @@ def _codec(declared: Any) -> Codec[Any]:
 
 
 def _result_codec(fn: Callable[..., Any], declared: Any) -> Codec[Any]:
-    """How a step's result is kept: by the type that was given, or that the function says it returns."""
+    """The codec for a step's result: of the type that the caller gives, or of the function's return annotation."""
     if declared is not None:
         return Codec.of(declared)
     try:
         return _hinted_codec(fn)
-    except TypeError:  # it cannot be looked up
+    except TypeError:  # the function is not hashable
         return _ANY
 
 
@@ -457,5 +470,5 @@ def _hinted_codec(fn: Callable[..., Any]) -> Codec[Any]:
     try:
         returned = typing.get_type_hints(fn, include_extras=True).get("return", Any)
         return _ANY if returned in (Any, None) else Codec.of(cast("Any", returned))
-    except (NameError, TypeError, AttributeError, CodecError):  # it says nothing, or nothing that JSON keeps
-        return _ANY
+    except (NameError, TypeError, AttributeError, CodecError):
+        return _ANY  # no usable annotation, or a type that JSON cannot keep

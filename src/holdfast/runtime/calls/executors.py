@@ -1,12 +1,12 @@
-"""The contract of an executor: it calls the plain functions of nodes, somewhere else than on the event loop.
+"""The contract of an executor: it calls the functions of nodes, outside of the engine's event loop.
 
-Owns what a call is and how its end is told; not whether it may be called, how long it may take, or what its end means for
-the run (`bodies`, `runner`). An executor never sees the log: what a node keeps, and what it returned, goes through
-the holder of the lease.
+This module defines a call and how the executor reports its end. `body` and the runner decide when a call begins, how long it
+may take, and what its end means for the run. An executor never sees the log: the holder of the lease records what a node keeps
+and returns.
 
-Invariant: `left` is called exactly once for every call that was submitted, when its code has really stopped running. The
-suite `holdfast.testing.executors` holds every executor to this. What an engine has to know of one are its `traits`; its name
-is only how nodes choose it.
+Invariant: the executor calls `left` exactly once for every submitted call, when its code has really stopped running. The suite
+`holdfast.testing.executors` tests this for every executor. The engine knows an executor by its `traits`; nodes choose one by
+its name.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from holdfast.errors import GraphError, SettingError, did_you_mean
 
 ExecutorTraits: TypeAlias = definition.ExecutorTraits
 Left: TypeAlias = Callable[[Any, BaseException | None], None]
-"""How a call ended: what it returned (where it ran elsewhere, as `Changes`), or what it raised. Called from any thread."""
+"""Reports how a call ended: its result (from another process, as `Changes`) or its exception. Called from any thread."""
 
 loading = threading.Event()
-"""Set while the process of a node imports the file that the node is in."""
+"""Set while the process of a node imports the file that defines the node."""
 
 
 class Killed(BaseException):
-    """How a call ends that its executor has killed. A signal of the engine: no node can catch it."""
+    """The error of a call that its executor has killed. A signal of the engine: `except Exception` in a node misses it."""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,64 +40,69 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     node: Node
     item: int | None
     plain: Any
-    """What it is given, as plain data. It is the fold's own: read it before `submit` returns, or not at all."""
+    """The node's input, as plain data. It belongs to the fold: an executor must read it before `submit` returns."""
     given: Any
-    """The same, typed: the node's own copy, for whoever calls it in this process."""
+    """The same input, typed: the node's own copy, for an executor that calls the function in this process."""
     context: Any = None
-    """The `BlockingContext` of the call, where the function takes one."""
+    """The `BlockingContext` of the call, if the function takes one."""
     work: Any = None
-    """What goes on inside it (`runtime.work.Work`), where it takes a context: for whoever calls it in another process."""
+    """The `Attempt` that the function belongs to, where it takes a context: for an executor that calls it in another process."""
     returned: Callable[[], None] | None = None
-    """To be called, where it may block, when the function has returned: its files are made durable."""
+    """The executor calls this after the function has returned, in a thread that may block: it makes the node's files durable."""
 
 
 class Handle(Protocol):
     """A call that was submitted."""
 
     def kill(self) -> bool:
-        """Put an end to it, whatever it does; `left` tells `Killed` soon. False: it cannot be killed, only be abandoned.
-        Does not wait, and may be called at any time and more than once.
+        """Kill the call, whatever it is doing; `left` reports `Killed` soon. Returns False if the call cannot be killed, only
+        abandoned. Does not wait, and may be called at any time and more than once.
         """
 
 
 class Executor(Protocol):
-    """Calls functions of nodes, as many at once as it is asked to: the engine keeps the limits."""
+    """Calls functions of nodes, as many at once as the engine submits: the engine enforces the limits."""
 
     @property
     def traits(self) -> ExecutorTraits:
-        """What the engine has to know. They never change."""
+        """What the engine must know about the executor. The traits never change."""
 
     def submit(self, call: Call, left: Left) -> Handle:
-        """Begin a call. Nothing that goes wrong is raised here: it is how the call ends."""
+        """Begin a call. It never raises: an error while the call begins is reported as its end, through `left`."""
 
     def close(self) -> None:
-        """Kill what still runs, as far as that is possible, and give everything back."""
+        """Kill the calls that still run, as far as that is possible, and release all resources."""
 
 
-def registered(given: Mapping[str, Executor]) -> dict[str, Executor]:
-    """The executors that a caller gives to an engine, by their names. Raises `SettingError`."""
+def check_given(given: Mapping[str, Executor]) -> dict[str, Executor]:
+    """Check the executors that a caller gives to an engine, by their names. Raises `SettingError`."""
+    if not isinstance(given, Mapping):
+        raise SettingError(
+            f"executors={given!r} is not a mapping: give names and executors, such as executors={{'ray': …}}"
+        )
     for name, executor in given.items():
         if not isinstance(name, str) or not validate.NODE_ID.fullmatch(name):
             raise SettingError(
-                f"executors={{{name!r}: …}}: an executor needs a name that a node can have, too"
+                f"executors={{{name!r}: …}}: {name!r} cannot name an executor. Use up to 128 letters, digits, '.', '_' and "
+                "'-', starting with a letter, digit or '_'."
             )
         if name in definition.BUILT_IN_EXECUTORS:
             raise SettingError(
                 f"executors={{{name!r}: …}}: every engine has an executor of this name already. Give yours another name, "
-                "and name it in @graph.node(executor=…)."
+                "and use that name in @graph.node(executor=…)."
             )
         lacks = [part for part in ("submit", "close", "traits") if not hasattr(executor, part)]
         if lacks:
             raise SettingError(
                 f"executors={{{name!r}: {executor!r}}} is not an executor: it has no {' and no '.join(lacks)}. "
-                "holdfast.runtime.calls.executors.Executor is what it has to be."
+                "Implement the protocol holdfast.runtime.calls.executors.Executor."
             )
     return dict(given)
 
 
 def refuse_uncallable(flow: Flow[Any], given: Mapping[str, Executor]) -> None:
-    """Refuse a flow with a node that no executor of the engine can call: `SettingError` where the engine does not know
-    its executor, `GraphError` where that cannot call the function.
+    """Refuse a flow with a node that no executor of the engine can call. Raises `SettingError` if the engine does not have
+    the node's executor, `GraphError` if that executor cannot call the node's function.
     """
     problems: list[str] = []
     for node in flow.nodes.values():
@@ -107,23 +112,23 @@ def refuse_uncallable(flow: Flow[Any], given: Mapping[str, Executor]) -> None:
         elif name not in definition.BUILT_IN_EXECUTORS:
             known = [*definition.BUILT_IN_EXECUTORS, *given]
             raise SettingError(
-                f"flow {flow.name!r}: node {node.name!r} has executor={name!r}, and this engine knows only "
-                f"{', '.join(map(repr, known))}{did_you_mean(name, known) or '.'} Name one of these, or give the engine yours: "
+                f"flow {flow.name!r}: node {node.name!r} has executor={name!r}, but this engine has only "
+                f"{', '.join(map(repr, known))}{did_you_mean(name, known) or '.'} Use one of these, or register yours: "
                 f"Engine(executors={{{name!r}: …}})."
             )
     if problems:
         raise GraphError(flow.name, problems)
 
 
-def elsewhere(executors: Mapping[str, Executor]) -> frozenset[str]:
-    """The names of those that call functions outside of this process."""
+def names_elsewhere(executors: Mapping[str, Executor]) -> frozenset[str]:
+    """The names of the executors that call functions outside of this process."""
     return frozenset(name for name, executor in executors.items() if not executor.traits.here)
 
 
 def refuse_while_loading() -> None:
-    """A file that runs a flow as it is imported would do so in the process of every node, which imports it too."""
+    """Refuse to run a flow while the process of a node imports its file: every such process would run the flow again."""
     if loading.is_set():
         raise SettingError(
-            "this file runs a flow when it is imported, and the process of a node with executor='process' imports it to "
-            "find the node. Put what runs it under if __name__ == '__main__':"
+            "this file runs a flow when it is imported, and the process of a node with executor='process' imports the file to "
+            "find the node's function. Move the code that runs the flow under if __name__ == '__main__':"
         )

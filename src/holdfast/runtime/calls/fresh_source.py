@@ -1,7 +1,7 @@
-"""Python files that are loaded by their path: always as they stand.
+"""Loading Python files by their path, always from the source and never from cached bytecode.
 
-Python takes bytecode that it kept of a file for the file as long as that has the same size and the same second of change. A flow
-that was edited and run at once would be what it was before.
+Python uses the cached bytecode of a file as long as the file has the same size and was changed in the same second. A flow that
+was edited and run at once could then run as it was before the edit.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from types import CodeType
 
 
 def spec_of(name: str, path: str) -> ModuleSpec | None:
-    """How to load that file as a module of that name; None: it is no Python file."""
+    """The spec that loads this file as a module of this name; None: it is not a Python file."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is not None and isinstance(spec.loader, SourceFileLoader):
-        spec.loader = _AsItStands(name, path)
+        spec.loader = _UncachedLoader(name, path)
     return spec
 
 
-class _AsItStands(SourceFileLoader):
-    """Reads the file itself, as Python does with a program."""
+class _UncachedLoader(SourceFileLoader):
+    """Compiles the source file each time, as Python does with the main program."""
 
     def get_code(self, fullname: str) -> CodeType | None:
         path = self.get_filename(fullname)

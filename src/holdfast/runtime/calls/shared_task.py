@@ -1,12 +1,11 @@
-"""Where coroutines of nodes are called that want nothing but the state: one behind the other, in one task.
+"""One task that runs the coroutines of nodes without a context, one after the other.
 
-Most such coroutines never wait, and a task of its own costs more than the call. So a task takes up everything that is queued,
-as long as nothing waits. A coroutine that waits keeps the task it is in, for itself alone, and what is queued behind it goes on
-in another one: whoever asks for the current task inside a node, or waits there, sees what he would see anyway. What is
-queued while others are called is called with them, but the event loop is not held up for longer than a moment: then it waits
-for the next pass.
+Most such coroutines never wait, and a task of its own costs more than the call. So one task runs every queued coroutine, as long
+as none of them waits. A coroutine that waits keeps the task for itself, and another task continues with the rest of the queue:
+code in a node that asks for the current task, or waits, sees what it would see in a task of its own. Coroutines that are queued
+meanwhile run in the same pass of the event loop, but only for a moment (`HOLD_S`): then they wait for the next pass.
 
-Each coroutine runs in the context that it is given: what one sets is not there for the next.
+Each coroutine runs in the `contextvars` context that it is given: a variable that one node sets is not visible to the next.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from contextvars import Context
 from typing import Any
 
 HOLD_S = 0.002
-"""How long what follows from each other is called without a pass of the event loop in between: a few steps of a run."""
+"""Seconds for which newly queued coroutines run without a pass of the event loop in between: a few steps of a run."""
 
 
 class Stage:
-    """The coroutines of one event loop that are to be called. They must not raise."""
+    """The queue of coroutines to run on one event loop. They must not raise."""
 
     def __init__(self, hold_s: float = HOLD_S, timer: Callable[[], float] = time.perf_counter) -> None:
         self._hold_s = hold_s
@@ -33,20 +32,20 @@ class Stage:
         self._task: asyncio.Task[None] | None = None
 
     def call(self, coroutine: Coroutine[Any, Any, None], context: Context) -> None:
-        """Have a coroutine begin in the next pass of the event loop."""
+        """Queue a coroutine; it begins in the next pass of the event loop."""
         self._queued.append((coroutine, context))
-        # A task that somebody has cancelled before it began is done, and has left everything as it was.
+        # A task that was cancelled before it began is done, and has taken nothing from the queue.
         if self._task is None or self._task.done():
             self._begin()
 
-    async def _take_up(self) -> None:
+    async def _run_queue(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         left, until = len(self._queued), self._timer() + self._hold_s
         try:
-            # What cancels a task is meant for what has just ended in it, not for what comes behind that.
+            # A cancellation is meant for the coroutine that has just ended in this task, not for the next one.
             while self._queued and self._task is task and not task.cancelling():
-                if left <= 0 and self._timer() >= until:  # others want the event loop, too
+                if left <= 0 and self._timer() >= until:  # other tasks need the event loop, too
                     await _next_pass()
                     left, until = len(self._queued), self._timer() + self._hold_s
                 left -= 1
@@ -57,14 +56,14 @@ class Stage:
                 self._leave()
 
     def _leave(self) -> None:
-        """Have another task go on with what is still queued."""
+        """Start another task for the rest of the queue."""
         self._task = None
         if self._queued:
             self._begin()
 
     def _begin(self) -> None:
-        # Not by the loop's factory: one that starts tasks at once (Python 3.12) would start it inside whoever calls.
-        self._task = asyncio.Task(self._take_up(), loop=asyncio.get_running_loop())
+        # Not by the loop's factory: an eager one (Python 3.12) would start the task inside the caller.
+        self._task = asyncio.Task(self._run_queue(), loop=asyncio.get_running_loop())
 
 
 @types.coroutine
@@ -76,22 +75,22 @@ def _next_pass() -> Generator[None, None, None]:
 def _within(
     context: Context, coroutine: Coroutine[Any, Any, None], waits: Callable[[], None]
 ) -> Generator[Any, Any, None]:
-    """Await a coroutine in a context of its own. `waits()` is called when it has to wait for the first time."""
+    """Await a coroutine in its own context. `waits()` is called when the coroutine waits for the first time."""
     step: Callable[[Any], Any] = coroutine.send
     given: Any = None
-    told = False
+    has_waited = False
     while True:
         try:
             awaited = context.run(step, given)
         except StopIteration:
             return
-        if not told:
-            told = True
+        if not has_waited:
+            has_waited = True
             waits()
         try:
             step, given = coroutine.send, (yield awaited)
-        except GeneratorExit:  # the task is dropped where it stands
+        except GeneratorExit:  # the task is destroyed before it has ended
             coroutine.close()
             raise
-        except BaseException as raised:  # noqa: BLE001 - it is for the coroutine
+        except BaseException as raised:  # noqa: BLE001 - passed on to the coroutine
             step, given = coroutine.throw, raised

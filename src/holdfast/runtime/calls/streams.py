@@ -1,7 +1,7 @@
-"""What a running attempt streams: to followers at once, beside the log soon, into the log when the attempt ends.
+"""The chunks that a running attempt streams: they go to followers at once, to a spill soon, to the log when the attempt ends.
 
-Chunks are spilled beside the log every second or 64 KB, so that they outlive their process; the end of the attempt
-records them in one piece (`NodeStreamed`), and then the spill is dropped. Whoever takes up a run whose process died
+The engine spills chunks next to the log every second or 64 KB, so that they outlive their process. The end of the attempt
+records all of them as one event (`NodeStreamed`), and then the spill is deleted. A process that claims a run whose holder died
 finds the spill and records it.
 """
 
@@ -28,8 +28,8 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
-def written(value: Any, node: str) -> bytes:
-    """A chunk as JSON. Refuses what JSON cannot hold, and what is too large to be a piece of a stream."""
+def encode_chunk(value: Any, node: str) -> bytes:
+    """Encode a chunk as JSON. Raises `CodecError` for a value that JSON cannot hold, `ContextError` for one that is too large."""
     if isinstance(value, (str, bytes)) and len(value) > CHUNK_BYTES_MAX:
         size = len(value)
     else:
@@ -38,8 +38,8 @@ def written(value: Any, node: str) -> bytes:
         if size <= CHUNK_BYTES_MAX:
             return line
     raise ContextError(
-        f"node {node!r} emits a chunk of {size:,} bytes; a chunk has at most {CHUNK_BYTES_MAX:,}. Emit smaller pieces, or "
-        "write it as an artifact (ctx.artifacts)."
+        f"node {node!r} emits a chunk of {size:,} bytes, but a chunk has at most {CHUNK_BYTES_MAX:,}. Emit smaller chunks, or "
+        "write the output as an artifact (ctx.artifacts)."
     )
 
 
@@ -61,11 +61,11 @@ class Stream:
         self.spilled = False
 
     def add(self, line: bytes, value: Any) -> None:
-        """Tell followers, and see to it that the chunk is spilled soon."""
+        """Give a chunk to the followers, and have it spilled soon."""
         self.chunks.append(_decode(line))
         self._pending.append(line)
         self._pending_bytes += len(line)
-        self._services.streamed(
+        self._services.listeners.streamed(
             Chunk(run_id=self._run_id, **self._header, item=self._item, number=len(self.chunks), value=value)
         )
         if self._pending_bytes >= SPILL_BYTES:
@@ -79,7 +79,7 @@ class Stream:
             self._timer = clock.call_at(clock.now() + SPILL_S, self.spill)
 
     def spill(self) -> None:
-        """Write what is pending beside the log; one piece at a time, off the event loop."""
+        """Write the pending chunks to the spill: one write at a time, off the event loop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -94,7 +94,7 @@ class Stream:
     def _spill_over(self, error: BaseException | None) -> None:
         self._spilling = False
         if error is not None and not isinstance(error, StoreError):
-            raise error  # a disk that is full keeps no partial output; the log itself says so when it is
+            raise error  # but ignore a StoreError: a full disk loses partial output only, and fails the next append to the log
         if self._drop_due:
             self.drop()
         elif self._pending_bytes >= SPILL_BYTES:
@@ -103,14 +103,14 @@ class Stream:
             self._spill_later()
 
     def drop(self) -> None:
-        """The log holds the stream: its spill is done with, as soon as nothing is being added to it any more."""
+        """Delete the spill, because the log holds the stream: now, or when the write that is under way has ended."""
         self._drop_due = self._spilling
         if self.spilled and not self._spilling:
             blobs, run_id, key = self._services.store.blobs, self._run_id, self.key
             self._services.aside(lambda: blobs.unspill(run_id, [key]), lambda error: None)
 
     def close(self) -> None:
-        """The attempt is over: nothing more is spilled."""
+        """End the stream of an attempt that is over: spill nothing more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -118,7 +118,7 @@ class Stream:
 
 
 def recover(journal: Journal) -> Journal:
-    """Record what attempts streamed that were cut with their process. The spills are done with when that is saved."""
+    """Record the streams of attempts whose process died. Their spills are deleted when the record is saved."""
     state = journal.state
     spills = journal.services.store.blobs.spilled(state.run_id)
     for key, data in spills.items():
@@ -140,8 +140,8 @@ def recover(journal: Journal) -> Journal:
 
 
 def _is_recorded(journal: Journal, key: str) -> bool:
-    """Whether the log holds this stream: its process ended between the append and the removal of the spill. One that was
-    woken since streams anew.
+    """Whether the log holds this stream already: the process died after the append and before it deleted the spill. An
+    attempt that was woken after that starts its stream again.
     """
     node, *attempt = read_key(key)
     store, recorded = journal.services.store, False

@@ -1,11 +1,11 @@
-"""Which tasks belong to an attempt: those that its coroutine has started, directly or through others.
+"""The tasks that belong to an attempt: those that its coroutine has started, directly or through other tasks.
 
-asyncio does not tell, so tasks are noted where they are made: an event loop on which a node with a context runs gets a task
-factory that looks whether the maker belongs to an attempt. It changes nothing else about the tasks.
+asyncio does not record which task started which, so the event loop of a node with a context gets a task factory that notes a
+new task if the code that creates it belongs to an attempt. The factory changes nothing else about the tasks.
 
-An attempt that unwinds takes with it what was cancelled on the way (the other halves of a `gather`) and whatever has used
-the attempt's context. What it only started is left alone: the reader of a connection pool that was first used inside a node
-must not die with that node.
+When an attempt unwinds, it ends the tasks that were cancelled on the way (the other parts of a `gather`) and those that have
+used the attempt's context. It leaves the other tasks alone: the reader of a connection pool that was first used inside a node
+must not end with that node.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 
 class Family:
-    """The tasks of one attempt, as long as they live. Most attempts start none."""
+    """The tasks of one attempt, as long as they exist. Most attempts start none."""
 
     __slots__ = ("_tasks",)
 
@@ -43,15 +43,15 @@ def start(
     family: Family,
     context: contextvars.Context,
 ) -> asyncio.Task[None]:
-    """Start the coroutine of an attempt, whose further tasks are to be noted in `family`."""
+    """Start the coroutine of an attempt, and note the tasks that it starts in `family`."""
     factory = loop.get_task_factory()
     if not getattr(factory, "notes_families", False):
-        loop.set_task_factory(_noting(factory))
+        loop.set_task_factory(_wrap_factory(factory))
     context.run(_family.set, family)
     return asyncio.Task(coroutine, loop=loop, context=context)
 
 
-def _noting(factory: Callable[..., Any] | None) -> Callable[..., Any]:
+def _wrap_factory(factory: Callable[..., Any] | None) -> Callable[..., Any]:
     def make(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
         task = (
             asyncio.Task(coroutine, loop=loop, **options)

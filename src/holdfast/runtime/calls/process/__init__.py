@@ -1,1 +1,1 @@
-"""Nodes in processes of their own: the executor, the program in the child, and the messages between them."""
+"""Nodes in their own processes: the executor, the program in the child process, and the messages between the two."""

@@ -1,8 +1,8 @@
-"""What runs in the process of a node: find the function, give it what it is to be given, and say how it ended.
+"""The program in the process of a node: find the function, call it with its input, and report how the call ended.
 
-Owns nothing that outlives a call but the modules it has imported. It never sees the store, and never decides anything: what a
-result or an exception means is worked out here only as far as it takes the types, which are here; the engine goes on from
-there. `processes` is the other side.
+It keeps nothing from one call to the next except the modules that it has imported. It never sees the store and makes no
+decisions: it turns a result into changes and an exception into a failure, because that needs the types, which exist only here;
+the engine does the rest. `executor` is the other side.
 
 Invariant: this process dies with its engine, whatever the node is doing.
 """
@@ -38,14 +38,14 @@ from holdfast.runtime.calls.context import BlockingContext, Context
 from holdfast.runtime.calls.executors import loading
 from holdfast.runtime.calls.fresh_source import spec_of
 from holdfast.runtime.calls.process.wire import Answer, Asked, Order, Place, Raised, Returned, Wire
-from holdfast.runtime.calls.process.work import DistantWork, NoResources
+from holdfast.runtime.calls.process.work import DistantAttempt, NoResources
 
 _MAIN = "__holdfast_main__"
-"""What a program's own file is called here, so that what stands under `if __name__ == "__main__"` is left out."""
+"""The module name of the main program's file in this process, so that code under `if __name__ == "__main__"` does not run."""
 
 
 def main(talk: int, life: int, crash: int) -> None:
-    """Take calls from the engine until it is gone."""
+    """Serve calls from the engine until the engine is gone."""
     for handle in (talk, life, crash):
         os.set_inheritable(handle, False)
     _die_with_engine(life)
@@ -53,19 +53,21 @@ def main(talk: int, life: int, crash: int) -> None:
     wire: Wire[Order | Answer] = Wire(socket.socket(fileno=talk), Order | Answer)
     threads = Threads()
     while isinstance(order := wire.receive(), Order):
-        end = _Performance(order, wire, threads).end()
+        end = _NodeCall(order, wire, threads).end()
         for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):  # nobody reads it any more, or the node has closed it
+            with suppress(Exception):  # the reader is gone, or the node has closed the stream
                 stream.flush()
         wire.send(end)
 
 
-# --- dying -------------------------------------------------------------------------------------------
+# --- dying with the engine ---------------------------------------------------------------------------
 
 
 def _die_with_engine(life: int) -> None:
-    """Only the engine can write into this pipe, and never does: when it closes, the engine is gone."""
-    if sys.platform == "linux":  # also where the node lets no thread run
+    """Kill this process when the engine is gone: only the engine can write into the pipe `life`, and it never does, so the pipe
+    closes when the engine ends.
+    """
+    if sys.platform == "linux":  # works even if the node lets no other thread run
         fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
@@ -78,11 +80,11 @@ def _watch(life: int) -> None:
 
 
 @contextmanager
-def _memory_limited(limit: int | None) -> Iterator[None]:
+def _limit_memory(limit: int | None) -> Iterator[None]:
     if limit is None:
         yield
         return
-    # On Linux what is written to counts; the address space is many times that with a few threads.
+    # Linux limits the memory that is written to; the address space is many times larger with only a few threads.
     kind = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
     soft, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
@@ -95,42 +97,42 @@ def _memory_limited(limit: int | None) -> Iterator[None]:
 # --- one call ----------------------------------------------------------------------------------------
 
 
-class _Performance:
-    """One call of a function."""
+class _NodeCall:
+    """One call of a node's function."""
 
     def __init__(self, order: Order, wire: Wire[Order | Answer], threads: Threads) -> None:
         self._order = order
         self._wire = wire
         self._turn = threading.Lock()
         self._before = set(threading.enumerate())
-        self._work: DistantWork | None = None
+        self._work: DistantAttempt | None = None
         if order.told is not None:
-            self._work = DistantWork(order, order.told, self._ask, threads)
+            self._work = DistantAttempt(order, order.told, self._ask, threads)
 
     def end(self) -> Returned | Raised:
-        """Do it, and say how it ended."""
+        """Make the call, and return how it ended."""
         try:
             return Returned(self._changes(), self._is_spent())
-        except BaseException as raised:  # noqa: BLE001 - whatever it is, the engine is told
-            return self._raised(raised)
+        except BaseException as raised:  # noqa: BLE001 - every exception is reported to the engine
+            return self._describe_error(raised)
 
     def _changes(self) -> Changes:
         order = self._order
-        flow = _flow(order)
+        flow = _build_flow(order)
         node = flow.nodes[order.node]
         if order.item is None:
             given = flow.state.load(order.plain)
         else:
             codec = flow.item_codecs[order.node]
             given = codec.decode(order.plain, path=f"item {order.item}", node=order.node)
-        with _memory_limited(order.memory_limit):
-            call = self._awaited if node.is_async else self._called
+        with _limit_memory(order.memory_limit):
+            call = self._call_async if node.is_async else self._call_plain
             returned = call(node.fn, given)
         if order.item is None:
-            return outcomes.changed(flow, order.node, order.plain, given, returned)
+            return outcomes.find_changes(flow, order.node, order.plain, given, returned)
         return flow.state.changes(returned, {}, node=order.node)
 
-    def _awaited(self, fn: Any, given: Any) -> Any:
+    def _call_async(self, fn: Any, given: Any) -> Any:
         return asyncio.run(self._coroutine(fn, given))
 
     async def _coroutine(self, fn: Any, given: Any) -> Any:
@@ -140,13 +142,13 @@ class _Performance:
         self._work.refuse_forgotten()
         return value
 
-    def _called(self, fn: Any, given: Any) -> Any:
+    def _call_plain(self, fn: Any, given: Any) -> Any:
         if self._work is None:
             return fn(given)
-        with _loop_beside() as loop:
+        with _run_loop_in_thread() as loop:
             return fn(given, BlockingContext(self._context(self._work), loop))
 
-    def _context(self, work: DistantWork) -> Context:
+    def _context(self, work: DistantAttempt) -> Context:
         order, told = self._order, self._order.told
         assert told is not None
         return Context(
@@ -162,7 +164,7 @@ class _Performance:
         )
 
     def _ask(self, verb: str, given: dict[str, Any]) -> Any:
-        """Ask something of the engine, and wait for the answer. May be called from any thread."""
+        """Send a request of the context to the engine, and wait for the answer. May be called from any thread."""
         with self._turn:
             self._wire.send(Asked(verb, given))
             answer = self._wire.receive()
@@ -173,15 +175,15 @@ class _Performance:
             raise ContextError(answer.refused)
         return answer.value
 
-    def _raised(self, raised: BaseException) -> Raised:
+    def _describe_error(self, raised: BaseException) -> Raised:
         failure = failures.describe(raised)
         limit = self._order.memory_limit
         if isinstance(raised, MemoryError) and limit is not None:
-            told = (
-                f"the process of node {self._order.node!r} came to its memory limit of {limit:,} bytes; raise memory_limit=…, "
-                "or give it less at once"
+            text = (
+                f"the process of node {self._order.node!r} reached its memory limit of {limit:,} bytes. Raise memory_limit=…, "
+                "or give the node less data at once."
             )
-            failure = msgspec.structs.replace(failure, message=told)
+            failure = msgspec.structs.replace(failure, message=text)
         return Raised(
             failure=failure,
             names=[self._name(kind) for kind in type(raised).__mro__],
@@ -191,21 +193,21 @@ class _Performance:
         )
 
     def _name(self, kind: type) -> str:
-        """What a class is called in the engine's process."""
+        """The full name of a class in the engine's process."""
         places = (self._order.function, self._order.state)
         mains = {place.loaded_as or _MAIN for place in places if place.module == "__main__"}
         return f"__main__.{kind.__qualname__}" if kind.__module__ in mains else failures.name_of(kind)
 
     def _is_spent(self) -> bool:
-        """Whether something of the node still runs, and would run beside the next one."""
+        """Whether a thread of this call still runs, so that the process must not serve another call."""
         left = set(threading.enumerate()) - self._before
         ours = {thread for thread in left if thread.name.startswith("holdfast-")}
         return bool(left - ours) or (self._work is not None and self._work.is_at_work)
 
 
 @contextmanager
-def _loop_beside() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop in a thread, for the context of a plain function."""
+def _run_loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
+    """Run an event loop in a thread, for the context of a plain function."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="holdfast-context", daemon=True)
     thread.start()
@@ -220,11 +222,11 @@ def _loop_beside() -> Iterator[asyncio.AbstractEventLoop]:
 # --- finding the function ----------------------------------------------------------------------------
 
 
-def _flow(order: Order) -> Flow[Any]:
-    """A flow of only this node: what is needed of the real one is the type of its state, and of its items."""
-    graph: Graph[Any] = Graph("process", _found(order.state))
+def _build_flow(order: Order) -> Flow[Any]:
+    """A flow with only this node: the call needs the types of the real flow's state and items, and nothing else of it."""
+    graph: Graph[Any] = Graph("process", _find(order.state))
     each = None if order.item is None else _no_items
-    graph.node(name=order.node, each=each)(_found(order.function))
+    graph.node(name=order.node, each=each)(_find(order.function))
     return graph.chain(START, order.node, END).compile()
 
 
@@ -232,7 +234,7 @@ def _no_items(state: Any) -> list[Any]:
     return []
 
 
-def _found(place: Place) -> Any:
+def _find(place: Place) -> Any:
     found: Any = _module(place)
     for part in place.name.split("."):
         found = getattr(found, part)
@@ -245,22 +247,22 @@ def _module(place: Place) -> ModuleType:
         return sys.modules[name]
     loading.set()
     try:
-        if name != _MAIN and not _stands_alone(name, place.file) and _is_importable(name, place.file):
+        if name != _MAIN and not _is_single_file(name, place.file) and _is_importable(name, place.file):
             return importlib.import_module(name)
         return _from_file(name, str(place.file))
     finally:
         loading.clear()
 
 
-def _stands_alone(name: str, file: str | None) -> bool:
-    """Whether it is a file like one of flows: no part of a package, and to be read as it stands."""
+def _is_single_file(name: str, file: str | None) -> bool:
+    """Whether the module is a single .py file outside of a package, like a file of flows: it is loaded from its source."""
     if file is None or "." in name or os.path.basename(file) == "__init__.py":
         return False
     return file.endswith(".py") and os.path.isfile(file)
 
 
 def _is_importable(name: str, file: str | None) -> bool:
-    """Whether that name leads to that file, as it does not for a file that was loaded by its path."""
+    """Whether importing this name loads this file. It does not if the engine has loaded the file by its path."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -273,7 +275,9 @@ def _is_importable(name: str, file: str | None) -> bool:
 def _from_file(name: str, file: str) -> ModuleType:
     spec = spec_of(name, file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no Python file that another process could import")
+        raise ImportError(
+            f"{file} is not a Python file, so the process of a node cannot import it. Move the function into a .py file."
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

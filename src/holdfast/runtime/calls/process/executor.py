@@ -1,13 +1,13 @@
-"""The process executor: each call in a process of its own, spawned and never forked, really killed when it is to stop.
+"""The process executor: it makes each call in a separate process, spawned and never forked, and kills the process to stop it.
 
-Owns the processes: spawning, keeping a few warm, killing, finding out how one died. What a node does in there is
-`process_child`; what its end means is decided where the end of a thread is.
+This module owns the processes: it spawns them, keeps a few warm, kills them, and finds out how one died. `child` is the program
+inside; the runner decides what the end of a call means, as for a thread.
 
-- A process is the leader of its own group: what the node started dies with it.
+- A process leads its own process group: the processes that the node started die with it.
 - A process never outlives its engine: it holds the reading end of a pipe that only the engine can write to, and the kernel
-  kills it when that closes, also while it hogs the GIL.
-- One process takes one call at a time. It takes another one only if the last left nothing running.
-- A process that dies on its own ends its call with `ProcessEnded`; the engine goes on.
+  kills it when the pipe closes, even while it holds the GIL.
+- One process serves one call at a time. It serves another call only if the last one left no thread running.
+- If a process dies on its own, its call ends with `ProcessEnded`; the engine continues.
 """
 
 from __future__ import annotations
@@ -31,7 +31,16 @@ from holdfast.errors import ContextError, ProcessEnded
 from holdfast.runtime import failures
 from holdfast.runtime.calls.body import Parked, ThreadExecutor, Threads
 from holdfast.runtime.calls.executors import Call, Executor, Killed, Left, refuse_while_loading
-from holdfast.runtime.calls.process.wire import Answer, Asked, Order, Place, Raised, Returned, Wire, framed
+from holdfast.runtime.calls.process.wire import (
+    Answer,
+    Asked,
+    Order,
+    Place,
+    Raised,
+    Returned,
+    Wire,
+    encode_frame,
+)
 from holdfast.runtime.calls.process.work import Answering, told
 from holdfast.storage.failpoints import reach
 
@@ -44,8 +53,8 @@ _BOOT = (
 )
 
 
-def executors_on(threads: Threads | None, given: Mapping[str, Executor]) -> dict[str, Executor]:
-    """The executors of an engine, by their names; none where it calls everything on its event loop."""
+def build_executors(threads: Threads | None, given: Mapping[str, Executor]) -> dict[str, Executor]:
+    """The executors of an engine, by their names; none if the engine calls every node on its event loop."""
     refuse_while_loading()
     if threads is None:
         return {}
@@ -71,7 +80,7 @@ class ProcessExecutor:
         handle = _Handle(call, left)
         try:
             handle.prepare(call)
-        except Exception as raised:  # noqa: BLE001 - it is how the call ends
+        except Exception as raised:  # noqa: BLE001 - reported as the end of the call
             left(None, raised)
             return handle
         with self._lock:
@@ -100,7 +109,7 @@ class ProcessExecutor:
             thread.join(_CLOSE_S)
 
     def _work(self) -> None:
-        """A thread with its process: take calls one after the other, until there has been none for a while."""
+        """Runs in a thread that has one process: make calls one after the other, until none has arrived for a while."""
         child: _Child | None = None
         try:
             while True:
@@ -112,7 +121,7 @@ class ProcessExecutor:
                     self._handles.discard(handle)
                     stays = child is not None and not self._closed and self._idle < self._warm_max
                     self._idle += stays
-                handle.tell()  # now: what it leads to may be the next call, for this process
+                handle.report()  # only now: it may lead to the next call, which this process can serve
                 if not stays:
                     return
         finally:
@@ -127,7 +136,7 @@ class ProcessExecutor:
                 return self._calls.get(timeout=self._idle_s)
             except queue.Empty:
                 with self._lock:
-                    if self._idle:  # otherwise a call is on its way to this thread
+                    if self._idle:  # otherwise a call is about to arrive in the queue
                         self._idle -= 1
                         return None
 
@@ -149,7 +158,7 @@ class _Handle:
         self._lock = threading.Lock()
 
     def prepare(self, call: Call) -> None:
-        """Put down what the process is told. Raises where it could not find the function."""
+        """Encode the order for the process. Raises `ContextError` if the process could not find the function."""
         if call.work is not None:
             self._answering = Answering(call.work, self._node)
         order = Order(
@@ -161,7 +170,7 @@ class _Handle:
             told=None if call.work is None else told(call),
             memory_limit=self._limit,
         )
-        self._frame = framed(order)
+        self._frame = encode_frame(order)
 
     def kill(self) -> bool:
         with self._lock:
@@ -171,7 +180,7 @@ class _Handle:
         return True
 
     def perform(self, child: _Child | None) -> _Child | None:
-        """Have this process, or a new one, do the call. Returns the process if it can be used again."""
+        """Make the call in this process, or in a new one. Returns the process if it can serve another call."""
         value: Changes | None = None
         error: BaseException | None = None
         usable = False
@@ -179,15 +188,15 @@ class _Handle:
             if self._killed:
                 raise Killed
             reach("node.enter")
-            child = _usable(child) or _Child()
+            child = _reuse(child) or _Child()
             self._hold(child)
             said = self._converse(child)
             usable = not said.spent
-            value = self._taken(said)
+            value = self._take_result(said)
             if self._returned is not None:
                 self._returned()
             reach("node.exit")
-        except BaseException as raised:  # noqa: BLE001 - told to whoever submitted it
+        except BaseException as raised:  # noqa: BLE001 - reported as the end of the call
             error = raised
         killed = self._let_go()
         if child is not None and (killed or not usable):
@@ -196,8 +205,8 @@ class _Handle:
         self._end = (value, Killed() if killed and error is not None else error)
         return child
 
-    def tell(self) -> None:
-        """Say how the call has ended."""
+    def report(self) -> None:
+        """Report how the call has ended."""
         self._left(*self._end)
 
     def _hold(self, child: _Child) -> None:
@@ -207,21 +216,21 @@ class _Handle:
                 raise Killed
 
     def _let_go(self) -> bool:
-        """From here on the process may be another call's. Returns whether it was killed."""
+        """Release the process, which may now serve another call. Returns whether this call was killed."""
         with self._lock:
             self._child = None
             return self._killed
 
     def _converse(self, child: _Child) -> Returned | Raised:
-        """Give the order, answer what the node asks of its context, and hear how it ended."""
-        with suppress(OSError):  # it is gone, which the next line finds out
+        """Send the order, answer the requests of the node's context, and return how the call ended. Raises `ProcessEnded`."""
+        with suppress(OSError):  # the process is gone: `receive` finds that out
             child.wire.send_framed(self._frame)
         while (said := child.wire.receive()) is not None:
             if not isinstance(said, Asked):
                 return said
             with suppress(OSError):
                 child.wire.send(self._answer(said))
-        raise child.ended(self._node, self._limit)
+        raise child.describe_end(self._node, self._limit)
 
     def _answer(self, asked: Asked) -> Answer:
         assert self._answering is not None
@@ -230,22 +239,22 @@ class _Handle:
         except Parked as waits:
             self._parked = waits
             return Answer(parked=waits.slots)
-        except BaseException as raised:  # noqa: BLE001 - told to the node
+        except BaseException as raised:  # noqa: BLE001 - raised in the node
             return Answer(refused=failures.message(raised))
 
-    def _taken(self, said: Returned | Raised) -> Changes:
+    def _take_result(self, said: Returned | Raised) -> Changes:
         if isinstance(said, Returned):
             return said.changes
         if said.parked and self._parked is not None:
             raise self._parked
-        raise failures.elsewhere(said.failure, said.names, said.retry_after)
+        raise failures.rebuild_error(said.failure, said.names, said.retry_after)
 
 
 class _Child:
-    """A process that takes calls."""
+    """A process that serves calls."""
 
     def __init__(self) -> None:
-        self._crash = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`; first: of all three it closes by itself
+        self._crash = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`; opened first: it is the only one that closes itself
         ours, theirs = socket.socketpair()
         watched, self._life = os.pipe()
         handles = (theirs.fileno(), watched, self._crash.fileno())
@@ -273,27 +282,27 @@ class _Child:
         )
 
     def kill(self) -> None:
-        """Kill it, and what it started."""
+        """Kill the process, and the processes that it started."""
         with self._lock:
-            if self._code is None:  # until it is waited for, its number is nobody else's
+            if self._code is None:  # until it is waited for, the system does not reuse its pid
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._process.pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill it if it lives, and clean up behind it."""
+        """Kill the process if it is alive, and release its resources."""
         self._reap()
         self.wire.close()
         self._give_back()
 
-    def ended(self, node: str, limit: int | None) -> ProcessEnded:
-        """It is gone in the middle of a call: how."""
+    def describe_end(self, node: str, limit: int | None) -> ProcessEnded:
+        """The error for a process that died during a call: its exit code, and the traceback of the crash."""
         code = self._reap()
         self._crash.seek(0)
         trace = self._crash.read(_CRASH_BYTES_MAX).decode("utf-8", "replace").replace("\0", "\\0")
         return ProcessEnded(node, code, trace=trace, memory_limit=limit)
 
     def _reap(self) -> int:
-        """How it left, as `Popen` says it. What it started is killed before its number may become another's."""
+        """The exit code, as `Popen` reports it. The process group is killed first, before the system may reuse its number."""
         if self._code is None:
             self.kill()
             code = self._process.wait()
@@ -302,7 +311,7 @@ class _Child:
         return self._code
 
     def is_dead(self) -> bool:
-        """Whether it has died, although something that it started still holds its end of the socket."""
+        """Whether the process has died; a process that it started may still hold its end of the socket open."""
         if not hasattr(os, "waitid"):
             return False
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -313,8 +322,8 @@ class _Child:
         self._crash.close()
 
 
-def _usable(child: _Child | None) -> _Child | None:
-    """A warm process, unless somebody has killed it in the meantime."""
+def _reuse(child: _Child | None) -> _Child | None:
+    """Return a warm process, or None if it has died in the meantime."""
     if child is not None and child.is_dead():
         child.end()
         return None
@@ -322,7 +331,7 @@ def _usable(child: _Child | None) -> _Child | None:
 
 
 def _handle_of(stream: Any) -> int | None:
-    """Where a stream of this process goes; None, which means where it was sent first, for one that goes nowhere else."""
+    """The file descriptor of a stream of this process; None if it has none: then the child inherits the original one."""
     try:
         return int(stream.fileno())
     except (AttributeError, OSError, ValueError):
@@ -330,15 +339,16 @@ def _handle_of(stream: Any) -> int | None:
 
 
 def place_of(found: Any, node: str) -> Place:
-    """Where another process finds a function or class."""
+    """The place where another process finds a function or class. Raises `ContextError` if it cannot."""
     module = sys.modules.get(found.__module__)
     named: Any = module
     for part in found.__qualname__.split("."):
         named = getattr(named, part, None)
     if module is None or named is not found:
         raise ContextError(
-            f"node {node!r} has executor='process', and {found.__qualname__!r} of module {found.__module__!r} is not the "
-            "function (or state) that it was given. Give it a name of its own at the top of a module."
+            f"node {node!r} has executor='process', but {found.__qualname__!r} of module {found.__module__!r} is not the "
+            "function (or state) of this node, so another process cannot find it. Define it at the top level of a module, under "
+            "a name of its own."
         )
     file = getattr(module, "__file__", None)
     spec = getattr(module, "__spec__", None) if found.__module__ == "__main__" else None

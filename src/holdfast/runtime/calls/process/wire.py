@@ -1,8 +1,7 @@
-"""What an engine and the process of a node say to each other: JSON in frames, over a socket that only the two of them have.
+"""The messages between an engine and the process of a node: JSON in frames, over a socket that only these two have.
 
-Owns the messages and their frames; neither when they are sent (`processes`, `process_child`) nor what is in them means
-anything here. Invariant: nothing in a message becomes code. The names by which a process finds the function come from the
-engine's own flow, never from a store.
+This module defines the messages and their frames; `executor` and `child` send them and act on them. Invariant: nothing in a
+message becomes code. The names by which a process finds the function come from the engine's own flow, never from a store.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ class Place(msgspec.Struct, frozen=True):
     file: str | None
     name: str
     loaded_as: str | None = None
-    """What `__main__` can be imported as, where it was run by its name (`python -m`)."""
+    """The name under which `__main__` can be imported, if it was run by its name (`python -m`)."""
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What the context of a node says about itself, and what its execution has kept so far."""
+    """The facts for the context of a node, and the values that its execution has kept so far."""
 
     run_id: str
     flow: str
@@ -45,7 +44,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True, tag="order"):
-    """Call this function."""
+    """The engine orders the process to call this function."""
 
     node: str
     function: Place
@@ -58,16 +57,16 @@ class Order(msgspec.Struct, frozen=True, tag="order"):
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True, tag="answer"):
-    """What came of something that the node asked of its context."""
+    """The engine's answer to a request of the node's context."""
 
     value: Any = None
     refused: str | None = None
     parked: list[str] | None = None
-    """The node waits for these: it unwinds."""
+    """The slots that the node waits for, so that it must unwind."""
 
 
 class Asked(msgspec.Struct, frozen=True, tag="asked"):
-    """The node asks something of its context."""
+    """A request that the node's context sends to the engine."""
 
     verb: str
     given: dict[str, Any]
@@ -78,7 +77,7 @@ class Returned(msgspec.Struct, frozen=True, tag="returned"):
 
     changes: Changes
     spent: bool
-    """Something that it began still runs: this process takes no other call."""
+    """A thread that the function started still runs: this process serves no other call."""
 
 
 class Raised(msgspec.Struct, frozen=True, tag="raised"):
@@ -86,25 +85,25 @@ class Raised(msgspec.Struct, frozen=True, tag="raised"):
 
     failure: Failure
     names: list[str]
-    """Modules and names of the exception's class and all above it."""
+    """Module and name of the exception's class and of every parent class."""
     retry_after: float | None
     parked: bool
     spent: bool
 
 
 class Wire(Generic[T]):
-    """One end of the socket; `T` is what comes from the other one."""
+    """One end of the socket; `T` is the type of the messages from the other end."""
 
     def __init__(self, end: socket.socket, comes: Any, *, is_over: Callable[[], bool] | None = None) -> None:
         self._end = end
         self._decode = msgspec.json.Decoder(comes).decode
         self._is_over = is_over
-        """Asked once a second: whether nobody will ever speak again, although the other end is open somewhere."""
+        """Called once a second: whether the other process has died, although another process still holds its end open."""
         end.settimeout(None if is_over is None else 1.0)
 
     def send(self, message: Any) -> None:
-        """Raises `OSError` when the other side is gone."""
-        self.send_framed(framed(message))
+        """Send a message. Raises `OSError` if the other side is gone."""
+        self.send_framed(encode_frame(message))
 
     def send_framed(self, frame: bytes) -> None:
         left = memoryview(frame)
@@ -116,7 +115,7 @@ class Wire(Generic[T]):
                     raise BrokenPipeError from None
 
     def receive(self) -> T | None:
-        """The next message; None when the other side is gone."""
+        """The next message; None if the other side is gone."""
         head = self._read(_LENGTH_BYTES)
         if head is None:
             return None
@@ -143,7 +142,7 @@ class Wire(Generic[T]):
         return found
 
 
-def framed(message: Any) -> bytes:
-    """A message as it goes over the socket."""
+def encode_frame(message: Any) -> bytes:
+    """Encode a message for the socket: its length, then JSON."""
     body = msgspec.json.encode(message)
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body

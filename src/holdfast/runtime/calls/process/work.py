@@ -1,10 +1,10 @@
-"""The context of a node whose function runs in another process: what is asked there, and how it is answered here.
+"""The context of a node whose function runs in another process: the requests of that process, and the engine's answers.
 
-Both halves stand side by side because they must know the same verbs. `DistantWork` is the inside of the attempt as the other
+Both halves stand side by side because they must know the same verbs. `DistantAttempt` is the inside of the attempt as the other
 process sees it: what was kept comes with the order, and whatever has to be recorded or waited for is asked of the engine.
 `Answering` does so for real, on the event loop, as for a plain function in a thread: a wait unwinds the node at once.
 
-Invariant: only the holder of the lease records. A process that was given up is dead, or is refused.
+Invariant: only the holder of the lease records. The process of an abandoned attempt is dead, or the engine refuses it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from holdfast.core.run_state import NODE_LEVEL, NodeState
 from holdfast.core.slots import CHECKPOINT, step_text
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
-from holdfast.runtime.calls.attempt import Work
+from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import Body, Threads
 from holdfast.runtime.calls.executors import Call
 from holdfast.runtime.calls.process.wire import Asked, Order, Told
-from holdfast.runtime.calls.streams import written
+from holdfast.runtime.calls.streams import encode_chunk
 
 
 def told(call: Call) -> Told:
-    """What the other process is told about the attempt."""
+    """The facts about the attempt that the other process needs."""
     context, work = call.context, call.work
     return Told(
         run_id=context.run_id,
@@ -46,15 +46,15 @@ def told(call: Call) -> Told:
 
 
 class Answering:
-    """The engine's half. Made on the event loop; answers from a thread."""
+    """The engine's half. Created on the event loop; answers in a thread."""
 
-    def __init__(self, work: Work, node: str) -> None:
+    def __init__(self, work: Attempt, node: str) -> None:
         self._work = work
         self._node = node
         self._loop = asyncio.get_running_loop()
 
     def answer(self, asked: Asked) -> Any:
-        """Raises `Parked` where the node has to wait."""
+        """Serve a request of the node's context. Raises `Parked` if the node has to wait."""
         work, given = self._work, asked.given
         match asked.verb:
             case "record" if given["kind"] in FROM_PROCESS:
@@ -66,7 +66,7 @@ class Answering:
             case "now":
                 return work.now()
             case "emit":
-                return work.emit(written(given["chunk"], self._node), given["chunk"])
+                return work.emit(encode_chunk(given["chunk"], self._node), given["chunk"])
             case "cost":
                 return work.cost(given["usd"], given["tokens"])
             case "artifacts":
@@ -80,7 +80,7 @@ class Answering:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
 
-class DistantWork(Work):
+class DistantAttempt(Attempt):
     """The node's half: the inside of one attempt, seen from the process that its function runs in."""
 
     def __init__(
@@ -143,11 +143,11 @@ class DistantWork(Work):
         return self._threads > 0
 
     def _require_current(self) -> None:
-        """An attempt that was given up is a process that was killed."""
+        """Nothing to check: the engine kills the process of an abandoned attempt."""
 
 
 class NoResources(Mapping[str, Any]):
-    """In place of the engine's resources, which are objects of another process."""
+    """Takes the place of the engine's resources, which exist only in the engine's process; every access raises."""
 
     def __init__(self, node: str) -> None:
         self._node = node

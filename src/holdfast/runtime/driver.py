@@ -1,0 +1,182 @@
+"""`Driver`: takes runs up, and drives each until it stops, through long waits as well.
+
+A run that only waits, and for long, leaves memory: it stays held, and is loaded from its log when it is due or when a request
+comes. Meanwhile it costs its caller's coroutine and a timer, so ten thousand waiting runs fit into a small process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from holdfast.core import events
+from holdfast.core.graph import Flow
+from holdfast.errors import FenceLost, FlowNotFound, ResumeRefused, RunHeld, StoreError
+from holdfast.reading import history
+from holdfast.reading.views import Run, run_view
+from holdfast.runtime import inbox
+from holdfast.runtime.calls.streams import recover
+from holdfast.runtime.clock import sleep
+from holdfast.runtime.followers import POLL_S
+from holdfast.runtime.holdings import Asleep, Halt
+from holdfast.runtime.inbox import AnyRequest
+from holdfast.runtime.journal import Journal
+from holdfast.runtime.news import Ear
+from holdfast.runtime.resume import Invalid, TakeUp, prepare
+from holdfast.runtime.runner import LongWait, Runner
+from holdfast.runtime.services import Services
+from holdfast.storage.contract import Lease, RunRow
+
+_NAP_S = 1.0
+"""A run that waits for less than this stays in memory: loading it again costs milliseconds."""
+_SOON_OVER = 10
+"""How many times the inbox is polled before a thread listens for news of it."""
+_UNHEARD_S = 5.0
+"""How long without news until the inbox is read all the same."""
+
+
+class Driver:
+    """Takes runs up and drives them."""
+
+    def __init__(self, services: Services, flows: Mapping[str, Flow[Any]], ear: Ear | None) -> None:
+        self.services = services
+        self.flows = flows
+        self.ear = ear
+        self._holdings = services.holdings
+        self._watching: asyncio.Task[None] | None = None
+
+    # --- taking up ------------------------------------------------------------------------------------
+
+    async def take_up(self, run_id: str, take_up: TakeUp, lease: Lease | None = None) -> Journal:
+        """Claim a run, unless its lease is given, and record how it is taken up. Returns its journal, not saved yet."""
+        services, holdings = self.services, self._holdings
+        if run_id in holdings:
+            raise RunHeld(run_id, "this engine")
+        row = services.store.run(run_id)
+        flow = self.flows.get(row.flow)
+        if flow is None:
+            raise FlowNotFound(row.flow, self.flows, run_id=run_id)
+        if holdings.stopping is not None:
+            raise ResumeRefused(run_id, f"this engine is stopping ({holdings.stopping})")
+        holdings.hold()
+        was_claimed = lease is not None  # then the row was read after the claim
+        lease = lease or holdings.claim(run_id)
+        try:
+            row = row if was_claimed else services.store.run(run_id)
+            if row.fence != lease.fence:
+                raise FenceLost(f"run {run_id!r} was taken over while this process stood still")
+            if holdings.has_outlived(lease):
+                take_up = msgspec.structs.replace(take_up, outlived=True)
+            return recover(prepare(services, flow, row, lease.fence, take_up))
+        except Invalid as refused:
+            await self._record_refusal(flow, row, lease.fence, refused, take_up)
+            raise ResumeRefused(run_id, refused.reason) from refused.__cause__
+        except BaseException:
+            holdings.release(run_id, lease.fence)
+            raise
+
+    async def _record_refusal(
+        self, flow: Flow[Any], row: RunRow, fence: int, refused: Invalid, take_up: TakeUp
+    ) -> None:
+        state = history.load(self.services.store, row.run_id, row=row)
+        journal = Journal(self.services, flow, state, row=row, fence=fence)
+        journal.tick()
+        journal.record(events.ResumeRefused(reason=refused.reason, by=take_up.by))
+        await journal.save_and_wait(release=True)
+
+    # --- driving --------------------------------------------------------------------------------------
+
+    async def drive(self, journal: Journal, runner: Runner | None = None) -> Run[Any]:
+        """Drive a run until it stops. Returns it as it is then, also where it has failed or was cancelled."""
+        run_id, fence, holdings = journal.state.run_id, journal.fence, self._holdings
+        runner = runner or self._runner(journal)
+        holdings.add(run_id, runner)
+        self._watch()
+        try:
+            while True:
+                if holdings.stopping is not None:
+                    runner.halt(Halt("interrupt", reason=holdings.stopping))
+                await runner.drive(self._waiting_requests(journal))
+                until = runner.asleep_until
+                if until is None:
+                    break
+                if runner.has_requests or holdings.stopping is not None:  # since it fell asleep
+                    until = 0.0
+                del runner, journal  # nothing keeps a sleeping run in memory
+                journal = await self._sleep_on(run_id, fence, until)
+                runner = self._runner(journal)
+                holdings.add(run_id, runner)
+        except BaseException as fault:
+            if isinstance(fault, StoreError):
+                holdings.give_up(run_id, fence)
+            holdings.release(run_id, fence)
+            raise
+        finally:
+            last = holdings.remove(run_id)
+            self.services.listeners.saved(run_id)  # followers look again: no more events come from here
+            if not last.done.done():
+                last.done.set_result(None)
+        return run_view(journal.state, None, journal.flow)
+
+    def _runner(self, journal: Journal) -> Runner:
+        runner = Runner(journal)
+        runner.on_long_wait, runner.patience_s = LongWait.SLEEP, max(self.services.park_after, _NAP_S)
+        return runner
+
+    async def _sleep_on(self, run_id: str, fence: int, until: float) -> Journal:
+        """Keep a run that only waits out of memory, still held, until it is due or a request comes."""
+        services, clock = self.services, self.services.clock
+        asleep = Asleep(fence)
+        with self._holdings.sleeping(run_id, asleep):
+            timer = clock.call_at(clock.now() + max(0.0, until - services.store.now()), asleep.wake)
+            try:
+                await asleep.done
+            finally:
+                timer.cancel()
+        if asleep.error is not None:
+            raise asleep.error
+        row = services.store.run(run_id)
+        if row.fence != fence or row.holder is None or row.holder.id != services.holder.id:
+            raise FenceLost(
+                f"run {run_id!r} was taken over while it waited; nothing more of it is started here"
+            )
+        state = history.load(services.store, run_id, row=row)
+        return Journal(services, self.flows[row.flow], state, row=row, fence=fence)
+
+    # --- requests to the runs that are driven here ----------------------------------------------------
+
+    def _waiting_requests(self, journal: Journal) -> Iterator[AnyRequest]:
+        """The requests that were left for a run before it is driven. A run that is not stored yet has none."""
+        if not journal.saved_seq:
+            return iter(())
+        services = self.services
+        return inbox.requests_in(services.store, services.holder.id, journal.state.run_id)
+
+    def _watch(self) -> None:
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.get_running_loop().create_task(self._watch_inbox())
+
+    async def _watch_inbox(self) -> None:
+        """Pass requests on to the runs that are driven here, as long as there are any."""
+        services, holdings, looks = self.services, self._holdings, 0
+        while len(holdings):
+            await sleep(services.clock, POLL_S)
+            looks += 1
+            if self.ear is not None and looks > _SOON_OVER:
+                await self.ear.wait(services.clock, _UNHEARD_S)
+            else:
+                holdings.keep()
+            with suppress(StoreError):  # read again in the next round; only an append that fails stops a run
+                for stored in await services.reading.call(services.store.inbox, services.holder.id):
+                    held = holdings.get(stored.run_id)
+                    if held is not None:
+                        held.request(inbox.read(stored))
+
+    def close(self) -> None:
+        """Read no more inboxes."""
+        if self._watching is not None:
+            self._watching.cancel()

@@ -1,0 +1,306 @@
+"""`Holdings`: the runs that an engine holds, and until when their leases are certain.
+
+A run is held from the claim of its lease until the lease is given back. While this engine executes it, its runner is here; a run
+that only waits, and for long, has left memory, and `Asleep` is in its place. `Renewal` keeps the leases and says whether they
+are still certain.
+
+Invariants
+- `idle` is set exactly while no run is executed here.
+- A lease that could not be given back, or that was perhaps granted although no reply came, is given back by a later renewal.
+- When leases cannot be renewed, every node is stopped before another engine may start it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+
+from holdfast.errors import FenceLost, StoreBusy, StoreError, StoreFull
+from holdfast.runtime.inbox import AnyRequest
+from holdfast.runtime.renewal import Renewal, elapsed
+from holdfast.storage.contract import Holder, Lease, Store
+
+Aside: TypeAlias = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
+"""Calls something that may block off the event loop, then the other function on it, with the error if there was one."""
+
+_GIVEN_UP_MAX = 10_000
+"""Lost runs to remember, in case no other engine claims them before this one does."""
+
+
+class Halt(msgspec.Struct, frozen=True):
+    """Why the nodes of a run are being stopped, and what is recorded when they have ended."""
+
+    kind: Literal["interrupt", "cancel", "timeout"]
+    by: str | None = None
+    reason: str | None = None
+
+
+class Held(Protocol):
+    """A run that this engine executes: a `Runner`, or `Asleep`."""
+
+    done: asyncio.Future[None]
+
+    @property
+    def fence(self) -> int: ...
+
+    def wake(self) -> None:
+        """Look again: something that the run waited for may have changed."""
+
+    def request(self, request: AnyRequest) -> None:
+        """Carry out a request, once."""
+
+    def halt(self, halt: Halt, *, grace_s: float = 0.0) -> None:
+        """Start nothing new, and stop the nodes that run after `grace_s` seconds."""
+
+    def lose(self, error: BaseException) -> None:
+        """Stop without recording anything: the lease is lost, or soon will be."""
+
+
+class Taker(Protocol):
+    """Takes runs from queues: a run that it has taken is held before it is executed."""
+
+    def has(self, run_id: str) -> bool | None:
+        """Whether it has taken this run; None: a take is under way that may bring it. May be called from any thread."""
+
+
+class Asleep:
+    """In place of the runner of a run that only waits, and for long. The run is in the store, and is loaded when it is due or
+    when a request comes.
+    """
+
+    def __init__(self, fence: int) -> None:
+        self.fence = fence
+        self.error: BaseException | None = None
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(self) -> None:
+        """Have the run loaded."""
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def request(self, request: AnyRequest) -> None:
+        """Have the run loaded: the request is in the inbox, where the runner will find it."""
+        self.wake()
+
+    def halt(self, halt: Halt, *, grace_s: float = 0.0) -> None:
+        """Have the run loaded, so that the interruption can be recorded."""
+        self.wake()
+
+    def lose(self, error: BaseException) -> None:
+        """The lease is lost, or soon will be."""
+        self.error = error
+        self.wake()
+
+
+class Holdings:
+    """The runs that this engine holds."""
+
+    stopping: str | None = None
+    """Why the engine is stopping, from the time that it is: nothing new is claimed then."""
+    renewal: Renewal | None = None
+    """Keeps the leases; None until the first is claimed."""
+    taker: Taker | None = None
+    """The worker of this engine, if it works."""
+
+    def __init__(self, *, now: Callable[[], float] = elapsed, quiet: bool = False) -> None:
+        """`now`: a clock that is never set, for leases. `quiet`: use no thread and no timer; `hold` is called often enough."""
+        self.now = now
+        self._quiet = quiet
+        self._held: dict[str, Held] = {}
+        self._asleep = 0
+        self._given_up: dict[str, int] = {}
+        """Runs that were given up because the store did not answer -> the fence they were held with."""
+        self._store: Store | None = None
+        self._holder = Holder(id="")
+        self._aside: Aside | None = None
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    def open(self, store: Store, holder: Holder, aside: Aside) -> None:
+        """Hold runs of this store, in the name of this holder, from now on."""
+        self._store, self._holder, self._aside = store, holder, aside
+
+    def close(self) -> None:
+        """Hold nothing any more: give back every lease that is left in this engine's name."""
+        store, self._store = self._store, None
+        if self.renewal is not None and store is not None:
+            self.renewal.stop()
+            with suppress(StoreError):
+                store.renew(msgspec.structs.replace(self._holder, ttl_s=0.0))
+
+    # --- what is executed here ------------------------------------------------------------------------
+
+    def __contains__(self, run_id: object) -> bool:
+        return run_id in self._held
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def get(self, run_id: str) -> Held | None:
+        """The runner of a run, or what is in its place; None where this engine does not execute it."""
+        return self._held.get(run_id)
+
+    @property
+    def moving(self) -> int:
+        """How many runs are executed here and do not sleep."""
+        return len(self._held) - self._asleep
+
+    def add(self, run_id: str, held: Held) -> None:
+        """A run is executed here from now on, by this runner."""
+        self._held[run_id] = held
+        self.idle.clear()
+
+    def remove(self, run_id: str) -> Held:
+        """A run is not executed here any more."""
+        held = self._held.pop(run_id)
+        if not self._held:
+            self.idle.set()
+        return held
+
+    @contextmanager
+    def sleeping(self, run_id: str, asleep: Asleep) -> Iterator[None]:
+        """A run is out of memory, and still held, as long as this lasts."""
+        self._held[run_id] = asleep
+        self._asleep += 1
+        try:
+            yield
+        finally:
+            self._asleep -= 1
+
+    def wake(self, run_id: str) -> None:
+        """Have the runner of a run, if it is executed here, look again."""
+        held = self._held.get(run_id)
+        if held is not None:
+            held.wake()
+
+    def stop(self, reason: str, grace_s: float) -> None:
+        """Claim nothing more. Nodes get `grace_s` seconds to end, or none at a second call."""
+        grace_s = grace_s if self.stopping is None else 0.0
+        self.stopping = reason
+        for held in self._held.values():
+            held.halt(Halt("interrupt", reason=reason), grace_s=grace_s)
+
+    # --- leases ---------------------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Register this engine with the store as a holder, and keep it registered."""
+        if self.renewal is None:
+            self.renewal = Renewal(
+                self._opened(),
+                self._holder,
+                lost=self.lose,
+                executes=self._executes,
+                now=self.now,
+                quiet=self._quiet,
+            )
+        elif self._quiet:
+            self.renewal.keep()
+
+    def keep(self) -> None:
+        """Renew the leases if it is time: for an engine without threads."""
+        if self._quiet and self.renewal is not None:
+            self.renewal.keep()
+
+    def claim(self, run_id: str) -> Lease:
+        """Claim the lease of a run. Where the store does not reply, the lease may have been granted all the same."""
+        store = self._opened()
+        self.hold()
+        try:
+            return store.claim(run_id, self._holder)
+        except StoreBusy:
+            self.doubt()
+            raise
+
+    def claim_for(self, run_id: str, request: AnyRequest) -> Lease | None:
+        """Claim a run for a request in its inbox; None where the request has left the inbox: a holder has carried it out."""
+        store = self._opened()
+        lease = self.claim(run_id)
+        waits = False
+        try:
+            waits = any(waiting.id == request.id for waiting in store.inbox(self._holder.id))
+        finally:
+            if not waits:
+                self.release(run_id, lease.fence)
+        return lease if waits else None
+
+    def release(self, run_id: str, fence: int) -> None:
+        """Give a lease back, now or as soon as the store answers again."""
+        store, renewal = self._store, self.renewal
+        if store is None or renewal is None:
+            return
+        try:
+            if renewal.sure:
+                store.release(run_id, self._holder.id, fence)
+                return
+        except StoreError:
+            pass
+        renewal.owe(run_id, fence)
+
+    def doubt(self) -> None:
+        """A claim got no reply: renewals look for a lease that was granted without this engine's knowledge."""
+        if self.renewal is not None:
+            self.renewal.doubt()
+
+    def stands(self, run_id: str, fence: int) -> bool:
+        """Whether a run is still held here with this fence: ask before anything of it starts."""
+        return self.renewal is None or self.renewal.stands(run_id, fence)
+
+    def _executes(self, run_id: str) -> bool | None:
+        return run_id in self._held or (self.taker is not None and self.taker.has(run_id))
+
+    # --- losing them ----------------------------------------------------------------------------------
+
+    def give_up(self, run_id: str, fence: int) -> None:
+        """A run was stopped here because the store did not answer."""
+        self._given_up[run_id] = fence
+        if len(self._given_up) > _GIVEN_UP_MAX:  # another engine has claimed the oldest by now
+            del self._given_up[next(iter(self._given_up))]
+
+    def has_outlived(self, lease: Lease) -> bool:
+        """Whether this engine gave the run up and no other has claimed it since: then no process has died in its nodes."""
+        return self._given_up.pop(lease.run_id, -1) == lease.fence - 1
+
+    def lose(self) -> None:
+        """The leases cannot be renewed: stop every node before another engine may start it. Where that time has passed already,
+        because this process stood still, the store says which runs are still held here.
+        """
+        store, renewal = self._opened(), self.renewal
+        if renewal is None or not renewal.stood_still or self._quiet or self._aside is None:
+            self._lose_all()
+            return
+        ours: set[tuple[str, int]] = set()
+
+        def ask() -> None:
+            renewal.renew()
+            ours.update((lease.run_id, lease.fence) for lease in store.queues.held_by(self._holder.id))
+
+        def on_reply(error: BaseException | None) -> None:
+            if error is not None:
+                self._lose_all()
+                return
+            for run_id, held in list(self._held.items()):
+                if (run_id, held.fence) not in ours and not held.done.done():
+                    held.lose(FenceLost(f"run {run_id!r} was taken over while this process stood still"))
+
+        self._aside(ask, on_reply)
+
+    def _lose_all(self) -> None:
+        fault = self.renewal.fault if self.renewal is not None else None
+        kind = StoreFull if isinstance(fault, StoreFull) else StoreBusy
+        why = f" ({fault})" if fault is not None else ""
+        for run_id, held in list(self._held.items()):
+            held.lose(
+                kind(
+                    f"run {run_id!r}: its lease could not be renewed{why}, so its nodes were stopped before another process may "
+                    "take it over, and nothing more is started. What was acknowledged is safe; resume when the store works again."
+                )
+            )
+
+    def _opened(self) -> Store:
+        if self._store is None:
+            raise StoreError("the engine that held this run is closed")
+        return self._store

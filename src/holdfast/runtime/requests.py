@@ -1,0 +1,199 @@
+"""`Requests`: carries out what is asked of a run, whichever engine executes it.
+
+- A run that is executed here: its runner carries the request out.
+- A run that another engine executes: the request goes into its inbox, where that engine finds it.
+- A run that no engine executes: this engine claims it. `pause cancel answer signal` are recorded and the lease is given back;
+  `retry` and `skip` resume the run.
+
+`operator.VERBS` is the table of how each verb is carried out. The caller's answer is checked twice: here, for a clear error at
+once, and again by the engine that appends it, because another answer may have come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from holdfast.core import events
+from holdfast.core.graph import Flow
+from holdfast.errors import AnswerRefused, ResumeRefused, RunHeld, SettingError
+from holdfast.reading import history
+from holdfast.reading.views import Run, result_of, run_view
+from holdfast.runtime import inbox, operator, questions
+from holdfast.runtime.clock import sleep
+from holdfast.runtime.creation import UNKNOWN, check_by_and_reason
+from holdfast.runtime.driver import Driver
+from holdfast.runtime.followers import POLL_S
+from holdfast.runtime.inbox import AnyRequest
+from holdfast.runtime.journal import Journal
+from holdfast.runtime.operator import VERBS
+from holdfast.runtime.resume import TakeUp, refuse_final
+from holdfast.runtime.runner import Runner
+from holdfast.runtime.services import Services
+from holdfast.storage.contract import Lease, RunRow
+from holdfast.storage.rows import open_row
+
+_ANSWER_POLLS = 100
+
+
+class Requests:
+    """Carries out requests to runs."""
+
+    def __init__(self, services: Services, flows: Mapping[str, Flow[Any]], driver: Driver) -> None:
+        self._services = services
+        self._flows = flows
+        self._driver = driver
+        self._holdings = services.holdings
+
+    # --- from a caller --------------------------------------------------------------------------------
+
+    async def ask(self, run_id: str, request: AnyRequest, *, posted: bool = False) -> Run[Any]:
+        """Carry a request out, or leave it to the engine that executes the run. `posted`: it is in the inbox already."""
+        store, asked = self._services.store, VERBS[request.verb].asked
+        if not request.id:
+            request = msgspec.structs.replace(request, id=f"{self._services.luck.getrandbits(96):024x}")
+        check_by_and_reason(request.by, request.reason)
+        row = store.run(run_id)
+        refuse_final(run_id, row.status, asked)
+        held = self._holdings.get(run_id)
+        if held is None and not row.held:
+            with suppress(RunHeld):
+                return await self._ask_idle(run_id, request, posted=posted)
+        store.post(run_id, inbox.stored_form(request))
+        if held is not None:
+            held.request(request)
+        elif not store.run(run_id).held:  # its holder left before it could find the request
+            with suppress(RunHeld):
+                return await self._ask_idle(run_id, request, posted=True)
+        return self.view(run_id)
+
+    async def _ask_idle(self, run_id: str, request: AnyRequest, *, posted: bool) -> Run[Any]:
+        """`posted`: another engine may have found the request in the inbox before this one has claimed the run."""
+        lease = None
+        if posted:
+            lease = self._holdings.claim_for(run_id, request)
+            if lease is None:
+                return self.view(run_id)
+        run = await self.carry_out(run_id, request, lease)
+        return result_of(run) if VERBS[request.verb].executes else run
+
+    async def answer(self, run_id: str, request: inbox.Answer) -> Run[Any]:
+        """Answer a question, by its key or by the name of its node, and wait until the answer is in the log."""
+        asked = VERBS["answer"].asked
+        key = questions.check(self._look_at(run_id, asked), request.key, request.value, update=request.update)
+        request = msgspec.structs.replace(request, key=key, value=questions.plain(request.value, "answer"))
+        run = await self.ask(run_id, request)
+        await self._until_answered(run_id, request)
+        return run if run.questions == () else self.view(run_id)
+
+    async def _until_answered(self, run_id: str, request: inbox.Answer) -> None:
+        """Wait, a few seconds at most, until the answer is in the log. It is refused if another answer came first."""
+        store, key = self._services.store, request.key
+        for _ in range(_ANSWER_POLLS):
+            for row in store.events(run_id, kinds=("QuestionAnswered",)):
+                answered = open_row(row, store.blobs).event
+                if answered.key == key:
+                    if (answered.answer, answered.by) != (request.value, request.by):
+                        raise AnswerRefused(run_id, key, questions.said_already(answered))
+                    return
+            if key not in history.load(store, run_id).questions:
+                raise AnswerRefused(run_id, key, "it was closed before the answer could be recorded")
+            await sleep(self._services.clock, POLL_S / 4)
+
+    async def signal(self, run_id: str, request: inbox.Signal, *, has_id: bool) -> Run[Any]:
+        """Send a signal. `has_id`: its id is the sender's, so that sending it again changes nothing; the inbox knows those that
+        were sent before.
+        """
+        store = self._services.store
+        refuse_final(run_id, store.run(run_id).status, VERBS["signal"].asked)
+        request = msgspec.structs.replace(request, payload=questions.plain(request.payload, "payload"))
+        if has_id and not store.post(run_id, inbox.stored_form(request)):
+            return msgspec.structs.replace(self.view(run_id), repeated=True)
+        return await self.ask(run_id, request, posted=has_id)
+
+    # --- for a run that no engine executes ------------------------------------------------------------
+
+    async def carry_out(self, run_id: str, request: AnyRequest, lease: Lease | None = None) -> Run[Any]:
+        """Carry out a request to a run that no engine executes: claim the run, unless its lease is given, and give it back."""
+        if not VERBS[request.verb].executes:
+            return await self._record(run_id, request, lease)
+        take_up = TakeUp(nodes=[], named=True, by=request.by, reason=request.reason)
+        journal = await self._driver.take_up(run_id, take_up, lease)
+        runner = Runner(journal)
+        try:
+            runner.obey(request)
+        except BaseException:
+            self._holdings.release(run_id, journal.fence)
+            raise
+        return await self._driver.drive(journal, runner)
+
+    async def _record(self, run_id: str, request: AnyRequest, lease: Lease | None) -> Run[Any]:
+        """Record a request without executing anything, which needs no flow."""
+        services, holdings = self._services, self._holdings
+        holdings.hold()
+        lease = lease or holdings.claim(run_id)
+        try:
+            row = services.store.run(run_id)
+            state = history.load(services.store, run_id, row=row)
+            refuse_final(run_id, state.status, VERBS[request.verb].asked)
+            flow = self._flows.get(row.flow)
+            journal = Journal(services, flow or UNKNOWN, state, row=row, fence=lease.fence)
+            journal.tick()
+            operator.record_unexecuted(journal, request)
+            if journal.unsaved:
+                await journal.save_and_wait()
+            if journal.spills:
+                services.store.blobs.unspill(run_id, journal.spills)
+        finally:
+            holdings.release(run_id, lease.fence)
+        fits = flow is not None and state.state_version == flow.definition.state_version
+        return run_view(state, services.store.run(run_id), flow if fits else None)
+
+    # --- from an inbox, with a lease ------------------------------------------------------------------
+
+    async def carry_out_waiting(self, lease: Lease) -> Run[Any]:
+        """Carry out the oldest request in the inbox of a run that no engine executes. Its holder left before it could find it."""
+        services, run_id = self._services, lease.run_id
+        waiting = next(inbox.requests_in(services.store, services.holder.id, run_id), None)
+        if waiting is None:  # another engine has carried it out
+            self._holdings.release(run_id, lease.fence)
+            return self.view(run_id)
+        try:
+            return await self.carry_out(run_id, waiting, lease)
+        except (ResumeRefused, AnswerRefused, SettingError) as refused:
+            await self._record_refused(run_id, waiting, str(refused))
+            return self.view(run_id)
+
+    async def _record_refused(self, run_id: str, request: AnyRequest, refused: str) -> None:
+        """A request cannot be carried out: record that, and remove it from the inbox."""
+        lease = self._holdings.claim(run_id)
+        journal = self._journal(self._services.store.run(run_id), lease.fence)
+        journal.tick()
+        journal.taken.append(request.id)
+        journal.record(events.ResumeRefused(reason=refused, by=request.by))
+        await journal.save_and_wait(release=True)
+
+    # --- looking --------------------------------------------------------------------------------------
+
+    def view(self, run_id: str) -> Run[Any]:
+        """A run as it is now."""
+        store = self._services.store
+        row = store.run(run_id)
+        state = history.load(store, run_id, row=row)
+        flow = self._flows.get(row.flow)
+        fits = flow is not None and state.state_version == flow.definition.state_version
+        return run_view(state, row, flow if fits else None)
+
+    def _look_at(self, run_id: str, asked: str) -> Journal:
+        """The journal of a run, to read only: it has no lease."""
+        row = self._services.store.run(run_id)
+        refuse_final(run_id, row.status, asked)
+        return self._journal(row, 0)
+
+    def _journal(self, row: RunRow, fence: int) -> Journal:
+        services = self._services
+        state = history.load(services.store, row.run_id, row=row)
+        return Journal(services, self._flows.get(row.flow) or UNKNOWN, state, row=row, fence=fence)
