@@ -297,7 +297,7 @@ def test_a_large_state_is_shortened_and_json_is_whole(cli: Cli) -> None:
 
 
 def test_a_graph_that_was_not_compiled_is_refused_with_the_way_out() -> None:
-    with pytest.raises(hf.SettingError, match=r"graph 'g' is no flow; give what graph.compile\(\) returns"):
+    with pytest.raises(hf.SettingError, match=r"graph 'g' is not a flow; give what graph.compile\(\) returns"):
         hf.resume("r1", flows=Graph("g"), store="memory://")  # type: ignore[arg-type]
 
 
