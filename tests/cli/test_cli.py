@@ -511,7 +511,7 @@ def test_a_flow_file_finds_the_modules_beside_it(cli: Cli, place: Path) -> None:
     ("words", "told"),
     [
         (["--input", "{name: x}"], "is not JSON"),
-        (["--input", '{"name": NaN}'], "NaN is no JSON value"),
+        (["--input", '{"name": NaN}'], "NaN is not a JSON value"),
         (["--input", "[1]"], "takes a JSON object"),
         (["--input", "@nowhere.json"], "cannot be read"),
         ([], "the state lacks 'name'"),

@@ -1,4 +1,4 @@
-"""The thread on which an engine reads, so that no reading verb and no look at an inbox stops a running node."""
+"""The thread on which an engine reads its store, so that no reading verb and no look into an inbox stops a running node."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 class ReadingThread:
-    """One thread for everything that an engine reads and that no step waits for. With `inline` the event loop does it itself.
+    """One thread for everything that an engine reads and that no step waits for. With `inline` the event loop reads itself.
 
-    It is not one of the threads that call nodes: those may all be busy for hours.
+    It is not one of the threads that call nodes: those may all be busy for hours. It starts with the first call.
     """
 
     def __init__(self, *, inline: bool = False) -> None:
