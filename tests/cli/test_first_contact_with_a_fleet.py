@@ -235,7 +235,7 @@ def test_doctor_says_how_long_something_may_wait(cli: Cli) -> None:
     told = " ".join(cli("doctor", "--help").out.split())
     operations = (ROOT / "docs" / "operations.md").read_text("utf-8")
     assert f"after {doctor.PATIENCE_S:.0f} seconds" in told
-    assert f"patience for {doctor.PATIENCE_S:.0f} seconds" in operations
+    assert f"waits {doctor.PATIENCE_S:.0f} seconds before it reports" in operations
 
 
 # --- in a fleet --------------------------------------------------------------------------------------

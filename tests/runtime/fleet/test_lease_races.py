@@ -14,6 +14,7 @@ from harness import PATIENCE_S, Stage, until
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.core.definition import Definition
+from holdfast.reading.remedies import CommandLine
 from holdfast.runtime import worker
 from holdfast.runtime.news import Ear
 from holdfast.runtime.renewal import Renewal
@@ -163,9 +164,9 @@ def test_a_run_of_a_newer_version_is_told_of_and_the_others_too(stage: Stage) ->
     newer_definition(stage)
     stage.clock.advance(60)
     report = Recovery(stage.store).sweep()
-    (unreadable,) = (found for found in report.findings if found.why == "unreadable")
-    assert "not known here" in unreadable.told
-    assert "newer version" in unreadable.next
+    (unreadable,) = (found for found in report.findings if found.kind == "unreadable")
+    assert "undo" in unreadable.reason
+    assert "newer version" in unreadable.reason + unreadable.remedies[0].words
     assert report.error is None
 
 
@@ -175,8 +176,10 @@ def test_a_doctor_goes_on_from_a_run_of_a_newer_version(stage: Stage) -> None:
     graph = Graph("one", dict)
     graph.node(name="other")(nothing)
     changed = graph.chain(START, "other", END).compile()
-    patient = doctor._patient(stage.store, stage.store.run("r"), {"one": changed}, {})
-    assert "undo" in (patient.fault or "")
+    examined = doctor._Examination(stage.store, {"one": changed}, CommandLine())
+    found = examined.judge(stage.store.run("r"), stage.clock.now() + 3600)
+    assert found is not None
+    assert "undo" in found.reason
 
 
 def test_a_sweep_goes_on_where_runs_are_deleted_meanwhile(stage: Stage, monkeypatch: Any) -> None:

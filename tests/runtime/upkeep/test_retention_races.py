@@ -240,7 +240,7 @@ def test_a_run_that_another_deletes_is_left_out_of_the_choice(
 ) -> None:
     place.run("stays", fails=True)
     place.run("goes", fails=True)
-    once_before(monkeypatch, retention, "needed", lambda: place.delete("goes"))
+    once_before(monkeypatch, retention, "explain_need", lambda: place.delete("goes"))
     assert [choice.run_id for choice in place.chosen()] == ["stays"]
 
 
