@@ -216,6 +216,10 @@ RECIPES = (
     "an option of a node",
     "a CLI command",
     "an executor",
+    "a kind of wait",
+    "a condition on where a run goes",
+    "a listener",
+    "a view of runs",
 )
 
 

@@ -39,7 +39,7 @@ Archive = Annotated[
     typer.Option(
         "--archive",
         metavar="PLACE",
-        help="Archive before anything goes: a file, or a folder or URL ending in /.",
+        help="Archive each run before it is deleted: to a new file, or into a folder or URL that ends in /.",
     ),
 ]
 
@@ -54,30 +54,37 @@ def prune(
         typer.Argument(
             metavar="RUN",
             callback=options.a_run,
-            help="Retire checkpoints of this run. Default: delete runs.",
+            help="The run whose checkpoints are retired. Default: delete whole runs instead.",
         ),
     ] = None,
     keep_last: Annotated[
         int | None,
-        typer.Option("--keep-last", metavar="N", min=1, help="Checkpoints of RUN that stay. Default: 5."),
+        typer.Option(
+            "--keep-last", metavar="N", min=1, help="How many checkpoints of RUN to keep. Default: 5."
+        ),
     ] = None,
     compact: Annotated[
-        bool, typer.Option("--compact", help="Also replace the events of RUN before them with a base.")
+        bool,
+        typer.Option(
+            "--compact", help="Also replace the events of RUN before the kept checkpoints with a base."
+        ),
     ] = False,
     older_than: Annotated[
         str | None,
-        typer.Option("--older-than", metavar="TIME", help="Delete runs that ended so long ago: 30d, 12h."),
+        typer.Option(
+            "--older-than", metavar="TIME", help="Delete runs that ended longer ago than this: 30d, 12h."
+        ),
     ] = None,
     keep: Annotated[
         int | None,
-        typer.Option("--keep", metavar="N", min=0, help="The newest N of each flow and status stay."),
+        typer.Option("--keep", metavar="N", min=0, help="Keep the newest N runs of each flow and status."),
     ] = None,
     status: Annotated[
         list[str] | None,
         typer.Option(
             "--status",
             metavar="STATUS",
-            help="completed, cancelled, failed; repeatable. Default: the first two.",
+            help="Only runs with this status: completed, cancelled or failed; repeatable. Default: completed and cancelled.",
         ),
     ] = None,
     flow: Annotated[
@@ -87,10 +94,13 @@ def prune(
     shared_blobs: Annotated[
         bool,
         typer.Option(
-            "--shared-blobs", help="Also remove blobs that no run refers to from a place set with `blobs`."
+            "--shared-blobs",
+            help="Also remove unused blobs from the place that the setting `blobs` names, which other stores may share.",
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List what would be deleted, and delete nothing.")
+    ] = False,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
@@ -257,7 +267,12 @@ def _say_swept(swept: Swept) -> None:
 def archive(
     run_id: options.RunId,
     to: Annotated[
-        str, typer.Option("--to", metavar="PLACE", help="A new file, or a folder or URL ending in /.")
+        str,
+        typer.Option(
+            "--to",
+            metavar="PLACE",
+            help="Where to write the archive: a new file, or a folder or URL that ends in /.",
+        ),
     ],
     store: options.Store = None,
     as_json: options.AsJson = False,
@@ -308,7 +323,7 @@ def unarchive(
 
 @command(CARE)
 def backup(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to: a file that is not there yet.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The file to write; it must not exist yet.")],
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
@@ -332,7 +347,7 @@ def backup(
 
 @command(CARE)
 def restore(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A backup.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A backup that `holdfast backup` wrote.")],
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,

@@ -80,7 +80,9 @@ class _Demo(msgspec.Struct):
 def demo(
     folder: Annotated[
         str | None,
-        typer.Option("--folder", metavar="FOLDER", help="Where to put it. Default: .holdfast/demo."),
+        typer.Option(
+            "--folder", metavar="FOLDER", help="The folder for the demo's files. Default: .holdfast/demo."
+        ),
     ] = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,

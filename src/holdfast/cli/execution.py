@@ -38,7 +38,7 @@ from holdfast.storage.contract import RunRow
 
 OnChange = Annotated[
     Literal["refuse", "compatible"],
-    typer.Option("--on-change", help="Whether to continue with a flow that has changed in a compatible way."),
+    typer.Option("--on-change", help="Whether to resume with a flow that has changed in a compatible way."),
 ]
 
 _STATE_LINES_MAX = 30
@@ -70,7 +70,7 @@ def run(
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option("--label", metavar="NAME=VALUE", help="For finding the run again; repeatable."),
+        typer.Option("--label", metavar="NAME=VALUE", help="A label to find the run by; repeatable."),
     ] = None,
     timeout: Annotated[
         float | None, typer.Option("--timeout", metavar="SECONDS", help="Fail the run if it takes longer.")
@@ -79,7 +79,8 @@ def run(
         Durability | None,
         typer.Option(
             "--durability",
-            help="When a step is durable: before the next starts (sync), meanwhile, at the end.",
+            help="When a step is made durable: before the next one starts (sync), while it "
+            "runs (async), or when the run stops (exit).",
         ),
     ] = None,
     queue: options.Queue = None,
@@ -152,17 +153,22 @@ def resume(
         typer.Option(
             "--validate",
             metavar="FILE.py:FUNCTION",
-            help="Ask this function of the state first; a message refuses.",
+            help="Call this function with the state first; if it returns a message, the resume is refused with it.",
         ),
     ] = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also after a fatal failure, or past a node that is not idempotent."),
+        typer.Option(
+            "--force",
+            help="Resume even after a fatal failure, or if a node that is not idempotent would run again.",
+        ),
     ] = False,
     on_change: OnChange = "refuse",
     rename: Annotated[
         list[str] | None,
-        typer.Option("--rename", metavar="OLD=NEW", help="A node that has a new name; repeatable."),
+        typer.Option(
+            "--rename", metavar="OLD=NEW", help="The old and the new name of a renamed node; repeatable."
+        ),
     ] = None,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
@@ -204,10 +210,14 @@ def retry(
     run_id: options.RunId,
     node: Annotated[
         str | None,
-        typer.Argument(metavar="NODE", help="Only this node. Default: all that failed, crashed or wait."),
+        typer.Argument(
+            metavar="NODE", help="The node to retry. Default: every node that failed, crashed or waits."
+        ),
     ] = None,
     file: options.File = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Keep nothing of the execution before.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Discard the steps and checkpoints that earlier attempts kept.")
+    ] = False,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
     by: options.By = None,

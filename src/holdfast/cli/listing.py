@@ -41,7 +41,9 @@ def runs(
         list[str] | None,
         typer.Option("--label", metavar="NAME=VALUE", help="Only runs with this label; repeatable."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many, the newest first.")] = 50,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="How many runs to list at most, newest first.")
+    ] = 50,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
@@ -333,7 +335,7 @@ def _say_more(run: Run[Any], store: str | None) -> None:
 def graph(
     target: Annotated[str, typer.Argument(metavar="FILE.py[:FLOW]|RUN", help="A flow's file, or a run.")],
     mermaid: Annotated[
-        bool, typer.Option("--mermaid", help="As a Mermaid flowchart, for pages that draw them.")
+        bool, typer.Option("--mermaid", help="Print a Mermaid flowchart instead of text.")
     ] = False,
     store: options.Store = None,
     as_json: options.AsJson = False,

@@ -50,7 +50,7 @@ def events(
         bool, typer.Option("--follow", "-f", help="Keep printing events as they happen, until the run stops.")
     ] = False,
     chunks: Annotated[
-        bool, typer.Option("--chunks", help="With --follow: also what nodes stream, as it comes.")
+        bool, typer.Option("--chunks", help="With --follow: also print what nodes stream.")
     ] = False,
     store: options.Store = None,
     as_json: options.AsJson = False,
@@ -194,11 +194,16 @@ def _style(kind: str) -> str:
 @command(LOOK)
 def state(
     target: options.RunAt,
-    diff: Annotated[bool, typer.Option("--diff", help="What changed since the checkpoint before.")] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Print only what changed since the checkpoint before this one.")
+    ] = False,
     against: Annotated[
         int | None,
         typer.Option(
-            "--against", metavar="SEQ", min=1, help="What changed since this event; implies --diff."
+            "--against",
+            metavar="SEQ",
+            min=1,
+            help="Print only what changed since this event; implies --diff.",
         ),
     ] = None,
     store: options.Store = None,

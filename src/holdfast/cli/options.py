@@ -27,7 +27,9 @@ Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an 
 Grace = Annotated[
     float | None,
     typer.Option(
-        "--grace", metavar="SECONDS", help="How long running nodes get to end after Ctrl-C. Default: 30."
+        "--grace",
+        metavar="SECONDS",
+        help="How many seconds running nodes get to end after Ctrl-C. Default: 30.",
     ),
 ]
 RunBase = Annotated[
@@ -35,7 +37,7 @@ RunBase = Annotated[
     typer.Option(
         "--run-base",
         metavar="DIR",
-        help="Where receipts, handoffs and artifacts go. Default: HOLDFAST_RUN_BASE, or nowhere.",
+        help="The folder for receipts, handoffs and artifacts. Default: HOLDFAST_RUN_BASE; if that is not set, none are written.",
     ),
 ]
 Input = Annotated[
@@ -44,16 +46,30 @@ Input = Annotated[
 ]
 Queue = Annotated[
     str | None,
-    typer.Option("--queue", metavar="NAME", help="Where the run waits for a worker. Default: default."),
+    typer.Option(
+        "--queue", metavar="NAME", help="The queue in which the run waits for a worker. Default: default."
+    ),
 ]
 Priority = Annotated[
     int,
-    typer.Option("--priority", metavar="N", help="Runs with a higher one are taken first. Default: 0."),
+    typer.Option(
+        "--priority",
+        metavar="N",
+        help="The priority of the run: workers claim runs with a higher one first. Default: 0.",
+    ),
 ]
 By = Annotated[
-    str | None, typer.Option("--by", metavar="NAME", help="Who does this. Default: your login name.")
+    str | None,
+    typer.Option(
+        "--by", metavar="NAME", help="Who does this, for the log of the run. Default: your login name."
+    ),
 ]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.")]
+Reason = Annotated[
+    str | None,
+    typer.Option(
+        "--reason", metavar="TEXT", help="Why you do this; the reason is recorded in the log of the run."
+    ),
+]
 File = Annotated[
     str | None,
     typer.Argument(

@@ -35,13 +35,15 @@ def answer(
     question: Annotated[
         str,
         typer.Argument(
-            metavar="QUESTION", help="Its key, or the name of the node that asks; `questions` lists them."
+            metavar="QUESTION",
+            help="The key of the question, or the name of the node that asks it; `holdfast questions` lists both.",
         ),
     ],
     value: Annotated[
         str,
         typer.Argument(
-            metavar="VALUE", help="One of the options, or JSON, or a text; after -- if it begins with -."
+            metavar="VALUE",
+            help="The answer: one of the choices, JSON, or plain text. Put -- before an answer that begins with a dash.",
         ),
     ],
     file: options.File = None,
@@ -54,7 +56,8 @@ def answer(
         ),
     ] = None,
     confidence: Annotated[
-        float | None, typer.Option("--confidence", metavar="N", help="How sure you are, from 0 to 1.")
+        float | None,
+        typer.Option("--confidence", metavar="N", help="How sure you are of the answer, from 0 to 1."),
     ] = None,
     by: options.By = None,
     reason: options.Reason = None,
@@ -146,11 +149,13 @@ def signal(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name that `ctx.wait_for` waits for.")],
     payload: Annotated[
         str | None,
-        typer.Argument(metavar="JSON|@FILE", help="What comes with it, as JSON. Default: null."),
+        typer.Argument(metavar="JSON|@FILE", help="The payload of the signal, as JSON. Default: null."),
     ] = None,
     signal_id: Annotated[
         str | None,
-        typer.Option("--id", metavar="ID", help="The same id a second time changes nothing."),
+        typer.Option(
+            "--id", metavar="ID", help="An id for this signal: sending the same id again has no effect."
+        ),
     ] = None,
     by: options.By = None,
     reason: options.Reason = None,

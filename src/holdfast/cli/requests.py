@@ -115,7 +115,11 @@ def fork(
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option("--label", metavar="NAME=VALUE", help="Instead of the parent's labels; repeatable."),
+        typer.Option(
+            "--label",
+            metavar="NAME=VALUE",
+            help="A label of the new run, in place of the parent's labels; repeatable.",
+        ),
     ] = None,
     by: options.By = None,
     reason: options.Reason = None,

@@ -45,18 +45,24 @@ def worker(
     ] = None,
     flows: Annotated[
         list[str] | None,
-        typer.Option("--flows", metavar="FILE.py[:FLOW]", help="The same as an option; repeatable."),
+        typer.Option(
+            "--flows",
+            metavar="FILE.py[:FLOW]",
+            help="A file that defines a flow, as with FILE.py; repeatable.",
+        ),
     ] = None,
     concurrency: Annotated[
         int | None,
-        typer.Option("--concurrency", metavar="N", help="Runs that it executes at a time. Default: 10."),
+        typer.Option(
+            "--concurrency", metavar="N", help="How many runs the worker executes at a time. Default: 10."
+        ),
     ] = None,
     queue: Annotated[
         list[str] | None,
         typer.Option("--queue", metavar="NAME", help="Only runs of this queue; repeatable. Default: all."),
     ] = None,
     until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="Leave when nothing is left to do now.")
+        bool, typer.Option("--until-idle", help="Exit when there is nothing left to do.")
     ] = False,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
@@ -199,7 +205,7 @@ def start(
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option("--label", metavar="NAME=VALUE", help="For finding the run again; repeatable."),
+        typer.Option("--label", metavar="NAME=VALUE", help="A label to find the run by; repeatable."),
     ] = None,
     timeout: Annotated[
         float | None, typer.Option("--timeout", metavar="SECONDS", help="Fail the run if it takes longer.")
@@ -255,12 +261,12 @@ def queue(
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", metavar="N", help="Let no more runs of it be executed at a time, by all workers."
+            "--limit",
+            metavar="N",
+            help="Limit how many runs of this queue all workers together execute at a time.",
         ),
     ] = None,
-    no_limit: Annotated[
-        bool, typer.Option("--no-limit", help="Let as many be executed as there are.")
-    ] = False,
+    no_limit: Annotated[bool, typer.Option("--no-limit", help="Remove the limit of this queue.")] = False,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,

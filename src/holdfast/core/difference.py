@@ -73,7 +73,7 @@ class BranchChanged(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """What leads from an old definition to a new one, by the new names."""
+    """The changes from an old definition to a new one. Renamed nodes are listed under their new names."""
 
     renamed: list[tuple[str, str]] = []
     nodes_added: list[str] = []

@@ -155,7 +155,7 @@ class RunPaused(Event, frozen=True, kw_only=True):
 
 
 class RunInterrupted(Event, frozen=True, kw_only=True):
-    """The process was asked to stop and left the run in order."""
+    """The process was asked to stop, recorded where the run was, and released it."""
 
     reason: str | None = None
 

@@ -2,7 +2,7 @@
 
 A flow has two halves. Its **definition** is plain data (nodes, edges, options): it is stored with the runs,
 drawn, fingerprinted and compared, and it is all that `decide` needs. Its functions (node bodies, routers,
-`each`) are only held here; nothing in this room calls them.
+`each`) are only stored here; nothing in `core` calls them.
 """
 
 from __future__ import annotations

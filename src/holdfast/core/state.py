@@ -178,7 +178,7 @@ class StateType(Generic[S]):
             ) from fault
 
     def untouched(self, given: Any, values: Values) -> list[str]:
-        """Names of the fields of the object a node was given that no longer are what `values` say; empty: none was touched."""
+        """The names of the fields that a node changed in the object it was given, compared with `values`; empty if none."""
         if self.open:
             kept = {name for name in values if name in given and _ANY.matches(given[name], values[name])}
             return [name for name in {**values, **given} if name not in kept]

@@ -41,8 +41,9 @@ class Blob(msgspec.Struct, frozen=True, gc=False):
 
 
 class Blobs(Protocol):
-    """The seam: plain functions that may be called from any thread. Every verb may raise `StoreUnusable`, and one whose place
-    is far away `StoreBusy`; a verb that writes `StoreFull` and `StorePoisoned`, and one that takes a run id `SettingError`.
+    """A place for blobs. Its methods are synchronous and may be called from any thread. Each may raise `StoreUnusable`, and
+    `StoreBusy` if the place is on another machine; a method that writes also `StoreFull` and `StorePoisoned`, and one that
+    takes a run id `SettingError`.
     """
 
     where: str

@@ -189,7 +189,7 @@ Verdict: TypeAlias = HoldfastError | None
 
 
 class Store(Protocol):
-    """The seam. See the head of this file for what all verbs share."""
+    """What a store has to implement. The head of this file says what holds for all its methods."""
 
     url: str
     """How to open this store again, without any secret."""

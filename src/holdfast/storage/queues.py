@@ -63,7 +63,9 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queues(Protocol):
-    """The seam. Verbs are plain functions, may be called from any thread and raise what every verb of a store may raise."""
+    """The methods of a store that offer runs to workers. They are synchronous, may be called from any thread, and raise
+    the errors that every method of a store may raise.
+    """
 
     def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
         """Claim runs that are on offer, in one transaction: those with the highest priority first, then those that wait

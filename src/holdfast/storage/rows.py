@@ -45,7 +45,9 @@ def unpack(body: bytes) -> bytes:
     try:
         unpacked: bytes = unpacker.decompress(body)
     except zstandard.ZstdError as fault:
-        raise StoreCorrupt(f"a compressed body cannot be read: {fault}") from fault
+        raise StoreCorrupt(
+            f"the compressed body of an event or snapshot cannot be read: {fault}. `holdfast verify` lists the damage"
+        ) from fault
     return unpacked
 
 

@@ -17,7 +17,7 @@ _stores = resources.files("holdfast.storage")
 
 
 def queries(dialect: str, schema: str | None = None) -> dict[str, str]:
-    """The named queries of `queries.sql`, on one line each: the driver finds a prepared statement by its text."""
+    """The named queries of `queries.sql`. Each is put on one line: the driver caches prepared statements by their text."""
     parts = _NAME.split(
         within((_stores / dialect / "sql" / "queries.sql").read_text(encoding="utf-8"), schema)
     )

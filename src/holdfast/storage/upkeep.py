@@ -67,7 +67,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Upkeep(Protocol):
-    """The seam. Verbs are plain functions, may be called from any thread and raise what every verb of a store may raise."""
+    """The methods of a store that keep a store small and intact. They are synchronous, may be called from any thread, and raise
+    the errors that every method of a store may raise.
+    """
 
     def trimmed(self, run_id: str) -> Trimmed:
         """What was taken from the log of a run; `WHOLE` also where there is no such run."""

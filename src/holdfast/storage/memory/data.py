@@ -1,4 +1,4 @@
-"""What the memory stores of one name share. Code that reads or changes it holds its lock."""
+"""The data that all memory stores of the same name share. Hold its lock to read or change it."""
 
 from __future__ import annotations
 
