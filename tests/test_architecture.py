@@ -128,7 +128,7 @@ TWICE: dict[str, str] = {
 }
 """File or public class -> why its name may occur in two folders. Any other name occurs in one, so that it says where to look."""
 
-FILE_LINES_MAX = 900
+FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 STORE_VERBS_MAX = 15
 
@@ -420,14 +420,13 @@ def names_that_others_see(node: Function | ast.ClassDef | ast.arg) -> Iterator[t
 
 @rule
 def files_and_functions_are_small_enough_to_hold(root: Path) -> Iterator[str]:
-    """A signature counts as one line: the options of a command line are as many as they are, each with its sentence."""
     for module in modules(root).values():
         if (lines := len(module.text.splitlines())) > FILE_LINES_MAX:
             yield f"{module.path}: {lines} lines, more than {FILE_LINES_MAX}"
         for node in nodes_of(module):
             if (
                 isinstance(node, Function)
-                and (lines := (node.end_lineno or 0) - node.body[0].lineno + 2) > FUNCTION_LINES_MAX
+                and (lines := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION_LINES_MAX
             ):
                 yield f"{module.path}:{node.lineno}: {node.name} has {lines} lines, more than {FUNCTION_LINES_MAX}"
 
@@ -660,7 +659,7 @@ BREACHES: dict[Rule, list[tuple[str, str, str]]] = {
         ("core/graph.py", "class A:\n    job_id: str", "'job_id'"),
     ],
     files_and_functions_are_small_enough_to_hold: [
-        ("core/fold.py", "x = 1\n" * 901, "901 lines, more than 900"),
+        ("core/fold.py", "x = 1\n" * 801, "801 lines, more than 800"),
         ("core/fold.py", "def f():\n" + "    x = 1\n" * 70, "f has 71 lines"),
     ],
     a_loop_that_awaits_lets_others_run: [

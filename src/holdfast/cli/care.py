@@ -46,6 +46,22 @@ Archive = Annotated[
 
 # --- prune -------------------------------------------------------------------------------------------
 
+Statuses = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--status",
+        metavar="STATUS",
+        help="Only runs with this status: completed, cancelled or failed; repeatable. Default: completed and cancelled.",
+    ),
+]
+SharedBlobs = Annotated[
+    bool,
+    typer.Option(
+        "--shared-blobs",
+        help="Also remove unused blobs from the place that the setting `blobs` names, which other stores may share.",
+    ),
+]
+
 
 @command(CARE)
 def prune(
@@ -79,25 +95,12 @@ def prune(
         int | None,
         typer.Option("--keep", metavar="N", min=0, help="Keep the newest N runs of each flow and status."),
     ] = None,
-    status: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--status",
-            metavar="STATUS",
-            help="Only runs with this status: completed, cancelled or failed; repeatable. Default: completed and cancelled.",
-        ),
-    ] = None,
+    status: Statuses = None,
     flow: Annotated[
         str | None, typer.Option("--flow", metavar="NAME", help="Only runs of this flow.")
     ] = None,
     archive: Archive = None,
-    shared_blobs: Annotated[
-        bool,
-        typer.Option(
-            "--shared-blobs",
-            help="Also remove unused blobs from the place that the setting `blobs` names, which other stores may share.",
-        ),
-    ] = False,
+    shared_blobs: SharedBlobs = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would be deleted, and delete nothing.")
     ] = False,
@@ -107,8 +110,8 @@ def prune(
 ) -> None:
     """Retire checkpoints of a run, or delete runs that ended.
 
-    Without RUN and options the policies of [tool.holdfast.retention] decide. What something still needs stays; of runs that ended
-    it is told with the reason.
+    Without RUN and options the policies of [tool.holdfast.retention] decide. A run that another one still needs
+    is kept, and the reason is printed.
     """
     of_runs = (older_than, keep, status, flow)
     if run_id is not None:

@@ -130,6 +130,15 @@ def run(
     )
 
 
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Resume even after a fatal failure, or if a node that is not idempotent would run again.",
+    ),
+]
+
+
 @command(EXECUTE)
 def resume(
     target: options.RunAt,
@@ -156,13 +165,7 @@ def resume(
             help="Call this function with the state first; if it returns a message, the resume is refused with it.",
         ),
     ] = None,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="Resume even after a fatal failure, or if a node that is not idempotent would run again.",
-        ),
-    ] = False,
+    force: Force = False,
     on_change: OnChange = "refuse",
     rename: Annotated[
         list[str] | None,

@@ -32,6 +32,12 @@ from holdfast.storage.queues import DEFAULT_QUEUE, Queue
 from holdfast.upkeep.recovery import Recovery, RecoveryReport
 
 _FINDINGS_MAX = 100
+Concurrency = Annotated[
+    int | None,
+    typer.Option(
+        "--concurrency", metavar="N", help="How many runs the worker executes at a time. Default: 10."
+    ),
+]
 
 
 @command(EXECUTE)
@@ -51,12 +57,7 @@ def worker(
             help="A file that defines a flow, as with FILE.py; repeatable.",
         ),
     ] = None,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            "--concurrency", metavar="N", help="How many runs the worker executes at a time. Default: 10."
-        ),
-    ] = None,
+    concurrency: Concurrency = None,
     queue: Annotated[
         list[str] | None,
         typer.Option("--queue", metavar="NAME", help="Only runs of this queue; repeatable. Default: all."),
