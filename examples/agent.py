@@ -86,7 +86,7 @@ def pay_back(shop: str, order: int, euros: int, key: str) -> str:
 
 SAFE_TOOLS = {"look_up": look_up, "search": search}
 
-# --- the agent -----------------------------------------------------------------------------------------
+# --- the agent ----------------------------------------------------------------------------------------
 
 graph = Graph("agent", Chat)
 
