@@ -111,7 +111,8 @@ def test_other_requests_that_are_only_recorded_cost_the_same(
 
 
 def test_no_thread_renews_a_lease_for_an_answer(store: Counting) -> None:
-    before = set(threading.enumerate())  # the thread of an engine that was closed a moment ago may still be ending
+    # The thread of an engine that was closed a moment ago may still be ending.
+    before = set(threading.enumerate())
 
     async def answer(engine: hf.Engine) -> None:
         await engine.answer("r", "post", "approve")
