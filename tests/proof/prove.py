@@ -94,7 +94,7 @@ def in_all(found: dict[str, list[Line]], seconds: float) -> Line:
     cpu_s = sum(line.cpu_s for lines in found.values() for line in lines)
     many = f"{len(found)} parts in {seconds / 60:.1f} minutes"
     return Line(
-        "the whole",
+        "all parts",
         many,
         f"≤ {MINUTES} minutes",
         seconds <= MINUTES * 60,
