@@ -105,7 +105,7 @@ def measure(place: Place, counts: tuple[int, ...] = (200, 1000)) -> dict[int, He
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure on SQLite and PostgreSQL, and print one line for each number of runs."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (folder / "sqlite").mkdir()

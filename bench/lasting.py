@@ -37,7 +37,7 @@ class Letters:
 
 
 class Grown(NamedTuple):
-    """A run whose state grew by 1 KB a step."""
+    """A run whose state grew by 1 KB per step."""
 
     stored_bytes: int
     step_s: list[float]

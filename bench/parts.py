@@ -93,10 +93,10 @@ class Rate(NamedTuple):
     steps: int
     work: Callable[[Place], Took]
     target: Target | None = None
-    """Relative to raw commits, on SQLite."""
+    """The target for the ratio to raw commits on SQLite."""
     floor: Target | None = None
     long: bool = False
-    """Measured only with `--full`."""
+    """Whether the workload is measured only with `--full`."""
 
 
 RATES = (
@@ -149,7 +149,7 @@ def steps(bench: Bench) -> list[Figure]:
 
 
 def _rates(bench: Bench, kind: StoreKind) -> list[Rate]:
-    """All rates with `--full`. Otherwise those with a target on every store, and the quick ones on SQLite."""
+    """Return the workloads to measure: with `--full` all; otherwise those with a target, and on SQLite also all short ones."""
     if bench.effort.name == "full":
         return list(RATES)
     return [rate for rate in RATES if rate.target or (kind == "sqlite" and not rate.long)]
@@ -418,7 +418,7 @@ def _between(kind: StoreKind, found: list[delays.Saved]) -> Figure:
 
 
 def starting(bench: Bench) -> list[Figure]:
-    """The start of processes that import Holdfast, compared with one that imports nothing."""
+    """The time to start Python and import Holdfast, compared with a process that imports nothing."""
     imported, helped, bare = [], [], []
     for number in bench.each_round("import", bench.effort.rounds + 1):
         times = [
