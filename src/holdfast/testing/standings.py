@@ -1,7 +1,7 @@
-"""The state of a run at one place of its log, for the checker: plain records that share no code with the engine's.
+"""The state of a run after a given event, for the checker: plain records that share no code with the engine.
 
 A `RewindableState` is everything that a rewind undoes. `replay` makes it from events; this module makes it from a
-stored snapshot. It uses the words of the design and knows no event.
+stored snapshot, and knows nothing of events.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Visit:
         self.execution = 1
         self.attempt = 0
         self.begun = False
-        """The visit has begun and not ended."""
+        """Whether the visit has started and not ended."""
         self.routed = True
         self.question: str | None = None
         self.items: int | None = None
@@ -54,7 +54,7 @@ class Visit:
 
 
 class RewindableState:
-    """The state of a run at one place of its log: everything that a rewind undoes."""
+    """The state of a run after a given event: everything that a rewind undoes."""
 
     def __init__(self) -> None:
         self.status = "new"
@@ -73,13 +73,13 @@ class RewindableState:
         self.open: dict[str, None] = {}
         self.arrivals: dict[str, int] = {}
         self.held: dict[str, tuple[list[Body], Body]] = {}
-        """Node completed in a layer that is not complete -> the changes of its items, and its own changes."""
+        """Node that completed in a layer that is not complete yet -> the changes of its items, and its own changes."""
         self.failed: dict[str, None] = {}
         self.questions: dict[str, Body] = {}
         self.waits: dict[tuple[str, int | None, str], Body] = {}
-        """Node, item and slot -> the wait there."""
+        """(node, item, slot) -> the open wait of that slot."""
         self.signals: dict[str, int] = {}
-        """Name -> the number of signals that no node has taken."""
+        """Name of a signal -> how many signals of that name no node has received yet."""
         self.busy = 0
         self.idle = 0
         """`busy` counts the nodes that run, `idle` those that wait."""
@@ -91,7 +91,7 @@ class RewindableState:
         return found
 
     def turn(self, visit: Visit, status: str) -> None:
-        """Set the status of a node."""
+        """Set the status of a node's visit, and update `busy` and `idle`."""
         self.busy += (status == "running") - (visit.status == "running")
         self.idle += (status == "waiting") - (visit.status == "waiting")
         visit.status = status
@@ -112,7 +112,7 @@ class RewindableState:
 
 
 def apply(values: Body, changes: Body) -> None:
-    """Apply the changes of an event to a state."""
+    """Apply the changes that an event recorded to the values of a state."""
     for part, change in changes.items():
         match part:
             case "set":
@@ -134,7 +134,7 @@ def apply(values: Body, changes: Body) -> None:
 
 
 def standing_of(snapshot: Body) -> RewindableState:
-    """Make the standing of a run from a stored snapshot."""
+    """Make the state of a run from a stored snapshot."""
     told = snapshot.get("state", {})
     now = RewindableState()
     for part in (
