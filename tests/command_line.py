@@ -29,8 +29,8 @@ Cli = Callable[..., Ended]
 
 
 def furnish(folder: Path, monkeypatch: pytest.MonkeyPatch, **flows: str) -> Path:
-    """Write these flow files into the folder (`work` becomes work.py), make it the working directory, and put the `holdfast` under
-    test on the PATH.
+    """Write these flow files into the folder (`work` becomes work.py), make it the working directory, and put the `holdfast`
+    under test on the PATH.
     """
     for name, text in flows.items():
         (folder / f"{name}.py").write_text(text, "utf-8")

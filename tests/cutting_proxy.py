@@ -13,8 +13,8 @@ NAME = ".s.PGSQL.5432"
 
 class CuttingProxy:
     """Listens on a socket in a folder of its own, and forwards all data to the server and back. After `cut` it forwards the given
-    number of bytes in that direction, and then ends the connection; later connections are forwarded as before. Use it as a context
-    manager.
+    number of bytes in that direction, and then ends the connection; later connections are forwarded as before. Use it as a
+    context manager.
     """
 
     def __init__(self, server_folder):

@@ -1,7 +1,7 @@
 """A real pgbouncer in transaction mode in front of a PostgreSQL server of the tests, if the program is installed.
 
-Debian and Ubuntu have it as the package `pgbouncer`; HOLDFAST_TEST_PGBOUNCER may name another program. Without pgbouncer the tests
-that need it are skipped, and say so.
+Debian and Ubuntu have it as the package `pgbouncer`; HOLDFAST_TEST_PGBOUNCER may name another program. Without pgbouncer the
+tests that need it are skipped, and say so.
 """
 
 import atexit
@@ -72,7 +72,9 @@ class PgBouncer:
         until = time.monotonic() + PATIENCE_S
         while not self._answers():
             log = self.folder / "log"
-            assert self._process.poll() is None, log.read_text() if log.exists() else "pgbouncer exited at once"
+            assert self._process.poll() is None, (
+                log.read_text() if log.exists() else "pgbouncer exited at once"
+            )
             assert time.monotonic() < until, "pgbouncer does not answer"
 
     def _answers(self):

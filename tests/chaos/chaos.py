@@ -249,7 +249,10 @@ class Fleet:
             process.send_signal(signal.SIGCONT)
             process.terminate()
         codes = [process.wait(60) for process in self.places]
-        in_order = (0, -signal.SIGTERM)  # the latter: a new worker that had not installed its signal handler yet
+        in_order = (
+            0,
+            -signal.SIGTERM,
+        )  # the latter: a new worker that had not installed its signal handler yet
         return [f"a worker exited with code {code} after SIGTERM" for code in codes if code not in in_order]
 
     def close(self) -> None:

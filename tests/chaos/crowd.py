@@ -39,7 +39,9 @@ flow = graph.chain(START, "only", END).compile()
 
 
 def say(what: str) -> None:
-    os.write(sys.stdout.fileno(), f"{os.getpid()} {what}\n".encode())  # one write: fifty processes share stdout
+    os.write(
+        sys.stdout.fileno(), f"{os.getpid()} {what}\n".encode()
+    )  # one write: fifty processes share stdout
 
 
 def resume(store: str, run_id: str) -> None:

@@ -46,7 +46,7 @@ _LAST_WORDS = 1500
 
 
 def run(name: str, size: float, seed: int, folder: Path) -> list[Line]:
-    """One part, in a process of its own. Its first line says how long it took, and what that used of the processors."""
+    """Run one part in a process of its own. Its first line gets the wall time and the processor time that it took."""
     began = time.monotonic()
     told, log = folder / f"{name}.json", folder / f"{name}.log"
     told.unlink(missing_ok=True)
@@ -67,7 +67,7 @@ def run(name: str, size: float, seed: int, folder: Path) -> list[Line]:
 
 
 def run_all(names: list[str], sizes: dict[str, float], seed: int, folder: Path) -> dict[str, list[Line]]:
-    """All parts; those that want all cores first, one by one, and then the others, two at a time."""
+    """Run all parts: first those that need all cores, one by one, then the others, two at a time."""
     found: dict[str, list[Line]] = {}
 
     def one(name: str) -> None:
@@ -89,7 +89,7 @@ def run_all(names: list[str], sizes: dict[str, float], seed: int, folder: Path) 
 
 
 def in_all(found: dict[str, list[Line]], seconds: float) -> Line:
-    """The line for the whole: everything was tried, and soon enough."""
+    """Return the last line of the table: how many parts were run, and whether they finished in time."""
     cpu_s = sum(line.cpu_s for lines in found.values() for line in lines)
     many = f"{len(found)} parts in {seconds / 60:.1f} minutes"
     return Line(
@@ -135,7 +135,7 @@ def document(
 
 
 def show(document: dict[str, Any]) -> None:
-    """The one table."""
+    """Print the table."""
     table = Table(title=f"make prove: {document['seconds'] / 60:.1f} minutes, seed {document['seed']}")
     for heading in ("what", "how many", "target", "result"):
         table.add_column(heading, overflow="fold")
@@ -164,7 +164,7 @@ def show(document: dict[str, Any]) -> None:
 
 
 def figures_of(document: dict[str, Any]) -> str:
-    """The same table as a document has it, and what the parts told."""
+    """Return the table in Markdown, with the details of the parts."""
     on = document["machine"]
     told = [
         f"A run of {document['on']}: Holdfast {on['holdfast']}, Python {on['python']}, SQLite {on['sqlite']},",
@@ -186,7 +186,7 @@ def figures_of(document: dict[str, Any]) -> str:
 
 
 def write_docs(file: Path, page: Path = PAGE, note: str = "") -> None:
-    """Put the figures of a result into the document, with what a reader has to know of them."""
+    """Write the figures of a result into the document, with a note for its readers."""
     text = page.read_text("utf-8")
     assert text.count(BEGIN) == text.count(END) == 1, f"{page} has no place for figures"
     before, _, rest = text.partition(BEGIN)
@@ -200,18 +200,18 @@ def write_docs(file: Path, page: Path = PAGE, note: str = "") -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--hours", type=float, default=0.0, help="go on for so long; 0: under ten minutes")
+    parser.add_argument("--hours", type=float, default=0.0, help="run for this long; 0: under ten minutes")
     parser.add_argument(
-        "--only", action="append", choices=list(PARTS), help="this part only; may be repeated"
+        "--only", action="append", choices=list(PARTS), help="run only this part; may be repeated"
     )
-    parser.add_argument("--seed", type=int, help="what is tried; a night draws its own")
     parser.add_argument(
-        "--json", type=Path, default=ROOT / "build" / "prove.json", help="where the table goes"
+        "--seed", type=int, help="the seed that decides what is tried; a night uses a random one"
+    )
+    parser.add_argument(
+        "--json", type=Path, default=ROOT / "build" / "prove.json", help="the file to write the table to"
     )
     parser.add_argument("--write-docs", type=Path, metavar="FILE", help=f"write a result into {PAGE.name}")
-    parser.add_argument(
-        "--note", default="", help="what a reader has to know of the figures that are written"
-    )
+    parser.add_argument("--note", default="", help="a note about the figures, for readers of the document")
     parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
     parser.add_argument("--size", type=float, default=0.0, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -231,7 +231,7 @@ def main() -> int:
     sizes = {name: max(part.size, part.nightly * asked.hours) for name, part in PARTS.items()}
     folder = asked.json.parent / asked.json.stem
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"proving, seed {seed}; what the parts say goes to {folder}", flush=True)
+    print(f"proving, seed {seed}; the output of the parts goes to {folder}", flush=True)
     began, on = time.monotonic(), machine()
     found = run_all(names, sizes, seed, folder)
     seconds = time.monotonic() - began

@@ -31,7 +31,7 @@ def refused(stage: Stage, key: str, value: Any, *flows: Flow[Any], **named: Any)
 
 
 class Gate:
-    """The flow `write -> publish -> after`. `publish` needs approval: by its option `approve`, or by a question node before it."""
+    """The flow `write -> publish -> after`. `publish` needs approval: by its option `approve`, or a question node before it."""
 
     def __init__(self, how: str, **options: Any) -> None:
         self.ran: list[str] = []

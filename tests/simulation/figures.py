@@ -49,7 +49,9 @@ def play(first: int, step: int, seconds: float) -> list[Outcome]:
             outcome.faults or outcome.violations
         ):  # one schedule in a thousand is over before its first fault, and does not count
             outcomes.append(msgspec.structs.replace(outcome, states={}))
-        gc.collect(0)  # the schedule's objects are still in the processor's cache; each outcome is visited only once
+        gc.collect(
+            0
+        )  # the schedule's objects are still in the processor's cache; each outcome is visited only once
         if time.monotonic() >= over_at:
             return outcomes
     raise AssertionError

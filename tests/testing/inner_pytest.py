@@ -27,7 +27,7 @@ def flow(send=lambda: None):
 
 
 def pytest_on(tests: str, folder: Path, *options: str) -> tuple[int, str]:
-    """Run these tests with the plugin, whether or not it is installed in this environment. Return the exit code and the output."""
+    """Run these tests with the plugin, whether or not it is installed here. Return the exit code and the output."""
     (folder / "test_it.py").write_text(FLOW + tests, "utf-8")
     plugins = ("no:holdfast", "holdfast.testing.plugin", "no:cacheprovider", "no:asyncio")
     command = [sys.executable, "-m", "pytest", *(part for plugin in plugins for part in ("-p", plugin))]

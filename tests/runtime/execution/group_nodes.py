@@ -1,5 +1,5 @@
-"""Nodes that start further processes; they run in a process of their own, which imports this file. Each process writes to the pipe
-that the state names, and keeps it open: a test that reads the pipe to its end knows that all of them are dead.
+"""Nodes that start further processes; they run in a process of their own, which imports this file. Each process writes to the
+pipe that the state names, and keeps it open: a test that reads the pipe to its end knows that all of them are dead.
 """
 
 from __future__ import annotations
