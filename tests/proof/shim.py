@@ -80,8 +80,8 @@ def arm(
     played: bool = False,
 ) -> None:
     """Watch the files below a folder from now on, and fail at `point` in this mode. `record`: a file descriptor to write all
-    calls to. `randomness`: a file that SQLite reads instead of /dev/urandom. `played`: simulate a kill: the process continues, but
-    its calls do not change the disk any more.
+    calls to. `randomness`: a file that SQLite reads instead of /dev/urandom. `played`: simulate a kill: the process continues,
+    but its calls do not change the disk any more.
     """
     library = ctypes.CDLL(None)
     library.holdfast_shim_randomness(os.fsencode(randomness))

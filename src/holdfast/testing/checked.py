@@ -74,7 +74,7 @@ class StoredRequest(NamedTuple):
 
 
 class Source(Protocol):
-    """A store, read-only."""
+    """Read-only access to everything in a store that the checker compares."""
 
     def runs(self) -> Iterator[RunFacts]: ...
 

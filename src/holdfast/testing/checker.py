@@ -329,7 +329,9 @@ class Checking:
             if asked.run_id is None:
                 self._say("I13", None, None, f"the request {asked.id!r} belongs to a run that does not exist")
             elif asked.taken > self._ends.get(asked.run_id, 0):
-                text = f"the request {asked.id!r} was taken by an event that the log does not have"
+                text = (
+                    f"the request {asked.id!r} is marked as recorded by an event that the log does not have"
+                )
                 self._say("I9", asked.run_id, asked.taken, text)
             elif at_end and not asked.taken and asked.run_id not in self._final:
                 self._say(

@@ -204,7 +204,7 @@ class _Watch:
 
 
 class _Life:
-    """One engine on an event loop of its own, until it finishes its work or dies."""
+    """Runs one engine, on an event loop of its own, until its work is finished or the engine dies."""
 
     def __init__(self, stage: _Stage, watch: _Watch) -> None:
         self._stage = stage

@@ -13,7 +13,7 @@ import copy
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from holdfast.testing.standings import NODE, Body, RewindableState, Visit, apply, standing_of
+from holdfast.testing.standings import NODE, Body, RewindableState, Visit, apply, name_visit, standing_of
 
 Say: TypeAlias = Callable[[str, str], None]
 Where: TypeAlias = tuple[str, int, int, int]
@@ -262,7 +262,7 @@ class Replay:
         if took:
             self._take_up(name, took)
         if visit.status == "running":
-            self._say("I6", f"{_named(where)} starts while attempt {visit.attempt} of {name!r} is open")
+            self._say("I6", f"{_named(where)} starts while its attempt {visit.attempt} is open")
         self._require_new(where, NODE)
         if (iteration, execution) != (visit.iteration, visit.execution) or attempt == 1:
             visit.forget_items()
@@ -293,15 +293,20 @@ class Replay:
         last = self._last.get(key, 0)
         if attempt <= last:
             self._say(
-                "I6", f"{_named(where, item)} starts after attempt {last}: the numbers of attempts must grow"
+                "I6",
+                f"{_named(where, item)} starts after its attempt {last}: the numbers of attempts must grow",
             )
         self._last[key] = attempt
 
     def _require_end(self, kind: str, where: Where, allowed: tuple[str, ...]) -> Visit:
         visit = self.now.visit(where[0])
         if visit.status not in allowed or where[1:] != visit.here():
-            status = f"{visit.status or 'not started'} at {'.'.join(map(str, visit.here()))}"
-            self._say("I6", f"{kind} belongs to {_named(where)}, but the node is {status}")
+            latest = _named((where[0], *visit.here()))
+            self._say(
+                "I6",
+                f"{kind} belongs to {_named(where)}, but the latest attempt is {latest}, which is "
+                f"{visit.status or 'not started'}",
+            )
         return visit
 
     def _node_completed(self, where: Where, body: Body, at: float) -> None:
@@ -403,7 +408,7 @@ class Replay:
         if not waits or attempt != self._last.get((name, iteration, execution, item), 0):
             self._require_new(where, item)
         if item in visit.running:
-            self._say("I6", f"{_named(where, item)} starts while attempt {visit.running[item]} is open")
+            self._say("I6", f"{_named(where, item)} starts while its attempt {visit.running[item]} is open")
         if visit.status == "waiting":
             now.turn(visit, "running")
             now.status = "running"
@@ -697,5 +702,5 @@ def _level(body: Body) -> int:
 
 
 def _named(where: Where, item: int | None = None) -> str:
-    place = "" if item is None or item == NODE else f"[{item}]"
-    return f"{where[0]!r}{place} {where[1]}.{where[2]}.{where[3]}"
+    node, iteration, execution, attempt = where
+    return name_visit(node, iteration, execution, item, attempt)

@@ -132,9 +132,15 @@ class BodyWitness:
         whose = (ctx.run_id, ctx.node, ctx.iteration, ctx.item)
         first = self.effects.setdefault(key, whose)
         if first != whose:
-            self.wrong.append(f"{whose} and {first} have the same idempotency key")
+            self.wrong.append(f"{_named(whose)} and {_named(first)} have the same idempotency key")
         if self.keys.setdefault(whose, key) != key:
-            self.wrong.append(f"{whose} has two idempotency keys")
+            self.wrong.append(f"{_named(whose)} has two idempotency keys")
+
+
+def _named(visit: tuple[str, str, int, int | None]) -> str:
+    run_id, node, iteration, item = visit
+    whose = f"node {node!r}" if item is None else f"item {item} of node {node!r}"
+    return f"{run_id}: {whose} (iteration {iteration})"
 
 
 class Reached:

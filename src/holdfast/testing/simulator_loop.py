@@ -241,7 +241,7 @@ class World:
             yield
             return
         before = signal.signal(signal.SIGVTALRM, partial(self._hang, seconds))
-        # Repeated each second: code in a loop may swallow the first exception.
+        # The signal is repeated each second, because code in a loop may swallow the first exception.
         outer = signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 1.0)
         try:
             yield

@@ -22,6 +22,7 @@ from holdfast.storage.contract import Row, RunRow, Store
 from holdfast.storage.rows import open_row
 from holdfast.testing.simulator_faults import Ledger
 from holdfast.testing.simulator_flows import STEPS, BodyCall, BodyWitness, Tale
+from holdfast.testing.standings import name_visit
 
 Visit = tuple[str, int, int]
 _OVER = frozenset({"RunCompleted", "RunCancelled"})
@@ -152,14 +153,14 @@ class Walk:
         item = getattr(event, "item", None)
         visit = (event.node, event.iteration, event.execution, item)
         if visit in self.ends:
-            self.say(row.seq, f"{visit} starts, but its end is recorded")
+            self.say(row.seq, f"{name_visit(*visit)} starts, but its end is recorded")
         before = self._attempts.get(visit, 0)
         woken = getattr(event, "woken", False) or (item is not None and event.attempt == before)
         if event.attempt != before + (not woken):
-            self.say(row.seq, f"attempt {event.attempt} of {visit} follows attempt {before}")
+            self.say(row.seq, f"attempt {event.attempt} of {name_visit(*visit)} follows attempt {before}")
         self._attempts[visit] = event.attempt
         if row.at < self._not_before.pop(visit, 0.0):
-            self.say(row.seq, f"{visit} is retried too early")
+            self.say(row.seq, f"{name_visit(*visit)} is retried too early")
         self.starts.setdefault((*visit[:3], event.attempt, item), []).append(row.seq)
         if item is None:
             if event.iteration != self._visits.get(event.node, 0) + 1:
@@ -175,7 +176,7 @@ class Walk:
         item = getattr(event, "item", None)
         visit = (event.node, event.iteration, event.execution, item)
         if visit in self.ends:
-            self.say(row.seq, f"{visit} ends a second time")
+            self.say(row.seq, f"{name_visit(*visit)} ends a second time")
         self.ends[visit] = row.seq
         tale = self.tale
         if item is None:
@@ -218,7 +219,7 @@ class Walk:
     def skipped(self, row: Row, event: Any) -> None:
         visit = (event.node, event.iteration, event.execution, None)
         if visit in self.ends:
-            self.say(row.seq, f"{visit} is skipped, but its end is recorded")
+            self.say(row.seq, f"{name_visit(*visit)} is skipped, but its end is recorded")
         self.ends[visit] = row.seq
         self._visits[event.node] = event.iteration
         self._open.pop(event.node, None)
@@ -236,32 +237,36 @@ class Walk:
         # A resume retries a node that failed for good, and does not reset the number of its failures.
         if (event.retry_at is None) != (times >= self._tries):
             self.say(
-                row.seq, f"{visit} failed {times} times of {self._tries}, but retry_at is {event.retry_at}"
+                row.seq,
+                f"{name_visit(*visit)} failed {times} times of {self._tries}, but retry_at is {event.retry_at}",
             )
         if event.retry_at is None and self.tale.habits.get(event.node) != "doomed":
-            self.say(row.seq, f"{visit} failed for good: {event.failure.message}")
+            self.say(row.seq, f"{name_visit(*visit)} failed for good: {event.failure.message}")
 
     # --- inside a visit -------------------------------------------------------------------------------
 
     def kept_step(self, row: Row, event: Any) -> None:
         step = (event.node, event.iteration, event.execution, event.item, event.step)
         if step in self.steps:
-            self.say(row.seq, f"the step {step} is recorded a second time")
+            self.say(row.seq, f"the step {step[4]!r} of {name_visit(*step[:4])} is recorded a second time")
         self.steps[step] = row.seq
 
     def timer_set(self, row: Row, event: Any) -> None:
         timer = (event.node, event.iteration, event.execution, event.item, event.slot)
         if timer in self._timers:
-            self.say(row.seq, f"the timer {timer} is set a second time")
+            self.say(row.seq, f"the timer {timer[4]!r} of {name_visit(*timer[:4])} is set a second time")
         self._timers[timer] = event.until
 
     def timer_fired(self, row: Row, event: Any) -> None:
         timer = (event.node, event.iteration, event.execution, event.item, event.slot)
         until = self._timers.get(timer)
         if until is None or until < 0:
-            self.say(row.seq, f"the timer {timer} fires, but is not set")
+            self.say(row.seq, f"the timer {timer[4]!r} of {name_visit(*timer[:4])} fires, but is not set")
         elif row.at < until:
-            self.say(row.seq, f"the timer {timer} fires {until - row.at:.3f} s early")
+            self.say(
+                row.seq,
+                f"the timer {timer[4]!r} of {name_visit(*timer[:4])} fires {until - row.at:.3f} s early",
+            )
         self._timers[timer] = -1.0
 
     def asked(self, row: Row, event: Any) -> None:
@@ -364,9 +369,11 @@ def _check_call(
     if walk.loose and not walk.is_careful(entry.node):
         return _check_loose_call(walk, ledger, entry, starts)
     if number >= len(starts):
-        return [f"{walk.run_id}: {attempt} was called {number + 1} times, but started {len(starts)} times"]
+        named = name_visit(*entry.visit[1:], entry.attempt)
+        return [f"{walk.run_id}: {named} was called {number + 1} times, but started {len(starts)} times"]
     if entry.turn < ledger.when[walk.run_id, starts[number]]:
-        return [f"{walk.run_id}: {attempt} was called before its start was durable"]
+        named = name_visit(*entry.visit[1:], entry.attempt)
+        return [f"{walk.run_id}: {named} was called before its start was durable"]
     return _check_given_state(walk, entry)
 
 
@@ -375,7 +382,7 @@ def _check_loose_call(walk: Walk, ledger: Ledger, entry: BodyCall, starts: list[
     end = walk.ends.get((entry.node, entry.iteration, entry.execution, entry.item))
     holds = entry.fence[0] == entry.process
     if end is not None and holds and ledger.when[walk.run_id, end] < entry.turn:
-        return [f"{walk.run_id}: {entry.visit} was called after its end was durable"]
+        return [f"{walk.run_id}: {name_visit(*entry.visit[1:])} was called after its end was durable"]
     if any(ledger.writers[walk.run_id, seq] == entry.process for seq in starts):
         return _check_given_state(walk, entry)
     return []
@@ -389,7 +396,9 @@ def _check_given_state(walk: Walk, entry: BodyCall) -> list[str]:
     given = walk.given.get((entry.node, entry.iteration, entry.execution))
     if entry.seen == given:
         return []
-    return [f"{walk.run_id}: {entry.visit} saw {entry.seen!r}, but should see {given!r}"]
+    return [
+        f"{walk.run_id}: {name_visit(*entry.visit[1:])} was given the state {entry.seen!r}, but should get {given!r}"
+    ]
 
 
 def _check_step(walk: Walk, ledger: Ledger, entry: BodyCall) -> list[str]:
@@ -398,7 +407,9 @@ def _check_step(walk: Walk, ledger: Ledger, entry: BodyCall) -> list[str]:
     seq = walk.steps.get(step)
     holds = entry.fence[0] == entry.process
     if seq is not None and holds and ledger.when[walk.run_id, seq] < entry.turn:
-        return [f"{walk.run_id}: the step {step} was recorded, but done again"]
+        return [
+            f"{walk.run_id}: the step {step[4]!r} of {name_visit(*step[:4])} was recorded, but done again"
+        ]
     return []
 
 
@@ -409,7 +420,8 @@ def _check_step_result(walk: Walk, ledger: Ledger, entry: BodyCall) -> list[str]
     step = (entry.node, entry.iteration, entry.execution, entry.item, entry.what.removeprefix("kept "))
     seq = walk.steps.get(step)
     if seq is None or ledger.when[walk.run_id, seq] > entry.turn:
-        return [f"{walk.run_id}: {entry.visit} continued after the step {step[-1]!r} before it was durable"]
+        named = name_visit(*entry.visit[1:])
+        return [f"{walk.run_id}: {named} continued after the step {step[-1]!r} before the step was durable"]
     return []
 
 
@@ -426,14 +438,16 @@ def _check_end(
     if node in tale.sketch.items and item is None:
         count = sum(1 for end in walk.ends if end[:3] == visit[:3] and end[3] is not None)
         return (
-            [] if count == tale.sketch.items[node] else [f"{walk.run_id}: {visit} ended with {count} items"]
+            []
+            if count == tale.sketch.items[node]
+            else [f"{walk.run_id}: {name_visit(*visit)} ended with {count} items"]
         )
     wrong = []
     if visit not in left:
-        wrong.append(f"{walk.run_id}: {visit} ended, but its function has not returned")
+        wrong.append(f"{walk.run_id}: {name_visit(*visit)} ended, but its function has not returned")
     steps = STEPS.get(tale.habits.get(node, "plain"), ())
     wrong += [
-        f"{walk.run_id}: {visit} ended, but its step {step!r} is not recorded"
+        f"{walk.run_id}: {name_visit(*visit)} ended, but its step {step!r} is not recorded"
         for step in steps
         if (*visit, step) not in walk.steps
     ]

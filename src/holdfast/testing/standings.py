@@ -35,12 +35,12 @@ class Visit:
         self.items: int | None = None
         """The number of items of a fan-out."""
         self.running: dict[int, int] = {}
-        """Item -> its open attempt."""
+        """Number of an item -> the number of its running attempt."""
         self.again: set[int] = set()
         self.gone: set[int] = set()
-        """Items that failed for good."""
+        """Numbers of the items that failed for good."""
         self.changes: dict[int, Body] = {}
-        """Item -> its changes."""
+        """Number of a completed item -> the changes that it recorded."""
         self.kept: dict[int, set[str]] = {}
         self.parked: dict[int, list[str]] = {}
 
@@ -131,6 +131,15 @@ def apply(values: Body, changes: Body) -> None:
                     values.pop(field, None)
             case _:
                 pass  # `reduce` has the operands of custom reducers; their results are in `set`
+
+
+def name_visit(
+    node: str, iteration: int, execution: int, item: int | None = None, attempt: int | None = None
+) -> str:
+    """Name a visit of a node or of one of its items in a message, or one attempt of the visit."""
+    whose = f"node {node!r}" if item is None or item == NODE else f"item {item} of node {node!r}"
+    tried = "" if attempt is None else f", attempt {attempt}"
+    return f"{whose} (iteration {iteration}, execution {execution}{tried})"
 
 
 def standing_of(snapshot: Body) -> RewindableState:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from holdfast.testing.checked import RunFacts
 from holdfast.testing.replay import Replay
-from holdfast.testing.standings import NODE
+from holdfast.testing.standings import NODE, name_visit
 from holdfast.testing.witness import Line
 
 Seen: TypeAlias = dict[str, list[Line]]
@@ -76,7 +76,7 @@ def check_missing_run(run_id: str, seen: Seen, say: SayOf) -> None:
     if any(line.get("known", True) for line in seen.get("ack", ())):
         say("I4", run_id, None, "an append was acknowledged, but the store does not have the run")
     if seen.get("enter"):
-        say("I5", run_id, None, f"{seen['enter'][0]['node']!r} ran, but the store does not have the run")
+        say("I5", run_id, None, f"node {seen['enter'][0]['node']!r} ran, but the store does not have the run")
 
 
 def check_others(others: Seen, runs: dict[str, Seen], say: SayOf, *, at_end: bool) -> None:
@@ -118,9 +118,8 @@ def _check_bodies(seen: Seen, replay: Replay, say: Say) -> None:
         where = (node, iteration, execution, attempt)
         starts = replay.starts.get(where, 0) if item is None else replay.item_starts.get((*where, item), 0)
         if times > starts:
-            place = "" if item is None else f"[{item}]"
-            text = f"{node!r}{place} {iteration}.{execution}.{attempt} ran {times} times, but the log has {starts} starts of it"
-            say("I5", text, None)
+            ran = name_visit(node, iteration, execution, item, attempt)
+            say("I5", f"{ran} ran {times} times, but the log has {starts} starts of it", None)
 
 
 def _check_effects(effects: list[Line], replay: Replay, say: Say) -> None:
@@ -237,8 +236,7 @@ def _check_takeovers(
 
 
 def _visit(line: Line) -> str:
-    place = "" if line.get("item") is None else f"[{line['item']}]"
-    return f"{line['node']!r}{place} {line['iteration']}.{line['execution']}.{line['attempt']}"
+    return name_visit(line["node"], line["iteration"], line["execution"], line.get("item"), line["attempt"])
 
 
 def _canonical(value: Any) -> str:
