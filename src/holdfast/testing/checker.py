@@ -244,7 +244,9 @@ class Checking:
     def _open(self, body: bytes, seq: int, say: Callable[..., None]) -> Line:
         """Decode the body of an event or a snapshot, with the values of its blobs. Report what is missing or cannot be read."""
         try:
-            if body[:2] == b'{"' and body[2:3] != b"$":  # nearly every body: not compressed, no blob
+            if (
+                body[:2] == b'{"' and body[2:3] != b"$"
+            ):  # fast path for nearly every body: not compressed, without blobs
                 plain: Line = _decode(body.decode())
                 return plain
             fields, missing = open_body(body, self._source)
