@@ -319,7 +319,7 @@ def test_the_same_question_is_not_asked_twice():
     again = events.QuestionAsked(
         node="a", iteration=1, key="a.1.1:ask:Sure?", text="Sure?", about="ask", slot="ask:Sure?"
     )
-    assert "is asked already" in refused(run, again)
+    assert "is already open" in refused(run, again)
 
 
 def test_an_answer_to_nothing_that_is_asked_is_refused():

@@ -636,8 +636,8 @@ _REFUSALS: tuple[tuple[str, str], ...] = (
     ("not permitted to log in", ("this role may not log in. Use another user, or have an administrator run: alter "
                                 "role NAME login")),
 )  # fmt: skip
-# Matched by words, because a refused connection has no error code. If the server's messages are in another language, every refusal
-# is reported as "cannot be reached".
+# Matched by words, because a refused connection has no error code. If the server's messages are in another language, every
+# refusal is reported as "cannot be reached".
 
 _FAULTS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str], ...] = (
     ((pg.InsufficientPrivilege,), StoreUnusable,

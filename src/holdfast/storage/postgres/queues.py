@@ -146,8 +146,8 @@ class PostgresQueues:
         ]
 
     def _give_back(self, session: Session, engine: str, fates: Fates[str]) -> bool:
-        """Release the leases of a holder if it is still lost, and return whether it was. Each holder has a transaction of its own,
-        which waits only for the rows of that holder.
+        """Release the leases of a holder if it is still lost, and return whether it was. Each holder has a transaction of its
+        own, which waits only for the rows of that holder.
         """
         with session.transaction() as transaction:
             transaction.do("lock_held", engine)

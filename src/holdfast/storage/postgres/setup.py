@@ -1,7 +1,7 @@
 """Check that a PostgreSQL server and a schema in it are fit for a store, and create or migrate that schema.
 
-This module owns no connection. Invariant: all missing migrations run in one transaction, under a lock that every process takes, so
-a store is never between two versions, however many processes open it at once.
+This module owns no connection. Invariant: all missing migrations run in one transaction, under a lock that every process takes,
+so a store is never between two versions, however many processes open it at once.
 """
 
 from __future__ import annotations

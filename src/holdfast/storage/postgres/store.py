@@ -1,7 +1,7 @@
 """The store in a schema of a PostgreSQL database, for many processes on many machines.
 
-This module implements the verbs of `storage/contract`; connections and errors are in `database`, the writing of appends in `append`.
-Invariants:
+This module implements the verbs of `storage/contract`; connections and errors are in `database`, the writing of appends in
+`append`. Invariants:
 
 - A write that is acknowledged is durable: no verb returns before its commit, and a server that acknowledges commits before they
   are on disk is refused.
@@ -226,8 +226,8 @@ class PostgresStore:
             self._forgot_at = now
 
     def _renew_alone(self, session: Session, holder: Holder) -> None:
-        """Renew a holder in one statement, which also checks the schema version and durability, because an idle engine does little
-        else.
+        """Renew a holder in one statement, which also checks the schema version and durability, because an idle engine does
+        little else.
         """
         address = self._database.address
         version, fsync, synchronous_commit, now = session.alone(

@@ -241,8 +241,8 @@ def call(program: str, address: Address | None, *options: str, into: IO[bytes] |
 
 @contextmanager
 def script(address: Address) -> Iterator[IO[bytes]]:
-    """Run the SQL that is written to the file within this block with psql, in one transaction. Nothing is kept if the block raises,
-    or if this process dies in it, because then the script ends before its `commit`.
+    """Run the SQL that is written to the file within this block with psql, in one transaction. Nothing is kept if the block
+    raises, or if this process dies in it, because then the script ends before its `commit`.
     """
     options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--file=-")
     words, environment = _command("psql", address, options)
