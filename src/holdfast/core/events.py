@@ -239,7 +239,7 @@ class NodeCompleted(NodeEvent, frozen=True, kw_only=True):
     routes: list[NodeName] | None = None
     """The nodes that come next; None: not decided yet (the router raised, or the layer decides)."""
     items: bool = False
-    """The changes of the node's items come first, in item order."""
+    """Whether the node is a fan-out: the changes of its items are applied first, in item order."""
     artifacts: dict[str, Any] = {}
     """Files that the node wrote into its folder: name -> sha256 and size."""
 

@@ -109,7 +109,7 @@ class Readiness:
             number = self.index.get(name)
             if (
                 number is not None
-            ):  # not END, and not a node that a changed flow has renamed before `FlowChanged` is folded
+            ):  # not END, nor the old name of a renamed node as long as `FlowChanged` is not folded
                 self.live |= 1 << number
 
     def _touch(self, state: RunState, name: str) -> None:

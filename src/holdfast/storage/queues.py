@@ -25,8 +25,8 @@ from holdfast.storage.leases import Holder, Lease
 DEFAULT_QUEUE = "default"
 
 FENCE_STEP = 1_000_000
-"""By how much every fence grows when a store is restored from a copy. No run was claimed more often than that since the copy was
-made, so fences granted in between stay invalid."""
+"""By how much every fence grows when a store is restored from a copy. Far more than a run can have been claimed since the copy
+was made, so that fences granted in between are invalid."""
 
 Why: TypeAlias = Literal["pending", "running", "interrupted", "due", "asked"]
 

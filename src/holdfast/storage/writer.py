@@ -154,7 +154,7 @@ class Writer:
     def _require_own(self) -> None:
         if self._forks != process.count:
             raise StoreUnusable(
-                "this writer was made before the process was forked. Open the store in the child."
+                "this writer was created before the process was forked. Open the store in the child."
             )
 
     def _require_open(self) -> None:

@@ -225,7 +225,7 @@ def call(program: str, address: Address | None, *options: str, into: IO[bytes] |
     output goes to the file `into`.
     """
     words, environment = _command(program, address, options)
-    done = subprocess.run(  # noqa: S603 - the words are ours
+    done = subprocess.run(  # noqa: S603 - the command is our own
         words,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -248,7 +248,7 @@ def script(address: Address) -> Iterator[IO[bytes]]:
     words, environment = _command("psql", address, options)
     with (
         tempfile.TemporaryFile() as said,
-        subprocess.Popen(  # noqa: S603 - the words are ours
+        subprocess.Popen(  # noqa: S603 - the command is our own
             words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said
         ) as psql,
     ):
