@@ -76,11 +76,12 @@ class Node(msgspec.Struct, frozen=True):
     """Whether the function is an async generator, which yields chunks."""
     asks: NodeFn | None = None
     """A function of the state that returns the question to ask before a visit begins."""
+    is_plain: bool = False
+    """Whether `fn` is a coroutine function that takes only the state. Derived, but a field, because every step reads it."""
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the node is a coroutine function that takes only the state."""
-        return self.is_async and not (self.takes_context or self.streams)
+    def __post_init__(self) -> None:
+        plain = self.is_async and not (self.takes_context or self.streams)
+        msgspec.structs.force_setattr(self, "is_plain", plain)
 
 
 class Branch(msgspec.Struct, frozen=True):

@@ -40,18 +40,19 @@ FAILPOINTS: dict[str, str] = {
 OF_UPKEEP = ("prune.", "compact.", "delete.", "sweep.", "backup.")
 """Prefixes of the failpoints that only upkeep reaches; executing a run reaches all the others."""
 
-_hook: Hook | None = None
+hook: Hook | None = None
+"""The installed hook. Code that every step runs checks it before it calls `reach`, so that a process without a hook makes no
+call."""
 
 
-def install(hook: Hook | None) -> None:
-    """Call `hook(name)` at every failpoint of this process from now on; None disarms them all."""
-    global _hook
-    _hook = hook
+def install(given: Hook | None) -> None:
+    """Call `given(name)` at every failpoint of this process from now on; None disarms them all."""
+    global hook
+    hook = given
 
 
 def reach(name: str) -> None:
-    """Report to the installed hook that a failpoint is reached. Without a hook it costs one read of a global."""
-    hook = _hook
+    """Report to the installed hook that a failpoint is reached. Does nothing while no hook is installed."""
     if hook is None:
         return
     if name not in FAILPOINTS:

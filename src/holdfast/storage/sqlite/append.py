@@ -36,36 +36,29 @@ class Appends:
         self.offers = False
         """Whether a written append offers a run to workers. The store resets it after it has woken its workers."""
 
-    def append(self, batch: Sequence[Append], refused: dict[int, Verdict]) -> list[Verdict]:
-        """Write a batch, and return a verdict for each append. `refused` has the verdicts of appends that are already refused,
-        by their index in the batch.
-        """
-        try:
-            return self._database.commit("append", lambda: self._write_batch(batch, refused, together=True))
-        except _Unfit:
-            return self._append_singly(batch, refused)
-
-    def _append_singly(self, batch: Sequence[Append], refused: dict[int, Verdict]) -> list[Verdict]:
+    def append_singly(self, batch: Sequence[Append], refused: dict[int, Verdict]) -> list[Verdict]:
         """Write a batch in which at least one append cannot be stored: find each such append, leave it out, write the others."""
         while True:
             try:
                 return self._database.commit(
-                    "append", lambda: self._write_batch(batch, refused, together=False)
+                    "append", lambda: self.write_batch(batch, refused, together=False)
                 )
-            except _Unfit as unfit:
+            except UnfitAppend as unfit:
                 refused[unfit.index] = unfit.verdict
 
-    def _write_batch(
-        self, batch: Sequence[Append], refused: dict[int, Verdict], *, together: bool
+    def write_batch(
+        self, batch: Sequence[Append], refused: dict[int, Verdict], *, together: bool = True
     ) -> list[Verdict]:
-        """Judge and write each append. With `together` the rows of all are written at the end; otherwise the rows of each append
-        are written at once, so that an error shows which append cannot be stored.
+        """Judge and write each append of a batch, within a transaction, and return a verdict for each. `refused` has the verdicts
+        of appends that are already refused, by their index in the batch. With `together`, the rows of all appends are written at
+        the end; otherwise the rows of each append are written at once, so that an error shows which append cannot be stored.
+        Raises `UnfitAppend` for such an append.
         """
         judged: list[Verdict] = []
         rows: list[Cells] = []
         index = 0
         try:
-            if together and batches.are_many(batch):
+            if together and len(batch) >= batches.MANY and batches.are_separate(batch):
                 judged = self._write_many(batch, refused, rows)
             else:
                 for index, append in enumerate(batch):
@@ -78,19 +71,20 @@ class Appends:
             if rows:
                 self._write_rows(rows)
         except Unfit as fault:
-            raise _Unfit(
+            raise UnfitAppend(
                 index,
                 CodecError(f"cannot be stored: {fault}", path=f"run {batch[index].run_id!r}"),
             ) from fault
         except Disagree as fault:
-            raise _Unfit(
+            raise UnfitAppend(
                 index,
                 StoreCorrupt(
                     f"{self._database.path}: run {batch[index].run_id!r} and its log disagree ({fault}). Nothing "
                     "was written; `holdfast verify` shows where they differ."
                 ),
             ) from fault
-        failpoints.reach("append.written")
+        if failpoints.hook is not None:
+            failpoints.reach("append.written")
         return judged
 
     def _write_many(
@@ -193,8 +187,7 @@ class Appends:
                 return verdict
             self._advance(run, status, append)
         rows.extend([(run, *astuple(row)) for row in append.rows])
-        if append.has_extras:
-            self._write_extras(run, append)
+        self._write_extras(run, append)
         return None
 
     def _create(self, append: Append, holder: int | None) -> int:
@@ -242,7 +235,7 @@ class Appends:
             self._cursor.execute(_SQL["take_request"], (run, request, append.rows[-1].seq))
 
 
-class _Unfit(Exception):
+class UnfitAppend(Exception):
     """One append of a batch cannot be stored. The transaction is rolled back, and the batch is written again without it."""
 
     def __init__(self, index: int, verdict: Verdict) -> None:

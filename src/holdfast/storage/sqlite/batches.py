@@ -29,11 +29,9 @@ _decode_heads = msgspec.json.Decoder(
 ).decode
 
 
-def are_many(batch: Sequence[Append]) -> bool:
-    """Whether a batch is large enough to be written in a few statements, and has at most one append per run: two appends to the
-    same run must be judged one after the other.
-    """
-    return len(batch) >= MANY and len({append.run_id for append in batch}) == len(batch)
+def are_separate(batch: Sequence[Append]) -> bool:
+    """Whether all appends of a batch are to different runs. Two appends to the same run must be judged one after the other."""
+    return len({append.run_id for append in batch}) == len(batch)
 
 
 def fits(append: Append) -> bool:
