@@ -58,7 +58,7 @@ SharedBlobs = Annotated[
     bool,
     typer.Option(
         "--shared-blobs",
-        help="Also remove unused blobs from the place that the setting `blobs` names. Only safe if no other store uses that place.",
+        help="Also remove unused blobs from the place that the setting `blobs` names. No other store may use that place.",
     ),
 ]
 

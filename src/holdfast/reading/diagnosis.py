@@ -460,7 +460,11 @@ def _whose(node: str, item: int | None) -> str:
 def _until(until: float | None, now: float) -> str:
     if until is None:
         return ""
-    past = ", which has passed: the next process that executes the run records the timeout" if until <= now else ""
+    past = (
+        ", which has passed: the next process that executes the run records the timeout"
+        if until <= now
+        else ""
+    )
     return f" (until {text.when(until)}{past})"
 
 

@@ -121,7 +121,7 @@ def load(
 
 
 def extend(store: Store, state: RunState, row: RunRow) -> bool:
-    """Fold newer events onto a state, up to the end of the log. Returns False if events are missing: then load the run instead."""
+    """Fold newer events onto a state, up to the end of the log. Returns False if events are missing: load the run instead."""
     _fold(state, store.events(row.run_id, state.seq, row.seq), store)
     return state.seq == row.seq
 
@@ -166,11 +166,7 @@ def beginning(store: Store, row: RunRow) -> str:
     """Return a sentence that says where the earlier events of a compacted or forked log are; empty for a complete log."""
     trimmed = store.upkeep.trimmed(row.run_id)
     if trimmed.base:
-        rest = (
-            f"the whole log is archived at {trimmed.place}"
-            if trimmed.place
-            else "they were not archived"
-        )
+        rest = f"the whole log is archived at {trimmed.place}" if trimmed.place else "they were not archived"
         return f"Events up to {trimmed.base} were compacted on {day(trimmed.base_at)}; {rest}."
     return "" if row.parent is None else f"Earlier events are in the log of run {row.parent!r}."
 

@@ -248,7 +248,9 @@ class Story:
             case "RunPaused":
                 self.status = "paused"
                 return Line(
-                    "paused", "run", f"paused{_by(event)}{reason}; running nodes may finish, no new node starts"
+                    "paused",
+                    "run",
+                    f"paused{_by(event)}{reason}; running nodes may finish, no new node starts",
                 )
             case "RunInterrupted" | "RunCancelled" | "RunCompleted" | "RunFailed":
                 self.status = event.kind.removeprefix("Run").lower()
