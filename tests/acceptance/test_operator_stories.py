@@ -258,7 +258,7 @@ def test_a_damaged_run_is_not_archived_and_no_file_is_named_that_nobody_knows(
     ended = cli("archive", "r", "--to", str(tmp_path / "kept"), "--store", str(damaged))
     assert ended.code == Exit.STORE
     assert (
-        "run 'r' was not archived: its log is damaged: event 3 (NodeCompleted) is not what was written"
+        "run 'r' was not archived, because its log is damaged: event 3 (NodeCompleted) is not what was written"
         in ended.err
     )
     assert "holdfast verify r` says more" in ended.err
@@ -339,5 +339,8 @@ def test_a_flow_that_the_project_does_not_list_is_not_blamed_on_a_file_that_nobo
     (tmp_path / "pyproject.toml").write_text('[tool.holdfast]\nflows = ["one.py"]\n', "utf-8")
     ended = cli("resume", "a", "--store", "runs.db")
     assert ended.code == Exit.USAGE
-    assert "run 'a' belongs to flow 'asks'. Known here: 'one'. Name the file that defines it" in ended.err
+    assert (
+        "run 'a' belongs to flow 'asks', which is not known here. Known flows: 'one'. Name the file that defines it"
+        in ended.err
+    )
     assert "file given" not in ended.err

@@ -139,7 +139,7 @@ def test_the_command_makes_what_is_missing_and_says_so(desk: Desk) -> None:
     before = desk.stands()
     assert before == desk.by_the_log()
     well = desk.holdfast("receipts", "filed", "--run-base", str(desk.base))
-    assert (well.returncode, "all as the log says" in well.stdout) == (0, True), well.stderr
+    assert (well.returncode, "all match the log" in well.stdout) == (0, True), well.stderr
     (desk.folder / "receipts" / "two-engine.json").unlink()
     torn = desk.folder / "handoffs" / "one-engine.1.1.1.json"
     torn.write_bytes(torn.read_bytes()[:77])

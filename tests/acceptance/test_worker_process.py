@@ -210,7 +210,7 @@ def test_a_worker_that_is_told_to_stop_leaves_in_order_and_its_run_on_offer(
     hf.start(flow, {}, run_id="r", store=url)
     assert worker.line() == "begun"
     worker.process.send_signal(signal.SIGTERM)
-    assert worker.line().startswith("draining  1 run still goes")
+    assert worker.line().startswith("draining  1 run is still executed")
     worker.process.stdin.write("\n")
     worker.process.stdin.flush()
     code, told = worker.ended()
@@ -236,7 +236,7 @@ def test_a_second_signal_leaves_at_once(fleet: Any, tmp_path: Path) -> None:
     assert worker.line().startswith("draining")
     worker.process.send_signal(signal.SIGTERM)
     code, told = worker.ended()
-    assert (code, "left at once" in told) == (143, True), told
+    assert (code, "stopped at once" in told) == (143, True), told
 
 
 def test_a_worker_speaks_json_for_programs(fleet: Any, tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_a_signal_stops_the_run_in_order_and_the_last_line_carries_it_on(
     child.send_signal(number)
     _, err = child.communicate(timeout=60)
     assert child.returncode == code
-    assert "nothing new starts; waits up to 0.00 s for second; " in err
+    assert "no new node starts; waiting up to 0.00 s for second; " in err
     assert err.splitlines()[-1].lstrip().startswith("$ holdfast resume r1 work.py")
     assert "Traceback" not in err
     assert cli("show", "r1", "--json").json["status"] == "interrupted"
@@ -267,9 +267,9 @@ def test_a_live_display_says_for_what_it_waits_after_ctrl_c() -> None:
     display._story.tell(EventView(seq=2, at=0.0, kind="NodeStarted", node="a", **node))  # type: ignore[arg-type]
     display._stops.append(Stop("Ctrl-C", 30.0))
     frame = display._frame(display._story, 1.0, 0.0).plain
-    assert "stopping (Ctrl-C): nothing new starts" in frame
-    assert "waits up to 30.0 s for a" in frame
-    assert "Ctrl-C again leaves at once" in frame
+    assert "stopping (Ctrl-C): no new node starts" in frame
+    assert "waiting up to 30.0 s for a" in frame
+    assert "Ctrl-C again stops at once" in frame
     display._stops.append(Stop("Ctrl-C", 30.0))
     assert "leaving at once" in display._frame(display._story, 1.0, 0.0).plain
 
@@ -425,7 +425,7 @@ def test_pausing_a_run_whose_process_died_records_that_at_once(cli: Cli) -> None
     ended = cli("pause", "r1")
     assert ended.out.splitlines()[:2] == [
         "paused  r1",
-        "  its process had crashed in second; that is recorded with it",
+        "  its process had crashed in node second; the log says so",
     ]
     assert cli("show", "r1", "--json").json["status"] == "paused"
 
@@ -471,7 +471,10 @@ def test_a_flow_that_was_not_named_is_asked_for(cli: Cli) -> None:
         ("\nimport nothing_of_the_kind\n", r"broken\.py:2: ModuleNotFoundError"),
         ("raise SystemExit(4)\n", r"broken\.py:1: the file leaves the process"),
         ("x = 1\n", "defines no flow"),
-        ("from holdfast import Graph\na = Graph('a')\nb = Graph('b')\n", r"name one, as in broken\.py:a"),
+        (
+            "from holdfast import Graph\na = Graph('a')\nb = Graph('b')\n",
+            r"'a', 'b'\. Choose one, as in broken\.py:a",
+        ),
         ("from holdfast import Graph\ngraph = Graph('empty')\n", "graph 'empty of broken.py' has"),
         ("from holdfast import Graph\nGraph('empty').compile()\n", r"broken\.py:2: graph 'empty' has"),
     ],
@@ -600,7 +603,7 @@ def test_a_place_is_a_number_behind_the_run(cli: Cli, words: list[str]) -> None:
 )
 def test_a_command_that_takes_a_run_says_which_take_a_place(cli: Cli, words: list[str]) -> None:
     ended = cli(*words, "r1@3")
-    assert (ended.code, "RUN@SEQ is for state, resume and fork" in ended.err) == (Exit.USAGE, True)
+    assert (ended.code, "The commands state, resume and fork take RUN@SEQ" in ended.err) == (Exit.USAGE, True)
 
 
 def test_a_flow_file_without_a_name_is_asked_for(cli: Cli) -> None:

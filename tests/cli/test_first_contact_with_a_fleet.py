@@ -217,7 +217,7 @@ def test_a_run_that_cannot_go_on_with_its_changed_flow_is_told_of_the_old_code_a
     assert "flow changed  r: its flow has changed in shape" in told.out
     assert "this run cannot continue with it" in told.out
     assert "resume r FILE.py" in told.out
-    assert "with the code that the run was made with" in told.out
+    assert "with the code that the run was created with" in told.out
     assert "checkpoints r" in told.out
     assert cli("resume", "r", "work.py", "--on-change", "compatible").code == Exit.REFUSED
 
@@ -227,8 +227,11 @@ def test_a_failed_run_that_cannot_go_on_with_its_changed_flow_is_told_so(cli: Cl
     (place / "work.py").write_text(EARLIER, "utf-8")
     assert suggested(cli, "work.py") == ("failed", ["resume", "r", "FILE.py"])
     told = cli("doctor", "work.py").out
-    assert "no luck; its flow has changed in shape since, and this run cannot continue with it" in told
-    assert "(with the code that the run was made with)" in told
+    assert (
+        "no luck; its flow has since changed in shape, and this run cannot continue with the changed flow"
+        in told
+    )
+    assert "(with the code that the run was created with)" in told
 
 
 def test_doctor_says_how_long_something_may_wait(cli: Cli) -> None:
@@ -246,7 +249,7 @@ def test_an_answer_and_a_list_say_that_a_worker_takes_the_run_up(cli: Cli) -> No
     assert "A worker that knows its flow claims it; without one:" in cli("answer", "r", "first", "yes").out
     cli("start", "work.py", "--run-id", "s")
     listed = cli("runs").out
-    assert "A worker that knows the flow claims such a run by itself; without one:" in listed
+    assert "A worker that knows the flow claims such a run by itself. Without a worker:" in listed
     assert cli("worker", "work.py", "--until-idle").code == 0
     assert {row["status"] for row in cli("runs", "--json").json} == {"completed"}
     assert "worker" not in cli("runs").out

@@ -194,7 +194,7 @@ def test_a_gate_is_asked_rejected_forced_and_approved(cli: Cli, place: Path) -> 
         "  publish asks: Publish it?",
         "  $ holdfast answer r1 publish approve   # continue with publish",
         "  $ holdfast answer r1 publish reject   # refuse: the run fails, publish never runs",
-        "  $ holdfast resume r1 post.py:gate   # then resume it; what completed does not run again",
+        "  $ holdfast resume r1 post.py:gate   # then resume it; completed work does not run again",
     ]
     assert "$0.25, 1200 tokens" in ended.err
     listed = cli("questions")
@@ -212,12 +212,15 @@ def test_a_gate_is_asked_rejected_forced_and_approved(cli: Cli, place: Path) -> 
 
     rejected = cli("answer", "r1", "publish", "reject", "post.py:gate", "--reason", "too dull")
     assert rejected.code == Exit.OK
-    assert "$ holdfast resume r1 post.py:gate   # let it end: it fails, publish never ran" in rejected.out
+    assert (
+        "$ holdfast resume r1 post.py:gate   # let the run end: it fails, because publish was refused and never ran"
+        in rejected.out
+    )
     failed = cli("resume", "r1", "post.py:gate")
     assert failed.code == Exit.FAILED
     assert "QuestionRefused" in failed.err
     assert (
-        "$ holdfast resume r1 post.py:gate --force   # ask again; publish starts only if it is approved then"
+        "$ holdfast resume r1 post.py:gate --force   # ask again; publish starts only if it is approved this time"
         in failed.err
     )
     assert cli("resume", "r1", "post.py:gate").code == Exit.REFUSED
@@ -229,7 +232,7 @@ def test_a_gate_is_asked_rejected_forced_and_approved(cli: Cli, place: Path) -> 
     assert approved.code == Exit.OK
     assert approved.out.splitlines()[:2] == [
         'answered  r1 publish.1.1#2: "approve"',
-        "  no process executes the run now. A worker that knows its flow claims it; without one:",
+        "  no process executes the run now. A worker that knows its flow claims it. Without a worker:",
     ]
     assert "$ holdfast resume r1 FILE.py" in approved.out
     assert "Why:  answered by agent:x, and no worker has claimed it" in cli("show", "r1").out
@@ -268,17 +271,20 @@ def test_a_signal_is_taken_before_and_after_the_wait(cli: Cli) -> None:
     sent = cli("signal", "after", "paid", '{"usd": 3}', "--by", "bank")
     assert sent.out.splitlines()[:2] == [
         'sent  after paid: {"usd": 3}',
-        "  no process executes the run now. A worker that knows its flow claims it; without one:",
+        "  no process executes the run now. A worker that knows its flow claims it. Without a worker:",
     ]
     assert "the signal 'paid' was sent by bank, and no worker has claimed it" in cli("show", "after").out
     ended = cli("resume", "after", "post.py:waits")
     assert (ended.code, "paid {'usd': 3}" in ended.out) == (Exit.OK, True)
-    assert "warning: note failed, and is safe to fail: ValueError: no pen" in ended.err
-    assert "Warning:  note failed, and is safe to fail: ValueError: no pen" in cli("show", "after").out
+    assert "warning: node note failed, which is ignored (safe_to_fail): ValueError: no pen" in ended.err
+    assert (
+        "Warning:  node note failed, which is ignored (safe_to_fail): ValueError: no pen"
+        in cli("show", "after").out
+    )
 
     cli("run", "post.py:waits", "--run-id", "before")
     kept = cli("signal", "before", "early", "--id", "once")
-    assert "no node waits for it yet: it is kept for the next that does" in kept.out
+    assert "no node waits for this signal yet; it is kept for the next node that does" in kept.out
     assert cli("signal", "before", "early", "--id", "once", "--json").json["kept"] is True
     assert len(cli("events", "before", "--kind", "SignalReceived", "--json").json) == 1
     fork = cli("fork", "before@1", "--json").json["id"]
@@ -393,7 +399,7 @@ def test_what_nobody_asks_is_told_with_what_was_meant(quick: Cli) -> None:
     quick("cancel", "r1")
     late = quick("answer", "r1", "publish", "approve")
     assert (late.code, "it is cancelled, which is final" in late.err) == (Exit.REFUSED, True)
-    assert quick("questions").out == "No run asks anything.\n"
+    assert quick("questions").out == "No run has an open question.\n"
     assert quick("questions", "r1").out == "Run r1 asks nothing.\n"
 
 
@@ -450,7 +456,9 @@ def test_every_new_kind_of_event_has_a_short_line(quick: Cli) -> None:
     quick("signal", "r1", "paid", '{"usd": 1}')
     lines = quick("events", "r1").out
     assert "SignalAwaited     collect  waits for the signal 'paid'" in lines
-    assert "NodeWaiting       collect  unwound: uses no memory until the signal 'paid' has come" in lines
+    assert (
+        "NodeWaiting       collect  suspended: uses no memory while it waits for the signal 'paid'" in lines
+    )
     assert "SignalReceived    received the signal 'paid' = {\"usd\": 1} by " in lines
 
 
@@ -466,18 +474,18 @@ def event(kind: str, seq: int = 1, **body: Any) -> EventView:
     [
         ("StepCompleted", {"step": "quote", "value": 3, "item": 2}, "step quote (item 2) is kept = 3"),
         ("StepCompleted", {"step": "none"}, "step none is kept"),
-        ("NodeCheckpointed", {"value": [1]}, "has come to [1]"),
+        ("NodeCheckpointed", {"value": [1]}, "checkpoint [1]"),
         ("NodeStreamed", {"chunks": ["a\nb", {"c": 1}]}, 'streamed 2 chunks, the last line: {"c": 1}'),
         ("CostIncurred", {"usd": 0.5, "tokens": 1}, "spent $0.5, 1 token"),
         ("CostIncurred", {}, "spent nothing"),
-        ("TimerFired", {"slot": "sleep:1"}, "slept long enough"),
+        ("TimerFired", {"slot": "sleep:1"}, "woke from its sleep"),
         ("TimerFired", {"slot": "signal:paid:1"}, "the signal 'paid' has not come in time"),
-        ("TimerFired", {"slot": ""}, "an answer has not come in time"),
+        ("TimerFired", {"slot": ""}, "no answer came in time"),
         ("QuestionAsked", {"text": "Go?", "options": ["y", "n"]}, "asks: Go? (y / n)"),
         (
             "QuestionAnswered",
             {"answer": "n", "refused": True, "confidence": 0.5, "reason": "dull", "by": "me"},
-            'answered "n", which keeps the run from going on by me, confidence 0.5: dull',
+            'answered "n" (a refusal) by me, confidence 0.5: dull',
         ),
     ],
 )

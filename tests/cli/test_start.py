@@ -84,7 +84,7 @@ def test_what_calls_no_command_waits_for_no_engine(
 def test_the_help_of_a_command_imports_that_command_and_no_other(tmp_path: Path) -> None:
     started = Started(tmp_path, "runs", "--help")
     assert started.done.returncode == 0, started.done.stderr
-    assert "List runs, and which of them crashed." in started.done.stdout
+    assert "List runs, and show which of them crashed." in started.done.stdout
     assert started.commands == ["listing"]
 
 

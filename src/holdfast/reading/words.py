@@ -96,7 +96,7 @@ def _asked(body: Body) -> str:
 
 
 def _answered(body: Body) -> str:
-    refused = ", so the run does not continue" if body.get("refused") else ""
+    refused = " (a refusal)" if body.get("refused") else ""
     return f"answered {value(body.get('answer'))}{refused}"
 
 

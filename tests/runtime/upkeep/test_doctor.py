@@ -119,7 +119,7 @@ def test_a_run_that_nobody_takes_is_told_after_a_while(ward: Ward) -> None:
         (
             "r",
             "flow unknown",
-            "recorded, but not started, and no worker has claimed it: flow 'work' is not among those that are known here",
+            "recorded, but not started, and no worker has claimed the run: flow 'work' is not known here",
         )
     ]
 

@@ -270,7 +270,7 @@ def test_a_base_never_stands_where_a_rewind_leads_around_it(place: Place) -> Non
     current = [point.seq for point in history.checkpoints(place.store, "r") if point.current]
     assert current[:10] == points[:10]
     pruned = place.compact(keep_last=len(current) - 6)
-    assert (pruned.base, pruned.why) == (points[3], f"a rewind went back to event {points[3]}")
+    assert (pruned.base, pruned.why) == (points[3], f"the run was rewound to event {points[3]}")
     for row in place.store.events("r"):
         history.load(place.store, "r", row.seq)
     assert place.well()
@@ -353,7 +353,7 @@ def test_an_altered_base_is_found(on_disk: Place) -> None:
     database.execute("update snapshots set body = ? where base = 1", (body + b" ",))
     database.close()
     assert verification.verify(on_disk.store, "r").problems == [
-        f"the base at event {on_disk.store.upkeep.trimmed('r').base} is not what was put there"
+        f"the compaction base at event {on_disk.store.upkeep.trimmed('r').base} is not what was written"
     ]
 
 
@@ -561,7 +561,7 @@ def test_a_run_that_was_carried_on_after_it_was_chosen_stays(place: Place) -> No
     (choice,) = retention.choose(place.store, [Policy(older_than=1.0, status=("failed",))])
     place.resume("r")
     done = retention.delete(place.store, choice)
-    assert (done.goes, done.why) == (False, "it was resumed meanwhile")
+    assert (done.goes, done.why) == (False, "it was resumed in the meantime")
     assert place.well()
 
 
