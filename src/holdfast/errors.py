@@ -106,7 +106,7 @@ class FlowNotFound(HoldfastError):
             else "this engine knows no flow"
         )
         super().__init__(
-            ended(f"{whose} was not given to this engine ({have}){did_you_mean(flow, self.known)}")
+            end_sentence(f"{whose} was not given to this engine ({have}){did_you_mean(flow, self.known)}")
             + " Pass flows=[…], name the file that defines it, or list it in [tool.holdfast] flows."
         )
 
@@ -312,12 +312,12 @@ class Fatal(HoldfastError):
     """Raise this in a node if a retry is pointless: the run fails, and only a resume with `force` runs the node again."""
 
 
-def named(kind: str, message: str) -> str:
+def describe_failure(kind: str, message: str) -> str:
     """Return `"ValueError: no luck"` for the type and message of a failure, or the type alone if the message adds nothing."""
     return f"{kind}: {message}" if message and message != kind else kind
 
 
-def ended(text: str) -> str:
+def end_sentence(text: str) -> str:
     """Add a full stop to a text that does not end a sentence, so that another sentence can follow."""
     return text if text.endswith((".", "?", "!")) else f"{text}."
 

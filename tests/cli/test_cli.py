@@ -824,7 +824,7 @@ def test_commands_are_suggested_as_they_can_be_typed_here(
         assert program._name(str(tmp_path / "other"), "/nowhere", called, str(python)) == f"'{executable}'"
         assert program._name(str(folder), "/nowhere", called, str(python)) == "./holdfast"
     monkeypatch.setattr(program, "name", lambda: ".venv/bin/holdfast")
-    told = program.spelled("`holdfast runs` lists them; holdfast is here; ./holdfast show r1")
+    told = program.spell("`holdfast runs` lists them; holdfast is here; ./holdfast show r1")
     assert told == "`.venv/bin/holdfast runs` lists them; holdfast is here; ./holdfast show r1"
 
 

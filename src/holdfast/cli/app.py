@@ -103,7 +103,7 @@ def tell(error: Exception, code: Exit, *, debug: bool, as_json: bool) -> None:
 
 def _say_error(error: Exception, code: Exit, *, debug: bool, as_json: bool) -> None:
     wrong_option = getattr(error, "format_message", None)
-    message = program.spelled(str(error) if wrong_option is None else wrong_option())
+    message = program.spell(str(error) if wrong_option is None else wrong_option())
     if code is Exit.DEFECT:
         message = f"{type(error).__name__}: {message}. This is a defect in Holdfast; please report it with the output of --debug."
     if debug:

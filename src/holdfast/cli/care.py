@@ -69,7 +69,7 @@ def prune(
         str | None,
         typer.Argument(
             metavar="RUN",
-            callback=options.a_run,
+            callback=options.check_run_id,
             help="The run whose old checkpoints are retired. Without RUN, whole runs are deleted instead.",
         ),
     ] = None,

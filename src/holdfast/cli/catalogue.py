@@ -13,12 +13,12 @@ CARE = "Take care of a store"
 
 
 class Entry(NamedTuple):
-    """A command. `module` is a file of this folder; `told` is its line in `--help`, the first sentence of its docstring."""
+    """A command. `module` is a file of this folder; `summary` is its line in `--help`, the first sentence of its docstring."""
 
     family: str
     name: str
     module: str
-    told: str
+    summary: str
 
 
 CATALOGUE: tuple[Entry, ...] = (

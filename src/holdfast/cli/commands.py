@@ -84,7 +84,7 @@ class _ByFamily(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for family, names in FAMILIES.items():
             with formatter.section(family):
-                formatter.write_dl([(name, BY_NAME[name].told) for name in names])
+                formatter.write_dl([(name, BY_NAME[name].summary) for name in names])
 
 
 def _hint_at_dashes(error: Exception) -> None:

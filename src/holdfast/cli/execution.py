@@ -26,7 +26,7 @@ from holdfast.errors import (
     RunNotFound,
     SettingError,
     StateError,
-    named,
+    describe_failure,
 )
 from holdfast.reading import history, words
 from holdfast.reading.diagnosis import Diagnosis
@@ -129,7 +129,7 @@ def run(
         durability=durability,
         create=True,
     )
-    return carry_on(
+    return execute(
         errand,
         lambda engine: engine.run(
             flow,
@@ -139,7 +139,7 @@ def run(
             timeout=timeout,
             queue=queue,
             priority=priority,
-            by=options.who(by),
+            by=options.resolve_actor(by),
         ),
     )
 
@@ -217,7 +217,7 @@ def resume(
     fields, renamed = options.read_fields(edit, "--edit"), options.read_pairs(rename or [], "--rename")
     check = flow_files.load_function(validate, "--validate") if validate is not None else None
     errand = _errand("resume", target.partition("@")[0], file, store, as_json, grace, run_base)
-    return carry_on(
+    return execute(
         errand,
         lambda engine: engine.resume(
             target,
@@ -230,7 +230,7 @@ def resume(
             force=force,
             on_change=on_change,
             rename=renamed,
-            by=options.who(by),
+            by=options.resolve_actor(by),
             reason=reason,
         ),
     )
@@ -264,8 +264,9 @@ def retry(
     if node is not None and file is None and (".py" in node or "/" in node):
         node, file = None, node  # `holdfast retry r1 flow.py`
     errand = _errand("retry", run_id, file, store, as_json, grace, run_base)
-    return carry_on(
-        errand, lambda engine: engine.retry(run_id, node, fresh=fresh, by=options.who(by), reason=reason)
+    return execute(
+        errand,
+        lambda engine: engine.retry(run_id, node, fresh=fresh, by=options.resolve_actor(by), reason=reason),
     )
 
 
@@ -298,8 +299,8 @@ def skip(
     """
     fields = options.read_fields(update, "--update")
     errand = _errand("skip", run_id, file, store, as_json, grace, run_base)
-    return carry_on(
-        errand, lambda engine: engine.skip(run_id, node, fields, by=options.who(by), reason=reason)
+    return execute(
+        errand, lambda engine: engine.skip(run_id, node, fields, by=options.resolve_actor(by), reason=reason)
     )
 
 
@@ -350,7 +351,7 @@ class _Outcome(msgspec.Struct):
     """The run was completed before this command began."""
 
 
-def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> int:
+def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> int:
     """Execute the run of an errand, show progress, and print how the run ended or why it stopped. Returns the exit code."""
     outcome = _Outcome()
     display = Display(errand.run_id, quiet=errand.as_json)
@@ -454,7 +455,7 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
     )
     screen.say((status, f"bold {screen.STYLES.get(run.status, '')}".strip()), f"  {facts}", err=not well)
     for warned in run.warnings:
-        fault = screen.one_line(named(warned.failure.type, warned.failure.message), 300)
+        fault = screen.one_line(describe_failure(warned.failure.type, warned.failure.message), 300)
         ignored = f"node {warned.node} failed, which is ignored (safe_to_fail): {fault}"
         screen.say(("  warning: ", "yellow"), ignored, err=True)
     if well:

@@ -16,7 +16,7 @@ from holdfast.cli.suggestions import command_line, line, say_commands, say_remed
 from holdfast.core import drawing
 from holdfast.core.definition import Definition
 from holdfast.core.run_state import BEGUN, ENDED, STUCK
-from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, did_you_mean, named
+from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, describe_failure, did_you_mean
 from holdfast.reading import words
 from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose, diagnosis_as_json
 from holdfast.reading.reader import Reader
@@ -246,7 +246,7 @@ def _say_run(shown: _Shown, store: str | None) -> None:
     if run.signals:
         screen.say("Signals that no node has received yet:  ", ", ".join(map(_kept, run.signals.items())))
     for warned in run.warnings:
-        fault = screen.one_line(named(warned.failure.type, warned.failure.message), 300)
+        fault = screen.one_line(describe_failure(warned.failure.type, warned.failure.message), 300)
         screen.say(
             ("Warning:  ", "yellow"), f"node {warned.node} failed, which is ignored (safe_to_fail): {fault}"
         )
@@ -362,7 +362,7 @@ def graph(
     if ".py" in target or os.path.exists(target):
         definition = flow_files.load_flow(target).definition
     else:
-        options.a_run(target)
+        options.check_run_id(target)
 
         def use(reader: Reader) -> tuple[Definition, Run[Any]]:
             return reader.definition(reader.store.run(target)), reader.get(target)

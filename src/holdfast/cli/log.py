@@ -17,7 +17,14 @@ from holdfast.cli.gauge import gauge
 from holdfast.cli.suggestions import command_line, line, resume_line, say_commands, say_remedies, status_words
 from holdfast.core.events import KINDS
 from holdfast.core.run_state import FINAL
-from holdfast.errors import RunNotFound, SchemaTooNew, SettingError, StoreCorrupt, did_you_mean, named
+from holdfast.errors import (
+    RunNotFound,
+    SchemaTooNew,
+    SettingError,
+    StoreCorrupt,
+    describe_failure,
+    did_you_mean,
+)
 from holdfast.reading import history, words
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.history import Checkpoint
@@ -182,7 +189,7 @@ def _body(event: EventView) -> str:
 
 
 def _named(failure: dict[str, Any]) -> str:
-    return named(failure.get("type", ""), failure.get("message", ""))
+    return describe_failure(failure.get("type", ""), failure.get("message", ""))
 
 
 def _style(kind: str) -> str:
@@ -340,7 +347,7 @@ def verify(
         str | None,
         typer.Argument(
             metavar="RUN",
-            callback=options.a_run,
+            callback=options.check_run_id,
             help="Check only this run. Default: all runs and the database of the store.",
         ),
     ] = None,

@@ -81,7 +81,7 @@ File = Annotated[
 ]
 
 
-def a_run(given: str | None) -> str | None:
+def check_run_id(given: str | None) -> str | None:
     """Check an argument that takes a run id, and refuse RUN@SEQ."""
     if given is not None and "@" in given:
         run_id = given.partition("@")[0]
@@ -92,7 +92,7 @@ def a_run(given: str | None) -> str | None:
     return given
 
 
-def a_place(given: str) -> str:
+def check_place(given: str) -> str:
     """Check an argument that takes a run id, or RUN@SEQ for a place in the log of the run."""
     run_id, at, seq = given.partition("@")
     if at and not (seq.isascii() and seq.isdecimal()):
@@ -105,12 +105,14 @@ def a_place(given: str) -> str:
 
 RunId = Annotated[
     str,
-    typer.Argument(metavar="RUN", callback=a_run, help="The id of a run; `holdfast runs` lists them."),
+    typer.Argument(metavar="RUN", callback=check_run_id, help="The id of a run; `holdfast runs` lists them."),
 ]
 RunAt = Annotated[
     str,
     typer.Argument(
-        metavar="RUN[@SEQ]", callback=a_place, help="The id of a run, or RUN@SEQ for one of its checkpoints."
+        metavar="RUN[@SEQ]",
+        callback=check_place,
+        help="The id of a run, or RUN@SEQ for one of its checkpoints.",
     ),
 ]
 Edit = Annotated[
@@ -170,7 +172,7 @@ def read_pairs(given: Sequence[str], option: str) -> dict[str, str]:
     return pairs
 
 
-def who(given: str | None) -> str | None:
+def resolve_actor(given: str | None) -> str | None:
     """Return the value of `--by`, or the login name; None if neither is known."""
     if given is not None:
         return given

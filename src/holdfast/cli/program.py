@@ -1,7 +1,7 @@
 """How the user's shell can call this installation of Holdfast, so that every suggested command can be pasted.
 
 That is `holdfast` if the shell finds this very installation under that name; otherwise the path of the executable, or
-`PYTHON -m holdfast.cli`. Messages contain `holdfast COMMAND`; `spelled` replaces `holdfast` with the words that work here.
+`PYTHON -m holdfast.cli`. Messages contain `holdfast COMMAND`; `spell` replaces `holdfast` with the words that work here.
 """
 
 from __future__ import annotations
@@ -52,6 +52,6 @@ def _from(folder: str, path: str) -> str:
     return inside if os.sep in inside else os.path.join(os.curdir, inside)
 
 
-def spelled(message: str) -> str:
+def spell(message: str) -> str:
     """Replace `holdfast` in every command that a message suggests with the words that call this installation."""
     return _SUGGESTED.sub(lambda _: name(), message)

@@ -80,7 +80,13 @@ def answer(
         run = stores.execute(
             reader.store,
             lambda engine: engine.answer(
-                run_id, key, chosen, update=fields, confidence=confidence, by=options.who(by), reason=reason
+                run_id,
+                key,
+                chosen,
+                update=fields,
+                confidence=confidence,
+                by=options.resolve_actor(by),
+                reason=reason,
             ),
             {"flows": flows},
         )
@@ -181,7 +187,7 @@ def signal(
         run = stores.execute(
             reader.store,
             lambda engine: engine.signal(
-                run_id, name, given, id=signal_id, by=options.who(by), reason=reason
+                run_id, name, given, id=signal_id, by=options.resolve_actor(by), reason=reason
             ),
             {},
         )
@@ -235,7 +241,9 @@ def questions(
     run_id: Annotated[
         str | None,
         typer.Argument(
-            metavar="RUN", callback=options.a_run, help="List only questions of this run. Default: all runs."
+            metavar="RUN",
+            callback=options.check_run_id,
+            help="List only questions of this run. Default: all runs.",
         ),
     ] = None,
     store: options.Store = None,

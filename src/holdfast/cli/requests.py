@@ -40,7 +40,7 @@ def cancel(
         store,
         as_json,
         "cancelled",
-        lambda engine: engine.cancel(run_id, reason, by=options.who(by)),
+        lambda engine: engine.cancel(run_id, reason, by=options.resolve_actor(by)),
     )
 
 
@@ -65,7 +65,7 @@ def pause(
         store,
         as_json,
         "paused",
-        lambda engine: engine.pause(run_id, reason, by=options.who(by)),
+        lambda engine: engine.pause(run_id, reason, by=options.resolve_actor(by)),
     )
 
 
@@ -143,13 +143,18 @@ def fork(
         file,
         store,
         lambda engine: engine.fork(
-            target, edit=fields, run_id=run_id, labels=labels or None, by=options.who(by), reason=reason
+            target,
+            edit=fields,
+            run_id=run_id,
+            labels=labels or None,
+            by=options.resolve_actor(by),
+            reason=reason,
         ),
         needs_flow=fields is not None,
     )
     resumes = resume_line(made, file=file, store=store)
     if as_json:
-        screen.say_json({"id": made, "parent": target, "carry_on": resumes})
+        screen.say_json({"id": made, "parent": target, "resumes": resumes})
         return
     screen.say(("forked  ", "bold green"), made, (f"  from {target}", "dim"))
     screen.say("  resume it with: ", (resumes, "bold"))

@@ -19,7 +19,7 @@ from holdfast.cli.execution import require_fit
 from holdfast.cli.exits import Exit
 from holdfast.cli.suggestions import command_line, line, say_remedies
 from holdfast.core.graph import Flow
-from holdfast.errors import SettingError, named
+from holdfast.errors import SettingError, describe_failure
 from holdfast.reading.diagnosis import Diagnosis
 from holdfast.reading.reader import Reader
 from holdfast.reading.views import Run
@@ -149,7 +149,7 @@ class _Voice:
 
     def ended(self, run: Run[Any]) -> None:
         self._count += 1
-        error = named(run.error.type, run.error.message) if run.error is not None else None
+        error = describe_failure(run.error.type, run.error.message) if run.error is not None else None
         if self._as_json:
             self._say_json(
                 "run", id=run.id, flow=run.flow, status=run.status, active_s=run.active_s, error=error
@@ -163,9 +163,9 @@ class _Voice:
 
     def trouble(self, trouble: Trouble) -> None:
         if self._as_json:
-            self._say_json("trouble", run=trouble.run_id, flow=trouble.flow, told=trouble.told)
+            self._say_json("trouble", run=trouble.run_id, flow=trouble.flow, told=trouble.message)
             return
-        told = program.spelled(trouble.told)
+        told = program.spell(trouble.message)
         whose = f"run {trouble.run_id!r}: " if trouble.run_id and trouble.run_id not in told else ""
         screen.say(("trouble: ", "yellow"), whose + told, err=True)
 
@@ -259,7 +259,7 @@ def start(
             timeout=timeout,
             queue=queue,
             priority=priority,
-            by=options.who(by),
+            by=options.resolve_actor(by),
         )
         return engine.store.run(chosen)
 

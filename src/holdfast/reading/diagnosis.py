@@ -17,7 +17,7 @@ import msgspec
 from holdfast.core.definition import NodeOptions
 from holdfast.core.kinds import FROM_OUTSIDE
 from holdfast.core.run_state import ENDED, GOING, NodeState, Question, RunState, Wait
-from holdfast.errors import named
+from holdfast.errors import describe_failure
 from holdfast.reading import history, remedies, text
 from holdfast.reading.remedies import CommandLine, Remedy
 from holdfast.reading.views import EventView, event_view, held_by
@@ -413,7 +413,11 @@ def _came(last: EventView | None) -> str:
 def _failure(case: Case) -> str:
     state = case.state
     error = state.failure if state is not None else None
-    what = named(error.type, _first_line(error.message)) if error is not None else case.row.error or "unknown"
+    what = (
+        describe_failure(error.type, _first_line(error.message))
+        if error is not None
+        else case.row.error or "unknown"
+    )
     node = state.failure_node if state is not None else None
     where = f"node {node} failed" if node else "the run failed"
     is_fatal = error is not None and error.kind == "fatal" and error.type != "QuestionRefused"

@@ -24,8 +24,8 @@ from holdfast.errors import (
     RunNotFound,
     SettingError,
     StoreCorrupt,
-    ended,
-    named,
+    describe_failure,
+    end_sentence,
 )
 from holdfast.storage.contract import Row, RunRow, Store, View
 from holdfast.storage.rows import broken_at, open_body, open_row
@@ -193,7 +193,7 @@ def opened(store: Store, run_id: str, rows: Iterable[Row]) -> Iterator[events.St
             raise
         except StoreCorrupt as fault:
             raise StoreCorrupt(
-                f"run {run_id!r}, event {row.seq}: {ended(str(fault))} `holdfast verify {run_id}` says more; restore the "
+                f"run {run_id!r}, event {row.seq}: {end_sentence(str(fault))} `holdfast verify {run_id}` says more; restore the "
                 "store from a backup, or continue with the undamaged runs."
             ) from fault
 
@@ -272,7 +272,7 @@ def view_of(state: RunState, rewinds: tuple[tuple[int, int], ...], due_at: float
         fingerprint=state.fingerprint,
         state_version=state.state_version,
         active=tuple(islice(state.open, 5)),
-        error=named(failure.type, failure.message)[:500] if failure is not None else None,
+        error=describe_failure(failure.type, failure.message)[:500] if failure is not None else None,
         rewinds=rewinds,
         due_at=due_at,
     )

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.core.definition import Definition
 from holdfast.core.kinds import TAKES_OVER
-from holdfast.errors import named
+from holdfast.errors import describe_failure
 from holdfast.reading import text, words
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.views import Cost, EventView, Run
@@ -184,7 +184,9 @@ class Story:
                 self._end(seen, "skipped", event.at)
                 warning = event.body.get("warning")
                 if warning is not None:
-                    fault = text.one_line(named(warning.get("type", ""), warning.get("message", "")), 300)
+                    fault = text.one_line(
+                        describe_failure(warning.get("type", ""), warning.get("message", "")), 300
+                    )
                     return Line("skipped", name, f"failed, which is ignored (safe_to_fail): {fault}")
                 return Line("skipped", name, f"skipped{_by(event)}")
             case "NodeRouted":
@@ -298,4 +300,4 @@ def _by(event: EventView) -> str:
 
 def _fault(event: EventView) -> str:
     failure = event.body.get("failure") or {}
-    return text.one_line(named(failure.get("type", ""), failure.get("message", "")), 300)
+    return text.one_line(describe_failure(failure.get("type", ""), failure.get("message", "")), 300)

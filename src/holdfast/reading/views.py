@@ -11,7 +11,7 @@ from holdfast.core.events import Failure, NodeEvent, Stored
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import NODE_LEVEL, NodeState, Question, RunState, Warned
 from holdfast.core.slots import CHECKPOINT, labels
-from holdfast.errors import RunCancelled, RunFailed, StateError, ended, named
+from holdfast.errors import RunCancelled, RunFailed, StateError, describe_failure, end_sentence
 from holdfast.storage.contract import RunRow, RunStatus
 
 S = TypeVar("S")
@@ -233,10 +233,10 @@ def result_of(run: Run[S]) -> Run[S]:
     if run.status == "failed":
         error = run.error
         where = f" in node {run.failed_node!r}" if run.failed_node else ""
-        what = named(error.type, error.message) if error is not None else "unknown"
+        what = describe_failure(error.type, error.message) if error is not None else "unknown"
         raise RunFailed(
             run,
-            f"run {run.id!r} failed{where}: {ended(what)} Completed work is kept: fix the cause and resume "
+            f"run {run.id!r} failed{where}: {end_sentence(what)} Completed work is kept: fix the cause and resume "
             f"{run.id!r}, or skip the node.",
         )
     if run.status == "cancelled":
