@@ -271,7 +271,7 @@ def test_a_live_display_says_for_what_it_waits_after_ctrl_c() -> None:
     assert "waiting up to 30.0 s for a" in frame
     assert "Ctrl-C again stops at once" in frame
     display._stops.append(Stop("Ctrl-C", 30.0))
-    assert "leaving at once" in display._frame(display._story, 1.0, 0.0).plain
+    assert "stopping at once" in display._frame(display._story, 1.0, 0.0).plain
 
 
 # --- carrying on -------------------------------------------------------------------------------------
@@ -469,7 +469,7 @@ def test_a_flow_that_was_not_named_is_asked_for(cli: Cli) -> None:
     [
         ("def f(:\n", r"broken\.py:1: "),
         ("\nimport nothing_of_the_kind\n", r"broken\.py:2: ModuleNotFoundError"),
-        ("raise SystemExit(4)\n", r"broken\.py:1: the file leaves the process"),
+        ("raise SystemExit(4)\n", r"broken\.py:1: the file exits"),
         ("x = 1\n", "defines no flow"),
         (
             "from holdfast import Graph\na = Graph('a')\nb = Graph('b')\n",
@@ -584,7 +584,7 @@ def test_an_unknown_run_is_told_with_the_one_that_was_meant(cli: Cli, words: lis
 
 def test_a_place_that_is_not_in_the_log_is_told(cli: Cli) -> None:
     cli("run", "work.py", "--input", given("fail"), "--run-id", "r1")
-    assert "goes from 1 to" in cli("state", "r1@99").err
+    assert "has events 1 to" in cli("state", "r1@99").err
     assert cli("state", "r1@99").code == Exit.NOT_FOUND
     assert "no checkpoint" in cli("resume", "r1@2", "work.py").err
     assert cli("state", "r1@99").err.startswith("error: run 'r1' has no event 99.")
@@ -594,7 +594,7 @@ def test_a_place_that_is_not_in_the_log_is_told(cli: Cli) -> None:
 @pytest.mark.parametrize("words", [["state"], ["resume"], ["fork"]])
 def test_a_place_is_a_number_behind_the_run(cli: Cli, words: list[str]) -> None:
     ended = cli(*words, "r1@x")
-    assert (ended.code, "the number of an event, as in r1@3" in ended.err) == (Exit.USAGE, True)
+    assert (ended.code, "the number of an event after the @, as in r1@3" in ended.err) == (Exit.USAGE, True)
 
 
 @pytest.mark.parametrize(
@@ -607,7 +607,7 @@ def test_a_command_that_takes_a_run_says_which_take_a_place(cli: Cli, words: lis
 
 
 def test_a_flow_file_without_a_name_is_asked_for(cli: Cli) -> None:
-    assert "no flow file was named" in cli("run", "").err
+    assert "the name of the flow file is empty" in cli("run", "").err
 
 
 def test_a_store_that_cannot_be_used_is_told_with_its_path(cli: Cli, place: Path) -> None:

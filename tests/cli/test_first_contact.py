@@ -125,7 +125,7 @@ def test_a_run_that_was_made_with_a_run_base_is_carried_on_with_one(
     assert "holdfast resume r1 flows.py:reporting --run-base base" in cli(*words, "--run-base", "base").err
     assert "holdfast resume r1 FILE.py --run-base DIR" in cli("show", "r1").out
     bare = cli("resume", "r1", "flows.py")
-    assert bare.err.startswith("note: the run was made with a run base and none is set")
+    assert bare.err.startswith("note: the run was created with a run base, but none is set now")
     assert "note:" not in cli("resume", "r1", "flows.py", "--run-base", "base").err
     monkeypatch.setenv("HOLDFAST_RUN_BASE", "base")
     assert "--run-base" not in cli("show", "r1").out
@@ -176,7 +176,7 @@ def test_who_follows_a_cut_run_is_told_so_and_what_carries_it_on(cli: Cli) -> No
     dies("flows.py:talking", "--run-id", "r1")
     followed = cli("events", "r1", "--follow", "--chunks")
     assert "running, crashed  r1  process " in followed.err
-    assert ", which executed it, crashed in speak, and no worker has claimed it" in followed.err
+    assert ", which executed it, crashed in speak, and no worker has claimed the run" in followed.err
     assert followed.err.splitlines()[-1].strip().startswith("$ holdfast resume r1 FILE.py")
     assert cli("resume", "r1", "flows.py").code == Exit.OK
     assert cli("events", "r1", "--follow").err == ""
@@ -261,9 +261,9 @@ def test_what_is_final_is_forked(cli: Cli, words: list[str], asked: str) -> None
 def test_a_node_that_is_not_there_is_told_with_those_that_are(cli: Cli) -> None:
     cli("run", "flows.py:paying", "--run-id", "r1", "--input", '{"mode": "fail"}')
     refused = cli("retry", "r1", "zz", "flows.py").err
-    assert "run 'r1' was not tried again: flow 'payout' has no node 'zz'; it has pay" in refused
+    assert "run 'r1' was not tried again: flow 'payout' has no node 'zz'; its nodes are pay" in refused
     unknown = cli("events", "r1", "--node", "zz")
-    assert (unknown.code, "has no node 'zz'; it has pay" in unknown.err) == (Exit.USAGE, True)
+    assert (unknown.code, "has no node 'zz'; its nodes are pay" in unknown.err) == (Exit.USAGE, True)
 
 
 def test_an_exception_without_a_text_is_named_once(cli: Cli) -> None:
@@ -276,7 +276,7 @@ def test_an_exception_without_a_text_is_named_once(cli: Cli) -> None:
 
 def test_a_negative_number_is_told_how_to_be_given(cli: Cli) -> None:
     wrong = cli("answer", "r1", "a", "-3")
-    assert (wrong.code, "If it is a value, put -- before it." in wrong.err) == (Exit.USAGE, True)
+    assert (wrong.code, "If -3 is a value, put -- before it." in wrong.err) == (Exit.USAGE, True)
     assert "put -- before it" not in cli("answer", "r1", "a", "--frce").err
 
 

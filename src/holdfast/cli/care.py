@@ -61,6 +61,14 @@ SharedBlobs = Annotated[
         help="Also remove unused blobs from the place that the setting `blobs` names. No other store may use that place.",
     ),
 ]
+OlderThan = Annotated[
+    str | None,
+    typer.Option(
+        "--older-than",
+        metavar="TIME",
+        help="Delete only runs whose last event is older than this, e.g. 30d or 12h.",
+    ),
+]
 
 
 @command(CARE)
@@ -86,14 +94,7 @@ def prune(
             help="Also replace the events of RUN before the kept checkpoints with one stored state (a base).",
         ),
     ] = False,
-    older_than: Annotated[
-        str | None,
-        typer.Option(
-            "--older-than",
-            metavar="TIME",
-            help="Delete only runs whose last event is older than this, e.g. 30d or 12h.",
-        ),
-    ] = None,
+    older_than: OlderThan = None,
     keep: Annotated[
         int | None,
         typer.Option(

@@ -105,7 +105,7 @@ def _name_the_value(error: Exception) -> None:
 
 app = typer.Typer(
     cls=_ByFamily,
-    help="Workflows that can be killed at any instruction and resume.",
+    help="Run workflows that can be killed at any instruction and resumed.",
     epilog=f"New here? `{program.name()} demo` kills a running workflow and resumes it. Every command has its own --help; "
     "docs/cli.md lists the exit codes.",
     no_args_is_help=True,

@@ -63,40 +63,27 @@ class Errand(msgspec.Struct, kw_only=True):
     create: bool = False
 
 
+WhenDurable = Annotated[
+    Durability | None,
+    typer.Option(
+        "--durability",
+        help="When the result of a node is durable: before the next node starts (sync), while the next "
+        "node runs (async), or when the run stops (exit). Default: sync.",
+    ),
+]
+
+
 @command(EXECUTE)
 def run(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE.py[:FLOW]", help="The Python file that defines the flow.")
-    ],
+    file: options.FlowFile,
     given: options.Input = None,
-    run_id: Annotated[
-        str | None,
-        typer.Option(
-            "--run-id",
-            metavar="ID",
-            help="The id of the new run. Default: the flow's name and a random suffix.",
-        ),
-    ] = None,
-    label: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--label",
-            metavar="NAME=VALUE",
-            help="A label for the run, which `holdfast runs` can filter by; repeatable.",
-        ),
-    ] = None,
+    run_id: options.NewRunId = None,
+    label: options.Label = None,
     timeout: Annotated[
         float | None,
         typer.Option("--timeout", metavar="SECONDS", help="Fail the run if it takes longer than this."),
     ] = None,
-    durability: Annotated[
-        Durability | None,
-        typer.Option(
-            "--durability",
-            help="When the result of a node is durable: before the next node starts (sync), while the next "
-            "node runs (async), or when the run stops (exit). Default: sync.",
-        ),
-    ] = None,
+    durability: WhenDurable = None,
     queue: options.Queue = None,
     priority: options.Priority = 0,
     grace: options.Grace = None,
@@ -151,56 +138,61 @@ Force = Annotated[
         help="Resume even after a fatal failure, or if a completed node that is not idempotent would run again.",
     ),
 ]
+ToCheckpoint = Annotated[
+    int | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="SEQ",
+        help="Rewind the run to this checkpoint first; the same as RUN@SEQ.",
+    ),
+]
+AfterNode = Annotated[
+    str | None,
+    typer.Option(
+        "--after", metavar="NODE", help="Rewind the run to just after the latest completion of this node."
+    ),
+]
+RestartAt = Annotated[
+    str | None,
+    typer.Option(
+        "--restart-at",
+        metavar="NODE",
+        help="Rewind the run and run this node again with the input it had.",
+    ),
+]
+Validate = Annotated[
+    str | None,
+    typer.Option(
+        "--validate",
+        metavar="FILE.py:FUNCTION",
+        help="Call this function with the state first; if it returns a message, the resume is refused with that message.",
+    ),
+]
+Rename = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rename",
+        metavar="OLD=NEW",
+        help="The old and the new name of a node that was renamed; repeatable.",
+    ),
+]
 
 
 @command(EXECUTE)
 def resume(
     target: options.RunAt,
     file: options.File = None,
-    checkpoint: Annotated[
-        int | None,
-        typer.Option(
-            "--checkpoint",
-            metavar="SEQ",
-            help="Rewind the run to this checkpoint first; the same as RUN@SEQ.",
-        ),
-    ] = None,
-    after: Annotated[
-        str | None,
-        typer.Option(
-            "--after", metavar="NODE", help="Rewind the run to just after the latest completion of this node."
-        ),
-    ] = None,
-    restart_at: Annotated[
-        str | None,
-        typer.Option(
-            "--restart-at",
-            metavar="NODE",
-            help="Rewind the run and run this node again with the input it had.",
-        ),
-    ] = None,
+    checkpoint: ToCheckpoint = None,
+    after: AfterNode = None,
+    restart_at: RestartAt = None,
     replay: Annotated[
         bool, typer.Option("--replay", help="Run the last completed node again with the input it had.")
     ] = False,
     edit: options.Edit = None,
-    validate: Annotated[
-        str | None,
-        typer.Option(
-            "--validate",
-            metavar="FILE.py:FUNCTION",
-            help="Call this function with the state first; if it returns a message, the resume is refused with that message.",
-        ),
-    ] = None,
+    validate: Validate = None,
     force: Force = False,
     on_change: OnChange = "refuse",
-    rename: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--rename",
-            metavar="OLD=NEW",
-            help="The old and the new name of a node that was renamed; repeatable.",
-        ),
-    ] = None,
+    rename: Rename = None,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
     by: options.By = None,

@@ -57,7 +57,7 @@ Priority = Annotated[
     typer.Option(
         "--priority",
         metavar="N",
-        help="The priority of the run: workers claim runs with a higher priority first. Default: 0.",
+        help="The priority of the run: workers claim runs with a higher priority first.",
     ),
 ]
 By = Annotated[
@@ -77,6 +77,25 @@ File = Annotated[
     typer.Argument(
         metavar="FILE.py[:FLOW]",
         help="The Python file that defines the flow. Default: [tool.holdfast] flows in pyproject.toml.",
+    ),
+]
+FlowFile = Annotated[
+    str, typer.Argument(metavar="FILE.py[:FLOW]", help="The Python file that defines the flow.")
+]
+NewRunId = Annotated[
+    str | None,
+    typer.Option(
+        "--run-id",
+        metavar="ID",
+        help="The id of the new run. Default: the flow's name and a random suffix.",
+    ),
+]
+Label = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        metavar="NAME=VALUE",
+        help="A label for the run, which `holdfast runs` can filter by; repeatable.",
     ),
 ]
 

@@ -108,14 +108,7 @@ def fork(
     target: options.RunAt,
     file: options.File = None,
     edit: options.Edit = None,
-    run_id: Annotated[
-        str | None,
-        typer.Option(
-            "--run-id",
-            metavar="ID",
-            help="The id of the new run. Default: the flow's name and a random suffix.",
-        ),
-    ] = None,
+    run_id: options.NewRunId = None,
     label: Annotated[
         list[str] | None,
         typer.Option(

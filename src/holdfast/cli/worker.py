@@ -38,6 +38,14 @@ Concurrency = Annotated[
         "--concurrency", metavar="N", help="How many runs the worker executes at a time. Default: 10."
     ),
 ]
+Queues = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--queue",
+        metavar="NAME",
+        help="Execute only runs of this queue; repeatable. Default: all queues.",
+    ),
+]
 
 
 @command(EXECUTE)
@@ -58,14 +66,7 @@ def worker(
         ),
     ] = None,
     concurrency: Concurrency = None,
-    queue: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--queue",
-            metavar="NAME",
-            help="Execute only runs of this queue; repeatable. Default: all queues.",
-        ),
-    ] = None,
+    queue: Queues = None,
     until_idle: Annotated[
         bool, typer.Option("--until-idle", help="Exit when there is no run left to execute.")
     ] = False,
@@ -202,26 +203,10 @@ class _Voice:
 
 @command(EXECUTE)
 def start(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE.py[:FLOW]", help="The Python file that defines the flow.")
-    ],
+    file: options.FlowFile,
     given: options.Input = None,
-    run_id: Annotated[
-        str | None,
-        typer.Option(
-            "--run-id",
-            metavar="ID",
-            help="The id of the new run. Default: the flow's name and a random suffix.",
-        ),
-    ] = None,
-    label: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--label",
-            metavar="NAME=VALUE",
-            help="A label for the run, which `holdfast runs` can filter by; repeatable.",
-        ),
-    ] = None,
+    run_id: options.NewRunId = None,
+    label: options.Label = None,
     timeout: Annotated[
         float | None,
         typer.Option(

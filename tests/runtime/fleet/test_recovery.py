@@ -93,14 +93,14 @@ def test_a_run_whose_flow_is_not_known_here_is_counted(stage: Stage) -> None:
     stage.clock.advance(60)
     report = sweep(stage, flows=["another"])
     assert report.unknown == {"one": 2}
-    assert "waits for a worker that knows flow 'one'" in report.findings[0].remedies[0].words
+    assert "start a worker that knows flow 'one'" in report.findings[0].remedies[0].words
 
 
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({}, "runs it again, as attempt 2"),
-        ({"idempotent": False}, "asks whether to run it again"),
+        ({}, "runs the node again, as attempt 2"),
+        ({"idempotent": False}, "asks whether to run the node again"),
         ({"on_interrupt": "skip"}, "resuming skips the node"),
     ],
 )
@@ -165,7 +165,7 @@ def test_a_node_that_waits_for_its_next_try_is_told_of(stage: Stage) -> None:
     stage.do(lambda engine: engine.work(until="idle"), flow)
     report = sweep(stage)
     assert found(report) == [("r", "retry", "only")]
-    assert report.findings[0].remedies[0].words == "it is tried again in 600 s"
+    assert report.findings[0].remedies[0].words == "the node is retried in 600 s"
     stage.clock.advance(700)
     assert set(found(sweep(stage))) == {("r", "retry", "only"), ("r", "due", None)}
 

@@ -518,7 +518,7 @@ def test_what_something_still_needs_stays(place: Place) -> None:
     told = prune_all(place, Policy(older_than=1.0))
     assert told["parent"] == (False, "run 'fork' was forked from it")
     assert told["held"][0] is False
-    assert "holds it" in told["held"][1]
+    assert "executes the run" in told["held"][1]
     assert "asks" not in told
     place.do(lambda engine: engine.cancel("fork"))
     place.clock.advance(5.0)
