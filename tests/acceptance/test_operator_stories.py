@@ -282,7 +282,7 @@ def read_only(cli: Cli, tmp_path: Path) -> Iterator[str]:
 def test_doctor_tells_that_the_store_takes_no_writes(cli: Cli, read_only: str) -> None:
     ended = cli("doctor", "--store", read_only)
     assert ended.code == Exit.STUCK
-    assert "store: it takes no writes, because default_transaction_read_only is on" in ended.out
+    assert "store: the database accepts no writes, because default_transaction_read_only is on" in ended.out
 
 
 def test_a_run_that_could_not_be_recorded_is_to_be_started_again_and_not_resumed(

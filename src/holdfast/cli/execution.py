@@ -274,7 +274,7 @@ def skip(
         typer.Option(
             "--update",
             metavar="JSON|@FILE",
-            help="The result to use in place of the skipped node's own, as a JSON object.",
+            help="The result to record for the skipped node, as a JSON object.",
         ),
     ] = None,
     grace: options.Grace = None,

@@ -279,7 +279,7 @@ def _head(one: OpenVisit, run: Run[Any], *, crashed: bool) -> str:
     return {
         "running": f"{one.node} so far:",
         "waiting": f"{one.node} waits. So far:",
-    }.get(one.status, f"{one.node} failed. Until then:")
+    }.get(one.status, f"{one.node} failed. What is known about it:")
 
 
 def _say_graph(run: Run[Any], definition: Definition, now: float, *, crashed: bool) -> None:

@@ -20,9 +20,7 @@ Store = Annotated[
         help="Where runs are kept: a path, or postgresql://…. Default: HOLDFAST_STORE or .holdfast/runs.db.",
     ),
 ]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON for a program instead of text for a person.")
-]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
 Grace = Annotated[
     float | None,

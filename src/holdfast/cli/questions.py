@@ -52,7 +52,7 @@ def answer(
         typer.Option(
             "--update",
             metavar="JSON|@FILE",
-            help="With the answer skip: the result to use in place of the skipped node's own, as a JSON object.",
+            help="With the answer skip: the result to record for the skipped node, as a JSON object.",
         ),
     ] = None,
     confidence: Annotated[

@@ -255,7 +255,7 @@ def start(
         return
     screen.say((row.status, screen.STYLES.get(row.status, "")), f"  {chosen}")
     if row.status == "pending":
-        screen.say(f"  this worker would execute it: {executes}")
+        screen.say(f"  execute it with a worker: {executes}")
 
 
 @command(OPERATE)

@@ -64,22 +64,25 @@ def look_over(facts: Facts, now: float, damage: list[str]) -> Iterator[Diagnosis
         yield _of_store(problem)
     if facts.schema_version != facts.schema_known:
         yield _of_store(
-            f"its schema has version {facts.schema_version}, but this Holdfast knows version {facts.schema_known}"
+            f"the schema of the store has version {facts.schema_version}, but this Holdfast knows version {facts.schema_known}"
         )
     skew = facts.now - now
     if abs(skew) > SKEW_S:
         yield _of_store(
-            f"its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the clock of this machine. Leases and timers "
-            "use the clock of the store; synchronize both with NTP"
+            f"the clock of the store is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the clock of this machine. "
+            "Leases and timers use the clock of the store; synchronize both with NTP"
         )
     if facts.settings.get("default_transaction_read_only") == "on":
         yield _of_store(
-            "it accepts no writes, because default_transaction_read_only is on: no run can be started, resumed or answered. Some "
-            "providers set it when a disk is nearly full; free some space, and switch it off for this user, database or server"
+            "the database accepts no writes, because default_transaction_read_only is on: no run can be started, resumed or "
+            "answered. Some providers set it when a disk is nearly full; free some space, and switch it off for this user, "
+            "database or server"
         )
     yield from _of_log(facts)
     if facts.free_bytes is not None and facts.free_bytes < FREE_BYTES:
-        yield _of_store(f"only {facts.free_bytes // 1_000_000} MB are free on its disk; free some space")
+        yield _of_store(
+            f"only {facts.free_bytes // 1_000_000} MB are free on the disk of the store; free some space"
+        )
     for name, wanted in _SETTINGS.get(facts.kind, {}).items():
         if facts.settings.get(name) not in wanted:
             found = facts.settings.get(name)
@@ -92,12 +95,12 @@ def _of_log(facts: Facts) -> Iterator[Diagnosis]:
     log_bytes = facts.log_bytes or 0
     if facts.kind == "postgresql" and log_bytes > SLOT_BYTES:
         yield _of_store(
-            f"a replication slot keeps {log_bytes // 1_000_000} MB of its write-ahead log: the replica is too slow or gone, "
+            f"a replication slot keeps {log_bytes // 1_000_000} MB of the write-ahead log: the replica is too slow or gone, "
             "and the disk fills up. See pg_replication_slots; drop the slot that is no longer read"
         )
     if facts.kind == "sqlite" and log_bytes > LOG_BYTES:
         yield _of_store(
-            f"its write-ahead log has grown to {log_bytes // 1_000_000} MB: a process has been reading for very long, "
+            f"the write-ahead log has grown to {log_bytes // 1_000_000} MB: a process has been reading for very long, "
             "or was stopped while reading. End that process"
         )
 
@@ -132,8 +135,8 @@ def examine(
     if left_out:
         found.append(
             _of_store(
-                f"{len(rows) + left_out} of its runs have not ended, and only the {len(rows)} that were updated least recently "
-                "were examined. Resolve the problems of those runs, then run doctor again"
+                f"{len(rows) + left_out} runs have not ended, and only the {len(rows)} that were updated least recently were "
+                "examined. Resolve the problems of those runs, then run doctor again"
             )
         )
     examination = _Examination(store, flows, commands or CommandLine())

@@ -5,7 +5,7 @@
 - `choose` and `delete` apply policies by age and number to runs that have ended; `sweep` removes what is then unused.
 
 Invariant: nothing is deleted that is still needed, and after each step every run in the store can be resumed. Whether a thing is
-needed is checked when it is deleted, not when it was chosen. Each step is small, so that a running run never waits for it.
+needed is checked when it is deleted, not when it was chosen. Each step is small, so that the execution of a run never waits.
 """
 
 from __future__ import annotations
@@ -363,7 +363,7 @@ def _goes(policy: Policy) -> str:
     if policy.older_than is not None:
         reasons.append(f"older than {duration(policy.older_than)}")
     if policy.keep is not None:
-        reasons.append(f"not among the newest {policy.keep}")
+        reasons.append(f"not among the newest {policy.keep} runs")
     return " and ".join(reasons)
 
 

@@ -498,9 +498,9 @@ def test_runs_go_by_age_and_number_and_it_is_told_why_the_others_stay(place: Pla
         "r5": (False, "among the newest 3 completed runs of rounds"),
         "r4": (False, "among the newest 3 completed runs of rounds"),
         "r3": (False, "among the newest 3 completed runs of rounds"),
-        "r2": (True, "older than 2d and not among the newest 3"),
-        "r1": (True, "older than 2d and not among the newest 3"),
-        "r0": (True, "older than 2d and not among the newest 3"),
+        "r2": (True, "older than 2d and not among the newest 3 runs"),
+        "r1": (True, "older than 2d and not among the newest 3 runs"),
+        "r0": (True, "older than 2d and not among the newest 3 runs"),
     }
     assert {row.run_id for row in place.store.runs(Query())} == {"r3", "r4", "r5", "failed"}
     assert prune_all(place, Policy(older_than=100 * DAY_S))["r3"] == (False, "younger than 100d")

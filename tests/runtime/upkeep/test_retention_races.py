@@ -388,7 +388,7 @@ def test_of_too_many_runs_the_doctor_looks_at_the_oldest_and_says_so(
     monkeypatch.setattr(doctor, "_PAGE", 2)
     found = doctor.examine(place.store, None, place.clock.now())
     assert [one.run_id for one in found if one.kind != "store"] == ["r0", "r1", "r2"]
-    assert "5 of its runs have not ended, and only the 3" in "".join(one.reason for one in found)
+    assert "5 runs have not ended, and only the 3" in "".join(one.reason for one in found)
     monkeypatch.setattr(doctor, "RUNS_MAX", 5)
     found = doctor.examine(place.store, None, place.clock.now())
     assert [one.run_id for one in found] == [f"r{number}" for number in range(5)]
