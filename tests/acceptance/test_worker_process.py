@@ -140,7 +140,7 @@ def test_a_fleet_completes_every_run_though_one_is_killed_and_one_is_stopped(
     killed.process.kill()
     stopped.process.send_signal(signal.SIGTERM)
     code, told = stopped.ended()
-    assert (code, told.splitlines()[-1].startswith("left")) == (0, True), told
+    assert (code, told.splitlines()[-1].startswith("stopped")) == (0, True), told
     asyncio.run(asyncio.wait_for(until_completed(url, RUNS), PATIENCE_S))
     rest.process.send_signal(signal.SIGTERM)
     assert rest.ended()[0] == 0

@@ -261,7 +261,7 @@ def test_what_is_final_is_forked(cli: Cli, words: list[str], asked: str) -> None
 def test_a_node_that_is_not_there_is_told_with_those_that_are(cli: Cli) -> None:
     cli("run", "flows.py:paying", "--run-id", "r1", "--input", '{"mode": "fail"}')
     refused = cli("retry", "r1", "zz", "flows.py").err
-    assert "run 'r1' was not tried again: flow 'payout' has no node 'zz'; its nodes are pay" in refused
+    assert "run 'r1' was not tried again: flow 'payout' has no node 'zz'; it has pay" in refused
     unknown = cli("events", "r1", "--node", "zz")
     assert (unknown.code, "has no node 'zz'; its nodes are pay" in unknown.err) == (Exit.USAGE, True)
 
