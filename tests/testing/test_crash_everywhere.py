@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -242,6 +242,52 @@ def test_what_a_dead_engine_does_when_it_unwinds_is_not_seen() -> None:
 
     report = crash_everywhere(one(tidies), Order(), observe=lambda: sent, reset=sent.clear)
     assert report.ok, report
+
+
+async def model(ctx: hf.Context, closed: list[str]) -> AsyncIterator[str]:
+    """A client that streams the answer of a model: an async generator, which is open while its caller works."""
+    try:
+        for word in ("hold", "fast"):
+            await asyncio.sleep(0)
+            yield word
+    finally:
+        await asyncio.sleep(0)
+        closed.append("closed")
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["a node", "a node that streams"])
+def test_a_flow_with_open_async_generators_can_be_crashed(streams: bool) -> None:
+    closed: list[str] = []
+
+    async def speaks(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        words = [await ctx.step(word, lambda: word) async for word in model(ctx, closed)]  # noqa: B023
+        return {"log": words}
+
+    async def yields(state: Order, ctx: hf.Context) -> AsyncIterator[Any]:
+        async for word in model(ctx, closed):
+            yield await ctx.step(word, lambda: word)  # noqa: B023
+        yield {"log": ["spoken"]}
+
+    report = crash_everywhere(one(yields if streams else speaks), Order())
+    assert report.ok, report
+    assert len(closed) > len(report.writes)  # a generator of a dead engine is closed, too
+
+
+def test_an_async_generator_that_never_closes_is_left() -> None:
+    async def stuck() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await asyncio.get_running_loop().create_future()
+
+    async def uses(state: Order, ctx: hf.Context) -> None:
+        left = stuck()
+        await anext(left)
+        await ctx.step("work", lambda: 1)
+        ctx.resources["left"].append(left)
+
+    kept: list[Any] = []
+    assert crash_everywhere(one(uses), Order(), resources={"left": kept}, limit=6).ok
 
 
 # --- how it is called --------------------------------------------------------------------------------

@@ -252,7 +252,9 @@ class _Life:
             )
 
     def bury(self) -> None:
-        """Unwind the coroutines that the dead engine left. Nothing that they still do is written to the store or observed."""
+        """Unwind the coroutines and close the async generators that the dead engine left. Nothing that they still do is written
+        to the store or observed.
+        """
         loop = self._loop
         if loop.is_closed():
             return
@@ -261,17 +263,23 @@ class _Life:
             left = asyncio.all_tasks(loop)
             for rest in left:
                 rest.cancel()
-            for _ in range(_LAST_ROUNDS):
-                if all(rest.done() for rest in left):
-                    break
-                loop.call_soon(loop.stop)
-                loop.run_forever()
-            for rest in left:
-                forget(rest)
-            loop.run_until_complete(loop.shutdown_asyncgens())
+            self._run_until_done(left)
+            self._run_until_done({loop.create_task(loop.shutdown_asyncgens())})
         finally:
             failpoints.install(None)
             loop.close()
+
+    def _run_until_done(self, left: set[asyncio.Task[Any]]) -> None:
+        """Run the loop until these tasks have ended, but not for ever: code that waits in a `finally` may never end. The loop is
+        stopped after every round, and not by `run_until_complete`: the end of the engine's own task stops it as well.
+        """
+        for _ in range(_LAST_ROUNDS):
+            if all(rest.done() for rest in left):
+                break
+            self._loop.call_soon(self._loop.stop)
+            self._loop.run_forever()
+        for rest in left:
+            forget(rest)
 
 
 class _Plan(msgspec.Struct, frozen=True):
