@@ -230,6 +230,45 @@ def test_a_run_that_waits_for_an_answer_nobody_gives_waits_wherever_it_crashes()
     assert report.ok, report
 
 
+@dataclass
+class Draft:
+    drafts: int = 0
+    verdict: str = ""
+
+
+def written_again() -> hf.Flow[Draft]:
+    graph = Graph("drafts", Draft)
+    graph.node(name="write")(lambda state: {"drafts": state.drafts + 1})
+    graph.ask("approve", "Publish?", options=["again", "publish"], into="verdict")
+    graph.chain(START, "write", "approve")
+    graph.branch("approve", lambda state: "write" if state.verdict == "again" else END, ["write", END])
+    return graph.compile()
+
+
+def test_a_list_of_answers_goes_on_after_a_crash_where_it_was() -> None:
+    """An answer belongs to the key of its question, and not to an engine."""
+    report = crash_everywhere(written_again(), Draft(), answers={"approve": ["again", "again", "publish"]})
+    assert report.ok, report
+    assert report.status == "completed"
+
+
+def test_questions_that_are_asked_in_another_order_after_a_crash_get_the_same_answers() -> None:
+    """Items ask at the same time. After a crash, the one that had not asked asks last."""
+    graph = Graph("pages", Order)
+
+    @graph.node(each=lambda state: [1, 2])
+    async def page(item: int, ctx: hf.Context) -> dict[str, Any]:
+        if ctx.attempt == item:  # the first item is slow, and after a crash the second
+            await ctx.step("slow", lambda: None)
+        return {"log": [f"{item} {await ctx.ask(f'Page {item}?')}"]}
+
+    flow = graph.chain(START, "page", END).compile()
+    report = crash_everywhere(
+        flow, Order(), answers={"page": ["first", "second"]}, same=lambda one, other: set(one.log) == set(other.log)
+    )
+    assert report.ok, report
+
+
 def test_what_a_dead_engine_does_when_it_unwinds_is_not_seen() -> None:
     sent: list[str] = []
 

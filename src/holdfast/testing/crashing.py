@@ -40,6 +40,7 @@ from holdfast.testing.clock import STARTS_AT, ManualClock
 from holdfast.testing.event_loops import forget
 from holdfast.testing.fakes import (
     Answer,
+    Asked,
     Audience,
     PatientEngine,
     Receiver,
@@ -153,6 +154,8 @@ class _Outcome(msgspec.Struct, frozen=True):
     values: dict[str, Any]
     state: Any
     effects: dict[str, Any]
+    asked: Asked
+    """The questions that prepared answers were given to."""
     asks: bool
     """Whether the run waits for a decision of the operator about an interrupted node."""
     log: tuple[str, ...]
@@ -246,7 +249,7 @@ class _Life:
         luck = random.Random(f"{stage.plan.seed} {len(stage.dead)}")
         self._engine = PatientEngine(stage.store, self._clock, luck, **stage.options)
         async with self._engine as engine:
-            audience = Audience(stage.plan.answers, stage.plan.signals)
+            audience = Audience(stage.plan.answers, stage.plan.signals, asked=stage.asked)
             await attend_run(
                 engine, stage.flow, stage.plan.input, run_id=RUN_ID, audience=audience, clock=self._clock
             )
@@ -303,8 +306,10 @@ class _Plan(msgspec.Struct, frozen=True):
 class _Stage:
     """Everything around one run of the flow: its store, its clock, the holders that died, and the receivers."""
 
-    def __init__(self, plan: _Plan, folder: str) -> None:
+    def __init__(self, plan: _Plan, folder: str, asked: Asked | None = None) -> None:
         self.plan = plan
+        self.asked: Asked = {place: list(keys) for place, keys in (asked or {}).items()}
+        """The questions of the undisturbed run, then those of this one: a question gets its own answer wherever it is asked."""
         self.clock = ManualClock(STARTS_AT, auto=True)
         self.dead: set[str] = set()
         self.seen: list[Line] = []
@@ -355,6 +360,7 @@ class _Stage:
             values=state.values,
             state=self.plan.flow.state.load(state.values),
             effects=effects,
+            asked=self.asked,
             asks=any(question.about == "interrupt" for question in state.questions.values()),
             log=tuple(
                 f"{v.invariant}: {v.text}" for v in check(self.store, testified=self.seen, at_end=True)
@@ -427,7 +433,7 @@ def _crash_at(
     again: Counter[str] = Counter()
     parked: list[Crash] = []
     for crash in crashes:
-        resumed = _crash_and_resume(plan, folder, crash)
+        resumed = _crash_and_resume(plan, folder, crash, undisturbed.asked)
         again += resumed.again - undisturbed.again
         if resumed.asks and not undisturbed.asks:
             parked.append(crash)
@@ -530,9 +536,9 @@ def _run_undisturbed(plan: _Plan, folder: str) -> tuple[list[Write], _Outcome]:
         stage.close()
 
 
-def _crash_and_resume(plan: _Plan, folder: str, crash: Crash) -> _Outcome:
+def _crash_and_resume(plan: _Plan, folder: str, crash: Crash, asked: Asked) -> _Outcome:
     """Start a new run, crash it at this write, and let another engine resume it. Return how it ended."""
-    stage = _Stage(plan, folder)
+    stage = _Stage(plan, folder, asked)
     first = _Life(stage, _Watch(crash=crash))
     try:
         if not first.live():
