@@ -194,6 +194,46 @@ def test_a_write_that_is_lost_makes_a_node_run_again_and_is_found(monkeypatch: p
     )
 
 
+def side_by_side(schedule: Any = "eager") -> hf.Flow[Order]:
+    """Two nodes that append to the same list; which of them ends first depends on the attempt."""
+    graph = Graph("parallel", Order)
+
+    def node(slow_attempt: int) -> Any:
+        async def body(state: Order, ctx: hf.Context) -> dict[str, Any]:
+            if ctx.attempt == slow_attempt:
+                await ctx.step("look up", lambda: None)
+            return {"log": [ctx.node]}
+
+        return body
+
+    graph.node(name="left")(node(1))
+    graph.node(name="right")(node(2))
+    graph.node(name="count")(lambda state: {"total": len(state.log)})
+    graph.chain(START, "left", "count", END).chain(START, "right", "count")
+    return graph.compile(schedule=schedule)
+
+
+def test_another_order_of_parallel_appends_is_found_and_its_cause_is_named() -> None:
+    report = crash_everywhere(side_by_side(), Order())
+    (finding,) = report.findings
+    text = (
+        "log has the same items in another order: ['left', 'right'], but ['right', 'left'] without a crash. The nodes 'left' "
+        "and 'right' run in parallel, and what parallel nodes append is stored in the order in which they complete. For a fixed "
+        'order, compile the flow with schedule="layered", or make the field a dict with the reducer merge, with a key for each '
+        "node. If the order does not matter, pass same=…."
+    )
+    assert (finding.kind, finding.text) == ("state", text)
+    assert crash_everywhere(side_by_side("layered"), Order()).ok
+
+
+def test_another_order_of_what_one_node_appends_has_another_cause() -> None:
+    async def shuffles(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        return {"log": ["a", "b"] if ctx.attempt == 1 else ["b", "a"]}
+
+    (finding,) = crash_everywhere(one(shuffles), Order()).findings
+    assert "parallel" not in finding.text
+
+
 # --- what is not a finding ---------------------------------------------------------------------------
 
 
@@ -264,7 +304,10 @@ def test_questions_that_are_asked_in_another_order_after_a_crash_get_the_same_an
 
     flow = graph.chain(START, "page", END).compile()
     report = crash_everywhere(
-        flow, Order(), answers={"page": ["first", "second"]}, same=lambda one, other: set(one.log) == set(other.log)
+        flow,
+        Order(),
+        answers={"page": ["first", "second"]},
+        same=lambda one, other: set(one.log) == set(other.log),
     )
     assert report.ok, report
 

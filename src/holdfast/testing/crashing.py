@@ -34,6 +34,7 @@ from holdfast.reading import history
 from holdfast.storage import failpoints
 from holdfast.storage.contract import Holder, Store
 from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.rows import open_row
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.checker import check
 from holdfast.testing.clock import STARTS_AT, ManualClock
@@ -153,6 +154,8 @@ class _Outcome(msgspec.Struct, frozen=True):
     status: str
     values: dict[str, Any]
     state: Any
+    appended: dict[str, list[str]]
+    """Field -> the nodes that appended to it, in the order of declaration."""
     effects: dict[str, Any]
     asked: Asked
     """The questions that prepared answers were given to."""
@@ -359,6 +362,7 @@ class _Stage:
             status=state.status,
             values=state.values,
             state=self.plan.flow.state.load(state.values),
+            appended=self._appended(),
             effects=effects,
             asked=self.asked,
             asks=any(question.about == "interrupt" for question in state.questions.values()),
@@ -369,6 +373,16 @@ class _Stage:
             unreached=tuple(name for name in self.plan.flow.nodes if name not in state.nodes),
             why=_why(state),
         )
+
+    def _appended(self) -> dict[str, list[str]]:
+        found: dict[str, set[str]] = {}
+        for row in self.store.events(RUN_ID, kinds=("NodeCompleted", "ItemCompleted")):
+            event = open_row(row, self.store.blobs).event
+            for field in event.changes.append:
+                found.setdefault(field, set()).add(event.node)
+        return {
+            field: [name for name in self.plan.flow.nodes if name in nodes] for field, nodes in found.items()
+        }
 
     def close(self) -> None:
         self.store.close()
@@ -568,9 +582,35 @@ def _findings(plan: _Plan, undisturbed: _Outcome, resumed: _Outcome) -> Iterable
             )
     else:
         for field in sorted({*undisturbed.values, *resumed.values} - plan.ignore):
-            expected, found = (values.get(field) for values in (undisturbed.values, resumed.values))
-            if expected != found:
+            expected: Any = undisturbed.values.get(field)
+            found: Any = resumed.values.get(field)
+            if expected == found:
+                continue
+            nodes = _parallel_appenders(plan.flow, resumed.appended.get(field, []))
+            if nodes and _count(expected) == _count(found):
+                yield "state", _other_order(field, expected, found, nodes)
+            else:
                 yield "state", f"{field} is {found!r:.100}, but {expected!r:.100} without a crash"
+
+
+def _parallel_appenders(flow: Flow[Any], nodes: list[str]) -> list[str]:
+    """Return those of these nodes that run in parallel with another one, where the order of their completions counts."""
+    topology = flow.topology
+    if flow.definition.schedule != "eager":
+        return []
+    mask = sum(1 << topology.index[name] for name in nodes)
+    return [name for name in nodes if any(topology.parallel(name, mask))]
+
+
+def _other_order(field: str, expected: Any, found: Any, nodes: list[str]) -> str:
+    """Return the text of the finding that parallel nodes appended the same items in another order."""
+    named_nodes = f"{', '.join(map(repr, nodes[:-1]))} and {nodes[-1]!r}"
+    return (
+        f"{field} has the same items in another order: {found!r:.100}, but {expected!r:.100} without a crash. The nodes "
+        f"{named_nodes} run in parallel, and what parallel nodes append is stored in the order in which they complete. For a "
+        'fixed order, compile the flow with schedule="layered", or make the field a dict with the reducer merge, with a key for '
+        "each node. If the order does not matter, pass same=…."
+    )
 
 
 def _effect_findings(undisturbed: _Outcome, resumed: _Outcome) -> Iterable[tuple[str, str]]:
@@ -592,8 +632,8 @@ def _effect_findings(undisturbed: _Outcome, resumed: _Outcome) -> Iterable[tuple
             yield "effect", f"the same effects happened{where} in another order: {found!r:.100}"
 
 
-def _count(effects: list[Any]) -> Counter[str]:
-    return Counter(map(repr, effects))
+def _count(values: list[Any]) -> Counter[str]:
+    return Counter(map(repr, values))
 
 
 def _copy(observed: Any) -> Any:
