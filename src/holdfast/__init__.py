@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     )
     from holdfast.runtime.calls.context import BlockingContext, Context
     from holdfast.runtime.engine import Engine
+    from holdfast.runtime.followers import Following
     from holdfast.runtime.listeners import Listener, NodeCall
 
 __version__ = "0.1.0"
@@ -80,6 +81,7 @@ __all__ = [
     "Fatal",
     "Flow",
     "FlowNotFound",
+    "Following",
     "Graph",
     "GraphError",
     "HoldfastError",
@@ -148,6 +150,7 @@ _LATER = {
     "BlockingContext": "runtime.calls.context",
     "Context": "runtime.calls.context",
     "Engine": "runtime.engine",
+    "Following": "runtime.followers",
     "Listener": "runtime.listeners",
     "NodeCall": "runtime.listeners",
     "Chunk": "reading.chunks",

@@ -39,6 +39,7 @@ from holdfast.errors import (
     StoreFull,
     StoreReadOnly,
 )
+from holdfast.reading.chunks import Streamer
 from holdfast.reading.history import view_of
 from holdfast.runtime.services import Services
 from holdfast.storage.blobs import Blob
@@ -118,6 +119,8 @@ class Journal:
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self.spills: list[str] = []
         """Spilled streams that the log holds as soon as it is saved."""
+        self.streamed: dict[Streamer, int] = {}
+        """Attempts that have unwound -> how many chunks they had streamed by then."""
 
     @property
     def awaited(self) -> bool:

@@ -35,15 +35,24 @@ from holdfast.core.decide import decide
 from holdfast.core.events import Failure
 from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import FINAL, HALTED, STOPPED
-from holdfast.errors import AnswerRefused, FenceLost, LogBudget, ResumeRefused, SettingError
+from holdfast.errors import (
+    AnswerRefused,
+    CodecError,
+    ContextError,
+    FenceLost,
+    LogBudget,
+    ResumeRefused,
+    SettingError,
+)
 from holdfast.reading import inbox
+from holdfast.reading.chunks import Chunk, make_spans
 from holdfast.reading.inbox import AnyRequest
 from holdfast.runtime import failures, operator, outcomes
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import UNWIND_S, Body, Parked, Stopped
 from holdfast.runtime.calls.context import BlockingContext, Context
 from holdfast.runtime.calls.executors import Call
-from holdfast.runtime.calls.streams import Stream
+from holdfast.runtime.calls.streams import Segment
 from holdfast.runtime.clock import Timer
 from holdfast.runtime.holdings import Halt
 from holdfast.runtime.journal import Journal
@@ -120,8 +129,8 @@ class Runner:
         self._haunted = self.services.haunted.get(self.state.run_id, {})
         """Threads that were given up and still run."""
         self._ended: list[Body] = []
-        self._streams: list[Stream] = []
-        """Of attempts that ended: their spills are dropped when the log is saved."""
+        self._streams: list[tuple[int, Segment]] = []
+        """Segments that were recorded, with the seq of the event: their spills are dropped when that is saved."""
         self._requests: list[AnyRequest] = []
         self._known_requests: set[str] = set()
         self._durability = self.state.options.get("durability", "sync")
@@ -334,8 +343,11 @@ class Runner:
             blobs, run_id = self.services.store.blobs, self.state.run_id
             self.services.aside(lambda: blobs.unspill(run_id, spills), lambda error: None)
         streams, self._streams = self._streams, []
-        for stream in streams:
-            stream.drop()
+        for seq, segment in streams:
+            if seq <= self.journal.saved_seq:
+                segment.drop()
+            else:
+                self._streams.append((seq, segment))
 
     def _go_on(self, calls: list[Body]) -> None:
         """The starts are durable: call the nodes, unless a halt has come meanwhile."""
@@ -431,12 +443,34 @@ class Runner:
     def _take_stream(self, body: Body) -> None:
         """Record what an attempt streamed, together with its end."""
         stream = body.work.stream
-        stream.close()
-        if stream.chunks:
-            name, item = body.key
-            header = outcomes.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
-            self.journal.record(events.NodeStreamed(**header, item=item, chunks=stream.chunks))
-        self._streams.append(stream)
+        if body.error is not None or body.timed_out:
+            with suppress(CodecError, ContextError):
+                stream.release()  # the node has no result
+        self.record_stream(body)
+        if isinstance(body.error, Parked):
+            self.journal.streamed[stream.streamer] = stream.count
+
+    def record_stream(self, body: Body) -> None:
+        """Record the chunks that an attempt has streamed since the last time."""
+        stream = body.work.stream
+        segment = stream.cut()
+        if segment.chunks:
+            self.journal.record(
+                events.NodeStreamed(
+                    **stream.streamer._asdict(), chunks=segment.chunks, spans=make_spans(segment.steps)
+                )
+            )
+        self._streams.append((self.state.seq, segment))
+
+    def unsaved_chunks(self) -> list[Chunk]:
+        """The chunks that nodes have streamed, as far as they are not durable in the log."""
+        segments = [segment for _, segment in self._streams]
+        segments += [
+            body.work.stream.segment
+            for body in (*self._ended, *self._bodies.values())
+            if body.work is not None
+        ]
+        return [chunk for segment in segments for chunk in segment.as_chunks()]
 
     def _events_of(self, body: Body) -> list[events.Event]:
         """The events that the end of a body leads to. A result that comes after the timeout is too late."""
@@ -570,7 +604,7 @@ class Runner:
             arguments = (body.given, context) if node.takes_context else arguments
             if node.streams:
                 body.call(
-                    lambda *given: _streamed(context, node.fn, given),
+                    lambda *given: _streamed(context, body.work, node.fn, given),
                     arguments,
                     self._around.copy(),
                     self.services.stage,
@@ -679,15 +713,13 @@ class Runner:
                 self._park_all()
 
 
-async def _streamed(context: Context, fn: Any, given: tuple[Any, ...]) -> Any:
-    """Run an async generator: what it yields are chunks; the last thing is its result, if it can be one."""
-    last: Any = None
-    held = False
+async def _streamed(context: Context, work: Attempt, fn: Any, given: tuple[Any, ...]) -> Any:
+    """Run an async generator: the values that it yields are chunks; the last one is its result, if it can be one."""
     state_type = type(given[0])
     async for value in fn(*given):
-        if held:
-            context.emit(last)
-        last, held = value, isinstance(value, (dict, state_type)) and not isinstance(value, str)
-        if not held:
+        work.release()
+        if isinstance(value, (dict, state_type)) and not isinstance(value, str):
+            work.hold(value)
+        else:
             context.emit(value)
-    return last if held else None
+    return work.stream.take_result()
