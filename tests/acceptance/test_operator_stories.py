@@ -130,7 +130,9 @@ def test_a_run_that_others_did_meanwhile_is_not_told_as_one_that_cannot_go_on(tm
         await engine.work(until="idle", on_report=told.append)
 
     use(tmp_path / "runs.db", works, flows=[flow], clock=clock, inline=True)
-    assert [trouble.told for trouble in told] == ["run 'r' was taken over while this process stood still"]
+    assert [trouble.told for trouble in told] == [
+        "run 'r' was taken over by another process while this one was suspended"
+    ]
 
 
 # --- damage --------------------------------------------------------------------------------------------
