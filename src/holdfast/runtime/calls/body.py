@@ -57,13 +57,13 @@ class Body:
     error: BaseException | None = None
     timed_out = False
     work: Any = None
-    """The `Attempt` inside it, where the node takes a context."""
+    """The `Attempt` of this call, if the node takes a context."""
     parking: list[str] | None = None
     has_gone = False
     given_up_at = 0.0
     _is_over = False
     _queued = False
-    """The coroutine is scheduled, and has not begun to run."""
+    """Whether the coroutine is scheduled, but has not begun to run."""
     _task: asyncio.Task[None] | None = None
     _timer: Timer | None = None
     _clock: Clock | None = None
