@@ -153,7 +153,7 @@ def plain(value: Any, path: str) -> Any:
 def said_already(answered: events.QuestionAnswered) -> str:
     """The reason to refuse a second answer: the first one."""
     by = f" by {answered.by}" if answered.by else ""
-    return f"it was already answered {answered.answer!r}{by}"
+    return f"it was answered {answered.answer!r}{by} already"
 
 
 def answer(

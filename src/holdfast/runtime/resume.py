@@ -131,9 +131,9 @@ def _tried_again(head: RunState, take_up: TakeUp) -> list[str] | None:
 
 def _fatal(failure: events.Failure) -> str:
     told = f"its failure is fatal. {ended(named(failure.type, failure.message))}"
-    if "--force" in failure.message:  # the message of the failure says itself what `force` does
+    if "--force" in failure.message:  # it says itself what forcing does
         return told
-    return f"{told} A retry is pointless unless the cause is removed; then use force=True (--force)."
+    return f"{told} Trying again is pointless unless the cause is gone; then use force=True (--force)."
 
 
 def refuse_final(run_id: str, status: str, asked: str = "resumed") -> None:

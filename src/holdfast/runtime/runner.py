@@ -359,7 +359,7 @@ class Runner:
             self._call(body)
 
     def _finish(self, error: BaseException | None = None) -> None:
-        """Stop this runner. The caller of `drive` gets the error, if there is one, such as a lost lease or a store that failed."""
+        """Stop this runner. The caller of `drive` gets the error, if there is one, such as a lost lease or a broken store."""
         if self.done.done():
             return
         self.journal.give_up(error or Stopped())

@@ -143,7 +143,7 @@ def test_a_log_that_grew_since_the_answer_was_checked_is_read_again(
         return real(run_id, holder)
 
     store.claim = meanwhile  # type: ignore[method-assign]
-    with pytest.raises(hf.AnswerRefused, match="already answered 'reject' by adam"):
+    with pytest.raises(hf.AnswerRefused, match="answered 'reject' by adam already"):
         use(store, lambda engine: engine.answer("r", "post", "approve", by="eve"))
     assert folds == ["r"] * 3
     assert not store.run("r").held
