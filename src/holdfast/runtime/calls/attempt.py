@@ -251,7 +251,7 @@ class Attempt:
         if not self._idempotent:
             raise ContextError(
                 f"node {self._header['node']!r} is not idempotent, and {what} inside it would run it again from its top. Wait "
-                "in a node of its own before it: graph.ask(…) for a decision, @graph.node(approve=…) for an approval."
+                "in a separate node before it: graph.ask(…) for a decision, @graph.node(approve=…) for an approval."
             )
 
     def now(self) -> float:
