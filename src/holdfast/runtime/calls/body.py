@@ -26,7 +26,7 @@ UNWIND_S = 5.0
 
 
 class Stopped(BaseException):
-    """The error of a body that was stopped from outside. A signal of the engine: `except Exception` in a node misses it."""
+    """The error of a body that was stopped from outside. A signal of the engine, which `except Exception` does not catch."""
 
 
 class Parked(BaseException):
