@@ -113,7 +113,7 @@ class Engine:
         inline: bool = False,
     ) -> None:
         """`executors` call the nodes that name them (`@graph.node(executor="ray")`); the engine does not close them.
-        `listeners` are notified about the runs that this engine executes (`hf.Listener`). `inline` calls all functions and
+        `listeners` are notified about the runs that this engine executes (`hf.Listener`). `inline` makes all calls and
         commits on the event loop itself; a test that also gives `clock` and `luck` then controls everything.
         """
         if store is not None and not isinstance(store, (str, os.PathLike)) and not hasattr(store, "append"):
