@@ -70,7 +70,7 @@ class HeldRun(Protocol):
     def fence(self) -> int: ...
 
     def wake(self) -> None:
-        """Look again: something that the run waited for may have changed."""
+        """Look at the run again: something that it waited for may have changed."""
 
     def request(self, request: AnyRequest) -> None:
         """Carry out a request, once."""
