@@ -87,7 +87,7 @@ class Journal:
     """Bytes in the bodies of events since the last snapshot."""
     _since_checkpoint = 0
     _blobs: tuple[Blob, ...] = ()
-    """The blobs that events refer to which are not saved yet."""
+    """The blobs that unsaved events refer to."""
     _state_bytes = 16 * 1024
     """Bytes of the last snapshot; before the first one, the size that a small state may have."""
     _given_up: BaseException | None = None
@@ -169,7 +169,7 @@ class Journal:
         try:
             events.decode(encoded)
         except StoreCorrupt as fault:
-            raise SettingError(f"this cannot be recorded: {fault.__cause__ or fault}") from fault
+            raise SettingError(f"this value cannot be recorded: {fault.__cause__ or fault}") from fault
 
     def _weighed(self, event: Event, encoded: Encoded) -> Encoded:
         """Move values that are too large for the log into blobs. Logs a warning if the log for this checkpoint becomes large, and
