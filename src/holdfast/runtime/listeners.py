@@ -137,7 +137,7 @@ def check_listeners(given: Iterable[Listener]) -> tuple[Listener, ...]:
 
 
 def _having(listeners: Iterable[object], method: str) -> _Notified:
-    """The listeners that have a method of their own, not only the empty one of the protocol, with that method."""
+    """The listeners that define this method (and do not only inherit the empty one of `Listener`), each with its method."""
     found = []
     for listener in listeners:
         own = getattr(listener, method, None)
