@@ -63,7 +63,7 @@ class Phase(IntEnum):
     RESTING = 0
     """The runner waits for a node, a timer or a request."""
     DECIDING = 1
-    """`_advance` is on the stack."""
+    """The runner decides what is next: `_advance` is on the stack."""
     HANDING_OVER = 2
     """`_advance` is on the stack, and an append is under way, which may be durable before `_advance` returns."""
     SAVING = 3
@@ -163,7 +163,7 @@ class Runner:
         self._advance()
 
     def wake(self) -> None:
-        """Look again: something that the run waited for may have changed."""
+        """Look at the run again: something that it waited for may have changed."""
         self._advance()
 
     def halt(self, halt: Halt, *, grace_s: float = 0.0) -> None:
