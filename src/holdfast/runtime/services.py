@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def at_once(call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
-    """Call a function that may block on the event loop itself: for an engine without threads."""
+    """Call a function on the event loop although it may block: for an engine without threads."""
     try:
         call()
     except Exception as raised:  # noqa: BLE001 - passed on to the caller
