@@ -240,7 +240,7 @@ class Worker:
         return Wanted(flows=tuple(self._flows), queues=self._queues, limit=limit, without=without)
 
     async def _call(self, call: Callable[[], T]) -> T:
-        """Ask the store, off the event loop where there are threads."""
+        """Call a function of the store: in a thread, if the engine has threads."""
         threads = self._services.threads
         found: T = call() if threads is None else await threads.call(call)
         return found
