@@ -234,7 +234,7 @@ class Engine:
             self._signals.pass_on()
 
     async def close(self) -> None:
-        """Interrupt the runs that are still executed, release the leases, and close the store if it was opened here."""
+        """Interrupt the runs that are still executed, give the leases back, and close the store if it was opened here."""
         if self._services is None:
             return
         services, holdings = self._services, self._holdings
@@ -471,9 +471,7 @@ class Engine:
         `on_drain` with the number of runs that are still executed when no more are taken.
         """
         if self._worker is not None:
-            raise SettingError(
-                "work() already runs in this engine; give it a higher concurrency, or open another engine"
-            )
+            raise SettingError("this engine works already; give it a higher concurrency, or open another")
         self._open()
         self._worker = self._holdings.taker = Worker(
             self._driver,

@@ -346,7 +346,7 @@ class Holdings:
             held.wake()
 
     def stop(self, reason: str, grace_s: float) -> None:
-        """Claim no more runs. Running nodes get `grace_s` seconds to end; a second call stops them at once."""
+        """Claim nothing more. Nodes get `grace_s` seconds to end, or none at a second call."""
         grace_s = grace_s if self.stopping is None else 0.0
         self.stopping = reason
         for held in self._held.values():

@@ -115,7 +115,7 @@ class Runner:
         self.state = journal.state
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._around = contextvars.copy_context()
-        """The caller's context variables. Each node gets a copy, so that no node sees a variable that another node has set."""
+        """The context variables of the caller. Each node gets a copy, so that the next one never sees what a node has set."""
         self._bodies: dict[tuple[str, int | None], Body] = {}
         self._haunted = self.services.haunted.get(self.state.run_id, {})
         """Abandoned calls whose threads still run."""

@@ -57,7 +57,7 @@ class Body:
     error: BaseException | None = None
     timed_out = False
     work: Any = None
-    """The `Attempt` of this call, if the node takes a context."""
+    """The `Attempt` inside it, where the node takes a context."""
     parking: list[str] | None = None
     has_gone = False
     given_up_at = 0.0
