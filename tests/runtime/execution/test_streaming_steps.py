@@ -8,12 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from harness import Stage, Work, turns
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.reading.chunks import Chunk
+from holdfast.reading.views import EventView
+from holdfast.runtime.followers import Cursor, _Follower
 
 WORDS = [f"word {number}" for number in range(12)]
 
@@ -274,6 +277,23 @@ def test_every_spill_of_a_stream_is_recorded_after_a_crash(still: Stage) -> None
     assert still.problems() == []
 
 
+def test_spills_that_were_never_recorded_are_recorded_in_order(still: Stage) -> None:
+    """With durability="exit", a process may die when several segments are spilled, and none is saved."""
+
+    async def node(state: Work, ctx: hf.Context) -> None:
+        if ctx.attempt == 1:
+            await still.dies(ctx)
+
+    flow = one(node)
+    still.crash(flow)
+    still.store.blobs.spill("r", '["only",1,1,1,null]', b'"a"\n"b"\n')
+    still.store.blobs.spill("r", '["only",1,1,1,null,3]', b'>["speak",1]\n"c"\n')
+    still.store.blobs.spill("r", '["only",1,1,1,null,10]', b'"d"\n')
+    still.resume(flow)
+    assert recorded(still) == [["a", "b"], ["c"], ["d"]]
+    assert [chunk.step for chunk in chunks_in(follow(still))] == [None, None, "speak", None]
+
+
 # --- a value that an async generator has yielded last -----------------------------------------------
 
 
@@ -293,6 +313,20 @@ def test_a_dict_that_was_yielded_before_a_crash_is_not_lost(still: Stage) -> Non
     assert list(still.spilled().values()) == [b'"once"\n?{"found":1}\n']
     run = still.resume(flow)
     assert (run.state.total, recorded(still)) == (2, [["once", {"found": 1}], ["once", {"found": 1}]])
+
+
+def test_a_dict_that_was_yielded_before_a_kept_step_and_a_crash_is_not_lost(still: Stage) -> None:
+    async def node(state: Work, ctx: hf.Context) -> AsyncIterator[Any]:
+        yield {"total": 2}
+        if ctx.attempt == 1:
+            await ctx.step("speak", speaking(ctx, ["spoken"]))
+            still.clock.advance(1)
+            await still.dies(ctx)
+
+    flow = one(node)
+    still.crash(flow)
+    still.resume(flow)
+    assert recorded(still) == [["spoken"], [{"total": 2}]]
 
 
 @pytest.mark.parametrize("later", ["nothing", "a chunk", "a step that streams", "a crash"])
@@ -502,6 +536,11 @@ def test_a_follower_that_comes_late_gets_what_was_streamed_before(still: Stage) 
                 break
         cursor = following.cursor
         await following.aclose()
+        since = engine.follow(
+            "r", after=len(still.kinds()), chunks=True
+        )  # a number of an event does not say which chunks
+        assert (await anext(since)).value == "c"
+        await since.aclose()
         gates["go"].set()
         later = [news async for news in engine.follow("r", cursor, chunks=True)]
         await run
@@ -565,3 +604,60 @@ def test_the_cursor_of_a_follower_of_events_is_the_number_of_an_event(still: Sta
         return following.cursor
 
     assert still.do(use) == str(len(still.kinds()))
+
+
+# --- what arrives early -----------------------------------------------------------------------------
+
+
+def piece(number: int, **named: Any) -> Chunk:
+    where: dict[str, Any] = {
+        "run_id": "r",
+        "node": "a",
+        "iteration": 1,
+        "execution": 1,
+        "attempt": 1,
+        "item": None,
+    }
+    return Chunk(**{**where, **named}, number=number, value=number)
+
+
+def event_of(kind: str, seq: int, **body: Any) -> EventView:
+    return EventView(
+        seq=seq, at=0.0, kind=kind, node="a", iteration=1, execution=1, attempt=1, by=None, body=body
+    )
+
+
+def test_a_chunk_waits_for_an_earlier_one_that_is_on_its_way_into_the_log() -> None:
+    """Another process has recorded a part of its stream and spilled the next; the spill is read first."""
+    follower = _Follower("r", Cursor())
+    follower.before(event_of("NodeStarted", 2))
+    follower.take([piece(1), piece(4), piece(3)])
+    assert [chunk.number for chunk in follower.rest(0.0, over=False)] == [1]
+    come = follower.before(event_of("NodeStreamed", 3, chunks=[1, 2]))
+    assert [chunk.number for chunk in come] == [2, 3, 4]
+    assert follower.rest(9.9, over=True) == []
+
+
+def test_a_chunk_whose_earlier_one_is_lost_comes_when_the_run_is_over() -> None:
+    follower = _Follower("r", Cursor())
+    follower.take([piece(1), piece(3)])
+    assert [chunk.number for chunk in follower.rest(0.0, over=True)] == [1, 3]
+
+
+def test_a_cursor_is_a_short_text_without_what_the_log_holds() -> None:
+    cursor, recorded_so_far = Cursor(), {}
+    for news in (event_of("NodeStarted", 2), piece(1), piece(2), piece(1, item=0)):
+        cursor.move(news, recorded_so_far)
+    read = Cursor.parse(str(cursor))
+    assert (read.seq, read.chunks) == (2, {piece(1).streamer: 2, piece(1, item=0).streamer: 1})
+    assert str(cursor).replace(".", "").replace("-", "").replace("_", "").isalnum()
+    recorded_so_far[piece(1).streamer] = 1  # the second one is not recorded yet
+    cursor.move(event_of("NodeStreamed", 3, chunks=[1]), recorded_so_far)
+    assert cursor.chunks[piece(1).streamer] == 2
+    recorded_so_far[piece(1).streamer] = 2
+    cursor.move(event_of("NodeStreamed", 4, chunks=[2]), recorded_so_far)
+    assert cursor.chunks == {piece(1, item=0).streamer: 1}
+    cursor.move(
+        msgspec.structs.replace(event_of("NodeStarted", 5), iteration=2), recorded_so_far
+    )  # its last chunk was lost
+    assert str(cursor) == "5"
