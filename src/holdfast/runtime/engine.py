@@ -58,7 +58,7 @@ from holdfast.runtime.creation import (
 )
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S, Followers
-from holdfast.runtime.holdings import Holdings
+from holdfast.runtime.holdings import Holdings, Stopping
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.news import Ear
@@ -237,11 +237,7 @@ class Engine:
             return
         services, holdings = self._services, self._holdings
         if len(holdings) or self._worker is not None:
-            self.stop("engine closed")
-            if self._worker is not None:
-                await self._worker.left.wait()
-            while len(holdings):  # a run may have begun since the event was set
-                await holdings.idle.wait()
+            await self.stop("engine closed")
         self._driver.close()
         if self._ear is not None:
             self._ear.close()
@@ -259,13 +255,16 @@ class Engine:
         if self._given_store is None:
             services.store.close()
 
-    def stop(self, reason: str = "stopped") -> None:
-        """Start nothing new; running nodes get `grace` seconds, then are cancelled and recorded as
-        interrupted. A second call waits no longer.
+    def stop(self, reason: str = "stopped", *, grace: float | None = None) -> Stopping:
+        """Begin to stop: nothing new starts; running nodes get `grace` seconds, then are cancelled and recorded as interrupted.
+        Await what it returns to wait until everything has stopped. A second call changes nothing, except that `grace=0`
+        ends the time that nodes have left.
         """
-        self._holdings.stop(reason, self.settings.grace)
+        grace_s = self.settings.grace if grace is None else settings.read_seconds(grace, "option 'grace'")
+        self._holdings.stop(reason, grace_s, at_once=grace is not None and grace_s == 0)
         if self._worker is not None:
             self._worker.look()
+        return Stopping(self._holdings)
 
     def _open(self) -> Services:
         if self._services is None:

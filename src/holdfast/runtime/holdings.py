@@ -13,13 +13,14 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from holdfast.errors import FenceLost, StoreBusy, StoreError, StoreFull
+from holdfast.errors import ContextError, FenceLost, StoreBusy, StoreError, StoreFull
+from holdfast.runtime import nesting
 from holdfast.runtime.inbox import AnyRequest
 from holdfast.runtime.renewal import Renewal, elapsed
 from holdfast.storage.contract import Holder, Lease, Store
@@ -63,6 +64,9 @@ class HeldRun(Protocol):
 class Taker(Protocol):
     """Takes runs from queues: a run that it has taken is held before it is executed."""
 
+    left: asyncio.Event
+    """Set when it has ended, and every run that it drove has stopped."""
+
     def has(self, run_id: str) -> bool | None:
         """Whether it has taken this run; None: a take is under way that may bring it. May be called from any thread."""
 
@@ -94,6 +98,16 @@ class Asleep:
         """The lease is lost, or soon will be."""
         self.error = error
         self.wake()
+
+
+class Stopping:
+    """What `Engine.stop` returns. The engine stops whether or not it is awaited; awaiting it waits until no run is executed."""
+
+    def __init__(self, holdings: Holdings) -> None:
+        self._holdings = holdings
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._holdings.stopped().__await__()
 
 
 class Holdings:
@@ -184,12 +198,27 @@ class Holdings:
         if held is not None:
             held.wake()
 
-    def stop(self, reason: str, grace_s: float) -> None:
-        """Claim nothing more. Nodes get `grace_s` seconds to end, or none at a second call."""
-        grace_s = grace_s if self.stopping is None else 0.0
-        self.stopping = reason
+    def stop(self, reason: str, grace_s: float, *, at_once: bool = False) -> None:
+        """Claim nothing more, and give nodes `grace_s` seconds to end. A second call changes nothing, unless `at_once` ends that
+        time.
+        """
+        if self.stopping is not None and not at_once:
+            return
+        self.stopping = self.stopping or reason
         for held in self._held.values():
-            held.halt(Halt("interrupt", reason=reason), grace_s=grace_s)
+            held.halt(Halt("interrupt", reason=self.stopping), grace_s=0.0 if at_once else grace_s)
+
+    async def stopped(self) -> None:
+        """Wait until nothing is executed here any more. Raises `ContextError` inside a node, which would wait for itself."""
+        if (run_id := nesting.run_of(self)) is not None:
+            raise ContextError(
+                f"a node of run {run_id!r} waits until its own engine has stopped, which waits for that node. "
+                "Call engine.stop() there without `await`."
+            )
+        if self.taker is not None:
+            await self.taker.left.wait()
+        while self._held:  # a run may have begun since the event was set
+            await self.idle.wait()
 
     # --- leases ---------------------------------------------------------------------------------------
 

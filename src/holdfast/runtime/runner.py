@@ -36,7 +36,7 @@ from holdfast.core.events import Failure
 from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import FINAL, HALTED, STOPPED
 from holdfast.errors import AnswerRefused, FenceLost, LogBudget, ResumeRefused, SettingError
-from holdfast.runtime import failures, inbox, operator, outcomes
+from holdfast.runtime import failures, inbox, nesting, operator, outcomes
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import UNWIND_S, Body, Parked, Stopped
 from holdfast.runtime.calls.context import BlockingContext, Context
@@ -114,6 +114,9 @@ class Runner:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._around = contextvars.copy_context()
         """The context variables of the caller. Each node gets a copy, so that the next one never sees what a node has set."""
+        self._around.run(
+            nesting.enter, self.services.holdings, self.services.store.generation, self.state.run_id
+        )
         self._bodies: dict[tuple[str, int | None], Body] = {}
         self._haunted = self.services.haunted.get(self.state.run_id, {})
         """Threads that were given up and still run."""

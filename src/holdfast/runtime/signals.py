@@ -20,7 +20,7 @@ from typing import Any, Protocol, Self
 class Stoppable(Protocol):
     """An engine, as far as a signal needs it."""
 
-    def stop(self, reason: str = "stopped") -> None: ...
+    def stop(self, reason: str = "stopped", *, grace: float | None = None) -> object: ...
 
 
 _engines: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -87,6 +87,8 @@ class Signals:
 
     def _leave(self, number: int) -> None:
         self.left = True
+        for engine in list(_engines):
+            engine.stop(signal.Signals(number).name, grace=0)
         if self._main is not None:
             self._main.cancel()
 
