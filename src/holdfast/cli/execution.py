@@ -313,6 +313,8 @@ class _Outcome(msgspec.Struct):
     found: Diagnosis | None = None
     was_completed: bool = False
     """Before anything was asked of it."""
+    signalled: Exit | None = None
+    """A signal ended this command."""
 
 
 def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> int:
@@ -325,7 +327,6 @@ def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> i
         "durability": errand.durability,
         "run_base": errand.run_base,
     }
-    signalled: Exit | None = None
 
     async def use(engine: Engine) -> None:
         outcome.was_completed = _begin(engine, errand)
@@ -344,14 +345,14 @@ def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> i
         except FlowNotFound as missing:
             raise SettingError(name_the_file(missing, errand.verb)) from missing
         except KeyboardInterrupt:
-            signalled = Exit.INTERRUPTED
+            outcome.signalled = Exit.INTERRUPTED
         except SystemExit:
-            signalled = Exit.TERMINATED
+            outcome.signalled = Exit.TERMINATED
         finally:
             display.close()
     with screen.unread():
         conclude(errand, outcome)
-    return int(signalled or (OF_STATUSES[outcome.run.status] if outcome.run is not None else Exit.OK))
+    return int(outcome.signalled or (OF_STATUSES[outcome.run.status] if outcome.run is not None else Exit.OK))
 
 
 def _begin(engine: Engine, errand: Errand) -> bool:
@@ -413,7 +414,7 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
     spent = f", {words.cost(run.cost)}" if words.cost(run.cost) else ""
     facts = f"{run.id}  {work}, {screen.duration(run.active_s)}{spent}"
     well = run.status == "completed"
-    facts += "; it was completed already, and nothing was run" if well and outcome.was_completed else ""
+    facts += _how_it_completed(outcome) if well else ""
     screen.say((status, f"bold {screen.STYLES.get(run.status, '')}".strip()), f"  {facts}", err=not well)
     for warned in run.warnings:
         fault = screen.one_line(named(warned.failure.type, warned.failure.message), 300)
@@ -427,6 +428,15 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
             "  The request was left in the inbox of that process, which finds it within a second.", err=True
         )
     say_remedies(found.remedies, err=True)
+
+
+def _how_it_completed(outcome: _Outcome) -> str:
+    if outcome.was_completed:
+        return "; it was completed already, and nothing was run"
+    if outcome.signalled is None:
+        return ""
+    by = "Ctrl-C" if outcome.signalled is Exit.INTERRUPTED else "SIGTERM"
+    return f"; it completed within the grace period after {by}, and the exit code is {int(outcome.signalled)}"
 
 
 def _say_state(run: Run[Any], store: str | None) -> None:

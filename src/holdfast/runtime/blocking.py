@@ -24,7 +24,6 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.engine import Edit, Engine
 from holdfast.runtime.listeners import Listener
 from holdfast.runtime.settings import Durability
-from holdfast.runtime.signals import Signals
 from holdfast.storage.contract import RunStatus, Store
 from holdfast.upkeep.retention import KEEP_LAST, Pruned
 
@@ -63,7 +62,9 @@ def with_engine(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
                 or f"; there are {', '.join(Options.__annotations__)}"
             )
             raise SettingError(f"neither this verb nor the engine has an option {name!r}{known}")
-    return _run_in_thread(use, options) if _inside_a_loop() else _run_here(use, options)
+    engine = Engine(**options)
+    engine.os_signals.always = True
+    return _run_in_thread(use, engine) if _inside_a_loop() else _run_here(use, engine)
 
 
 def _inside_a_loop() -> bool:
@@ -74,15 +75,14 @@ def _inside_a_loop() -> bool:
     return True
 
 
-def _run_in_thread(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
+def _run_in_thread(use: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
     """In a thread of its own. An interrupt of the waiting caller (a notebook's stop button) stops the engine in order, too."""
     outcome: list[T] = []
     raised: list[BaseException] = []
-    signals = Signals(always=True)
 
     def work() -> None:
         try:
-            outcome.append(_run_here(use, options, signals))
+            outcome.append(_run_here(use, engine))
         except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
             raised.append(error)
 
@@ -91,7 +91,7 @@ def _run_in_thread(use: Callable[[Engine], Awaitable[T]], options: Options) -> T
     try:
         thread.join()
     except BaseException:
-        signals.stop_from_outside()
+        engine.os_signals.stop_from_outside()
         thread.join()
         raise
     if raised:
@@ -99,24 +99,16 @@ def _run_in_thread(use: Callable[[Engine], Awaitable[T]], options: Options) -> T
     return outcome[0]
 
 
-def _run_here(use: Callable[[Engine], Awaitable[T]], options: Options, signals: Signals | None = None) -> T:
-    signals = signals or Signals(always=True)
-
-    async def main() -> T | None:
-        async with Engine(**options) as engine:
-            with signals.watch(engine):
-                try:
-                    return await use(engine)
-                except asyncio.CancelledError:
-                    if not signals.left:
-                        raise
-                    return None
+def _run_here(use: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
+    async def main() -> T:
+        async with engine:
+            return await use(engine)
 
     try:
-        outcome = asyncio.run(main())
-    finally:
-        signals.pass_on()
-    return outcome  # type: ignore[return-value]  # None only where the signal was passed on
+        return asyncio.run(main())
+    except Exception:  # the signal comes first: the caller asked this process to end
+        engine.os_signals.pass_on()
+        raise
 
 
 # --- the verbs ---------------------------------------------------------------------------------------

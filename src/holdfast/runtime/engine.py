@@ -152,7 +152,7 @@ class Engine:
         self._scribe: Scribe | None = None
         self._ear: Ear | None = None
         self._worker: Worker | None = None
-        self._signals = Signals()
+        self.os_signals = Signals(self)
         self._reading = ReadingThread(inline=inline)
 
     # --- life -----------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class Engine:
         )
         if not self._inline:
             self._ear = Ear(store.queues)
-            self._signals.watch(self).__enter__()
+            self.os_signals.open()
         self._driver = self._driver_type(self._services, self.flows, self._ear, self._reading)
         self._requests = Requests(self._services, self.flows, self._driver)
         return self
@@ -224,19 +224,20 @@ class Engine:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.os_signals.is_closing = True
         try:
             await self.close()
         finally:
-            self._signals.__exit__()
+            self.os_signals.close()
         if error is None or isinstance(error, asyncio.CancelledError):
-            self._signals.pass_on()
+            self.os_signals.pass_on()
 
     async def close(self) -> None:
         """Interrupt the runs that are still executed, give the leases back, and close the store if it was opened here."""
         if self._services is None:
             return
         services, holdings = self._services, self._holdings
-        if len(holdings) or self._worker is not None:
+        if self.is_executing:
             await self.stop("engine closed")
         self._driver.close()
         if self._ear is not None:
@@ -265,6 +266,11 @@ class Engine:
         if self._worker is not None:
             self._worker.look()
         return Stopping(self._holdings)
+
+    @property
+    def is_executing(self) -> bool:
+        """Whether this engine holds a run, or works."""
+        return len(self._holdings) > 0 or self._worker is not None
 
     def _open(self) -> Services:
         if self._services is None:

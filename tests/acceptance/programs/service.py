@@ -17,6 +17,7 @@ from typing import Any
 
 import holdfast as hf
 from holdfast import END, START, Graph
+from holdfast.runtime import blocking
 
 RUN_ID = "r1"
 graph = Graph("service", dict)
@@ -166,8 +167,13 @@ def joins_and_blocks() -> None:
 
 
 def waits_and_blocks() -> None:
-    say("waits")
-    say(hf.wait(RUN_ID, store=sys.argv[2]).status)
+    """As `hf.wait`, and says when its engine is open."""
+
+    async def wait(engine: hf.Engine) -> hf.Run[Any]:
+        say("waits")
+        return await engine.wait(RUN_ID)
+
+    say(blocking.with_engine(wait, {"store": sys.argv[2]}).status)
 
 
 FORMS: dict[str, Callable[[], Awaitable[None] | None]] = {
