@@ -23,7 +23,7 @@ COVERED = (
     "storage/sqlite/*.py", "storage/postgres/*.py",
     "storage/rows.py", "storage/verdicts.py", "storage/writer.py", "storage/queues.py",
     "storage/offers.py", "storage/upkeep.py",
-    "storage/leases.py", "runtime/renewal.py", "upkeep/recovery.py",
+    "storage/leases.py", "runtime/holdings.py", "upkeep/recovery.py",
 )  # fmt: skip
 TESTED_BY = (
     ("tests/core", *(f"tests/acceptance/test_restore_{name}.py" for name in ("killed", "refused"))),

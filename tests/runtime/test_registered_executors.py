@@ -16,8 +16,7 @@ import holdfast as hf
 from holdfast.core.definition import BUILT_IN_EXECUTORS, Definition
 from holdfast.core.difference import difference
 from holdfast.core.graph import END, START, Flow, Graph
-from holdfast.runtime.calls.body import ThreadExecutor, Threads
-from holdfast.runtime.calls.executors import Call, Executor, ExecutorTraits, Left
+from holdfast.runtime.calls.executors import Call, Executor, ExecutorTraits, Left, ThreadExecutor, Threads
 from holdfast.runtime.calls.process.executor import ProcessExecutor
 from holdfast.runtime.engine import Engine
 from holdfast.testing.executors import ExecutorConformance

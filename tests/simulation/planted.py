@@ -22,8 +22,7 @@ from holdfast.runtime import driver, journal, outcomes, perform, resume, runner,
 from holdfast.runtime.calls import attempt, streams
 from holdfast.runtime.calls.context import _AnyContext
 from holdfast.runtime.commits import Commits
-from holdfast.runtime.holdings import Holdings
-from holdfast.runtime.renewal import Renewal
+from holdfast.runtime.holdings import Holdings, Renewal
 from holdfast.storage import leases, verdicts
 from holdfast.storage.memory import queues as memory_queues
 from holdfast.storage.memory import store as memory
@@ -257,9 +256,9 @@ def a_row_of_an_append_is_lost():
 def an_append_is_acknowledged_before_it_is_committed():
     real = Commits.commit
 
-    def commit(self, append, done):
+    def commit(self, append, done, moving):
         done(None)
-        asyncio.get_running_loop().call_later(0.03, real, self, append, lambda error: None)
+        asyncio.get_running_loop().call_later(0.03, real, self, append, lambda error: None, moving)
 
     with patched((Commits, "commit", commit)):
         yield

@@ -35,7 +35,7 @@ class Order:
 @pytest.fixture(autouse=True)
 def disarmed() -> Iterator[None]:
     yield
-    assert failpoints._hook is None
+    assert failpoints.hook is None
 
 
 def one(body: Any, **options: Any) -> hf.Flow[Order]:

@@ -79,11 +79,12 @@ class Node(msgspec.Struct, frozen=True):
     """An async generator: what it yields are chunks."""
     asks: NodeFn | None = None
     """What is asked before a visit begins, as a function of the state."""
+    is_plain: bool = False
+    """Whether `fn` is a coroutine function that takes only the state. Derived; a field because every step asks for it."""
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is a coroutine function that wants the state and nothing else."""
-        return self.is_async and not (self.takes_context or self.streams)
+    def __post_init__(self) -> None:
+        plain = self.is_async and not (self.takes_context or self.streams)
+        msgspec.structs.force_setattr(self, "is_plain", plain)
 
 
 class Branch(msgspec.Struct, frozen=True):

@@ -34,14 +34,19 @@ from holdfast.core.run_state import ENDED, GOING
 from holdfast.documents.artifacts import Artifacts, left
 from holdfast.documents.scribe import Scribe
 from holdfast.errors import FlowNotFound, ResumeRefused, RunExists, SettingError
-from holdfast.reading import history
+from holdfast.reading import history, inbox
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.history import Checkpoint, split
 from holdfast.reading.reader import Reader, in_asking_order
 from holdfast.reading.views import AskedQuestion, EventView, Run, RunSummary, result_of
-from holdfast.runtime import inbox, settings
-from holdfast.runtime.calls.body import Threads
-from holdfast.runtime.calls.executors import Executor, check_given, names_elsewhere, refuse_uncallable
+from holdfast.runtime import settings
+from holdfast.runtime.calls.executors import (
+    Executor,
+    Threads,
+    check_given,
+    names_elsewhere,
+    refuse_uncallable,
+)
 from holdfast.runtime.calls.process.executor import build_executors
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock, SystemClock, sleep
@@ -58,21 +63,20 @@ from holdfast.runtime.creation import (
 )
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S, Followers
-from holdfast.runtime.holdings import Holdings, Stopping
+from holdfast.runtime.holdings import Holdings, Stopping, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.news import Ear
 from holdfast.runtime.reading_thread import ReadingThread
-from holdfast.runtime.renewal import elapsed
 from holdfast.runtime.requests import Requests
 from holdfast.runtime.resume import TakeUp, edited
 from holdfast.runtime.runner import Runner
-from holdfast.runtime.services import Salts, Services, at_once, in_thread, waker
+from holdfast.runtime.services import Services, at_once, in_thread, waker
 from holdfast.runtime.signals import Signals
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import NewRun, RunStatus, Store
 from holdfast.storage.leases import this_process
-from holdfast.storage.rows import SALT_BYTES
+from holdfast.storage.rows import SALT_BYTES, Salts
 from holdfast.storage.urls import open_store
 from holdfast.storage.writer import InlineWriter, Writer
 from holdfast.upkeep import retention
@@ -147,7 +151,7 @@ class Engine:
         lease_clock = elapsed if type(self._clock) is SystemClock else self._clock.now
         self._holdings = Holdings(now=lease_clock, quiet=inline)
         self._listeners = check_listeners(listeners)
-        self._followers = Followers()
+        self._followers: Followers | None = None
         self._keeper: Keeper | None = None
         self._scribe: Scribe | None = None
         self._ear: Ear | None = None
@@ -184,10 +188,10 @@ class Engine:
         files = self._files(store)
         if self.settings.keep_checkpoints:
             self._keeper = Keeper(store, self.settings.keep_checkpoints, aside, self._holdings)
-        ours = (self._followers, self._keeper, self._scribe)
+        ours = (self._keeper, self._scribe)
         self._services = Services(
             store=store,
-            commits=Commits(writer, self._holdings),
+            commits=Commits(writer),
             clock=self._clock,
             luck=self._luck,
             salts=partial(self._luck.randbytes, SALT_BYTES) if self._inline else Salts().take,
@@ -243,7 +247,7 @@ class Engine:
         if self._ear is not None:
             self._ear.close()
         holdings.close()
-        self._services = None
+        self._services = self._followers = None
         self._reading.close()
         for name, executor in services.executors.items():
             if name not in self._executors:
@@ -697,15 +701,9 @@ class Engine:
         """Events as they become durable, without gap or repeat, until the run has stopped. With `chunks` also what its nodes
         stream, as it comes.
         """
-        return self._followers.follow(
-            self._open().store,
-            self._clock,
-            run_id,
-            after,
-            chunks=chunks,
-            is_here=self._holdings.__contains__,
-            read=self._reading.call,
-        )
+        if self._followers is None:
+            self._followers = Followers(self._open(), self._reading)
+        return self._followers.follow(run_id, after, chunks=chunks)
 
     async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
         """The open questions of one run, or of all runs, oldest first."""

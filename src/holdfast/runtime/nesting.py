@@ -11,8 +11,8 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 
-class Place(NamedTuple):
-    """A run that is executed in this process."""
+class Outer(NamedTuple):
+    """A run around the executing code."""
 
     engine: object
     """What identifies the engine that executes it: its `Holdings`."""
@@ -21,14 +21,14 @@ class Place(NamedTuple):
     run_id: str
 
 
-_places: ContextVar[tuple[Place, ...]] = ContextVar("holdfast_places", default=())
+_outer: ContextVar[tuple[Outer, ...]] = ContextVar("holdfast_outer", default=())
 
 
 def enter(engine: object, store: str, run_id: str) -> None:
     """The code of this context is part of a run from now on."""
-    _places.set((*_places.get(), Place(engine, store, run_id)))
+    _outer.set((*_outer.get(), Outer(engine, store, run_id)))
 
 
 def run_of(engine: object) -> str | None:
     """The run of this engine that the executing code is part of; None: there is none."""
-    return next((place.run_id for place in _places.get() if place.engine is engine), None)
+    return next((outer.run_id for outer in _outer.get() if outer.engine is engine), None)

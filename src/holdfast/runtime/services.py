@@ -5,19 +5,16 @@ one thread.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
-from holdfast.runtime.calls.body import Body, Threads
-from holdfast.runtime.calls.executors import Executor
+from holdfast.runtime.calls.executors import Executor, Threads
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.commits import Commits
@@ -25,7 +22,6 @@ from holdfast.runtime.holdings import Aside, Holdings
 from holdfast.runtime.listeners import Listeners
 from holdfast.storage.contract import Holder, Store
 from holdfast.storage.oversize import BLOB_OVER, LOG_BUDGET
-from holdfast.storage.rows import SALT_BYTES
 
 
 def at_once(call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
@@ -66,6 +62,14 @@ def no_artifacts(run_id: str, flow: str, node: str, visit: str) -> Artifacts:
     )
 
 
+class AbandonedCall(Protocol):
+    """A call of a node that the engine has abandoned although its thread still runs."""
+
+    key: tuple[str, int | None]
+    """The node, and the item."""
+    given_up_at: float
+
+
 class Services(msgspec.Struct, frozen=True, kw_only=True):
     """What the runs of one engine share."""
 
@@ -87,8 +91,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """
     elsewhere: frozenset[str] = frozenset()
     """Those of them that call functions outside of this process."""
-    haunted: dict[str, dict[tuple[str, int | None], Body]]
-    """Run -> threads that were given up and still run: no new attempt starts beside one, not even after a resume."""
+    haunted: dict[str, dict[tuple[str, int | None], AbandonedCall]]
+    """Run -> abandoned calls whose threads still run: no new attempt starts beside one, not even after a resume."""
     holdings: Holdings
     """The runs that this engine holds."""
     listeners: Listeners
@@ -105,20 +109,3 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of log for one checkpoint over which a result is refused."""
     blob_over: int = BLOB_OVER
     """Bytes of JSON over which a value leaves the log and becomes a blob."""
-
-
-_SALTS = struct.Struct(f"{SALT_BYTES}s" * 1024)
-
-
-class Salts:
-    """Random bytes for events, fetched from the system for many at a time: every call for them releases the GIL, which
-    other threads then hold.
-    """
-
-    def __init__(self) -> None:
-        self._kept: list[bytes] = []
-
-    def take(self) -> bytes:
-        if not self._kept:
-            self._kept = list(_SALTS.unpack(os.urandom(_SALTS.size)))
-        return self._kept.pop()

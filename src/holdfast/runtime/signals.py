@@ -47,26 +47,26 @@ class Signals:
     _has_left = False
 
     def __init__(self, engine: Stoppable) -> None:
-        self._engine = engine
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.engine = engine
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[Any] | None = None
-        self._before: dict[int, Any] = {}
+        self.before: dict[int, Any] = {}
         self._draining: asyncio.Task[None] | None = None
 
     def open(self) -> None:
         """Handle signals from now on, for the task that calls this."""
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._main = asyncio.current_task()
         _open.add(self)
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 if self._may_replace(signal.getsignal(number)):
-                    self._before[number] = signal.signal(number, self._handle)
+                    self.before[number] = signal.signal(number, self._handle)
 
     def close(self) -> None:
         """Handle no more signals. A handler that was installed after this one stays."""
         _open.discard(self)
-        for number in self._before:
+        for number in self.before:
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, self._below(number))
 
@@ -79,7 +79,7 @@ class Signals:
 
     def stop_from_outside(self) -> None:
         """Stop the engine, or leave it if it executes nothing; callable from any thread."""
-        self._soon(lambda: self._engine.stop("interrupted") if self._engine.is_executing else self._cancel())
+        self.soon(lambda: self.engine.stop("interrupted") if self.engine.is_executing else self._cancel())
 
     # --- in the signal handler ------------------------------------------------------------------------
 
@@ -95,13 +95,13 @@ class Signals:
         if self.received is not None:
             # A node may block the event loop, so that leaving has no effect: give the next signal to the program's own handler.
             signal.signal(number, self._below(number, engines=True))
-            self._soon(self._leave)
-        elif any(other._engine.is_executing for other in list(_open) if other._loop is self._loop):
+            self.soon(self._leave)
+        elif any(other.engine.is_executing for other in _open if other.loop is self.loop):
             self.received = number
-            self._soon(self._stop)
+            self.soon(self._stop)
         elif self.always:
             self.received = number
-            self._soon(self._leave)
+            self.soon(self._leave)
         else:
             self._leave_alone(number, frame)
 
@@ -115,20 +115,20 @@ class Signals:
 
     def _below(self, number: int, *, engines: bool = False) -> Any:
         """The handler from before this one: that of an open engine or of the program; with `engines`, that of the program."""
-        handler = self._before[number]
+        handler = self.before[number]
         while isinstance(other := getattr(handler, "__self__", None), Signals):
             if other in _open and not engines:
                 break
-            handler = other._before[number]
+            handler = other.before[number]
         return handler
 
-    def _soon(self, call: Callable[[], object]) -> None:
+    def soon(self, call: Callable[[], object]) -> None:
         """Have something called on the event loop. Not in the context of the code that the signal has interrupted: that may be
         a node, which must not wait for its engine.
         """
-        if self._loop is not None:
+        if self.loop is not None:
             with suppress(RuntimeError):  # the loop is closed: no engine is left to stop
-                self._loop.call_soon_threadsafe(call, context=Context())
+                self.loop.call_soon_threadsafe(call, context=Context())
 
     # --- on the event loop ----------------------------------------------------------------------------
 
@@ -142,10 +142,10 @@ class Signals:
         name = signal.Signals(self.received or signal.SIGTERM).name
         stops = []
         for other in list(_open):
-            if other._loop is self._loop:
-                stops.append(other._engine.stop(name, grace=grace))
+            if other.loop is self.loop:
+                stops.append(other.engine.stop(name, grace=grace))
             else:
-                other._soon(partial(other._engine.stop, name, grace=grace))
+                other.soon(partial(other.engine.stop, name, grace=grace))
         return stops
 
     async def _drain(self, stops: list[Stopping]) -> None:

@@ -40,18 +40,18 @@ FAILPOINTS: dict[str, str] = {
 OF_UPKEEP = ("prune.", "compact.", "delete.", "sweep.", "backup.")
 """How the names of those begin that no run comes by."""
 
-_hook: Hook | None = None
+hook: Hook | None = None
+"""Look at it before `reach` where every step comes by: then a process without a hook makes no call."""
 
 
-def install(hook: Hook | None) -> None:
-    """Call `hook(name)` at every failpoint of this process from now on; None disarms them all."""
-    global _hook
-    _hook = hook
+def install(given: Hook | None) -> None:
+    """Call `given(name)` at every failpoint of this process from now on; None disarms them all."""
+    global hook
+    hook = given
 
 
 def reach(name: str) -> None:
-    """Mark that a failpoint is reached. Costs one look at a global while no hook is installed."""
-    hook = _hook
+    """Mark that a failpoint is reached. Does nothing while no hook is installed."""
     if hook is None:
         return
     if name not in FAILPOINTS:

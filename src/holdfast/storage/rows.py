@@ -6,6 +6,8 @@ found; a body can be taken out (its salted hash kept) without breaking the chain
 
 from __future__ import annotations
 
+import os
+import struct
 import threading
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
@@ -19,9 +21,24 @@ from holdfast.storage.contract import Row
 from holdfast.storage.oversize import put_back
 
 SALT_BYTES = 16
+_SALTS = struct.Struct(f"{SALT_BYTES}s" * 1024)
 COMPRESS_OVER_BYTES = 1024
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # no JSON text starts with these bytes
 _local = threading.local()  # zstd contexts must not be shared between threads
+
+
+class Salts:
+    """Random bytes for events, fetched from the system for many at a time: every call for them releases the GIL, which
+    other threads then hold.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[bytes] = []
+
+    def take(self) -> bytes:
+        if not self._kept:
+            self._kept = list(_SALTS.unpack(os.urandom(_SALTS.size)))
+        return self._kept.pop()
 
 
 def pack(body: bytes) -> bytes:

@@ -625,7 +625,7 @@ def _services(store: Store, holder: Holder | None) -> Services:
     luck, holdings = random.Random(0), Holdings()
     return Services(
         store=store,
-        commits=Commits(InlineWriter(store), holdings),
+        commits=Commits(InlineWriter(store)),
         clock=ManualClock(),
         luck=luck,
         salts=lambda: luck.randbytes(SALT_BYTES),

@@ -16,8 +16,8 @@ from holdfast import END, START, Flow, Graph
 from holdfast.core.definition import Definition
 from holdfast.reading.remedies import CommandLine
 from holdfast.runtime import worker
+from holdfast.runtime.holdings import Renewal
 from holdfast.runtime.news import Ear
-from holdfast.runtime.renewal import Renewal
 from holdfast.storage.contract import Holder
 from holdfast.storage.leases import this_process
 from holdfast.storage.queues import Wanted

@@ -35,32 +35,28 @@ class Appends:
         self.offers = False
         """Whether what was written puts a run on offer. The store sets it back when it has woken its workers."""
 
-    def append(self, batch: Sequence[Append], refused: dict[int, Verdict]) -> list[Verdict]:
-        """Write a batch: a verdict for each. `refused` are those that have theirs already, by their place in it."""
-        try:
-            return self._database.commit("append", lambda: self._write_batch(batch, refused, together=True))
-        except _Unfit:
-            return self._append_singly(batch, refused)
-
-    def _append_singly(self, batch: Sequence[Append], refused: dict[int, Verdict]) -> list[Verdict]:
+    def append_singly(self, batch: Sequence[Append], refused: dict[int, Verdict]) -> list[Verdict]:
         """One append of a batch does not fit: find it, leave it out, and write its neighbours."""
         while True:
             try:
                 return self._database.commit(
-                    "append", lambda: self._write_batch(batch, refused, together=False)
+                    "append", lambda: self.write_batch(batch, refused, together=False)
                 )
-            except _Unfit as unfit:
+            except UnfitAppend as unfit:
                 refused[unfit.index] = unfit.verdict
 
-    def _write_batch(
-        self, batch: Sequence[Append], refused: dict[int, Verdict], *, together: bool
+    def write_batch(
+        self, batch: Sequence[Append], refused: dict[int, Verdict], *, together: bool = True
     ) -> list[Verdict]:
-        """Judge and write each append. Their rows are written together; one by one where one of them does not fit."""
+        """Judge and write each append, within a transaction: a verdict for each. `refused` are those that have theirs already,
+        by their place in the batch. Rows are written together, or one append at a time; raises `UnfitAppend` for one that
+        cannot be written.
+        """
         judged: list[Verdict] = []
         rows: list[Cells] = []
         index = 0
         try:
-            if together and batches.are_many(batch):
+            if together and len(batch) >= batches.MANY and batches.are_separate(batch):
                 judged = self._write_many(batch, refused, rows)
             else:
                 for index, append in enumerate(batch):
@@ -73,19 +69,20 @@ class Appends:
             if rows:
                 self._write_rows(rows)
         except Unfit as fault:
-            raise _Unfit(
+            raise UnfitAppend(
                 index,
                 CodecError(f"cannot be stored: {fault}", path=f"run {batch[index].run_id!r}"),
             ) from fault
         except Disagree as fault:
-            raise _Unfit(
+            raise UnfitAppend(
                 index,
                 StoreCorrupt(
                     f"{self._database.path}: run {batch[index].run_id!r} and its log disagree ({fault}). Nothing "
                     "was written; `holdfast verify` shows where they differ."
                 ),
             ) from fault
-        failpoints.reach("append.written")
+        if failpoints.hook is not None:
+            failpoints.reach("append.written")
         return judged
 
     def _write_many(
@@ -188,8 +185,7 @@ class Appends:
                 return verdict
             self._advance(run, status, append)
         rows.extend([(run, *astuple(row)) for row in append.rows])
-        if append.has_extras:
-            self._write_extras(run, append)
+        self._write_extras(run, append)
         return None
 
     def _create(self, append: Append, holder: int | None) -> int:
@@ -237,7 +233,7 @@ class Appends:
             self._cursor.execute(_SQL["take_request"], (run, request, append.rows[-1].seq))
 
 
-class _Unfit(Exception):
+class UnfitAppend(Exception):
     """One append of a batch cannot be written. Its transaction is rolled back; the batch is written again without it."""
 
     def __init__(self, index: int, verdict: Verdict) -> None:

@@ -28,9 +28,9 @@ _decode_heads = msgspec.json.Decoder(
 ).decode
 
 
-def are_many(batch: Sequence[Append]) -> bool:
-    """Whether a batch is worth it. Two appends to one run must be judged one after the other."""
-    return len(batch) >= MANY and len({append.run_id for append in batch}) == len(batch)
+def are_separate(batch: Sequence[Append]) -> bool:
+    """Whether all appends are to different runs. Two appends to one run must be judged one after the other."""
+    return len({append.run_id for append in batch}) == len(batch)
 
 
 def fits(append: Append) -> bool:

@@ -188,7 +188,8 @@ class SqliteDatabase:
             if look:
                 self._looked_at = math.inf  # until a check succeeds, every transaction checks
                 self._require_same_file()
-            failpoints.reach(verb + ".before")
+            if failpoints.hook is not None:
+                failpoints.reach(verb + ".before")
             committing = False
             try:
                 self.cursor.execute(_SQL["begin"])
@@ -206,7 +207,8 @@ class SqliteDatabase:
                 raise self._fault(fault, committing=committing) from fault
             except UnicodeEncodeError as fault:
                 raise CodecError(f"cannot be stored: {fault}", path=verb) from fault
-            failpoints.reach(verb + ".committed")
+            if failpoints.hook is not None:
+                failpoints.reach(verb + ".committed")
             return result
 
     def commit_alone(self, verb: Verb, query: str, *values: Any) -> None:
@@ -219,7 +221,8 @@ class SqliteDatabase:
             if self.poison is not None:
                 raise StorePoisoned(self.poison)
             self._require_same_file()
-            failpoints.reach(verb + ".before")
+            if failpoints.hook is not None:
+                failpoints.reach(verb + ".before")
             try:
                 if self.cursor.execute(_SQL[query], values).get is None:
                     self._require_same_version()
@@ -227,7 +230,8 @@ class SqliteDatabase:
                 raise self._fault(fault, committing=True) from fault
             except UnicodeEncodeError as fault:
                 raise CodecError(f"cannot be stored: {fault}", path=verb) from fault
-            failpoints.reach(verb + ".committed")
+            if failpoints.hook is not None:
+                failpoints.reach(verb + ".committed")
 
     def _require_same_file(self) -> None:
         if disk.identity(self.path) != self._file:

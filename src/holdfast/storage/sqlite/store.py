@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -23,7 +24,7 @@ from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.queues import Queues
 from holdfast.storage.sql_rows import generation_of, holder_cells, holder_of, run_row
-from holdfast.storage.sqlite.append import Appends
+from holdfast.storage.sqlite.append import Appends, UnfitAppend
 from holdfast.storage.sqlite.database import Cells, SqliteDatabase
 from holdfast.storage.sqlite.queues import SqliteQueues
 from holdfast.storage.sqlite.upkeep import SqliteUpkeep
@@ -54,6 +55,7 @@ class SqliteStore:
         self.path = disk.prepare(path)
         self._database = SqliteDatabase(self.path, clock=clock, busy_timeout_s=busy_timeout_s, vfs=vfs)
         self.url = self._database.url
+        self.now = self._database.now
         self.blobs: Blobs = blobs or FileBlobs(f"{self.path}.blobs")
         self._alive = alive
         self._forgot_at = math.inf
@@ -72,10 +74,18 @@ class SqliteStore:
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
         if not batch:
             return []
-        self._database.require_usable()
-        judged = self._appends.append(batch, keep_blobs(self.blobs, batch))
-        if self._appends.offers:
-            self._appends.offers = False
+        appends = self._appends
+        refused: dict[int, Verdict] = {}
+        for append in batch:  # few appends have blobs, and every step comes by here
+            if append.blobs:
+                refused = keep_blobs(self.blobs, batch)
+                break
+        try:
+            judged = self._database.commit("append", partial(appends.write_batch, batch, refused))
+        except UnfitAppend:
+            judged = appends.append_singly(batch, refused)
+        if appends.offers:
+            appends.offers = False
             self._queues.tell()
         return judged
 
@@ -232,9 +242,6 @@ class SqliteStore:
         ]
 
     # --- the store as a whole ------------------------------------------------------------------------
-
-    def now(self) -> float:
-        return self._database.now()
 
     def check(self) -> list[str]:
         return self._database.check()
