@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from service_process import Start
 
 
@@ -21,3 +23,26 @@ def test_an_awaited_stop_returns_when_the_node_has_ended(start_service: Start) -
     code, said, _ = service.ended()
     assert (code, said[-1]) == (0, "interrupted")
     assert service.kinds() == ["RunCreated", "NodeStarted", "NodeCompleted", "RunInterrupted"]
+
+
+def test_a_loop_around_work_ends_at_a_signal(start_service: Start) -> None:
+    service = start_service("works_in_a_loop")
+    service.until("begun")
+    service.signal(signal.SIGTERM)
+    service.until("stopping")
+    service.let_first_end()
+    assert service.ended()[0] == 143
+    assert service.kinds()[-1] == "RunInterrupted"
+
+
+def test_a_loop_around_work_ends_with_an_error_if_it_ignores_that_its_engine_has_stopped(
+    start_service: Start,
+) -> None:
+    service = start_service("works_in_a_loop_with_a_handler")
+    service.until("begun")
+    service.signal(signal.SIGTERM)
+    service.until("stopping")
+    service.let_first_end()
+    code, said, err = service.ended()
+    assert (code, said) == (1, ["worked: the handler"])
+    assert "SettingError: this engine is stopping (the handler)" in err

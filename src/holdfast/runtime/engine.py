@@ -156,6 +156,8 @@ class Engine:
         self._scribe: Scribe | None = None
         self._ear: Ear | None = None
         self._worker: Worker | None = None
+        self._has_drained = False
+        """Whether a worker has returned because the engine stops."""
         self.os_signals = Signals(self)
         self._reading = ReadingThread(inline=inline)
 
@@ -469,16 +471,22 @@ class Engine:
         on_end: Callable[[Run[Any]], None] | None = None,
         on_report: Callable[[Trouble], None] | None = None,
         on_drain: Callable[[int], None] | None = None,
-    ) -> None:
+    ) -> str | None:
         """Be a worker: execute the runs that are on offer of the flows that this engine knows, at most `concurrency` runs at a
         time, of these `queues` or of all. Returns when the engine is stopped, or when `until` says so: a function that
         returns true, or "idle" for when no run is left to execute now. Runs that are still executed then are waited for.
+        Returns why the engine was stopped, or None. On an engine that is stopping this works once; after that it raises.
 
-        `on_end` is called with every run that has stopped here, `on_report` with every trouble (default: it is logged), and
-        `on_drain` with the number of runs that are still executed when no more are taken.
+        `on_end` is called with every run that has stopped here (default: those that failed are logged), `on_report` with every
+        trouble (default: it is logged), and `on_drain` with the number of runs that are still executed when no more are taken.
         """
         if self._worker is not None:
             raise SettingError("this engine works already; give it a higher concurrency, or open another")
+        if self._has_drained:
+            raise SettingError(
+                f"this engine is stopping ({self._holdings.stopping}) and claims no more runs. work() has returned that reason "
+                "before: end the loop around it then."
+            )
         self._open()
         self._worker = self._holdings.taker = Worker(
             self._driver,
@@ -494,6 +502,8 @@ class Engine:
             await self._worker.work()
         finally:
             self._worker = self._holdings.taker = None
+        self._has_drained = self._holdings.stopping is not None
+        return self._holdings.stopping
 
     # --- verbs that record a request ------------------------------------------------------------------
 
