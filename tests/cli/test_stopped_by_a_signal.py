@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -63,9 +65,24 @@ class Command:
         return self.process.returncode, out, err
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return furnish(tmp_path, monkeypatch, last=LAST)
+Start: TypeAlias = Callable[..., Command]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Starts commands in a folder with `last.py`, and ends those that are left."""
+    furnish(tmp_path, monkeypatch, last=LAST)
+    started: list[Command] = []
+
+    def begin(*words: str) -> Command:
+        started.append(Command(*words))
+        return started[-1]
+
+    yield begin
+    for command in started:
+        if command.process.poll() is None:
+            command.process.kill()
+        command.process.communicate()
 
 
 @pytest.mark.parametrize(
@@ -73,9 +90,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [(signal.SIGINT, "Ctrl-C", Exit.INTERRUPTED), (signal.SIGTERM, "SIGTERM", Exit.TERMINATED)],
 )
 def test_a_run_that_completes_within_the_grace_period_is_told_so_and_the_script_stops_all_the_same(
-    number: int, name: str, code: int
+    start: Start, number: int, name: str, code: int
 ) -> None:
-    command = Command("run", "last.py", "--run-id", "r1")
+    command = start("run", "last.py", "--run-id", "r1")
     command.until("▶ only")
     command.process.send_signal(number)
     command.until("nothing new starts")
@@ -85,3 +102,34 @@ def test_a_run_that_completes_within_the_grace_period_is_told_so_and_the_script_
     assert out.startswith("completed  r1")
     assert f"it completed within the grace period after {name}, and the exit code is {int(code)}" in out
     assert "resume" not in err
+
+
+def test_a_command_waits_for_the_process_that_executes_the_run(start: Start) -> None:
+    holder = start("run", "last.py", "--run-id", "r1")
+    holder.until("▶ only")
+    command = start("run", "last.py", "--run-id", "r1")
+    command.until(f"note: process {holder.process.pid} on")
+    holder.let_the_node_end()
+    code, out, err = command.ended()
+    assert (code, out.startswith("completed  r1")) == (0, True)
+    assert "✓ only" in err
+    assert holder.ended()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, Exit.INTERRUPTED), (signal.SIGTERM, Exit.TERMINATED)]
+)
+def test_a_signal_in_a_command_that_waits_for_another_process_leaves_the_run_alone(
+    start: Start, number: int, code: int
+) -> None:
+    holder = start("run", "last.py", "--run-id", "r1")
+    holder.until("▶ only")
+    command = start("run", "last.py", "--run-id", "r1")
+    command.until("note: ")
+    command.process.send_signal(number)
+    left, out, err = command.ended()
+    assert (left, out) == (code, "")
+    assert err.startswith(f"left alone. process {holder.process.pid} on")
+    assert err.splitlines()[1] == "  holdfast show r1"
+    holder.let_the_node_end()
+    assert holder.ended()[0] == 0

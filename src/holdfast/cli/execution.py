@@ -5,6 +5,7 @@ Ctrl-C and SIGTERM stop the run in order; the last line then says how to resume 
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
@@ -313,6 +314,10 @@ class _Outcome(msgspec.Struct):
     found: Diagnosis | None = None
     was_completed: bool = False
     """Before anything was asked of it."""
+    joins: bool = False
+    """Another process executed it, and this command waits for that."""
+    left_with: str | None = None
+    """The process that goes on executing the run after this command has left."""
     signalled: Exit | None = None
     """A signal ended this command."""
 
@@ -329,9 +334,17 @@ def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> i
     }
 
     async def use(engine: Engine) -> None:
-        outcome.was_completed = _begin(engine, errand)
+        _begin(engine, errand, outcome)
         try:
-            run = await shown(engine, errand.run_id, display, lambda: verb(engine))
+            await shown(engine, errand.run_id, display, lambda: execute(engine), joins=outcome.joins)
+        except asyncio.CancelledError:
+            if outcome.joins and outcome.run is None:
+                outcome.left_with = held_by(engine.store.run(errand.run_id))
+            raise
+
+    async def execute(engine: Engine) -> None:
+        try:
+            run = await verb(engine)
         except (RunFailed, RunCancelled) as ended:
             run = ended.run
         outcome.run = _as_plain(engine, run)
@@ -355,12 +368,18 @@ def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> i
     return int(outcome.signalled or (OF_STATUSES[outcome.run.status] if outcome.run is not None else Exit.OK))
 
 
-def _begin(engine: Engine, errand: Errand) -> bool:
-    """Print what is worth knowing before a run is executed. Returns whether it was completed already."""
+def _begin(engine: Engine, errand: Errand, outcome: _Outcome) -> None:
+    """Note how the run was before, and print what is worth knowing before it is executed."""
     try:
         row = engine.store.run(errand.run_id)
     except RunNotFound:
-        return False
+        return
+    outcome.was_completed = row.status == "completed"
+    outcome.joins = errand.verb == "run" and row.held
+    if outcome.joins and not errand.as_json:
+        held = f"{held_by(row)} executes this run; this command waits for it, and Ctrl-C leaves it alone"
+        screen.say(("note: ", "yellow"), held, err=True)
+        return
     bare = errand.run_base is None and not errand.as_json and row.status not in FINAL
     if bare and not engine.settings.run_base and _wants_base(engine, row):
         screen.say(
@@ -368,7 +387,6 @@ def _begin(engine: Engine, errand: Errand) -> bool:
             "the run was made with a run base and none is set, so no receipts and artifacts are written; --run-base DIR sets it",
             err=True,
         )
-    return row.status == "completed"
 
 
 def _wants_base(engine: Engine, row: RunRow) -> bool:
@@ -397,6 +415,10 @@ def name_the_file(missing: FlowNotFound, verb: str) -> str:
 def conclude(errand: Errand, outcome: _Outcome) -> None:
     """Print how the run ended or why it stopped: the result on stdout, remedies on stderr."""
     run, found = outcome.run, outcome.found
+    if outcome.left_with is not None:
+        screen.say(("left alone. ", "yellow"), f"{outcome.left_with} goes on executing it:", err=True)
+        screen.say(f"  {line('show', errand.run_id, store=errand.store)}", err=True)
+        return
     if run is None or found is None:  # left by a second signal, before it could be looked at
         screen.say(("left at once. ", "yellow"), "Resume it with:", err=True)
         typed = resume_line(errand.run_id, file=errand.file, store=errand.store, run_base=errand.run_base)

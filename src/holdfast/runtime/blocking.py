@@ -9,6 +9,7 @@ Afterwards the signal is passed on as `KeyboardInterrupt` or `SystemExit(143)`: 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import random
 import threading
@@ -86,7 +87,9 @@ def _run_in_thread(use: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
         except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
             raised.append(error)
 
-    thread = threading.Thread(target=work, name="holdfast-blocking", daemon=True)
+    # In the context of the caller: a node that calls this is still inside its run.
+    around = contextvars.copy_context()
+    thread = threading.Thread(target=around.run, args=(work,), name="holdfast-blocking", daemon=True)
     thread.start()
     try:
         thread.join()

@@ -22,6 +22,7 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
@@ -30,16 +31,16 @@ import msgspec
 
 from holdfast.core import events
 from holdfast.core.graph import Flow, Graph
-from holdfast.core.run_state import ENDED, GOING
+from holdfast.core.run_state import GOING
 from holdfast.documents.artifacts import Artifacts, left
 from holdfast.documents.scribe import Scribe
-from holdfast.errors import FlowNotFound, ResumeRefused, RunExists, SettingError
+from holdfast.errors import FlowNotFound, ResumeRefused, RunExists, RunHeld, SettingError
 from holdfast.reading import history, inbox
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.history import Checkpoint, split
 from holdfast.reading.reader import Reader, in_asking_order
 from holdfast.reading.views import AskedQuestion, EventView, Run, RunSummary, result_of
-from holdfast.runtime import settings
+from holdfast.runtime import nesting, settings
 from holdfast.runtime.calls.executors import (
     Executor,
     Threads,
@@ -243,7 +244,7 @@ class Engine:
         if self._services is None:
             return
         services, holdings = self._services, self._holdings
-        if self.is_executing:
+        if self.is_executing or holdings.has_joins:
             await self.stop("engine closed")
         self._driver.close()
         if self._ear is not None:
@@ -298,7 +299,7 @@ class Engine:
         by: str | None = None,
     ) -> Run[S]:
         """Start a run and execute it. The same id with the same flow and input is the same run: it is resumed, or returned if it
-        is completed.
+        has ended. Where another call or engine executes it, this call waits for it, and takes it over if its holder disappears.
         """
         self.add(flow)
         place = make_queue_options(queue, priority)
@@ -383,10 +384,12 @@ class Engine:
         refuse_another(run_id, self.store.run(run_id), create)
 
     async def _run_again(self, flow: Flow[S], run_id: str) -> Run[S]:
-        row = self.store.run(run_id)
-        if row.status in ENDED:
+        """The run exists: wait for it if it is executed, resume it if it is not, or return it as it is."""
+        with nesting.waiting_for(self.store.generation, run_id):
+            while await self._driver.join(run_id):
+                with suppress(RunHeld):  # another engine was faster
+                    return await self.resume(run_id)
             return result_of(self._view(run_id, flow))
-        return await self.resume(run_id)
 
     # --- verbs that execute runs ----------------------------------------------------------------------
 
@@ -728,16 +731,17 @@ class Engine:
         """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` when that takes too long."""
         services = self._open()
         deadline = None if timeout is None else services.clock.now() + timeout
-        while True:
-            runner = self._holdings.get(run_id)
-            row = await self._reading.call(services.store.run, run_id)
-            stopped = row.status not in GOING or (row.status == "waiting" and not row.held)
-            if runner is None and stopped:
-                return result_of(await self.get(run_id))
-            if deadline is not None and services.clock.now() >= deadline:
-                raise TimeoutError(f"run {run_id!r} is still {row.status} after {timeout:g} s")
-            left = POLL_S if deadline is None else min(POLL_S, deadline - services.clock.now())
-            await sleep(services.clock, left)
+        with nesting.waiting_for(services.store.generation, run_id, refuse=False):
+            while True:
+                runner = self._holdings.get(run_id)
+                row = await self._reading.call(services.store.run, run_id)
+                stopped = row.status not in GOING or (row.status == "waiting" and not row.held)
+                if runner is None and stopped:
+                    return result_of(await self.get(run_id))
+                if deadline is not None and services.clock.now() >= deadline:
+                    raise TimeoutError(f"run {run_id!r} is still {row.status} after {timeout:g} s")
+                left = POLL_S if deadline is None else min(POLL_S, deadline - services.clock.now())
+                await sleep(services.clock, left)
 
     def _view(self, run_id: str, flow: Flow[Any] | None = None) -> Run[Any]:
         return self.reader.get(run_id, flow)

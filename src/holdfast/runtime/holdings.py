@@ -8,7 +8,7 @@ until the time before the last successful renewal plus its TTL, by a clock that 
 margin in which nodes are stopped. Neither the store's clock nor the wall clock is trusted for this.
 
 Invariants
-- `idle` is set exactly while no run is executed here.
+- `idle` is set exactly while no run is executed here, and no call waits for one to join it.
 - After the leases have become uncertain, nothing starts before the store has been asked again: while this process was paused,
   another engine may have claimed its runs.
 - When leases cannot be renewed, every node is stopped while they are still valid, before another engine may start it.
@@ -299,6 +299,8 @@ class Holdings:
         self._unanswered = False
         """Whether a claim got no reply while nothing renewed leases."""
         self._aside: Aside | None = None
+        self._joins: set[asyncio.Event] = set()
+        """News for the calls that wait for a run which another call or engine executes."""
         self.idle = asyncio.Event()
         self.idle.set()
 
@@ -337,9 +339,29 @@ class Holdings:
         """A run is not executed here any more."""
         held = self._held.pop(run_id)
         self.moving = len(self._held) - self._asleep
-        if not self._held:
-            self.idle.set()
+        self._set_idle()
         return held
+
+    @contextmanager
+    def joining(self) -> Iterator[asyncio.Event]:
+        """A call waits for a run that it does not execute, as long as this lasts. The event is set when the engine stops."""
+        news = asyncio.Event()
+        self._joins.add(news)
+        self.idle.clear()
+        try:
+            yield news
+        finally:
+            self._joins.discard(news)
+            self._set_idle()
+
+    @property
+    def has_joins(self) -> bool:
+        """Whether a call of this engine waits for a run that it does not execute."""
+        return bool(self._joins)
+
+    def _set_idle(self) -> None:
+        if not self._held and not self._joins:
+            self.idle.set()
 
     @contextmanager
     def sleeping(self, run_id: str, asleep: Asleep) -> Iterator[None]:
@@ -368,6 +390,8 @@ class Holdings:
         self.stopping = self.stopping or reason
         for held in self._held.values():
             held.halt(Halt("interrupt", reason=self.stopping), grace_s=0.0 if at_once else grace_s)
+        for news in self._joins:
+            news.set()
 
     async def stopped(self) -> None:
         """Wait until nothing is executed here any more. Raises `ContextError` inside a node, which would wait for itself."""
@@ -378,7 +402,7 @@ class Holdings:
             )
         if self.taker is not None:
             await self.taker.left.wait()
-        while self._held:  # a run may have begun since the event was set
+        while self._held or self._joins:  # a run may have begun since the event was set
             await self.idle.wait()
 
     # --- leases ---------------------------------------------------------------------------------------

@@ -155,15 +155,28 @@ async def works_in_a_loop_with_a_handler() -> None:
             await asyncio.sleep(0.01)
 
 
-async def joins() -> None:
+async def runs() -> None:
     async with opened() as engine:
-        say("joins")
         say((await engine.run(flow, {}, run_id=RUN_ID)).status)
 
 
+async def join(engine: hf.Engine) -> None:
+    """Says when it waits for the run of another process."""
+    going = asyncio.create_task(engine.run(flow, {}, run_id=RUN_ID))
+    for _ in iter(lambda: engine._holdings.has_joins, True):
+        await asyncio.sleep(0)
+    say("joined")
+    say((await going).status)
+
+
+async def joins() -> None:
+    async with opened() as engine:
+        await join(engine)
+
+
 def joins_and_blocks() -> None:
-    say("joins")
-    say(hf.run(flow, {}, run_id=RUN_ID, store=sys.argv[2]).status)
+    """As `hf.run`."""
+    blocking.with_engine(join, {"store": sys.argv[2]})
 
 
 def waits_and_blocks() -> None:
@@ -188,6 +201,7 @@ FORMS: dict[str, Callable[[], Awaitable[None] | None]] = {
         two_engines,
         works_in_a_loop,
         works_in_a_loop_with_a_handler,
+        runs,
         joins,
         joins_and_blocks,
         waits_and_blocks,
