@@ -22,7 +22,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ from processes import contents, digest
 
 from holdfast.documents import files
 from holdfast.errors import HoldfastError
-from holdfast.storage import schema
 from holdfast.storage.files import disk as disks
 
 KILLED = -9
@@ -178,7 +177,6 @@ def in_child(request: dict[str, Any]) -> dict[str, Any]:
 
 def warm_up() -> None:
     """Do everything once, so that no child imports, compiles or writes a story of its own; and never move what they share."""
-    schema.migrations = cache(schema.migrations)
     remember()
     for operation in OPERATIONS.values():
         with tempfile.TemporaryDirectory() as folder:

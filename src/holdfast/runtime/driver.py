@@ -25,7 +25,6 @@ from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.holdings import Asleep, Halt, HeldRun
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.news import Ear
-from holdfast.runtime.reading_thread import ReadingThread
 from holdfast.runtime.resume import Invalid, TakeUp, prepare, recover_streams
 from holdfast.runtime.runner import LongWait, Runner
 from holdfast.runtime.services import Services
@@ -42,14 +41,11 @@ _UNHEARD_S = 5.0
 class Driver:
     """Takes runs up and drives them."""
 
-    def __init__(
-        self, services: Services, flows: Mapping[str, Flow[Any]], ear: Ear | None, reading: ReadingThread
-    ) -> None:
+    def __init__(self, services: Services, flows: Mapping[str, Flow[Any]]) -> None:
         self.services = services
         self.flows = flows
-        self.ear = ear
         self._holdings = services.holdings
-        self._reading = reading
+        self._ear: Ear | None = None
         self._watching: asyncio.Task[None] | None = None
 
     # --- taking up ------------------------------------------------------------------------------------
@@ -118,7 +114,7 @@ class Driver:
 
     async def _find_row(self, run_id: str, *, is_here: bool) -> RunRow | None:
         try:
-            return await self._reading.call(self.services.store.run, run_id)
+            return await self.services.reading.call(self.services.store.run, run_id)
         except RunNotFound:
             if not is_here:
                 raise
@@ -219,20 +215,29 @@ class Driver:
         while len(holdings):
             await sleep(services.clock, POLL_S)
             looks += 1
-            if self.ear is not None and looks > _SOON_OVER:
-                await self.ear.wait(services.clock, _UNHEARD_S)
+            if looks > _SOON_OVER and (ear := self.ear) is not None:
+                await ear.wait(services.clock, _UNHEARD_S)
             else:
                 holdings.keep()
             with suppress(StoreError):  # read again in the next round; only an append that fails stops a run
-                for stored in await self._reading.call(services.store.inbox, services.holder.id):
+                for stored in await services.reading.call(services.store.inbox, services.holder.id):
                     held = holdings.get(stored.run_id)
                     if held is not None:
                         held.request(inbox.read(stored))
+
+    @property
+    def ear(self) -> Ear | None:
+        """Hears news of the store, from its first use on; None for an engine without threads."""
+        if self._ear is None and self.services.threads is not None:
+            self._ear = Ear(self.services.store.queues)
+        return self._ear
 
     def close(self) -> None:
         """Read no more inboxes."""
         if self._watching is not None:
             self._watching.cancel()
+        if self._ear is not None:
+            self._ear.close()
 
 
 def _waits_for_an_operator(row: RunRow) -> bool:

@@ -67,12 +67,10 @@ from holdfast.runtime.followers import POLL_S, Followers
 from holdfast.runtime.holdings import Holdings, Stopping, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
-from holdfast.runtime.news import Ear
-from holdfast.runtime.reading_thread import ReadingThread
 from holdfast.runtime.requests import Requests
 from holdfast.runtime.resume import TakeUp, edited
 from holdfast.runtime.runner import Runner
-from holdfast.runtime.services import Services, at_once, in_thread, waker
+from holdfast.runtime.services import ReadingThread, Services, at_once, in_thread, waker
 from holdfast.runtime.signals import Signals
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import NewRun, RunStatus, Store
@@ -155,12 +153,10 @@ class Engine:
         self._followers: Followers | None = None
         self._keeper: Keeper | None = None
         self._scribe: Scribe | None = None
-        self._ear: Ear | None = None
         self._worker: Worker | None = None
         self._has_drained = False
         """Whether a worker has returned because the engine stops."""
         self.os_signals = Signals(self)
-        self._reading = ReadingThread(inline=inline)
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -204,6 +200,7 @@ class Engine:
             log_budget=self.settings.log_budget,
             stage=Stage(0.0) if self._inline else Stage(),
             threads=threads,
+            reading=ReadingThread(inline=self._inline),
             executors=executors,
             elsewhere=names_elsewhere(executors),
             haunted={},
@@ -214,9 +211,8 @@ class Engine:
             **files,
         )
         if not self._inline:
-            self._ear = Ear(store.queues)
             self.os_signals.open()
-        self._driver = self._driver_type(self._services, self.flows, self._ear, self._reading)
+        self._driver = self._driver_type(self._services, self.flows)
         self._requests = Requests(self._services, self.flows, self._driver)
         return self
 
@@ -247,11 +243,9 @@ class Engine:
         if self.is_executing or holdings.has_joins:
             await self.stop("engine closed")
         self._driver.close()
-        if self._ear is not None:
-            self._ear.close()
         holdings.close()
         self._services = self._followers = None
-        self._reading.close()
+        services.reading.close()
         for name, executor in services.executors.items():
             if name not in self._executors:
                 executor.close()
@@ -663,7 +657,7 @@ class Engine:
 
     async def get(self, run_id: str) -> Run[Any]:
         """One run as it is now; its state is typed where the flow is known."""
-        return await self._reading.call(self.reader.get, run_id)
+        return await self._open().reading.call(self.reader.get, run_id)
 
     async def runs(
         self,
@@ -676,7 +670,7 @@ class Engine:
         limit: int = 100,
     ) -> list[RunSummary]:
         """The runs that meet every condition, newest first."""
-        return await self._reading.call(
+        return await self._open().reading.call(
             self.reader.runs,
             status=status,
             flow=flow,
@@ -688,17 +682,17 @@ class Engine:
 
     async def state(self, run: str, checkpoint: str | int | None = None) -> Any:
         """The state at a checkpoint (default: at the end): typed where the flow is known."""
-        return await self._reading.call(self.reader.state, run, checkpoint)
+        return await self._open().reading.call(self.reader.state, run, checkpoint)
 
     async def events(
         self, run_id: str, after: int = 0, node: str | None = None, kind: str | None = None
     ) -> list[EventView]:
         """Stored events, oldest first."""
-        return await self._reading.call(self.reader.events, run_id, after, node, kind)
+        return await self._open().reading.call(self.reader.events, run_id, after, node, kind)
 
     async def checkpoints(self, run_id: str) -> list[Checkpoint]:
         """Every place the run can be resumed or forked from, oldest first."""
-        return await self._reading.call(self.reader.checkpoints, run_id)
+        return await self._open().reading.call(self.reader.checkpoints, run_id)
 
     @overload
     def follow(
@@ -715,7 +709,7 @@ class Engine:
         stream, as it comes.
         """
         if self._followers is None:
-            self._followers = Followers(self._open(), self._reading)
+            self._followers = Followers(self._open())
         return self._followers.follow(run_id, after, chunks=chunks)
 
     async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
@@ -723,7 +717,7 @@ class Engine:
         rest = self.reader.question_pages(run_id)
         pages: list[list[AskedQuestion]] = []
         # One page at a time: between two of them the event loop and shorter reads get their turn.
-        while (page := await self._reading.call(next, rest, None)) is not None:
+        while (page := await self._open().reading.call(next, rest, None)) is not None:
             pages.append(page)
         return in_asking_order(pages)
 
@@ -734,7 +728,7 @@ class Engine:
         with nesting.waiting_for(services.store.generation, run_id, refuse=False):
             while True:
                 runner = self._holdings.get(run_id)
-                row = await self._reading.call(services.store.run, run_id)
+                row = await self._open().reading.call(services.store.run, run_id)
                 stopped = row.status not in GOING or (row.status == "waiting" and not row.held)
                 if runner is None and stopped:
                     return result_of(await self.get(run_id))

@@ -14,7 +14,6 @@ from holdfast.core.kinds import ENDS_STREAM
 from holdfast.core.run_state import GOING, UNDER_WAY
 from holdfast.reading.chunks import Chunk, spilled_chunks
 from holdfast.reading.views import EventView, event_view
-from holdfast.runtime.reading_thread import ReadingThread
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Store
 from holdfast.storage.rows import open_row
@@ -112,9 +111,8 @@ def _spilled(store: Store, run_id: str) -> list[Chunk]:
 class Followers:
     """The followers of runs in this engine's store. They listen to the engine only while there are any."""
 
-    def __init__(self, services: Services, reading: ReadingThread) -> None:
+    def __init__(self, services: Services) -> None:
         self._services = services
-        self._reading = reading
         self._by_run: dict[str, set[_Follower]] = {}
 
     def saved(self, run_id: str) -> None:
@@ -131,7 +129,7 @@ class Followers:
     async def follow(self, run_id: str, after: int, *, chunks: bool) -> AsyncIterator[EventView | Chunk]:
         """Yield the events after `after` and those to come (with `chunks`, also chunks), until the run has stopped."""
         store, clock, held, read = (
-            self._services.store, self._services.clock, self._services.holdings, self._reading.call,
+            self._services.store, self._services.clock, self._services.holdings, self._services.reading.call,
         )  # fmt: skip
         follower = _Follower(run_id)
         self._add(follower)

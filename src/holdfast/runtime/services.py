@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -22,6 +23,9 @@ from holdfast.runtime.holdings import Aside, Holdings
 from holdfast.runtime.listeners import Listeners
 from holdfast.storage.contract import Holder, Store
 from holdfast.storage.oversize import BLOB_OVER, LOG_BUDGET
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def at_once(call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
@@ -70,6 +74,31 @@ class AbandonedCall(Protocol):
     given_up_at: float
 
 
+class ReadingThread:
+    """One thread for everything that an engine reads and that no step waits for. With `inline` the event loop reads itself.
+
+    It is not one of the threads that call nodes: those may all be busy for hours. It starts with the first call.
+    """
+
+    def __init__(self, *, inline: bool = False) -> None:
+        self._inline = inline
+        self._thread: ThreadPoolExecutor | None = None
+
+    async def call(self, read: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Await a call on the thread. Calls are made in the order they were asked for."""
+        if self._inline:
+            return read(*args, **options)
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-reader")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: read(*args, **options))
+
+    def close(self) -> None:
+        """Let the thread end. A call that is still to be made then meets a closed store, and says so."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+            self._thread = None
+
+
 class Services(msgspec.Struct, frozen=True, kw_only=True):
     """What the runs of one engine share."""
 
@@ -85,6 +114,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Where coroutines are called."""
     threads: Threads | None
     """None: functions that may block are called on the event loop."""
+    reading: ReadingThread
+    """Where the engine reads its store, so that no reading verb and no look into an inbox stops a running node."""
     executors: Mapping[str, Executor] = {}
     """Those that call functions off the event loop, by the `executor` of their node. Empty where the engine calls everything on
     the loop.

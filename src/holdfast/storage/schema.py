@@ -7,6 +7,7 @@ In PostgreSQL the tables are in a schema, which the files call `holdfast`; a sto
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib import resources
 
 from holdfast.errors import SchemaTooNew
@@ -24,11 +25,12 @@ def queries(dialect: str, schema: str | None = None) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def migrations(dialect: str, schema: str | None = None) -> list[str]:
+@cache
+def migrations(dialect: str, schema: str | None = None) -> tuple[str, ...]:
     """The migrations in order; the n-th takes a store from version n-1 to n."""
     files = sorted((_stores / dialect / "sql" / "migrations").iterdir(), key=lambda file: file.name)
     texts = [file.read_text(encoding="utf-8") for file in files if file.name.endswith(".sql")]
-    return [within(text, schema) for text in texts]
+    return tuple(within(text, schema) for text in texts)
 
 
 def newer_schema_error(where: str, version: int, known: int) -> SchemaTooNew:

@@ -36,7 +36,7 @@ from holdfast.runtime.creation import input_digest
 from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listeners
-from holdfast.runtime.services import Services
+from holdfast.runtime.services import ReadingThread, Services
 from holdfast.storage.contract import Append, Holder, NewRun, Snapshot, Store, View
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import SALT_BYTES, open_row, pack
@@ -633,6 +633,7 @@ def _services(store: Store, holder: Holder | None) -> Services:
         resources={},
         stage=Stage(),
         threads=None,
+        reading=ReadingThread(inline=True),
         haunted={},
         holdings=holdings,
         listeners=Listeners(),

@@ -70,7 +70,7 @@ def flow_of(body: Callable[..., Any]) -> Flow[Any]:
 async def trying(engine: hf.Engine, clock: ManualClock, condition: Callable[[], Any]) -> None:
     """Until this holds: time jumps to whatever is due next, when the engine has read what it was about to read."""
     while not condition():
-        await engine._reading.call(bool)
+        await engine._open().reading.call(bool)
         clock.advance_to_next()
         await asyncio.sleep(0)
 
