@@ -2,8 +2,9 @@
 
 `with_engine` opens an engine, uses it and closes it, on an event loop of its own; inside a running loop (a
 notebook) it does so in a thread. In the main thread SIGINT and SIGTERM stop the engine in order: nothing new
-starts, running nodes get `grace` seconds, the interruption is recorded. A second signal leaves at once.
-Afterwards the signal is passed on as `KeyboardInterrupt` or `SystemExit(143)`: a library never swallows one.
+starts, running nodes get `grace` seconds, the interruption is recorded. A second signal leaves at once, and so
+does the first where nothing is executed (`wait`, or `run` for a run that another process executes). Afterwards
+the signal is passed on as `KeyboardInterrupt` or `SystemExit(143)`: a library never swallows one.
 """
 
 from __future__ import annotations

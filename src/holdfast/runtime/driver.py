@@ -1,4 +1,4 @@
-"""`Driver`: takes runs up, and drives each until it stops, through long waits as well.
+"""`Driver`: takes runs up, and drives each until it stops, through long waits as well. It waits for runs of other engines, too.
 
 A run that only waits, and for long, leaves memory: it stays held, and is loaded from its log when it is due or when a request
 comes. Meanwhile it costs its caller's coroutine and a timer, so ten thousand waiting runs fit into a small process.

@@ -236,7 +236,7 @@ class Engine:
             self.os_signals.pass_on()
 
     async def close(self) -> None:
-        """Interrupt the runs that are still executed, give the leases back, and close the store if it was opened here."""
+        """Stop the runs that are still executed, give the leases back, and close the store if it was opened here."""
         if self._services is None:
             return
         services, holdings = self._services, self._holdings
