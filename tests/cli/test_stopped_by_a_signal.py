@@ -100,7 +100,7 @@ def test_a_run_that_completes_within_the_grace_period_is_told_so_and_the_script_
     left, out, err = command.ended()
     assert left == code
     assert out.startswith("completed  r1")
-    assert f"it completed within the grace period after {name}, and the exit code is {int(code)}" in out
+    assert f"the run completed within the grace period after {name}, and the exit code is {int(code)}" in out
     assert "resume" not in err
 
 
@@ -129,7 +129,7 @@ def test_a_signal_in_a_command_that_waits_for_another_process_leaves_the_run_alo
     command.process.send_signal(number)
     left, out, err = command.ended()
     assert (left, out) == (code, "")
-    assert err.startswith(f"left alone. process {holder.process.pid} on")
+    assert err.startswith(f"stopped waiting. process {holder.process.pid} on")
     assert err.splitlines()[1] == "  holdfast show r1"
     holder.let_the_node_end()
     assert holder.ended()[0] == 0
