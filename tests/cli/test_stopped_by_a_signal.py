@@ -95,7 +95,7 @@ def test_a_run_that_completes_within_the_grace_period_is_told_so_and_the_script_
     command = start("run", "last.py", "--run-id", "r1")
     command.until("▶ only")
     command.process.send_signal(number)
-    command.until("nothing new starts")
+    command.until("no new node starts")
     command.let_the_node_end()
     left, out, err = command.ended()
     assert left == code
