@@ -104,9 +104,9 @@ class Driver:
                 if held is None and row is not None:
                     if row.status in ENDED:
                         return False
-                    is_stopping = has_waited and holdings.stopping is not None
+                    is_stopping = holdings.stopping is not None
                     if not row.held:
-                        return not is_stopping and not (has_waited and _waits_for_an_operator(row))
+                        return not has_waited or not (is_stopping or _waits_for_an_operator(row))
                     if is_stopping:
                         return False
                 has_waited = True

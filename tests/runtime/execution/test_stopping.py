@@ -283,8 +283,8 @@ def test_only_a_stop_without_grace_shortens_the_time_that_nodes_have_left() -> N
             await gate["in"].wait()
             engine.stop("SIGTERM")
             for again in ({}, {"grace": 1}):
-                clock.advance(2.0)
                 engine.stop("again", **again)
+                clock.advance(2.0)
                 await turns(20)
             assert not has(store, "NodeInterrupted")
             await engine.stop("now", grace=0)
@@ -295,6 +295,24 @@ def test_only_a_stop_without_grace_shortens_the_time_that_nodes_have_left() -> N
     assert (
         open_row(store.events("r")[-1], store.blobs).event.reason == "SIGTERM"
     )  # why it stopped, not why it hurried
+
+
+def test_a_second_stop_does_not_lengthen_the_time_that_nodes_have_left() -> None:
+    clock = ManualClock()
+    flow, gate = gated()
+
+    async def use(engine: hf.Engine) -> None:
+        gate.update({"in": asyncio.Event(), "open": asyncio.Event()})
+        async with running(engine, flow) as run:
+            await gate["in"].wait()
+            stopping = engine.stop()
+            clock.advance(6.0)
+            engine.stop(grace=3600)
+            clock.advance(6.0)
+            await stopping
+            assert (await run).status == "interrupted"
+
+    in_engine(use, MemoryStore(clock=clock.now), clock=clock, grace=10.0)
 
 
 def test_a_stop_may_have_a_grace_period_of_its_own() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from engines import Work, gated, has, in_engine, kinds, one_node, running
-from harness import PATIENCE_S, turns
+from harness import PATIENCE_S, turns, until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry
@@ -30,8 +30,11 @@ class Gate:
 
 async def joining(engine: hf.Engine, flow: Flow[Any], given: Any = None) -> asyncio.Task[hf.Run[Any]]:
     """A second call of `run` for the run `r`, while the first executes it."""
+    before = len(engine._holdings._joins)
     call = asyncio.create_task(engine.run(flow, given, run_id="r"))
-    await turns(20)
+    await until(lambda: len(engine._holdings._joins) > before)
+    await engine.get("r")  # read on the same thread, so the call has read it, too
+    await turns(5)
     assert not call.done()
     return call
 
@@ -218,7 +221,9 @@ def test_a_joining_call_of_an_engine_that_stops_returns_the_run_as_it_is() -> No
         gate = Gate()
         async with running(engine, gate.flow) as run:
             await gate.entered.wait()
-            async with hf.Engine(store) as other:
+            async with hf.Engine(
+                store, clock=ManualClock()
+            ) as other:  # a clock that stands still: it need not poll
                 joined = await joining(other, gate.flow)
             found = joined.result()  # it has ended before the engine was closed
             assert (found.status, found.held_by is not None) == ("running", True)
