@@ -64,14 +64,14 @@ from holdfast.runtime.creation import (
 )
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S, Followers
-from holdfast.runtime.holdings import Holdings, Stopping, elapsed
+from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.requests import Requests
 from holdfast.runtime.resume import TakeUp, edited
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import ReadingThread, Services, at_once, in_thread, waker
-from holdfast.runtime.signals import Signals
+from holdfast.runtime.signals import Signals, Stopping
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import NewRun, RunStatus, Store
 from holdfast.storage.leases import this_process

@@ -39,7 +39,6 @@ from holdfast.errors import (
     StoreUnusable,
 )
 from holdfast.storage import failpoints, process, schema
-from holdfast.storage.files import disk
 
 T = TypeVar("T")
 Cells = tuple[Any, ...]
@@ -93,7 +92,7 @@ class SqliteDatabase:
         self._reader.pragma("query_only", True)
         self.cursor = self._writer.cursor()
         """The cursor of the writing connection. Use it only within `commit`."""
-        self._file = disk.identity(path)
+        self._file = _identity(path)
         self._looked_at = 0.0
         _open.add(self)
 
@@ -237,7 +236,7 @@ class SqliteDatabase:
                 failpoints.reach(verb + ".committed")
 
     def _require_same_file(self) -> None:
-        if disk.identity(self.path) != self._file:
+        if _identity(self.path) != self._file:
             raise StoreUnusable(
                 f"{self.path} was removed or replaced while it was in use; anything written now would be lost. Put "
                 "the file back and restart this process."
@@ -406,6 +405,15 @@ class SqliteDatabase:
         return StoreError(
             f"{self.path}: {type(fault).__name__}: {fault}. This is a defect in Holdfast; please report it."
         )
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Device and inode of the file at a path, which identify it; None if there is no file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 _FAULTS: tuple[tuple[tuple[type[apsw.Error], ...], type[StoreError], str], ...] = (
