@@ -99,7 +99,8 @@ class Readiness:
         for name in routes:
             if name in self.index:  # not END
                 self._consider(state, name)
-            # A new round of a loop may still reach a join that was due and has not started for want of a free slot.
+            # A new round of a loop may still reach a join that was due but has not started, because too many nodes were
+            # running.
             if self._back_edges and (source, name) in self._back_edges:
                 for join in [due for due in self.due if due in self.joins]:
                     self._consider(state, join)

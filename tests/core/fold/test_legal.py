@@ -238,5 +238,5 @@ def test_a_layer_with_a_node_that_has_not_completed_is_refused():
 
 def test_a_visit_that_takes_up_an_arrival_that_is_not_there_is_refused():
     run = told("START a b END").started("a")
-    with pytest.raises(IllegalEvent, match="'b' took 1 arrivals, but there are fewer"):
+    with pytest.raises(IllegalEvent, match="'b' took 1 arrivals, but the run has reached it fewer times"):
         run.record(events.NodeStarted(node="b", iteration=1, execution=1, attempt=1, took=1))

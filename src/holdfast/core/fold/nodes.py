@@ -45,8 +45,8 @@ def node_started(state: RunState, event: events.NodeStarted, stored: Stored) -> 
 
 
 def _start_again(state: RunState, node: NodeState, event: events.NodeStarted) -> None:
-    """Reset what a node's state has from before: a new visit drops the previous visit, a new attempt drops why the previous
-    attempt ended.
+    """Reset the state of a node that starts again: a new visit or execution drops the data of the previous one, a new attempt
+    drops the reason why the previous attempt ended.
     """
     if event.attempt == 1 or event.iteration != node.iteration or event.execution != node.execution:
         if event.iteration != node.iteration or node.input is None:
@@ -159,7 +159,7 @@ def layer_completed(state: RunState, event: events.LayerCompleted, stored: Store
     """Apply, in node order, the changes that the nodes of a layer held back until the layer was complete."""
     if state.held.keys() != set(event.nodes):
         raise IllegalEvent(
-            f"run {state.run_id!r}: layer {event.layer} is {event.nodes}, but {list(state.held)} have completed"
+            f"run {state.run_id!r}: layer {event.layer} has the nodes {event.nodes}, but {list(state.held)} have completed"
         )
     for name in event.nodes:
         held = state.held.pop(name)
@@ -187,7 +187,7 @@ def _take_arrivals(state: RunState, event: events.NodeStarted | events.NodeSkipp
     left = state.arrivals.get(event.node, 0) - event.took
     if left < 0:
         raise IllegalEvent(
-            f"run {state.run_id!r}: node {event.node!r} took {event.took} arrivals, but there are fewer"
+            f"run {state.run_id!r}: node {event.node!r} took {event.took} arrivals, but the run has reached it fewer times"
         )
     del state.arrivals[event.node]
     if left:

@@ -47,7 +47,7 @@ def run_claimed(state: RunState, event: events.RunClaimed, stored: Stored) -> No
 
 
 def run_resumed(state: RunState, event: events.RunResumed, stored: Stored) -> None:
-    """Record that the run was resumed: as after a claim, and the failed nodes are due again."""
+    """Record that the run was resumed: running nodes count as interrupted, as after a claim, and failed nodes are due again."""
     _cut(state, outlived=event.outlived)
     state.paused = False
     state.failure = state.failure_node = None
@@ -185,7 +185,7 @@ def _cut(state: RunState, *, outlived: bool) -> None:
 
 
 def _reopen(state: RunState) -> None:
-    """Make each open visit due again, as a new execution with the same input. For a rewind and for a fork."""
+    """Make each open visit due again, as a new execution with the same input. Used for a rewind and for a fork."""
     for name in tuple(state.open):
         node = state.nodes[name]
         if not node.routed:

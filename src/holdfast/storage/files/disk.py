@@ -56,7 +56,7 @@ def prepare(path: str | os.PathLike[str]) -> str:
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Device and inode of the file at a path, which identify it; None if there is no file."""
+    """Return the device and inode numbers of the file at a path, which identify the file, or None if there is no file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -65,7 +65,7 @@ def identity(path: str) -> tuple[int, int] | None:
 
 
 def file_system(path: str, mountinfo: str) -> str:
-    """The type of the file system of an absolute path, from the text of /proc/self/mountinfo; "" if unknown."""
+    """Return the type of the file system of an absolute path, from the text of /proc/self/mountinfo; "" if unknown."""
     kind, longest = "", -1
     for line in mountinfo.splitlines():
         mount, found, after = line.partition(" - ")

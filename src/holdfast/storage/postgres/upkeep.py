@@ -270,7 +270,7 @@ def script(address: Address) -> Iterator[IO[bytes]]:
 def _command(
     program: str, address: Address | None, options: tuple[str, ...]
 ) -> tuple[list[str], dict[str, str]]:
-    """The command line of a client program, and its environment, which contains the password."""
+    """Return the command line of a client program, and its environment, which contains the password."""
     where = address.url if address is not None else "PostgreSQL"
     found = shutil.which(program)
     if found is None:
@@ -320,7 +320,7 @@ def _apart(conninfo: str) -> tuple[str, str]:
 
 
 def _is_text(value: str) -> bool:
-    """Whether PostgreSQL can store a text: it has no lone surrogate and no NUL."""
+    """Return whether PostgreSQL can store a text: it has no lone surrogate and no NUL."""
     try:
         return b"\0" not in value.encode()
     except UnicodeEncodeError:

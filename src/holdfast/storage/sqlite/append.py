@@ -34,7 +34,7 @@ class Appends:
         self._database = database
         self._cursor = database.cursor
         self.offers = False
-        """Whether a written append offers a run to workers. The store resets it after it has woken its workers."""
+        """True if an append has put a run on offer. The store then wakes its workers and resets this to False."""
 
     def append_singly(self, batch: Sequence[Append], refused: dict[int, Verdict]) -> list[Verdict]:
         """Write a batch in which at least one append cannot be stored: find each such append, leave it out, write the others."""
