@@ -410,7 +410,7 @@ def test_a_field_of_a_model_is_encoded_as_its_model_is_configured():
     [
         (lambda s: s.notes.pop(), "notes", "were moved or removed"),
         (lambda s: s.notes.insert(0, "new"), "notes", "were moved or removed"),
-        (lambda s: s.scores.clear(), "scores", "the key 'a' was removed"),
+        (lambda s: s.scores.clear(), "scores", "the key 'a' of this `merge` field was removed"),
         (lambda s: setattr(s, "title", "other"), "title", "cannot be reversed"),
     ],
 )

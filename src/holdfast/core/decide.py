@@ -116,7 +116,7 @@ def _over(state: RunState, now: float, wakes: list[float], lapses: list[float]) 
 def _open_visit(
     definition: Definition, state: RunState, name: str, now: float, wakes: list[float]
 ) -> Iterator[AnyCommand]:
-    """The commands for an open visit that needs a decision."""
+    """Yield the commands for an open visit that needs a decision."""
     node = state.nodes[name]
     options = definition.nodes[name]
     held_back = bool(state.failed) or state.paused
@@ -141,14 +141,14 @@ def _open_visit(
 
 
 def _is_refused(node: NodeState) -> bool:
-    """Whether an answer refused the visit. `safe_to_fail` does not apply to a refusal."""
+    """Return whether an answer refused the visit. `safe_to_fail` does not apply to a refusal."""
     return node.failure is not None and node.failure.type == "QuestionRefused"
 
 
 def _cut(
     options: NodeOptions, state: RunState, node: NodeState, name: str, *, held_back: bool
 ) -> Iterator[AnyCommand]:
-    """The command for an interrupted visit: ask about it, quarantine it, skip it or run it again."""
+    """Yield the command for an interrupted visit: ask about it, quarantine it, skip it or run it again."""
     if options.on_interrupt == "ask":
         yield AskAboutNode(name)
     elif options.on_interrupt == "rerun" and node.crashes >= options.crash_limit:
@@ -235,7 +235,7 @@ def _begin(
 
 
 def _next_visit(state: RunState, name: str) -> tuple[int, int]:
-    """Iteration and execution of the next visit of a node."""
+    """Return the iteration and the execution of the next visit of a node."""
     node = state.nodes.get(name)
     iteration = node.iteration + 1 if node is not None else 1
     return iteration, state.next_execution(name, iteration) if state.executions else 1
@@ -245,13 +245,13 @@ def _limit(name: str, most: int) -> Failure:
     return Failure(
         "partial",
         "IterationLimit",
-        f"node {name!r} was reached {most} times, which is its limit. If that is right, raise it with "
+        f"node {name!r} was reached {most} times, which is its limit. If that is right, raise the limit with "
         "compile(max_iterations=…) and resume.",
     )
 
 
 def _end(state: RunState, ready: Readiness, wakes: list[float], lapses: list[float]) -> list[AnyCommand]:
-    """The commands if nothing runs and nothing can start: end the run or the layer, or wait."""
+    """Return the commands for a run in which nothing runs and nothing can start: end the run or the layer, or wait."""
     if state.failed:
         name = next(iter(state.failed))
         failure = state.nodes[name].failure

@@ -38,7 +38,7 @@ class Changes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     add: dict[str, Any] = {}
     """Amounts that are added to a number field."""
     reduce: dict[str, Any] = {}
-    """Operands of custom reducers, kept until the engine has computed their result (in items and layers)."""
+    """Values for custom reducers, kept until the engine has computed their result (in items and layers)."""
     unset: list[str] = []
     """Keys that were removed (only in states without declared fields)."""
 
@@ -74,7 +74,7 @@ class NodeEvent(Event, frozen=True, kw_only=True):
 
 
 class RunCreated(Event, frozen=True, kw_only=True):
-    """The run was created: checkpoint 0, with everything that the first nodes need, recorded before anything runs."""
+    """The run was created. Recorded before anything runs, with everything that the first nodes need."""
 
     flow: str
     fingerprint: str
@@ -95,7 +95,7 @@ class RunForked(Event, frozen=True, kw_only=True):
     parent: str
     to: Seq
     base_digest: str
-    """sha256 of the stored base, so that an altered base is detected like an altered event."""
+    """The sha256 of the stored base, so that an altered base is detected like an altered event."""
     labels: dict[str, str] | None = None
     by: str | None = None
     reason: str | None = None
@@ -114,7 +114,7 @@ class RunResumed(Event, frozen=True, kw_only=True):
 
     holder: str = ""
     nodes: list[NodeName] | None = None
-    """Nodes that are tried again; None: all failed nodes."""
+    """Nodes that are tried again; None means all failed nodes."""
     fresh: bool = False
     force: bool = False
     outlived: bool = False
@@ -218,7 +218,7 @@ class NodeScheduled(NodeEvent, frozen=True, kw_only=True):
 
     why: str
     fresh: bool = False
-    """The visit is repeated as a new execution, which keeps no results of the previous one."""
+    """True if the visit is repeated as a new execution, which keeps no results of the previous one."""
     by: str | None = None
     reason: str | None = None
 
@@ -229,7 +229,7 @@ class NodeStarted(NodeEvent, frozen=True, kw_only=True):
     took: int = 1
     """How many arrivals at the node this visit takes; 0 for a later attempt or execution."""
     woken: bool = False
-    """The same attempt continues after a wait: its function is called again, with the results that it kept."""
+    """True if the same attempt continues after a wait: its function is called again, with the results that it kept."""
 
 
 class NodeCompleted(NodeEvent, frozen=True, kw_only=True):
@@ -237,9 +237,9 @@ class NodeCompleted(NodeEvent, frozen=True, kw_only=True):
 
     changes: Changes = Changes()
     routes: list[NodeName] | None = None
-    """The nodes that come next; None: not decided yet (the router raised, or the layer decides)."""
+    """The nodes that come next; None if that is not decided yet (the router raised, or the layer decides)."""
     items: bool = False
-    """Whether the node is a fan-out: the changes of its items are applied first, in item order."""
+    """True if the node is a fan-out: the changes of its items are applied first, in item order."""
     artifacts: dict[str, Any] = {}
     """Files that the node wrote into its folder: name -> sha256 and size."""
 
@@ -256,7 +256,7 @@ class NodeInterrupted(NodeEvent, frozen=True, kw_only=True):
 
     reason: str = ""
     lost: bool = False
-    """The attempt's process died at an unknown time, so the time until this event does not count as the node's."""
+    """True if the attempt's process died at an unknown time, so that the time until this event does not count for the node."""
 
 
 class NodeSkipped(NodeEvent, frozen=True, kw_only=True):
@@ -355,12 +355,12 @@ class ItemFailed(NodeEvent, frozen=True, kw_only=True):
 
 
 class LayerCompleted(Event, frozen=True, kw_only=True):
-    """All nodes of a layer are done: their changes are applied in node order, and the routes decided."""
+    """All nodes of a layer are done: their changes are applied in node order, and their routes are decided."""
 
     layer: int
     nodes: list[NodeName]
     changes: Changes = Changes()
-    """Results of custom reducers."""
+    """The results of custom reducers."""
     routes: dict[NodeName, list[NodeName]] = {}
 
 
@@ -378,7 +378,7 @@ class QuestionAsked(NodeEvent, frozen=True, kw_only=True):
     the node asked for with `ctx.ask`."""
     answer_schema: dict[str, Any] = {}
     approving: list[str] = []
-    """The answers that let the visit begin; any other answer refuses it. Empty: every answer lets it begin."""
+    """The answers that let the visit begin; any other answer refuses it. If empty, every answer lets it begin."""
     slot: str = ""
     item: int | None = None
     until: float | None = None
@@ -394,7 +394,7 @@ class QuestionAnswered(NodeEvent, frozen=True, kw_only=True):
     key: str
     answer: Any
     refused: bool = False
-    """Whether the answer refuses the visit, so that the node fails."""
+    """True if the answer refuses the visit, so that the node fails."""
     confidence: float | None = None
     by: str | None = None
     reason: str | None = None
@@ -428,7 +428,7 @@ class SignalAwaited(NodeEvent, frozen=True, kw_only=True):
 
 
 class SignalReceived(Event, frozen=True, kw_only=True):
-    """A signal was sent to the run. The visit that has waited longest for it takes it; otherwise it is kept for the next one."""
+    """A signal was sent to the run. The visit that has waited longest for it gets it; if no visit waits, it is kept."""
 
     name: str
     payload: Any = None
@@ -516,7 +516,7 @@ _BODY_FIELDS = _Made(_body_fields)
 
 
 def _completion(event: NodeCompleted) -> dict[str, Any]:
-    """The fields of a completion that differ from their defaults, written out because it is fast."""
+    """Return the fields of a completion that differ from their defaults. Written out field by field, because it is fast."""
     body: dict[str, Any] = {}
     changes = event.changes
     if changes.set or changes != _UNCHANGED:

@@ -73,12 +73,12 @@ class Kind(msgspec.Struct, frozen=True, gc=False):
     heard: bool = False
     """Whether a caller or a node may be waiting for the event, so that it is saved at once, whatever the durability."""
     ends_stream: bool = False
-    """Whether the event is recorded only when the chunks that its attempt has streamed so far are known: followers get these
+    """Whether the chunks that the attempt has streamed so far must be known before the event is recorded: followers get these
     chunks first."""
     from_process: bool = False
     """Whether a node in a process of its own may ask the engine to record the event."""
     takes_over: bool = False
-    """Whether a new holder records the event when it begins to execute the run."""
+    """Whether the event is one that a new holder records when it begins to execute the run."""
     from_outside: bool = False
     """Whether a process that does not execute the run may record the event."""
 
@@ -88,7 +88,7 @@ _IDLE = VISIT_DONE | {""}
 """Statuses of a node without an open visit."""
 _RUNNING = frozenset({"running"})
 _RAN = frozenset({"running", "interrupted"})
-"""Statuses of a node whose attempt is running, or was interrupted and its end is recorded later."""
+"""Statuses of a node whose attempt is running, or was interrupted before its end was recorded."""
 
 TABLE: tuple[Kind, ...] = (
     # --- the run
