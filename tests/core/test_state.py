@@ -642,8 +642,8 @@ def declare(hint: Any) -> Any:
         (declare(Annotated[list[int], append, operator.add]), "field 'x' has two reducers"),
         (declare(Annotated[list[int], append] | None), "put it outermost"),
         (declare(complex), "complex cannot be kept as JSON"),
-        (int, "a state is a dataclass"),
-        (list[int], "a state is a dataclass"),
+        (int, "the state must be a dataclass"),
+        (list[int], "the state must be a dataclass"),
     ],
 )
 def test_a_state_type_with_a_fault_is_refused_with_the_field(declared, words):

@@ -81,7 +81,7 @@ class Codec(Generic[T]):
 
     @classmethod
     def of_pydantic_field(cls, annotation: Any, config: Any) -> Codec[Any]:
-        """Return the codec of a field of a pydantic model, because pydantic supports types that msgspec does not."""
+        """Return a codec that lets pydantic convert a field of a model, because pydantic supports types that msgspec does not."""
         return cls(annotation, _pydantic_form(annotation, config))
 
     def encode(self, value: Any, *, path: str = "value", node: str | None = None) -> Any:
@@ -178,14 +178,14 @@ class Codec(Generic[T]):
 
 
 class _Form(NamedTuple):
-    """The functions that convert a declared type to JSON and back, and which steps its codec may skip or must add."""
+    """The functions that convert a declared type to JSON and back, and the steps that its codec may skip or must add."""
 
     to_json: Callable[[Any], bytes]
     from_json: Callable[[bytes], Any]
     from_plain: Callable[[Any], Any]
-    """Decodes plain data instead of JSON. The result shares nothing mutable with the plain data."""
+    """A function that decodes plain data instead of JSON. The result shares nothing mutable with the plain data."""
     scalars: frozenset[type] = frozenset()
-    """Exact types whose values are plain data already."""
+    """Types whose values are plain data already. Subclasses of these types do not count."""
     plain: bool = False
     """True if the type consists only of JSON's own types, so that the decoded value is already plain data."""
     recodes: bool = False
@@ -194,7 +194,7 @@ class _Form(NamedTuple):
     walks: bool = False
     """True if `==` ignores a part of the value (fold, fields with compare=False), so values must be compared part by part."""
     sort: Callable[[Any], None] | None = None
-    """Sorts the members of sets within plain data."""
+    """A function that sorts the members of sets within plain data, in place; None if the type has no sets."""
     ordered: bool = True
 
 
@@ -379,9 +379,7 @@ def _overlooks(part: shapes.Type) -> bool:
 
 
 def _scalars(shape: shapes.Type) -> frozenset[type]:
-    """Return the scalar types, among the declared types, that have no constraint. For their values, only the value itself needs a
-    check.
-    """
+    """Return the scalar types (such as str) that a declared type allows without constraints. Their values need no conversion."""
     if isinstance(shape, shapes.AnyType):
         return _SCALARS
     if isinstance(shape, shapes.UnionType):

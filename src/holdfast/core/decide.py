@@ -60,7 +60,7 @@ class Shape(Protocol):
 
 
 def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = None) -> list[AnyCommand]:
-    """The next commands for the engine; none if the run has ended, or waits for a node to end, an answer, a signal or an
+    """Return the next commands for the engine; none if the run has ended, or waits for a node to end, an answer, a signal or an
     operator.
     """
     if state.status not in ACTIVE:
@@ -162,8 +162,8 @@ def _cut(
 
 
 def _again(options: NodeOptions, state: RunState, node: NodeState, name: str) -> AnyCommand:
-    """The command that continues a visit: the next attempt, the same attempt after a wait, or, if the visit is repeated, the
-    first attempt of a new execution. A gated node is asked about again before a new execution.
+    """Return the command that continues a visit: the next attempt, the same attempt after a wait, or, if the visit is repeated,
+    the first attempt of a new execution. A gated node is asked about again before a new execution.
     """
     if NODE_LEVEL in node.parked:
         return StartNode(name, node.iteration, node.execution, node.attempt, 0, woken=True)
@@ -276,8 +276,8 @@ def _end(state: RunState, ready: Readiness, wakes: list[float], lapses: list[flo
 def _later(
     state: RunState, wanted: list[AnyCommand], wakes: list[float], lapses: list[float]
 ) -> list[AnyCommand]:
-    """When to call `decide` again. The engine need not hold the run until then if nothing runs and only an answer or a signal
-    could come earlier, or if the run is paused.
+    """Return the command that says when to call `decide` again, if any. The engine need not hold the run until then if nothing
+    runs and only an answer or a signal could come earlier, or if the run is paused.
     """
     runs = state.running or any(isinstance(command, (StartNode, StartItem)) for command in wanted)
     if runs or (wakes and not state.paused):

@@ -40,7 +40,7 @@ class Changes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     reduce: dict[str, Any] = {}
     """Values for custom reducers, kept until the engine has computed their result (in items and layers)."""
     unset: list[str] = []
-    """Keys that were removed (only in states without declared fields)."""
+    """Names of fields that were removed: keys of a state without declared fields, or fields that are `NotRequired`."""
 
 
 FailureClass: TypeAlias = Literal["recoverable", "partial", "fatal"]
@@ -106,7 +106,7 @@ class RunClaimed(Event, frozen=True, kw_only=True):
 
     holder: str
     outlived: bool = False
-    """The previous holder is alive and had to give up the run, so the interrupted nodes did not crash a process."""
+    """True if the previous holder is alive and had to give up the run, so that the interrupted nodes did not crash a process."""
 
 
 class RunResumed(Event, frozen=True, kw_only=True):
@@ -118,7 +118,7 @@ class RunResumed(Event, frozen=True, kw_only=True):
     fresh: bool = False
     force: bool = False
     outlived: bool = False
-    """The previous holder is alive and had to give up the run, so the interrupted nodes did not crash a process."""
+    """True if the previous holder is alive and had to give up the run, so that the interrupted nodes did not crash a process."""
     by: str | None = None
     reason: str | None = None
 
@@ -130,13 +130,13 @@ class RunRewound(Event, frozen=True, kw_only=True):
 
     to: Seq
     executions: dict[NodeName, dict[int, int]] = {}
-    """How often the visits that will be repeated were executed before."""
+    """Node -> iteration -> how often this visit, which will be repeated, was executed before."""
     crashes: dict[NodeName, int] = {}
     active_s: float = 0.0
     usd: float = 0.0
     tokens: int = 0
     fresh: dict[NodeName, dict[int, int]] = {}
-    """How often the visits that will be repeated had been repeated with new idempotency keys before."""
+    """Node -> iteration -> how often this visit, which will be repeated, was repeated with new idempotency keys before."""
     signals: dict[str, list[Any]] = {}
     """Signals that are available again because the rewind undid the visits that had taken them, oldest first. The next visit that
     waits for such a signal gets it.
@@ -159,7 +159,7 @@ class RunInterrupted(Event, frozen=True, kw_only=True):
 
 
 class RunCompleted(Event, frozen=True, kw_only=True):
-    """The run is completed: every branch has reached its end. Final."""
+    """The run is completed: every branch has reached its end. No event can follow."""
 
 
 class RunFailed(Event, frozen=True, kw_only=True):
@@ -170,7 +170,7 @@ class RunFailed(Event, frozen=True, kw_only=True):
 
 
 class RunCancelled(Event, frozen=True, kw_only=True):
-    """The run was cancelled. Final."""
+    """The run was cancelled. No event can follow."""
 
     by: str | None = None
     reason: str | None = None
@@ -214,7 +214,7 @@ class FlowChanged(Event, frozen=True, kw_only=True):
 
 
 class NodeScheduled(NodeEvent, frozen=True, kw_only=True):
-    """A node is due and does not start in the same append; or a caller asked to retry a visit that has not ended."""
+    """A node is due and does not start at once; or a caller asked to retry a visit that has not ended."""
 
     why: str
     fresh: bool = False
@@ -227,13 +227,15 @@ class NodeStarted(NodeEvent, frozen=True, kw_only=True):
     """An attempt of a node began. The state at the first attempt of an execution is the input of all its attempts."""
 
     took: int = 1
-    """How many arrivals at the node this visit takes; 0 for a later attempt or execution."""
+    """How many of the run's arrivals at the node this visit uses up (all of them for a join); 0 for a repetition."""
     woken: bool = False
     """True if the same attempt continues after a wait: its function is called again, with the results that it kept."""
 
 
 class NodeCompleted(NodeEvent, frozen=True, kw_only=True):
-    """A visit of a node is complete, and is never repeated unless a caller asks for it. Its route is decided here, once."""
+    """A visit of a node is complete, and is never repeated unless a caller asks for it. Its route is decided once, with this
+    event.
+    """
 
     changes: Changes = Changes()
     routes: list[NodeName] | None = None
@@ -260,14 +262,12 @@ class NodeInterrupted(NodeEvent, frozen=True, kw_only=True):
 
 
 class NodeSkipped(NodeEvent, frozen=True, kw_only=True):
-    """A visit was skipped, by a caller or because of `on_interrupt="skip"` or `safe_to_fail`. These changes replace its
-    result.
-    """
+    """A visit was skipped, by a caller or because of `on_interrupt="skip"` or `safe_to_fail`. `changes` replace its result."""
 
     changes: Changes = Changes()
     routes: list[NodeName] | None = None
     took: int = 0
-    """How many arrivals at the node the skip takes, if the visit had not begun."""
+    """How many of the run's arrivals at the node the skip uses up, if the visit had not begun."""
     warning: Failure | None = None
     """Why a node that is `safe_to_fail` has no result."""
     by: str | None = None
@@ -428,7 +428,9 @@ class SignalAwaited(NodeEvent, frozen=True, kw_only=True):
 
 
 class SignalReceived(Event, frozen=True, kw_only=True):
-    """A signal was sent to the run. The visit that has waited longest for it gets it; if no visit waits, it is kept."""
+    """A signal was sent to the run. The visit that has waited longest for this signal gets it; if no visit waits, the signal is
+    kept.
+    """
 
     name: str
     payload: Any = None
@@ -499,8 +501,8 @@ class _Header(msgspec.Struct):
 
 
 class _Made(dict[type[Event], T]):
-    """Values per kind of event, each computed when it is first needed: computing all of them would take a fifth of the time of
-    `import holdfast`.
+    """A dict with one value per kind of event. Each value is computed when it is first needed: computing all of them would take a
+    fifth of the time of `import holdfast`.
     """
 
     def __init__(self, make: Callable[[type[Event]], T]) -> None:

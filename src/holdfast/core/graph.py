@@ -445,8 +445,8 @@ def _use_problems(name: str, fn: Any, retry: Any, idempotent: Any, each: Any) ->
 
 
 def executor_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> list[str]:
-    """The reasons why an executor with these traits cannot call a node. For executors that an engine is given; `Graph` checks the
-    built-in ones.
+    """Return the reasons why an executor with these traits cannot call a node. Used for executors that are given to an engine;
+    `Graph` checks the built-in ones.
     """
     return [
         *_call_problems(node, state, traits),
@@ -455,7 +455,7 @@ def executor_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> l
 
 
 def _call_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> Iterator[str]:
-    """The reasons why an executor cannot call the function of a node: chunks cannot be yielded from another process, and an
+    """Yield the reasons why an executor cannot call the function of a node: chunks cannot be yielded from another process, and an
     executor that works by name must be able to import the function and the type of the state.
     """
     name, executor = node.name, node.options.executor

@@ -54,8 +54,8 @@ class Kind(msgspec.Struct, frozen=True, gc=False):
     run: frozenset[Status]
     """The statuses of the run in which the event may happen."""
     node: frozenset[str] | None
-    """The statuses of its node in which the event may happen ("": not reached yet). None: any, or the event belongs to no
-    node."""
+    """The statuses of its node in which the event may happen ("" is a node that was not reached yet). None means any status, or
+    that the event belongs to no node."""
     look: Look
     counts: Counts = "none"
     run_after: Status | None = None
@@ -66,8 +66,8 @@ class Kind(msgspec.Struct, frozen=True, gc=False):
     checkpoint: bool = False
     """Whether the event is a checkpoint: a run can be resumed or forked from it."""
     result: bool = False
-    """Whether the event contains a result of user code, which is refused if it is over the log budget. Other events are recorded
-    whatever their size."""
+    """Whether the event contains a result of user code, which is refused if it is too large for the log. Other events are
+    recorded whatever their size."""
     ours: bool = False
     """Whether Holdfast has created or checked every field of the event, so that it need not be decoded before it is recorded."""
     heard: bool = False

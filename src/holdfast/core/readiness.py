@@ -45,7 +45,7 @@ class Readiness:
         self.rebuild(state)
 
     def rebuild(self, state: RunState) -> None:
-        """Compute everything from the state alone."""
+        """Compute everything anew from the state of the run, without the earlier values."""
         self.live = 0
         self.due: dict[str, None] = {}
         self.unscheduled: dict[str, None] = {}
@@ -91,8 +91,8 @@ class Readiness:
                 assert_never(look)
 
     def _move(self, state: RunState, source: str, routes: Sequence[str]) -> None:
-        """Record that the run goes from `source` to these nodes. All of them become live before any is considered, because a
-        branch may lead both to a join and to a node before that join.
+        """Record that the run goes from `source` to these nodes. All of them are marked as live before any is checked for being
+        due, because a branch may lead both to a join and to a node before that join.
         """
         if self.joins:
             self._arrive(routes)
@@ -125,7 +125,7 @@ class Readiness:
             self._enliven(state, name, number)
 
     def _enliven(self, state: RunState, name: str, number: int) -> None:
-        """Update whether this node is live. If it was a witness and is no longer live, search for another one."""
+        """Update whether this node is live. If it is no longer live, check the joins that it blocked again."""
         bit = 1 << number
         if name in state.open or name in state.arrivals or name in state.held:
             self.live |= bit
@@ -148,7 +148,7 @@ class Readiness:
             del self.open[name]
 
     def _consider(self, state: RunState, name: str) -> None:
-        """Update whether this node is due, blocked by a witness, or neither."""
+        """Update whether this node is due, is a join that a live node still blocks, or neither."""
         wanted = name in state.arrivals and name not in state.open and name not in state.held
         node = state.nodes.get(name)
         if wanted and node is not None:
@@ -170,7 +170,9 @@ class Readiness:
             self.unscheduled[name] = None
 
     def _watch(self, name: str, blockers: int) -> None:
-        """Let a blocked join watch one of the nodes that block it."""
+        """Remember one of the nodes that block a join, its witness. As long as the witness is live, the join need not be checked
+        again.
+        """
         witness = self._blocked.get(name)
         if witness is not None and not blockers >> witness & 1:
             del self._blocked[name]

@@ -77,12 +77,12 @@ class Items(msgspec.Struct, omit_defaults=True, gc=False):
     """All items before this index have been started at least once."""
     done: dict[int, Changes] = {}
     running: dict[int, int] = {}
-    """Running item -> its attempt."""
+    """Running item -> the number of its attempt."""
     again: dict[int, float] = {}
-    """Item -> the time at which it is tried again (0: as soon as there is room)."""
+    """Item -> the time at which the item is tried again (0 means as soon as the limit of the fan-out allows)."""
     failed: dict[int, Failure] = {}
     attempts: dict[int, int] = {}
-    """Item -> its latest attempt, only for items that needed more than one or that wait."""
+    """Item -> the number of its latest attempt; only for items that needed more than one attempt or that wait."""
     failures: dict[int, int] = {}
 
     def results(self) -> list[Changes]:
@@ -238,8 +238,8 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     failure_node: NodeName | None = None
     active_s: float = 0.0
     path: list[tuple[Seq, Seq]] = []
-    """The ranges of the log before the current one whose events led to this state. A rewind leaves out the events after the one it
-    goes back to."""
+    """The ranges of the log, before the current one, whose events led to this state. A rewind leaves out the events that it
+    undoes."""
     since: Seq = 1
     """The first seq of the current range of the log (see `path`)."""
 
@@ -281,7 +281,7 @@ def awaited_signals(waits: Iterable[Wait]) -> list[str]:
 
 
 def stretches(rewinds: Sequence[tuple[Seq, Seq]], upto: Seq, first: Seq = 1) -> list[tuple[Seq, Seq]]:
-    """Return the ranges of a log that lead to the state at `upto`. `rewinds`: pairs (seq of a `RunRewound`, seq it went back to)."""
+    """Return the ranges of a log that led to the state at `upto`. `rewinds`: pairs (seq of a `RunRewound`, seq gone back to)."""
     found: list[tuple[Seq, Seq]] = []
     for seq, to in sorted(rewinds, reverse=True):
         if seq <= upto:

@@ -105,6 +105,6 @@ def step_text(step: str) -> str:
 
 
 def labels(kind: SlotKind, texts: Iterable[str]) -> list[str]:
-    """Return the labels of the slots of one kind among these texts, in their order."""
+    """Return the labels (the part after the kind) of all texts that are slots of this kind, in their order."""
     mark = f"{kind}:"
     return [text[len(mark) :] for text in texts if text.startswith(mark)]

@@ -177,7 +177,7 @@ class StateType(Generic[S]):
             return self._codec.decode(plain, path="state")
         except CodecError as fault:
             raise StateError(
-                f"the state does not fit {self.name}: {fault}. Give what is declared; for a stored state, edit it, "
+                f"the state does not fit {self.name}: {fault}. Give values of the declared types; for a stored state, edit it, "
                 "or give the graph a new version and an upgrade",
                 field=self._field_at(fault.path),
             ) from fault
@@ -330,7 +330,7 @@ class StateType(Generic[S]):
             inner = getattr(value, name, _MISSING)
             if inner is _MISSING:
                 raise StateError(
-                    f"the {self.name} has no {name!r}; set it before returning or passing it",
+                    f"the field {name!r} of the {self.name} is not set; set it before you return or pass the state",
                     node=node,
                     field=name,
                 )
@@ -551,7 +551,7 @@ def _summable(plain: Any, path: str, node: str | None) -> Any:
 
 
 class _Declared(typing.NamedTuple):
-    """A field as its class declares it."""
+    """A field of the state as its class declares it."""
 
     name: str
     key: str
@@ -577,7 +577,9 @@ def _declarations(declared: Any) -> Iterator[_Declared]:
         or typing.is_typeddict(declared)
     )
     if not known:
-        raise StateError("a state is a dataclass, a pydantic model, a TypedDict, a msgspec.Struct, or dict")
+        raise StateError(
+            "the state must be a dataclass, a pydantic model, a TypedDict, a msgspec.Struct, or dict"
+        )
     Codec.of(declared)  # raises if a type cannot be stored, before the fields are looked at
     info = msgspec.inspect.type_info(declared)
     if getattr(info, "array_like", False):

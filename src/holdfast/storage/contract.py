@@ -121,7 +121,8 @@ class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Id of the holder whose lease this append uses; None only to create a run that no engine holds yet."""
     fence: int = 0
     create: NewRun | None = None
-    """Set if this append creates the run. If `holder` is also given, that holder has the lease at once, with fence 1."""
+    """The data of the new run; None unless this append creates the run. If `holder` is also given, that holder has the lease at
+    once, with fence 1."""
     snapshots: tuple[Snapshot, ...] = ()
     definition: bytes | None = None
     """The flow's definition, stored once per `view.fingerprint`."""
@@ -141,7 +142,7 @@ class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as the store lists it."""
+    """A run as a store lists it: its run row and its lease."""
 
     run_id: str
     flow: str
@@ -277,7 +278,7 @@ class Store(Protocol):
         """
 
     def now(self) -> float:
-        """The store's time, in seconds since the epoch; leases and timers use it."""
+        """Return the store's time, in seconds since the epoch; leases and timers use it."""
 
     def check(self) -> list[str]:
         """Return descriptions of damage to the store as a whole (pages, indexes); empty if it is intact."""

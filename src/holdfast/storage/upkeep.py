@@ -107,8 +107,8 @@ class Upkeep(Protocol):
     def delete(self, run_id: str, seq: int) -> None:
         """Delete a run whose log still ends at `seq`, with everything that belongs only to it. Its blobs are left to the caller,
         who knows what else refers to them. Raises `RunNotFound`, `RunHeld`, `SeqConflict`; and `ResumeRefused` if another run was
-        forked from it, or if it can still be resumed and a request waits in its inbox, because its sender relies on it being
-        handled.
+        forked from it, or if it can still be resumed and a request waits in its inbox, because the sender of that request relies
+        on it.
         """
 
     def sweep(self, limit: int = PIECE) -> int:
@@ -128,12 +128,12 @@ class Upkeep(Protocol):
         self, run_id: str, trimmed: Trimmed, definitions: Mapping[str, bytes], *, fence: int = 0
     ) -> None:
         """Store what belongs to a run that is restored from an archive: definitions by fingerprint, and what upkeep had removed
-        from its log. If no engine holds the run, its fence is raised to `fence`, the last one granted in the store that it comes
-        from. If the run does not exist yet, only the definitions are stored.
+        from its log. If no engine holds the run, its fence is raised to `fence`, the last fence granted in the store that the run
+        comes from. If the run does not exist yet, only the definitions are stored.
         """
 
     def facts(self) -> Facts:
-        """Facts about the state of the store, for `holdfast doctor`."""
+        """Return facts about the state of the store, for `holdfast doctor`."""
 
     def backup(self, file: str, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         """Write a copy of the whole database, as it is at one moment, to a new file, while runs continue. `progress` is called
@@ -170,7 +170,7 @@ def refuse_deletion(run_id: str, *, seq: int, end: int, child: str | None, asked
     if seq != end:
         raise SeqConflict(
             f"run {run_id!r} was not deleted: its log ends at {end}, not at {seq}, because another process has resumed "
-            "it. Look at the run again."
+            "it. Check whether the run may still be deleted."
         )
     if child is not None:
         raise ResumeRefused(

@@ -62,7 +62,7 @@ class Writer:
 
     @property
     def quick(self) -> bool:
-        """Whether recent commits were quick enough for an event loop to wait for one."""
+        """True if recent commits were quick enough for an event loop to wait for one."""
         return self._commit_s < QUICK_S
 
     def submit(self, append: Append, done: Done) -> None:
@@ -83,8 +83,8 @@ class Writer:
             self._changed.notify_all()
 
     def try_commit(self, appends: Sequence[Append]) -> list[BaseException | None] | None:
-        """Commit a few appends on the caller's thread, and return the outcome of each (None: durable). Returns None in place of
-        the list if nothing was written because commits are slow, blobs must be written, or the writer is busy.
+        """Commit a few appends on the caller's thread, and return the outcome of each (None if it is durable). Returns None in
+        place of the list if nothing was written because commits are slow, blobs must be written, or the writer is busy.
         """
         self._require_own()
         if not self.quick or _carry_blobs(appends):

@@ -165,7 +165,7 @@ def test_an_event_that_is_no_event_of_a_run_is_refused():
         pass
 
     state = standing("running", "running", Rumour)
-    assert "Rumour is not an event of a run" in refused(state, next_event(state, Rumour()))
+    assert "Rumour is not a known kind of event" in refused(state, next_event(state, Rumour()))
 
 
 # --- places in the log -------------------------------------------------------------------------------
@@ -238,5 +238,7 @@ def test_a_layer_with_a_node_that_has_not_completed_is_refused():
 
 def test_a_visit_that_takes_up_an_arrival_that_is_not_there_is_refused():
     run = told("START a b END").started("a")
-    with pytest.raises(IllegalEvent, match="'b' took 1 arrivals, but the run has reached it fewer times"):
+    with pytest.raises(
+        IllegalEvent, match="node 'b' uses up 1 arrivals, but the run has reached the node fewer times"
+    ):
         run.record(events.NodeStarted(node="b", iteration=1, execution=1, attempt=1, took=1))

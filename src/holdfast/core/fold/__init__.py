@@ -38,7 +38,7 @@ def fold(state: RunState, stored: Stored) -> RunState:
     cls = type(event)
     rule = _RULES.get(cls)
     if rule is None:
-        raise IllegalEvent(f"run {state.run_id!r}: {cls.__name__} is not an event of a run")
+        raise IllegalEvent(f"run {state.run_id!r}: {cls.__name__} is not a known kind of event")
     handler, statuses, check = rule
     if state.status not in statuses:
         raise IllegalEvent(

@@ -40,7 +40,9 @@ def run_forked(state: RunState, event: events.RunForked, stored: Stored) -> None
 
 
 def run_claimed(state: RunState, event: events.RunClaimed, stored: Stored) -> None:
-    """Record that an engine claimed the run. Nodes that were running crashed with the previous holder, or were interrupted."""
+    """Record that an engine claimed the run. Nodes that were running count as interrupted, and as crashed if the previous holder
+    died.
+    """
     _cut(state, outlived=event.outlived)
     state.status = "running"
     settle(state)
@@ -97,7 +99,7 @@ def run_completed(state: RunState, event: events.RunCompleted, stored: Stored) -
     """Complete the run. Raises `IllegalEvent` if a visit is open or a node that was reached has not begun."""
     if state.open or state.arrivals or state.held:
         raise IllegalEvent(
-            f"run {state.run_id!r} cannot be completed while {[*state.open, *state.arrivals, *state.held]} is not done"
+            f"run {state.run_id!r} cannot be completed: {[*state.open, *state.arrivals, *state.held]} is not done"
         )
     state.status = "completed"
 

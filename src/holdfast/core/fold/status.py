@@ -54,7 +54,7 @@ def end_item(state: RunState, items: Items, event: Any, seq: int) -> None:
     """Record that an attempt of a fan-out item has ended. Raises `IllegalEvent` if that attempt is not running."""
     if items.running.get(event.item) != event.attempt:
         raise IllegalEvent(
-            f"run {state.run_id!r}: event {seq} ends item {event.item} of {event.node!r}, attempt {event.attempt}, "
+            f"run {state.run_id!r}: event {seq} ends attempt {event.attempt} of item {event.item} of node {event.node!r}, "
             "which is not running"
         )
     del items.running[event.item]

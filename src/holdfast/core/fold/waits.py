@@ -192,8 +192,8 @@ def question_asked(state: RunState, event: events.QuestionAsked, stored: Stored)
 
 
 def question_answered(state: RunState, event: events.QuestionAnswered, stored: Stored) -> None:
-    """Close a question, and give its answer to the node: to the running visit that asked, or to the visit that may now begin or
-    run again, or is refused.
+    """Close a question and apply its answer. The answer to `ctx.ask` goes to the visit that asked; any other answer lets a visit
+    begin or run again, or refuses it.
     """
     question = state.questions.pop(event.key, None)
     if question is None:
@@ -222,7 +222,7 @@ def question_answered(state: RunState, event: events.QuestionAnswered, stored: S
 
 
 def _refuse(state: RunState, name: str, failure: Failure) -> None:
-    """Fail a node whose visit may not begin, without having run it."""
+    """Fail a node without running it, because its visit may not begin."""
     node = state.nodes[name]
     node.failure = failure
     node.question = None

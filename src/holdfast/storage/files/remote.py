@@ -221,7 +221,7 @@ def _open(url: str, where: str) -> tuple[Any, str]:
         files, root = fsspec.core.url_to_fs(url)
     except ImportError as fault:
         raise SettingError(
-            f"blobs at {where} need one more package for that scheme ({_short(fault)})"
+            f"blobs at {where} need one more package, which must be installed ({_short(fault)})"
         ) from None
     except ValueError:
         scheme = urlsplit(url).scheme

@@ -195,8 +195,8 @@ class PostgresDatabase:
     # --- writing -------------------------------------------------------------------------------------
 
     def write(self, verb: Verb, steps: Callable[[Session], T]) -> T:
-        """Call `steps` with a session on the writing connection (for `renew`, on the one that renews leases). `steps` is called
-        again after a deadlock.
+        """Call `steps` with a session on the writing connection (for `renew`, on the connection that renews leases). `steps` is
+        called again after a deadlock.
         """
         self.require_own()
         line = self._renewer if verb == "renew" else self._writer
@@ -326,7 +326,7 @@ class PostgresDatabase:
         """
         if self._forks != process.count:
             raise StoreUnusable(
-                f"the store {self.address.url} was opened before this process was forked. Open it in the child."
+                f"the store {self.address.url} was opened before this process was forked. Open it again in this process."
             )
 
     def fault(self, fault: psycopg.Error) -> StoreError:
@@ -367,7 +367,7 @@ class PostgresDatabase:
 
 
 class _Line:
-    """A connection for transactions, one at a time, and its lock."""
+    """A connection that executes one transaction at a time, and the lock that ensures this."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # reentrant: a failpoint's hook may act as a second writer
@@ -474,7 +474,7 @@ class Session:
 
     @contextmanager
     def transaction(self, *, pipelined: bool = True) -> Iterator[Transaction]:
-        """A transaction that is committed when the block ends, and rolled back if the block raises."""
+        """Run a block in a transaction, which is committed when the block ends, and rolled back if the block raises."""
         connection = self._connection
         try:
             with connection.pipeline() if pipelined else nullcontext() as pipeline:

@@ -42,7 +42,8 @@ class PostgresListener:
         self._hearing = threading.Lock()
         self._connection: Connection | None = None
         self._next_at = 0.0
-        """The time at which to connect again or, on a deaf connection, at which `hear` returns True next."""
+        """The time at which to connect again. On a connection that receives no notifications, the time at which `hear` returns
+        True next."""
         self._proof_by: float | None = None
         self._deaf = False
         self._closing = threading.Lock()
@@ -138,7 +139,7 @@ class PostgresListener:
         self._proof_by, self._deaf, self._next_at = None, False, self._timer() + AGAIN_S
 
     def ring(self) -> None:
-        """Make the waiting `hear` return at once, or the next one if none is waiting."""
+        """Make the call of `hear` that is waiting return at once, or the next call if none is waiting."""
         if self._forks != process.count:
             return  # after a fork, the pipe belongs to the parent process
         with self._closing:

@@ -38,8 +38,8 @@ class DatabaseTime:
                 self._heard_at = self._looked_at = local
 
     def is_stale(self) -> bool:
-        """Return whether to ask the server for its time again. True at most once per `LOOK_S`, so that an unreachable server is
-        not asked at every reading.
+        """Return whether to ask the server for its time again. Returns True at most once per `LOOK_S` seconds, so that an
+        unreachable server is not asked at every reading.
         """
         with self._lock:
             local = self._local()

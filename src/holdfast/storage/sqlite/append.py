@@ -28,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Appends:
-    """The appends of one store."""
+    """Writes the appends of one store."""
 
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database

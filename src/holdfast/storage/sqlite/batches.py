@@ -81,8 +81,8 @@ class Gathered:
         return as_json([_creation_cells(append, holder) for append, holder in self.creations.values()])
 
     def advance(self, run: int, status: str | None, append: Append) -> None:
-        """Collect the changes of an existing run row; a new status or the release of the lease go into `turns`, as they are
-        rare.
+        """Collect the changes of an existing run row. A new status and the release of the lease are collected in `turns`, because
+        they are rare.
         """
         view, last = append.view, append.rows[-1]
         self.advances.append((

@@ -279,7 +279,7 @@ class SqliteDatabase:
     # --- connections ---------------------------------------------------------------------------------
 
     def connect(self, *, first: bool = False) -> apsw.Connection:
-        """Open a new connection, which the caller must close. The `first` one also prepares and migrates the file."""
+        """Open a new connection, which the caller must close. With `first`, this also prepares and migrates the file."""
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
         connection = apsw.Connection(self.path, flags=flags, vfs=self._vfs, statementcachesize=200)
         try:
@@ -381,7 +381,7 @@ class SqliteDatabase:
         """
         if self._forks != process.count:
             raise StoreUnusable(
-                f"the store {self.path} was opened before this process was forked. Open it in the child."
+                f"the store {self.path} was opened before this process was forked. Open it again in this process."
             )
 
     def _fault(self, fault: apsw.Error, *, committing: bool = False) -> StoreError:
