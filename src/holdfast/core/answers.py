@@ -1,9 +1,9 @@
 """Check answers to questions against the type that a question asks for.
 
 A question may be asked by one process and answered by another that does not have the type, so the type is stored as JSON Schema.
-`schema_of` creates the schema, `misfit` checks an answer against it. Invariant: both know the same keywords, and a type whose
-schema would allow more than the type is refused, so that no answer is accepted that the asking node could not decode. Checks that
-only a type's own code can make (`__post_init__`, validators) are not done here, but when the node decodes the answer.
+`schema_of` creates the schema, `misfit` checks an answer against it. Invariant: no answer is accepted that the asking node could
+not decode. So both functions know the same keywords, and a type is refused if its schema would allow more values than the type.
+Checks that only a type's own code can make (`__post_init__`, validators) are not done here, but when the node decodes the answer.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def _cut(
 
 def _again(options: NodeOptions, state: RunState, node: NodeState, name: str) -> AnyCommand:
     """Return the command that continues a visit: the next attempt, the same attempt after a wait, or, if the visit is repeated,
-    the first attempt of a new execution. A gated node is asked about again before a new execution.
+    the first attempt of a new execution. For a gated node, the question is asked again before a new execution.
     """
     if NODE_LEVEL in node.parked:
         return StartNode(name, node.iteration, node.execution, node.attempt, 0, woken=True)

@@ -275,13 +275,13 @@ class NodeSkipped(NodeEvent, frozen=True, kw_only=True):
 
 
 class NodeRouted(NodeEvent, frozen=True, kw_only=True):
-    """The route of a completed node was decided, after its router had raised before."""
+    """The route of a completed node was decided. Its router had raised an exception before."""
 
     routes: list[NodeName]
 
 
 class RoutingFailed(NodeEvent, frozen=True, kw_only=True):
-    """A node completed, but its router raised. A resume evaluates only the router again."""
+    """A node completed, but its router raised an exception. A resume evaluates only the router again."""
 
     failure: Failure
 

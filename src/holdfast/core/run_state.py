@@ -176,7 +176,7 @@ class Wait(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class Warned(msgspec.Struct, omit_defaults=True, gc=False):
-    """The failure of a node that is `safe_to_fail`."""
+    """A failure of a node that is `safe_to_fail`, kept as a warning."""
 
     node: NodeName
     iteration: int

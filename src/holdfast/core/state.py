@@ -225,7 +225,9 @@ class StateType(Generic[S]):
         )
 
     def by_hand(self, update: Mapping[str, Any] | None, *, node: str) -> Changes:
-        """Turn a partial update that an operator gives in place of a node's result into changes. Its values may be plain data."""
+        """Turn a partial update, which an operator gives in place of a node's result, into changes. The values of the update may
+        be plain data.
+        """
         if update is not None and not isinstance(update, Mapping):
             raise StateError(
                 f"the update is {_article(update)}; expected fields and their values (a dict)", node=node
@@ -394,7 +396,7 @@ def never(field: str, value: Any) -> bool:
 def apply(values: Values, changes: Changes, shared: Callable[[str, Any], bool] = never) -> None:
     """Apply changes to `values`, in place. A container for which `shared` returns True is copied before it is changed.
 
-    `set` stores the event's own object, so a later `append` may extend a list that the event still contains; this is why events
+    A `set` stores the same object that the event contains, so a later `append` may extend a list of the event; this is why events
     are encoded before they are folded. `reduce` is not applied; its result comes as `set`.
     """
     if changes.set:
@@ -461,7 +463,7 @@ def _operand(field: Field, old: Any, new: Any, node: str) -> Any:
         case "add":
             return _amount(field, 0 if old is _MISSING else old, new, node)
         case "custom":
-            raise _ambiguous(field, node, "its custom reducer cannot be reversed")
+            raise _ambiguous(field, node, "the custom reducer of this field cannot be reversed")
         case _:
             typing.assert_never(field.reducer)
 

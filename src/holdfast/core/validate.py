@@ -222,8 +222,8 @@ class _Names:
         self._comparisons_left = _COMPARISONS_MAX
 
     def resolve(self, name: str, *, end: str, where: str, found: list[str]) -> str:
-        """Return the node that `name` means. An unknown name is added to the problems in `found` once; if it is similar to no
-        other name, it is treated as `end`.
+        """Return the node that `name` means. An unknown name is reported in `found` once. If it is not similar to any known name,
+        it is treated as `end`.
         """
         if name in self.nodes:
             return name
@@ -303,7 +303,7 @@ def _sound_branches(definition: Definition, names: _Names, found: list[str]) -> 
 
 
 def _successors(nodes: Iterable[str], arrows: Iterable[Edge]) -> dict[str, list[str]]:
-    """Return the targets of the arrows by their source, without START and END."""
+    """Return the targets of these edges by source, without edges from START or to END."""
     successors: dict[str, list[str]] = {name: [] for name in nodes}
     for arrow in arrows:
         if arrow.source in successors and arrow.target in successors:
@@ -378,7 +378,7 @@ def _cut_off(
 
 
 def _reach(starts: Iterable[str], onward: Mapping[str, list[str]], known: Collection[str]) -> dict[str, None]:
-    """Return all nodes that can be reached from `starts`, including these, except `known` ones, in the order in which they are
+    """Return `starts` and all nodes that can be reached from them, without the nodes in `known`, in the order in which they are
     found.
     """
     met = dict.fromkeys(starts)
@@ -400,7 +400,7 @@ def _group(names: list[str]) -> str:
 
 
 def _shorten(names: list[str]) -> list[str]:
-    """Return the names; if there are many, the first few, how many more, and the last."""
+    """Return the names. If there are many, those in the middle are replaced by their number: "7 more"."""
     if len(names) <= _LISTED_MAX + 2:
         return names
     return [*names[:_LISTED_MAX], f"{len(names) - _LISTED_MAX - 1} more", names[-1]]

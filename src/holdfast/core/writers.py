@@ -1,8 +1,9 @@
 """Detect parallel writers: two nodes that set the same plain field (one without a reducer), although the graph does not say which
 of them comes last.
 
-It is a conflict if neither node is a forward ancestor of the other and both have set the field since their common ancestors last
-completed. This depends on the graph, not on timing: the result is the same whichever of the two nodes ended first.
+It is a conflict if neither node comes before the other in the graph (loops aside), and both have set the field since the nodes
+that come before both last completed. This depends on the graph, not on timing: the result is the same whichever of the two nodes
+ended first.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ _RunRewound = events.RunRewound
 
 
 def fold(state: RunState, stored: Stored) -> RunState:
-    """Apply one event to the state, in place, and return the state. Raises `IllegalEvent` if the table does not allow the
-    event.
+    """Apply one event to the state, in place, and return the state. Raises `IllegalEvent` if the table in `core/kinds` does not
+    allow the event.
     """
     event = stored.event
     cls = type(event)

@@ -61,7 +61,9 @@ def end_item(state: RunState, items: Items, event: Any, seq: int) -> None:
 
 
 def close_waits(state: RunState, name: str, item: int | None = None) -> None:
-    """Remove the open waits and questions of a node's visit, or of one item of it, because it has ended or starts again."""
+    """Remove the open waits and questions of a node's visit, or of one of its items, because the visit or item has ended or
+    starts again.
+    """
     waiting: list[dict[str, Any]] = [state.waits, state.questions]
     for pending in waiting:
         for key, wait in list(pending.items()):

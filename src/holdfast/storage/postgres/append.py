@@ -2,10 +2,10 @@
 
 This module owns no connection and no lock. Invariants:
 
-- Run rows are locked before they are judged, in the order of run ids, and stay locked until the commit: so nothing changes
-  between judging and writing, and two batches cannot deadlock.
-- A lone append is judged by the database, in the statement that writes it. If that statement refuses it, it is judged again here,
-  under the lock, so that every store refuses by the same rules and with the same messages.
+- Run rows are locked before they are checked, in the order of run ids, and stay locked until the commit: so nothing changes
+  between the check and the write, and two batches cannot deadlock.
+- A lone append is checked by the database, in the statement that writes it. If that statement refuses the append, it is checked
+  again here, under the lock, so that every store refuses by the same rules and with the same messages.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def _arrays(rows: Sequence[Row]) -> list[bytes | None]:
 def _write(
     database: PostgresDatabase, transaction: Transaction, batch: Sequence[Append], refused: dict[int, Verdict]
 ) -> list[Verdict]:
-    """Lock the run rows of a batch, judge its appends and write the accepted ones. Waits for the server only to get the rows to
-    judge and the keys of new runs.
+    """Lock the run rows of a batch, accept or refuse its appends, and write the accepted ones. Waits for the server only to get
+    the locked rows and the keys of new runs.
     """
     heads, known = _heads(transaction, batch)
     judged = [

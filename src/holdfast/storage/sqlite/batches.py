@@ -30,7 +30,7 @@ _decode_heads = msgspec.json.Decoder(
 
 
 def are_separate(batch: Sequence[Append]) -> bool:
-    """Return whether all appends of a batch are to different runs. Two appends to the same run must be judged one after the
+    """Return whether all appends of a batch are to different runs. Two appends to the same run must be checked one after the
     other.
     """
     return len({append.run_id for append in batch}) == len(batch)
