@@ -98,7 +98,7 @@ def node_skipped(state: RunState, event: events.NodeSkipped, stored: Stored) -> 
     node = state.nodes[event.node]
     node.iteration = (
         event.iteration
-    )  # one more if the visit was due and had not begun: the skip is that visit
+    )  # greater by one if the visit was due and had not begun: the skip then counts as that visit
     node.completed_seq = stored.seq
     if event.warning is not None:
         state.warnings.append(Warned(event.node, event.iteration, event.warning))

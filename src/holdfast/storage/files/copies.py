@@ -28,7 +28,7 @@ def report_failure(failed: str, way_out: str) -> Iterator[None]:
         raise kind(f"{failed}: {fault.strerror or fault}. {way_out}") from fault
     except (
         StoreFull
-    ) as fault:  # it names the temporary copy, because only that is written; name the backup instead
+    ) as fault:  # the error names the temporary copy, because only that is written; name the backup instead
         raise StoreFull(f"{failed}: {os.strerror(errno.ENOSPC)}. {way_out}") from fault
 
 
