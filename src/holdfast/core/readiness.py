@@ -20,8 +20,9 @@ from holdfast.core.topology import Topology
 
 
 class Readiness:
-    """The nodes of a run that need a decision. `due`: nodes that may start a new visit now, in order of arrival; `unscheduled`:
-    due nodes without a `NodeScheduled` in the log. `open`: open visits that `decide` must look at.
+    """Keeps track of the nodes for which `decide` must decide something. `due` has the nodes that may start a new visit now, in
+    order of arrival; `unscheduled` has those of them that have no `NodeScheduled` event yet; `open` has the nodes with an open
+    visit that needs a decision.
     """
 
     __slots__ = (

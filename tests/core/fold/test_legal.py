@@ -220,7 +220,7 @@ def test_what_only_an_item_can_say_is_refused_of_a_node_that_has_none():
 def test_a_start_that_takes_more_arrivals_than_there_are_is_refused():
     state = standing("running", "", events.NodeStarted)
     state.arrivals["a"] = 1
-    assert "took 2 arrivals" in refused(state, next_event(state, example(events.NodeStarted, took=2)))
+    assert "uses up 2 arrivals" in refused(state, next_event(state, example(events.NodeStarted, took=2)))
 
 
 def test_a_run_is_not_completed_while_something_is_left_to_do():

@@ -152,8 +152,8 @@ class FsspecBlobs:
         return (written if written.tzinfo else written.replace(tzinfo=UTC)).timestamp()
 
     def _size(self, path: str) -> int | None:
-        """Return the size of a file in bytes, or None if there is no file. `put` takes a file of the right size for the blob,
-        because comparing the content would cost more than writing it again.
+        """Return the size of a file in bytes, or None if there is no file. If a file has the size of a blob, `put` assumes that
+        it is that blob: comparing the content would cost more than writing it again.
         """
         try:
             size: int | None = self._files.info(path, refresh=True).get("size")

@@ -21,7 +21,7 @@ from holdfast.storage.contract import Append
 from holdfast.storage.rows import SALT_BYTES
 
 MANY = 32
-"""A batch of at least this many appends is written with the statements for many rows."""
+"""The smallest batch, in appends, that is written with a few statements for all its rows instead of a few for each append."""
 SCALE = 4194304.0
 _encode = msgspec.json.Encoder().encode
 _decode_heads = msgspec.json.Decoder(
