@@ -56,7 +56,7 @@ def prepare(path: str | os.PathLike[str]) -> str:
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Return the device and inode numbers of the file at a path, which identify the file, or None if there is no file."""
+    """Device and inode of the file at a path, which identify it; None if there is no file."""
     try:
         found = os.stat(path)
     except OSError:
