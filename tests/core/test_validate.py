@@ -336,7 +336,7 @@ def test_all_problems_of_a_node_come_at_once():
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, None])
 def test_a_crash_limit_below_one_is_refused(limit):
     assert the_node_problem("a", crash_limit=limit) == (
-        f"node 'a': crash_limit={limit!r} never lets it run; use a whole number from 1 up"
+        f"node 'a': crash_limit={limit!r} never lets the node run; use a whole number from 1 up"
     )
 
 

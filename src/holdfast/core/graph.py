@@ -1,8 +1,8 @@
 """Build a workflow: a `Graph` is compiled into a `Flow`, which never changes.
 
 A flow has two parts. Its **definition** is plain data (nodes, edges, options): it is stored with the runs, drawn, fingerprinted
-and compared, and it is all that `decide` needs. Its functions (node bodies, routers, `each`) are only stored here; nothing in
-`core` calls them.
+and compared, and it is all that `decide` needs. Its functions (of nodes, routers, `each`) are only stored here; nothing in `core`
+calls them.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class Node(msgspec.Struct, frozen=True):
     takes_context: bool
     is_async: bool
     streams: bool = False
-    """Whether the function is an async generator, which yields chunks."""
+    """True if the function is an async generator, which yields chunks."""
     asks: NodeFn | None = None
     """A function of the state that returns the question to ask before a visit begins."""
     is_plain: bool = False
-    """Whether `fn` is a coroutine function that takes only the state. Derived, but a field, because every step reads it."""
+    """True if `fn` is a coroutine function that takes only the state. Derived, but a field, because every step reads it."""
 
     def __post_init__(self) -> None:
         plain = self.is_async and not (self.takes_context or self.streams)
@@ -270,7 +270,7 @@ class Graph(Generic[S]):
         return self
 
     def _answer_schema(self, name: str, options: list[str], schema: Any, into: str | None) -> dict[str, Any]:
-        """The JSON Schema that an answer must match: of the type that was given, or of the field that gets the answer."""
+        """Return the JSON Schema that an answer must match: of the given type, or of the field that gets the answer."""
         declared = schema
         if declared is None and not options and into in self.state.fields:
             declared = self.state.fields[into].codec.type
@@ -430,7 +430,7 @@ def _describe(retry: Retry) -> dict[str, Any]:
 
 
 def _use_problems(name: str, fn: Any, retry: Any, idempotent: Any, each: Any) -> Iterator[str]:
-    """Mistakes in a call of `Graph.node` that would otherwise show only when the node runs."""
+    """Yield the mistakes in a call of `Graph.node` that would otherwise show only when the node runs."""
     if not callable(fn):
         yield f"node {name!r} is {fn!r}, which cannot be called; give a function"
     elif not _takes_one_or_two(fn):
@@ -445,8 +445,8 @@ def _use_problems(name: str, fn: Any, retry: Any, idempotent: Any, each: Any) ->
 
 
 def executor_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> list[str]:
-    """The reasons why an executor with these traits cannot call a node. For executors that an engine is given; `Graph` checks the
-    built-in ones.
+    """Return the reasons why an executor with these traits cannot call a node. Used for executors that are given to an engine;
+    `Graph` checks the built-in ones.
     """
     return [
         *_call_problems(node, state, traits),
@@ -455,7 +455,7 @@ def executor_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> l
 
 
 def _call_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> Iterator[str]:
-    """The reasons why an executor cannot call the function of a node: chunks cannot be yielded from another process, and an
+    """Yield the reasons why an executor cannot call the function of a node: chunks cannot be yielded from another process, and an
     executor that works by name must be able to import the function and the type of the state.
     """
     name, executor = node.name, node.options.executor
@@ -478,7 +478,7 @@ def _call_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> Iter
 
 
 def _is_typed_in(found: Any) -> bool:
-    """Whether a function was defined at a prompt or in a notebook. For a class this is not known, and the answer is False."""
+    """Return whether a function was defined at a prompt or in a notebook. Returns False for a class, where this is unknown."""
     around = getattr(inspect.unwrap(found), "__globals__", {}) if callable(found) else {}
     return around.get("__name__") == "__main__" and not (around.get("__file__") or around.get("__spec__"))
 
@@ -498,7 +498,7 @@ def _takes_one_or_two(fn: NodeFn) -> bool:
 
 
 def _item_type(fn: NodeFn) -> Any:
-    """The annotated type of the items of a fan-out's function; `Any` if there is no annotation."""
+    """Return the annotated type of the items of a fan-out's function; `Any` if there is no annotation."""
     try:
         hints = typing.get_type_hints(fn, include_extras=True)
         first = next(iter(inspect.signature(fn).parameters))
@@ -508,7 +508,7 @@ def _item_type(fn: NodeFn) -> Any:
 
 
 def _takes_context(fn: NodeFn) -> bool:
-    """Whether the function takes a second positional argument, the context."""
+    """Return whether the function takes a second positional argument, the context."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):

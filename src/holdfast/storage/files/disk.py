@@ -56,7 +56,7 @@ def prepare(path: str | os.PathLike[str]) -> str:
 
 
 def file_system(path: str, mountinfo: str) -> str:
-    """The type of the file system of an absolute path, from the text of /proc/self/mountinfo; "" if unknown."""
+    """Return the type of the file system of an absolute path, from the text of /proc/self/mountinfo; "" if unknown."""
     kind, longest = "", -1
     for line in mountinfo.splitlines():
         mount, found, after = line.partition(" - ")
