@@ -408,7 +408,7 @@ class SqliteDatabase:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Device and inode of the file at a path, which identify it; None if there is no file."""
+    """Return the device and inode of the file at a path, which identify it, or None if there is no file."""
     try:
         found = os.stat(path)
     except OSError:
