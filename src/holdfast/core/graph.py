@@ -41,13 +41,13 @@ __all__ = ["END", "START", "Branch", "Flow", "Graph", "Node", "Retry"]
 class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How often and when a failed attempt is tried again.
 
-    `attempts` counts failures over the whole life of a visit: neither a resume nor a crash gives new ones.
+    `attempts` counts failures over the whole life of a visit: neither a resume nor a crash gives new ones. None: no limit.
     The wait before try n+1 is `backoff * factor ** (n - 1)` seconds, at most `max_delay`, give or take the
     share `jitter`. Without `on`, only *recoverable* failures are tried again; with it, exactly those
     exception types.
     """
 
-    attempts: int = 3
+    attempts: int | None = 3
     backoff: float = 1.0
     factor: float = 2.0
     max_delay: float = 60.0
@@ -55,8 +55,10 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     on: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
-        if type(self.attempts) is not int or self.attempts < 1:
-            raise ValueError(f"Retry(attempts={self.attempts!r}): must be at least 1, which means no retry")
+        if self.attempts is not None and (type(self.attempts) is not int or self.attempts < 1):
+            raise ValueError(
+                f"Retry(attempts={self.attempts!r}): must be at least 1, which means no retry, or None for no limit"
+            )
         for name in ("backoff", "factor", "max_delay", "jitter"):
             given = getattr(self, name)
             if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < 1e10:
