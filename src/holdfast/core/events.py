@@ -85,7 +85,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     state_version: int
     input: Values
     starts: list[NodeName]
-    """Where START leads."""
+    """Where START leads: its plain edges, and what its router chose."""
     schedule: Literal["eager", "layered"] = "eager"
     options: dict[str, Any] = {}
     labels: dict[str, str] = {}

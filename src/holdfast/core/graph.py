@@ -313,10 +313,14 @@ class Graph(Generic[S]):
         router: Callable[[S], str | Sequence[str]],
         to: Iterable[str | NodeFn],
     ) -> Graph[S]:
-        """Add a branch: when `source` completes, `router(state)` names which of `to` the run goes on to (one or several)."""
+        """Add a branch: when `source` completes, `router(state)` names which of `to` the run goes on to (one or several).
+
+        A branch from `START` chooses where a run begins: its router gets the input. It is called once, before the run is
+        recorded; if it raises, no run is recorded.
+        """
         added = Branch(_name(source), router, tuple(_name(target) for target in to))
         if any(branch.source == added.source for branch in self._branches):
-            self._problems.append(f"node {added.source!r} has two branches; put both choices into one router")
+            self._problems.append(f"{added.source!r} has two branches; put both choices into one router")
         else:
             self._branches.append(added)
         return self

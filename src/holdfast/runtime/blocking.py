@@ -21,6 +21,7 @@ from holdfast.reading.history import Checkpoint
 from holdfast.reading.views import AskedQuestion, EventView, Run, RunSummary
 from holdfast.runtime.calls.executors import Executor
 from holdfast.runtime.clock import Clock
+from holdfast.runtime.creation import OnExists
 from holdfast.runtime.engine import Edit, Engine
 from holdfast.runtime.listeners import Listener
 from holdfast.runtime.settings import Durability
@@ -160,6 +161,7 @@ def start(
     queue: str | None = None,
     priority: int = 0,
     by: str | None = None,
+    on_exists: OnExists = "refuse",
     **options: Unpack[Options],
 ) -> str:
     """Record a run: see `Engine.start`."""
@@ -173,6 +175,7 @@ def start(
             queue=queue,
             priority=priority,
             by=by,
+            on_exists=on_exists,
         ),
         options,
     )
