@@ -60,7 +60,7 @@ if TYPE_CHECKING:
         state,
         wait,
     )
-    from holdfast.runtime.calls.context import BlockingContext, Context
+    from holdfast.runtime.calls.context import BlockingContext, Context, current
     from holdfast.runtime.engine import Engine
     from holdfast.runtime.listeners import Listener, NodeCall
 
@@ -106,6 +106,7 @@ __all__ = [
     "append",
     "cancel",
     "checkpoints",
+    "current",
     "events",
     "fork",
     "get",
@@ -147,6 +148,7 @@ _LATER = {
     "wait": "runtime.blocking",
     "BlockingContext": "runtime.calls.context",
     "Context": "runtime.calls.context",
+    "current": "runtime.calls.context",
     "Engine": "runtime.engine",
     "Listener": "runtime.listeners",
     "NodeCall": "runtime.listeners",

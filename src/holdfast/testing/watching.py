@@ -1,8 +1,9 @@
 """A copy of a flow that reports every call of a node to an observer, with the same definition and the same functions.
 
-Everything happens on the event loop, whether nodes are sync or async. A plain function that takes a context gets a thread of its
-own, but the loop blocks while the function works and makes the calls to the context in its place: so a test with a manual clock
-controls the order there too. Invariant: a watched flow has the fingerprint of the original; either can resume a run of the other.
+Everything happens on the event loop, whether nodes are sync or async. A plain function gets a thread of its own, because it may
+use a context; but the loop blocks while the function works and makes the calls to the context in its place: so a test with a
+manual clock controls the order there too. Invariant: a watched flow has the fingerprint of the original; either can resume a run
+of the other.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from holdfast.core.graph import Flow, Node
+from holdfast.runtime.calls.body import executing
 from holdfast.runtime.calls.context import BlockingContext, Context
 
 S = TypeVar("S")
@@ -60,7 +62,7 @@ def _watch_node(node: Node, seen: Seen) -> Node:
 
     async def called(given: Any, ctx: Context) -> Any:
         seen("enter", ctx)
-        returned = await _in_step(node.fn, given, ctx) if node.takes_context else node.fn(given)
+        returned = await _in_step(node.fn, arguments, given, ctx)
         seen("exit", ctx)
         return returned
 
@@ -75,6 +77,13 @@ class _Handed(BlockingContext):
         super().__init__(inner, asyncio.get_running_loop())
         self._requests = requests
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def current_context(self) -> BlockingContext:
+        """For `hf.current`: the node finds the context that it would be given."""
+        return self
+
+    def _unwind(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._wait(coroutine)
 
     def emit(self, chunk: Any) -> None:
         self._wait(_as_coroutine(lambda: self._inner.emit(chunk)))
@@ -95,16 +104,19 @@ async def _as_coroutine(call: Callable[[], T]) -> T:
     return call()
 
 
-async def _in_step(fn: Callable[..., Any], given: Any, ctx: Context) -> Any:
+async def _in_step(
+    fn: Callable[..., Any], arguments: Callable[..., tuple[Any, ...]], given: Any, ctx: Context
+) -> Any:
     """Call a plain function in a thread, and run either the function or the loop, never both at once."""
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
     handed = _Handed(ctx, requests)
     variables = contextvars.copy_context()
+    variables.run(executing.set, lambda: handed)
 
     def work() -> None:
         ended: tuple[Any, BaseException | None]
         try:
-            ended = (variables.run(fn, given, handed), None)
+            ended = (variables.run(fn, *arguments(given, handed)), None)
         except BaseException as raised:  # noqa: BLE001 - raised again in the caller
             ended = (None, raised)
         requests.put((None, ended))
