@@ -105,8 +105,10 @@ class Graph(Generic[S]):
         version: int = 1,
         upgrades: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] | None = None,
         validate_resume: Callable[[S], Any] | None = None,
+        description: str = "",
     ) -> None:
         self.name = name
+        self.description = description
         self.state: StateType[S] = StateType.of(state)
         self.version = version
         self.upgrades = dict(upgrades or {})
@@ -348,6 +350,9 @@ class Graph(Generic[S]):
             *validate.problems(definition),
             *validate.upgrade_problems(self.version, self.upgrades),
         ]
+        described: object = self.description
+        if not isinstance(described, str):
+            problems.append(f"description={described!r} is not text; give a sentence")
         if problems:
             raise GraphError(self.name, problems)
         return Flow(
@@ -357,6 +362,7 @@ class Graph(Generic[S]):
             state=self.state,
             upgrades=dict(self.upgrades),
             validate_resume=self.validate_resume,
+            description=self.description,
         )
 
 
@@ -367,6 +373,7 @@ class Flow(Generic[S]):
         "branches",
         "definition",
         "definition_json",
+        "description",
         "fingerprint",
         "item_codecs",
         "nodes",
@@ -386,8 +393,11 @@ class Flow(Generic[S]):
         state: StateType[S],
         upgrades: dict[int, Callable[[dict[str, Any]], dict[str, Any]]],
         validate_resume: Callable[[S], Any] | None,
+        description: str = "",
     ) -> None:
         self.definition = definition
+        self.description = description
+        """What the flow does, for people and agents that choose a flow. Not part of the definition: it changes nothing."""
         self.topology = Topology.of(definition)
         self.fingerprint = difference.fingerprint(definition)
         self.definition_json = msgspec.json.encode(definition)
@@ -407,6 +417,10 @@ class Flow(Generic[S]):
     @property
     def name(self) -> str:
         return self.definition.name
+
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the input, as a dict of fields: for forms, APIs, and agents that call the flow as a tool."""
+        return self.state.json_schema()
 
     def __repr__(self) -> str:
         return f"<Flow {self.name!r}: {len(self.nodes)} nodes, {self.fingerprint[:12]}>"

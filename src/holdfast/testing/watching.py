@@ -36,6 +36,7 @@ def watch_flow(flow: Flow[S], seen: Seen) -> Flow[S]:
         state=flow.state,
         upgrades=flow.upgrades,
         validate_resume=flow.validate_resume,
+        description=flow.description,
     )
     twin.item_codecs = flow.item_codecs
     return twin
