@@ -175,10 +175,7 @@ class Engine:
         self.flows[flow.name] = flow
 
     async def __aenter__(self) -> Self:
-        own_clock = None if type(self._clock) is SystemClock else self._clock.now
-        store = self._given_store or open_store(
-            self.settings.store, clock=own_clock, blobs=self.settings.blobs
-        )
+        store = self._given_store or open_store_for(self.settings, self._clock)
         threads = None if self._inline else Threads()
         aside = in_thread(threads) if threads is not None else at_once
         executors = build_executors(threads, self._executors)
@@ -741,6 +738,12 @@ class Engine:
 
     def _new_id(self, flow: str) -> str:
         return f"{flow[:40]}-{self._luck.getrandbits(48):012x}"
+
+
+def open_store_for(options: settings.Settings, clock: Clock | None) -> Store:
+    """Open the store that the options name. A clock of the caller is also the clock of the store."""
+    own_clock = None if clock is None or type(clock) is SystemClock else clock.now
+    return open_store(options.store, clock=own_clock, blobs=options.blobs)
 
 
 def _named(given: object) -> str:
