@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.errors import RouterError
 from holdfast.storage.memory.store import MemoryStore
+from holdfast.testing import check, crash_everywhere
 
 
 def triage(router: Callable[[dict[str, Any]], Any], **options: Any) -> Flow[dict[str, Any]]:
@@ -94,3 +96,17 @@ def test_the_router_of_start_is_not_called_again_for_a_run_that_exists() -> None
     in_engine(use, store)
     assert calls == [{"n": 1}]
     assert kinds(store).count("RunCreated") == 1
+
+
+@pytest.mark.parametrize("chosen", ["urgent", ["urgent", "routine"], END], ids=["one", "several", "end"])
+def test_a_crash_makes_no_difference_to_a_branch_from_start(chosen: Any) -> None:
+    report = crash_everywhere(triage(lambda state: state["to"]), {"to": chosen})
+    assert report.ok, report
+
+
+def test_a_run_whose_input_was_edited_keeps_the_choice_of_the_router(tmp_path: Path) -> None:
+    flow = triage(lambda state: "urgent" if state["hot"] else "routine")
+    with hf.connect(tmp_path / "runs.db", flows=flow) as holdfast:
+        holdfast.start(flow, {"hot": True}, run_id="r")
+        assert set(holdfast.resume("r", edit={"hot": False}).nodes) == {"urgent", "close"}
+    assert check(tmp_path / "runs.db") == []
