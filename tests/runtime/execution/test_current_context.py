@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from current_nodes import COLOURS, flow_of
 from engines import Work, in_engine, kinds, one_node, quickly
-from harness import until
+from harness import turns, until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
@@ -135,6 +135,31 @@ def test_a_node_waits_by_the_context_that_it_found(colour: str, tmp_path: Path) 
     assert hf.run(flow, run_id="r", **options).status == "waiting"
     hf.signal("r", "word", "hello", **options)
     assert hf.resume("r", **options).state.plain == "hello"
+
+
+def test_tasks_that_are_cancelled_when_such_a_node_unwinds_are_awaited() -> None:
+    heard: list[str] = []
+    clock = ManualClock(auto=True)
+    store = MemoryStore(clock=clock.now)
+
+    async def beside() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await turns(20)  # it takes its time to clean up
+            heard.append("too late" if "NodeWaiting" in kinds(store) else "cleaned up")
+
+    async def body(state: Work) -> None:
+        ctx = hf.current()
+        assert isinstance(ctx, hf.Context)
+        other = asyncio.create_task(beside())
+        try:
+            await ctx.sleep(100)
+        finally:
+            other.cancel()
+
+    assert quickly(one_node(body), clock=clock, store=store, park_after=1).status == "completed"
+    assert heard[0] == "cleaned up"
 
 
 def test_files_that_a_node_writes_by_the_context_that_it_found_are_recorded(tmp_path: Path) -> None:
