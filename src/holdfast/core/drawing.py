@@ -123,7 +123,7 @@ def terminal(
     rows = _rails(shape) if len(definition.nodes) <= _NODES_MAX else []
     room = max((len(row.rail) for row in rows), default=0)
     if rows and room < 2 * _LANES_MAX and room + 2 + max(map(len, definition.nodes), default=0) <= width:
-        tails = {name: _choices(shape, name) for name in definition.nodes}
+        tails = {name: _choices(shape, name) for name in (START, *definition.nodes)}
     else:
         rows = [_Row("", name) for name in (START, *definition.nodes)]
         tails = {

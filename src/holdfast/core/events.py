@@ -81,7 +81,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     state_version: int
     input: Values
     starts: list[NodeName]
-    """The nodes that START leads to."""
+    """The nodes that START leads to: by its plain edges, and by the choice of its router."""
     schedule: Literal["eager", "layered"] = "eager"
     options: dict[str, Any] = {}
     labels: dict[str, str] = {}

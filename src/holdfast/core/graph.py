@@ -41,12 +41,12 @@ __all__ = ["END", "START", "Branch", "Flow", "Graph", "Node", "Retry"]
 class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How often and when a failed attempt is retried.
 
-    `attempts` counts the failures of a visit over its whole life: neither a resume nor a crash resets the count. The wait before
-    attempt n+1 is `backoff * factor ** (n - 1)` seconds, at most `max_delay`, randomly longer or shorter by up to the fraction
-    `jitter`. Without `on`, only *recoverable* failures are retried; with `on`, exactly those exception types.
+    `attempts` counts the failures of a visit over its whole life: neither a resume nor a crash resets the count; None: no limit.
+    The wait before attempt n+1 is `backoff * factor ** (n - 1)` seconds, at most `max_delay`, randomly longer or shorter by up to
+    the fraction `jitter`. Without `on`, only *recoverable* failures are retried; with `on`, exactly those exception types.
     """
 
-    attempts: int = 3
+    attempts: int | None = 3
     backoff: float = 1.0
     factor: float = 2.0
     max_delay: float = 60.0
@@ -54,8 +54,10 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     on: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
-        if type(self.attempts) is not int or self.attempts < 1:
-            raise ValueError(f"Retry(attempts={self.attempts!r}): must be at least 1, which means no retry")
+        if self.attempts is not None and (type(self.attempts) is not int or self.attempts < 1):
+            raise ValueError(
+                f"Retry(attempts={self.attempts!r}): must be at least 1, which means no retry, or None for no limit"
+            )
         for name in ("backoff", "factor", "max_delay", "jitter"):
             given = getattr(self, name)
             if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < 1e10:
@@ -103,8 +105,10 @@ class Graph(Generic[S]):
         version: int = 1,
         upgrades: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] | None = None,
         validate_resume: Callable[[S], Any] | None = None,
+        description: str = "",
     ) -> None:
         self.name = name
+        self.description = description
         self.state: StateType[S] = StateType.of(state)
         self.version = version
         self.upgrades = dict(upgrades or {})
@@ -308,10 +312,13 @@ class Graph(Generic[S]):
     ) -> Graph[S]:
         """Add a branch: when `source` completes, `router(state)` returns the name of the next node, or a list of names, out of
         `to`.
+
+        A branch from `START` chooses where a run begins: its router gets the input. It is called once, before the run is
+        recorded; if it raises, no run is recorded.
         """
         added = Branch(_name(source), router, tuple(_name(target) for target in to))
         if any(branch.source == added.source for branch in self._branches):
-            self._problems.append(f"node {added.source!r} has two branches; put both choices into one router")
+            self._problems.append(f"{added.source!r} has two branches; put both choices into one router")
         else:
             self._branches.append(added)
         return self
@@ -343,6 +350,9 @@ class Graph(Generic[S]):
             *validate.problems(definition),
             *validate.upgrade_problems(self.version, self.upgrades),
         ]
+        described: object = self.description
+        if not isinstance(described, str):
+            problems.append(f"description={described!r} is not text; give a sentence")
         if problems:
             raise GraphError(self.name, problems)
         return Flow(
@@ -352,6 +362,7 @@ class Graph(Generic[S]):
             state=self.state,
             upgrades=dict(self.upgrades),
             validate_resume=self.validate_resume,
+            description=self.description,
         )
 
 
@@ -362,6 +373,7 @@ class Flow(Generic[S]):
         "branches",
         "definition",
         "definition_json",
+        "description",
         "fingerprint",
         "item_codecs",
         "nodes",
@@ -381,8 +393,11 @@ class Flow(Generic[S]):
         state: StateType[S],
         upgrades: dict[int, Callable[[dict[str, Any]], dict[str, Any]]],
         validate_resume: Callable[[S], Any] | None,
+        description: str = "",
     ) -> None:
         self.definition = definition
+        self.description = description
+        """What the flow does, for people and agents that choose a flow. Not part of the definition: it changes nothing."""
         self.topology = Topology.of(definition)
         self.fingerprint = difference.fingerprint(definition)
         self.definition_json = msgspec.json.encode(definition)
@@ -402,6 +417,10 @@ class Flow(Generic[S]):
     @property
     def name(self) -> str:
         return self.definition.name
+
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the input, as a dict of fields: for forms, APIs, and agents that call the flow as a tool."""
+        return self.state.json_schema()
 
     def __repr__(self) -> str:
         return f"<Flow {self.name!r}: {len(self.nodes)} nodes, {self.fingerprint[:12]}>"

@@ -131,6 +131,30 @@ class StateType(Generic[S]):
         return {name: field.reducer if field.function is None else _function_name(field.function)
                 for name, field in self.fields.items()}  # fmt: skip
 
+    def json_schema(self) -> dict[str, Any]:
+        """The JSON Schema of a dict of the fields, as `dump` accepts it: an object with the names of the fields, whatever they
+        are called in the type's own JSON. Raises `StateError` for a type without a schema.
+        """
+        if self.open:
+            return {"type": "object"}
+        try:
+            schema, parts = _schemas(self.type)
+        except (TypeError, ValueError) as fault:
+            reason = str(fault).splitlines()[-1]
+            raise StateError(f"state type {self.name} has no JSON Schema: {reason}") from fault
+        names = {key: name for name, key in self._keys.items()}
+        schema["properties"] = {
+            names.get(key, key): part
+            for key, part in schema.get("properties", {}).items()
+            if key not in self._tag
+        }
+        schema["required"] = [name for name, field in self.fields.items() if field.required]
+        schema["additionalProperties"] = False
+        if parts:
+            schema["$defs"] = parts
+        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
+        return plain
+
     # --- whole states ---------------------------------------------------------------------------------
 
     def dump(self, value: Any, *, node: str | None = None) -> Values:
@@ -547,6 +571,22 @@ def _summable(plain: Any, path: str, node: str | None) -> Any:
             f"a number in an `add` field may have {_DIGITS_MAX} digits at most", path=path, node=node
         )
     return plain
+
+
+def _schemas(declared: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The JSON Schema of a type with fields, and the schemas that it refers to, by name."""
+    if is_pydantic(declared):
+        schema = declared.model_json_schema(by_alias=False)
+        parts = schema.pop("$defs", {})
+        name = schema.pop("$ref", "").rpartition("/")[2]  # a model that contains itself
+    else:
+        (schema,), parts = msgspec.json.schema_components([declared], ref_template="#/$defs/{name}")
+        name = schema["$ref"].rpartition("/")[2]
+    if name:
+        schema = dict(parts[name])
+        if b'"#/$defs/%s"' % name.encode() not in msgspec.json.encode([*parts.values()]):
+            del parts[name]
+    return schema, parts
 
 
 # --- declarations of fields in a class ----------------------------------------------------------------------

@@ -57,7 +57,8 @@ def problems(definition: Definition) -> list[str]:
     names = _Names(nodes)
     edges = [*_sound_edges(definition, names, found)]
     arrows = [*edges, *_sound_branches(definition, names, found)]
-    if not any(names.is_start(edge.source) and edge.target not in (START, END) for edge in definition.edges):
+    ways = definition.arrows()
+    if not any(names.is_start(way.source) and way.target not in (START, END) for way in ways):
         found.append(f"nothing leads from START into the graph; add .edge(START, {nodes[0]!r})")
     found += [
         f"node {edge.source!r} leads to itself by a plain edge and would never end; use a branch: "
@@ -271,12 +272,10 @@ def _sound_branches(definition: Definition, names: _Names, found: list[str]) -> 
     """Yield the valid edges of branches; problems with the others are added to `found`."""
     for source, targets in definition.branches.items():
         where = f"branch from {source!r}"
-        if source in (START, END):
-            found.append(
-                f"a branch cannot begin at {source}; add a node before it, and branch from that node"
-            )
+        if source == END:
+            found.append("a branch cannot begin at END, where runs end; let it begin at another node")
             continue
-        begin = names.resolve(source, end=START, where=where, found=found)
+        begin = START if source == START else names.resolve(source, end=START, where=where, found=found)
         if not targets:
             found.append(f"the {where} has no targets; list every node it may choose: to=['…', END]")
             yield Edge(begin, END)

@@ -77,7 +77,7 @@ _inherited: list[PostgresDatabase] = []
 os.register_at_fork(after_in_child=lambda: _inherited.extend(_open))
 
 
-class Connection(psycopg.Connection[Cells]):
+class PostgresConnection(psycopg.Connection[Cells]):
     """A connection that raises `StoreBusy` if the server does not answer for `SILENT_S`."""
 
     patient = False
@@ -122,7 +122,7 @@ class PostgresDatabase:
         self._renewer = _Line()
         self._pooling = threading.Lock()
         self._readers = threading.BoundedSemaphore(_READERS_MAX)
-        self._idle: list[Connection] = []
+        self._idle: list[PostgresConnection] = []
         try:
             self._idle.append(self.connect())
         except StoreBusy as fault:
@@ -174,7 +174,7 @@ class PostgresDatabase:
             finally:
                 self._give_back(connection)
 
-    def _borrow(self) -> Connection:
+    def _borrow(self) -> PostgresConnection:
         while True:
             with self._pooling:
                 self.require_usable()
@@ -185,7 +185,7 @@ class PostgresDatabase:
                 return connection
             connection.close()
 
-    def _give_back(self, connection: Connection) -> None:
+    def _give_back(self, connection: PostgresConnection) -> None:
         with self._pooling:
             if _is_idle(connection) and not self._closed:
                 self._idle.append(connection)
@@ -245,14 +245,14 @@ class PostgresDatabase:
 
     # --- connections ---------------------------------------------------------------------------------
 
-    def connect(self) -> Connection:
+    def connect(self) -> PostgresConnection:
         """Open and check a new connection, which the caller must close."""
         return self._connect()[0]
 
-    def _connect(self) -> tuple[Connection, int]:
+    def _connect(self) -> tuple[PostgresConnection, int]:
         """Open and check a new connection; also returns the process id of the server backend that answered."""
         try:
-            connection = Connection.connect(
+            connection = PostgresConnection.connect(
                 self.address.conninfo,
                 autocommit=True,
                 prepare_threshold=None,
@@ -294,7 +294,7 @@ class PostgresDatabase:
             while self._idle:
                 self._idle.pop().close()
 
-    def _require_same_store(self, connection: Connection) -> None:
+    def _require_same_store(self, connection: PostgresConnection) -> None:
         if self.generation is None:
             return
         found = connection.execute(self.sql["generation"]).fetchall()
@@ -371,12 +371,12 @@ class _Line:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # reentrant: a failpoint's hook may act as a second writer
-        self.connection: Connection | None = None
+        self.connection: PostgresConnection | None = None
         self._poll = select.poll()
         self._is_direct = False
         self._prepared: set[str] = set()
 
-    def take(self, connection: Connection, process: int) -> None:
+    def take(self, connection: PostgresConnection, process: int) -> None:
         """Use this connection from now on. `process` is the id of the server backend that answered on it."""
         self.connection = connection
         self._poll = select.poll()
@@ -499,7 +499,7 @@ class Transaction:
     """Statements between a begin and a commit. They are sent without waiting for their results; only `rows` waits."""
 
     def __init__(
-        self, database: PostgresDatabase, connection: Connection, pipeline: psycopg.Pipeline | None
+        self, database: PostgresDatabase, connection: PostgresConnection, pipeline: psycopg.Pipeline | None
     ) -> None:
         self._database = database
         self._connection = connection
@@ -585,7 +585,7 @@ def _fell_silent() -> StoreBusy:
     )
 
 
-def _is_idle(connection: Connection) -> bool:
+def _is_idle(connection: PostgresConnection) -> bool:
     return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 
@@ -603,7 +603,7 @@ def _refusal(pgconn: PGconn, result: PGresult | None) -> psycopg.Error:
     return pg.error_from_result(result)
 
 
-def _is_stale(connection: Connection) -> bool:
+def _is_stale(connection: PostgresConnection) -> bool:
     """Return whether an idle connection should not be used: it is closed, or the server has sent data without being asked, which
     means that it is closing the connection.
     """

@@ -22,7 +22,7 @@ from contextlib import suppress
 
 from holdfast.errors import StoreBusy
 from holdfast.storage import process
-from holdfast.storage.postgres.database import Connection, Lost, PostgresDatabase
+from holdfast.storage.postgres.database import Lost, PostgresConnection, PostgresDatabase
 
 DEAF_S = 1.0
 """How often, in seconds, `hear` returns True if notifications cannot arrive."""
@@ -40,7 +40,7 @@ class PostgresListener:
         self._timer = timer
         self._forks = process.count
         self._hearing = threading.Lock()
-        self._connection: Connection | None = None
+        self._connection: PostgresConnection | None = None
         self._next_at = 0.0
         """The time at which to connect again. On a connection that receives no notifications, the time at which `hear` returns
         True next."""
