@@ -65,8 +65,8 @@ _EXPLAINED = {
         "`synchronous=FULL` was checked on the connection that the library itself uses. By default, DBOS and Burr use SQLite's "
         'rollback journal; "with WAL" means that the journal mode of their file was set to WAL, which Holdfast uses. Burr and '
         "LangGraph write the whole state at every step, DBOS and Restate (which is a server) the result of the step, and "
-        'Holdfast the changes of the state. "14 times its rate" means that Holdfast did 14 times as many steps per second as the other '
-        "library in the same round.\n\n"
+        'Holdfast the changes of the state. "14 times its rate" means that Holdfast did 14 times as many steps per second as '
+        "the other library in the same round.\n\n"
         "The workload *grow* adds 1 KB to the state in each step; *wide state* changes one number in a state of 1 MB."
     ),
 }
