@@ -1,6 +1,7 @@
 """Make `docs/performance.md` and its picture from a result file of `python -m bench`. No figure is written by hand."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,7 @@ _RULES = (
     "one node with 1,000 calls of `ctx.step`. `def` nodes run in threads, async nodes on the event loop. Each node "
     "changes one field and does nothing else, so the figures show the cost of the engine.\n"
 )
+_STORES = {"sqlite": "on SQLite", "memory": "in memory", "postgres": "on PostgreSQL"}
 _QUICK = (
     "> **These figures are from a quick run on a busy machine.** They show what is measured and that the program works, not how "
     "fast Holdfast is. To replace them, run `make bench-full` on a quiet machine, then the command at the end of this page.\n"
@@ -134,7 +136,7 @@ def _verdicts(figures: list[dict[str, Any]]) -> str:
 
 def _reasons(figures: list[dict[str, Any]]) -> str:
     lines = [
-        f"- **{figure['name']}** ({report.cells(figure)[0]}): {why}"
+        f"- **{_name(figure)}** ({report.cells(figure)[0]}): {why}"
         for figure, why in reasons.reasons(figures)
     ]
     return "These figures miss their target:\n\n" + "\n".join(lines) + "\n" if lines else ""
@@ -150,9 +152,14 @@ def _sections(figures: list[dict[str, Any]]) -> Iterator[str]:
             yield f"{_EXPLAINED[part]}\n"
         lines = ["| workload | median (lowest to highest) | target | also measured |", "|---|---|---|---|"]
         for figure in rows:
-            told = (figure["name"], _median(figure), _target(figure), _describe(figure))
+            told = (_name(figure), _median(figure), _target(figure), _describe(figure))
             lines.append("| " + " | ".join(told) + " |")
         yield "\n".join(lines) + "\n"
+
+
+def _name(figure: dict[str, Any]) -> str:
+    """Return the name of a figure, with its store in words."""
+    return re.sub(r", (sqlite|memory|postgres)\b", lambda found: f" {_STORES[found[1]]}", figure["name"])
 
 
 def _median(figure: dict[str, Any]) -> str:

@@ -86,7 +86,7 @@ def _beside_best(seen: Seen, workload: str, times: float) -> str:
 
 def _chain_beside(seen: Seen) -> str:
     ours = seen["chain, async nodes, sqlite"]
-    why = "for the reason given for *chain, async nodes, sqlite*"
+    why = "for the reason given for *chain, async nodes on SQLite*"
     return f"{_beside_best(seen, 'chain', 3)}; the chain of Holdfast reaches {number(ours)}, {why}."
 
 

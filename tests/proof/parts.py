@@ -219,7 +219,7 @@ def power_loss(cpu_s: float, seed: int) -> list[Line]:
     if "skipped" in told:
         return [
             _skipped(name, told["skipped"])
-            for name in ("power-loss states", "control: losses with unsafe syncs")
+            for name in ("power-loss states", "control: power-loss states with unsafe syncs")
         ]
     states, wrong = told["power-loss states"], told["violations"]
     moments, in_all = told["moments"], told["possible moments"]
@@ -227,7 +227,8 @@ def power_loss(cpu_s: float, seed: int) -> list[Line]:
     return [
         Line("power-loss states", f"{states:,}, at {moments:,} of {in_all:,} moments", "≥ 20,000, at all moments",
              states >= 20_000 and moments == in_all, wrong, _listed(told)),
-        Line("control: losses with unsafe syncs", f"{lost:,} of {careless:,} states", "at least 1", lost > 0),
+        Line("control: power-loss states with unsafe syncs", f"{lost:,} of {careless:,} states lost data", "at least 1",
+             lost > 0),
     ]  # fmt: skip
 
 
@@ -254,7 +255,12 @@ def zombie_rounds(rounds: float, seed: int) -> list[Line]:
             told["violations"],
             _listed(told),
         ),
-        Line("control: without the fence check", f"{stale} stale writes", "at least 1", stale > 0),
+        Line(
+            "control: zombie rounds without the fence check",
+            f"{stale} stale writes accepted",
+            "at least 1",
+            stale > 0,
+        ),
     ]
 
 
