@@ -168,9 +168,8 @@ def figures_of(document: dict[str, Any]) -> str:
     """Return the table as Markdown for `docs/reliability.md`, followed by the details of each part."""
     on = document["machine"]
     told = [
-        f"The figures are those of one `make prove` on {document['on']}: Holdfast {on['holdfast']}, Python {on['python']},"
-        f" SQLite {on['sqlite']},",
-        f"{on['cores']} cores, {document['seconds'] / 60:.1f} minutes, seed {document['seed']}."
+        f"The figures are those of one `make prove` on {document['on']}: Holdfast {on['holdfast']}, Python {on['python']},",
+        f"SQLite {on['sqlite']}, {on['cores']} cores, {document['seconds'] / 60:.1f} minutes, seed {document['seed']}."
         + (BUSY.format(**on) if on.get("load", 0) > on["cores"] / 2 else ""),
         *(["", f"**{document['note']}**"] if document.get("note") else []),
         "",
