@@ -27,12 +27,12 @@ PROFILED = {
 _TIMES = {"chain, async nodes": 2, "chain, def nodes": 2, "fleet, 1,000 runs": 1}
 _RATE = 500
 _PLACES = (
-    (r"storage/(sqlite|batches|writer|disk)", "SQLite, commit included"),
+    (r"storage/(sqlite|writer)", "SQLite, commit included"),
     (r"storage/(rows|oversize|blobs)", "making rows and their hashes"),
-    (r"core/(fold|inside|standing|readiness|writers)", "fold, and which nodes are due"),
+    (r"core/(fold|readiness|writers)", "fold, and which nodes are due"),
     (r"core/(decide|commands)", "decide (the next commands)"),
     (r"core/(events|codec|state|graph|topology|run_state)", "typed state and JSON"),
-    (r"runtime/(bodies|stage|threads|family)", "calling the node"),
+    (r"runtime/calls/", "calling the node"),
     (r"runtime/", "scheduling and recording (runner, journal)"),
     (r"selectors|asyncio/|threading|queue\.py", "event loop, waiting for a thread included"),
     (r"bench/", "the function of the node"),
