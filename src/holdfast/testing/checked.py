@@ -31,7 +31,7 @@ _BLOBS = b'{"$blobs":'
 
 
 class RunFacts(NamedTuple):
-    """A run row, as stored."""
+    """The row of one run, as the store has it."""
 
     key: int
     run_id: str
@@ -55,7 +55,9 @@ class RunFacts(NamedTuple):
 
 
 class SnapshotFacts(NamedTuple):
-    """A snapshot, as stored. A base replaces the events up to `seq`; `digest` is the hash chain at that event."""
+    """A snapshot, as the store has it. If `base` is true, it replaces the events up to `seq`. `digest` is the digest of event
+    `seq`; each digest also covers the events before it.
+    """
 
     seq: int
     base: bool
@@ -64,7 +66,7 @@ class SnapshotFacts(NamedTuple):
 
 
 class StoredRequest(NamedTuple):
-    """A request in the inbox. `taken`: the seq of the event that recorded it; 0 if the request is still waiting."""
+    """A request in the inbox. `taken` is the seq of the event that recorded the request, or 0 while no event has."""
 
     run_id: str | None
     id: str
@@ -89,12 +91,14 @@ class Source(Protocol):
         """Return the sha256 of the base of a compacted log; None if the log was not compacted."""
 
     def strangers(self) -> list[tuple[int, int, int]]:
-        """Return the events that belong to no run: for each run key, the first seq and the number of events."""
+        """Find events whose run does not exist. Return a tuple for each such run: its key in the database, the seq of the first
+        event, and the number of events.
+        """
 
     def definitions(self, fingerprints: set[str]) -> dict[str, bytes]: ...
 
     def inbox(self) -> list[StoredRequest]:
-        """Return all requests of all runs; empty if the store has no way to list them."""
+        """Return all requests of all runs, or an empty list if the store cannot list them."""
 
     def blob(self, digest: str) -> bytes | None:
         """Return the content of a blob, or None if it is missing or does not match its digest."""
@@ -142,7 +146,9 @@ class FileSource:
             raise self._unusable(fault) from fault
 
     def _read_once(self) -> None:
-        """Read once, for all runs: which logs were compacted, what is still to be swept, and the rewinds."""
+        """Read what is needed about all runs: which logs were compacted, which runs still have obsolete rows that a sweep will
+        delete, and all rewinds.
+        """
         for _ in self._select("begin"):
             pass
         ((tables,),) = self._select("upkeep")
@@ -231,7 +237,7 @@ class StoreSource:
     def __init__(self, store: Store, *, owned: bool = False) -> None:
         self._store = store
         self._owned = owned
-        """Whether the store was opened for this check and must be closed by `close`."""
+        """True if the store was opened for this check, so that `close` must close it."""
 
     def runs(self) -> Iterator[RunFacts]:
         before: str | None = None

@@ -41,7 +41,7 @@ class ManualTimer:
 
     @property
     def waits(self) -> bool:
-        """Whether the timer is still pending: it was not cancelled, and its event loop is not closed."""
+        """True while the timer is pending: it was not cancelled, and its event loop is not closed."""
         return not self.cancelled and not self.loop.is_closed()
 
 
@@ -75,7 +75,7 @@ class ManualClock:
 
     @property
     def next_at(self) -> float | None:
-        """When the next timer is due; None if no timer is pending."""
+        """The time of the next timer, or None if no timer is pending."""
         while self._timers and not self._timers[0][2].waits:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None

@@ -70,8 +70,9 @@ def _watch_node(node: Node, seen: Seen) -> Node:
 
 
 class _Handed(BlockingContext):
-    """The context of a plain function in a thread. It passes waits, chunks and costs to the event loop, which is blocked while
-    the function runs, and blocks the thread until the loop has handled them.
+    """The context of a node function (plain `def`) that runs in a thread. The event loop is blocked while the function runs.
+    When the function waits, streams or reports a cost through its context, the thread blocks until the event loop has handled
+    the call.
     """
 
     def __init__(self, inner: Context, requests: queue.SimpleQueue[Any]) -> None:
