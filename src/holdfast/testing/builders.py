@@ -323,7 +323,7 @@ class History:
 
     @property
     def _journal(self) -> Journal:
-        """The history itself, typed as a `Journal`, for engine code that needs a journal only to record events and to read the time."""
+        """The history itself, typed as a `Journal`, for engine code that only records events and reads the time."""
         return cast("Journal", self)
 
     @cached_property

@@ -277,7 +277,7 @@ def test_a_run_that_is_carried_on_just_before_it_goes_stays(
 
     monkeypatch.setattr(place.store.upkeep, "delete", delete)
     done = {choice.run_id: (choice.goes, choice.why) for choice in retention.delete_all(place.store, chosen)}
-    assert done == {"r": (False, "it was resumed in the meantime"), "other": (True, "older than 1s")}
+    assert done == {"r": (False, "the run was resumed in the meantime"), "other": (True, "older than 1s")}
 
 
 def test_each_run_is_told_as_soon_as_it_is_gone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
