@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 Part: TypeAlias = "str | tuple[str, str]"
-"""Text, or text and its style."""
+"""A piece of output: a text, or a pair of a text and its style."""
 
 STYLES: dict[str, str] = {
     "pending": "dim",

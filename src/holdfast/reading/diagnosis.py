@@ -46,7 +46,7 @@ _INTERRUPTED = {
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a run (or one of its nodes) is in its current status, or what is wrong with the store; and what can be done about it."""
+    """Why a run or a node is in its current status, or what is wrong with the store; and what can be done about it."""
 
     kind: Kind
     reason: str

@@ -420,7 +420,7 @@ def delete(store: Store, choice: Choice, archive_to: str | None = None) -> Choic
             if spilled := store.blobs.spilled(choice.run_id):
                 store.blobs.unspill(choice.run_id, list(spilled))
     except RunNotFound:
-        why = "another process has already deleted it"
+        why = "another process has already deleted the run"
     except SeqConflict:
         why = _RESUMED_MEANWHILE
     except (ResumeRefused, RunHeld) as refused:
@@ -438,7 +438,7 @@ def _archive(store: Store, run_id: str, place: str) -> tuple[str, str | None]:
         problem = _problem(store, run_id)
         if not problem:
             raise
-    return "", f"it cannot be archived, because its log is damaged: {problem}"
+    return "", f"the run cannot be archived, because its log is damaged: {problem}"
 
 
 def _problem(store: Store, run_id: str) -> str:
