@@ -82,7 +82,9 @@ def run(
     label: options.Label = None,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", metavar="SECONDS", help="Fail the run if it takes longer than this."),
+        typer.Option(
+            "--timeout", metavar="SECONDS", help="Fail the run if it takes longer than this many seconds."
+        ),
     ] = None,
     durability: WhenDurable = None,
     queue: options.Queue = None,
@@ -351,7 +353,9 @@ class _Outcome(msgspec.Struct):
 
 
 def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> int:
-    """Execute the run of an errand, show progress, and print how the run ended or why it stopped. Returns the exit code."""
+    """Execute a run as a command was asked to, show progress, and print how the run ended or why it stopped. Returns the exit
+    code.
+    """
     outcome = _Outcome()
     display = Display(errand.run_id, quiet=errand.as_json)
     engine_options: blocking.Options = {

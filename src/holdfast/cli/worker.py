@@ -213,7 +213,7 @@ def start(
         typer.Option(
             "--timeout",
             metavar="SECONDS",
-            help="Fail the run if it takes longer than this, counted from now.",
+            help="Fail the run if it has not ended this many seconds from now.",
         ),
     ] = None,
     queue: options.Queue = None,

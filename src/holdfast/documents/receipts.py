@@ -163,9 +163,9 @@ class Book:
         self.flow = flow
         self.seq = 0
         self.files: dict[str, Listed] = {}
-        """Every document so far, listed under its full name and its plain name."""
+        """Size and digest of every document so far, listed under its full name and under its plain name."""
         self.latest: dict[str, bytes] = {}
-        """Plain name -> the latest document with that name."""
+        """Plain name of a file (`<node>-<agent>.json`) -> the latest document with that name."""
         self._lookup = lookup
         self._fingerprint = fingerprint
         self._definition = lookup(fingerprint) if fingerprint else None

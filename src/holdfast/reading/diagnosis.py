@@ -332,7 +332,9 @@ def _needed(case: Case, seen: _Seen) -> tuple[Kind, float] | None:
 
 
 def _without_worker(case: Case, kind: Kind) -> Kind:
-    """Return the kind that says why no worker claims a run that it could claim, if that is known; otherwise the given kind."""
+    """Return `flow unknown` or `queue full` if that is why no worker claims the run; otherwise return the given kind of
+    diagnosis.
+    """
     if not case.flow_known:
         return "flow unknown"
     queue = case.queue
@@ -580,7 +582,7 @@ def diagnose_nodes(
     now: float,
     commands: CommandLine | None = None,
 ) -> Iterator[Diagnosis]:
-    """Yield a diagnosis for each node of a run that should continue but does not, with what resuming the run does about it."""
+    """Yield the nodes of a run that should move but do not, each with what resuming the run does about it."""
     commands = commands or CommandLine()
     for name, node in state.nodes.items():
         found = _node_case(state, name, node, nodes.get(name, NodeOptions()), now)

@@ -32,9 +32,7 @@ from holdfast.storage.rows import broken_at, open_body, open_row
 from holdfast.storage.upkeep import Trimmed
 
 RUN_BASE_WANTED = "receipts"
-"""The name of an option in the log. It is set if the run was created with a run base (a folder for receipts), so that its
-receipts are to be written.
-"""
+"""The option of a run that was created with a run base: its receipts are to be written."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):

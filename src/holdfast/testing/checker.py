@@ -143,7 +143,7 @@ class Checking:
     # --- one run ----------------------------------------------------------------------------------------
 
     def run(self, run: RunFacts, *, at_end: bool, now: float | None) -> None:
-        """Check one run: read its log, and compare it with the run row and the witness."""
+        """Check one run: read its log, and compare it with the row of the run and with the lines of the witness file about it."""
         before = len(self.violations)
 
         def say(invariant: str, text: str, seq: int | None = None) -> None:
@@ -308,7 +308,9 @@ class Checking:
     # --- the store --------------------------------------------------------------------------------------
 
     def store_as_a_whole(self, *, at_end: bool) -> None:
-        """Check definitions, requests, events without a run, and the witness lines that belong to no stored run."""
+        """Check the flow definitions, the requests, events whose run does not exist, and the lines of the witness file that
+        belong to no stored run.
+        """
         say = self._say
         for key, first, count in self._source.strangers():
             say("I13", None, first, f"the store has {count} events of a run that does not exist (key {key})")
@@ -330,7 +332,9 @@ class Checking:
         testimony.check_others(self._seen.others, self._seen.runs, say, at_end=at_end)
 
     def _requests(self, *, at_end: bool) -> None:
-        """Check the requests in the inbox, and that it has every request that was acknowledged according to the witness."""
+        """Check the requests in the inbox, and that the inbox has every request that, according to the witness file, was
+        acknowledged.
+        """
         inbox = self._source.inbox()
         there = {(asked.run_id, asked.id) for asked in inbox}
         for asked in inbox:

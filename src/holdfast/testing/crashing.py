@@ -163,7 +163,7 @@ class _Outcome(msgspec.Struct, frozen=True):
 
 
 class _Watch:
-    """A failpoint hook that counts the durable writes and lets the engine die at one of them."""
+    """Counts the durable writes of a run, and lets the engine die at one of them. It is called at every failpoint."""
 
     def __init__(self, store: Store | None = None, crash: Crash | None = None) -> None:
         self.writes: list[Write] = []

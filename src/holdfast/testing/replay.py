@@ -595,7 +595,8 @@ class Replay:
         there = self.now.arrivals.pop(name, 0)
         if there < took:
             self._say(
-                "I5", f"{name!r} starts after {took} arrivals, but by the log only {there} have arrived"
+                "I5",
+                f"{name!r} starts with {took} arrived edges, but according to the log only {there} have arrived",
             )
         elif there > took:
             self.now.arrivals[name] = there - took

@@ -111,7 +111,7 @@ class Ledger:
         """Run -> its queue and its priority."""
 
     def renewed(self, holder: Holder) -> None:
-        """Note that a holder renewed its leases for its time to live."""
+        """Note that a holder renewed its leases: they are valid again for `holder.ttl_s` seconds."""
         self._sure_until[holder.id] = self._now() + holder.ttl_s
 
     def died(self, holder: str) -> None:

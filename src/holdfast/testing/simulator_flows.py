@@ -438,7 +438,9 @@ def _item_body(made: list[Tale], habit: Habit) -> Callable[..., Any]:
 
 
 def witness_flow(flow: Flow[Any]) -> Flow[Any]:
-    """Return a copy of the flow whose nodes note in the witness when they are called and when they return."""
+    """Return a copy of the flow whose nodes note in the `BodyWitness` of the schedule when they are called and when they
+    return.
+    """
     nodes = {
         name: node
         if node.options.question is not None or node.streams

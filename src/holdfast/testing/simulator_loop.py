@@ -71,7 +71,9 @@ def _make_plain(loop: Any, coro: Any, **options: Any) -> asyncio.Task[Any]:
 
 
 class SimulatedHandle(msgspec.Struct, eq=False):
-    """A scheduled callback. It is a struct because a world makes hundreds, and creating a struct needs no Python frame."""
+    """A scheduled callback. It is a struct because a simulation makes hundreds of them, and creating a struct calls no Python
+    function.
+    """
 
     call: Callable[..., Any]
     args: tuple[Any, ...]

@@ -35,7 +35,7 @@ _ON_OFFER: frozenset[Kind] = frozenset(
 """Kinds of diagnosis where a worker may claim the run at any moment. They are reported only after `PATIENCE_S` seconds."""
 
 PATIENCE_S = 60.0
-"""How many seconds a run may wait for a worker, or be overdue, before it is reported."""
+"""How long a run may wait for a worker, or be overdue, before it is reported."""
 SKEW_S = 5.0
 LOG_BYTES = 256 * 1024 * 1024
 SLOT_BYTES = 8 * 1024 * 1024 * 1024
@@ -50,7 +50,7 @@ _PAGE = 500
 
 
 def judge(case: Case, now: float, commands: CommandLine | None = None) -> Diagnosis | None:
-    """Return why a run does not continue; None if it continues by itself, or if it is too early to report it."""
+    """Return what keeps a run from moving; None if the run moves by itself, or if it is too early to report it."""
     found = diagnose(case, now, commands)
     if found.kind in _WELL:
         return None

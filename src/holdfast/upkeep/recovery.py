@@ -34,7 +34,7 @@ _PAGE = 500
 
 
 class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one sweep: what it found and which leases it released."""
+    """The result of one search for runs that do not continue: what it found, and which leases it released."""
 
     at: float
     findings: tuple[Diagnosis, ...] = ()
@@ -78,7 +78,7 @@ class Recovery:
 
 
 class _Sweep:
-    """One sweep."""
+    """One search of a store for runs that do not continue."""
 
     def __init__(
         self,
