@@ -242,7 +242,7 @@ class Walk:
         if (event.retry_at is None) != (times >= self._tries):
             self.say(
                 row.seq,
-                f"{name_visit(*visit)} failed {times} times and gets {self._tries} attempts, but its retry_at is {event.retry_at}",
+                f"{name_visit(*visit)} failed {times} times and gets {self._tries} attempts, but retry_at is {event.retry_at}",
             )
         if event.retry_at is None and self.tale.habits.get(event.node) != "doomed":
             self.say(row.seq, f"{name_visit(*visit)} failed for good: {event.failure.message}")

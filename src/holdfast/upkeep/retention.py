@@ -1,6 +1,6 @@
 """Deletes what is no longer needed: old checkpoints, events that a base can replace, runs that ended long ago, unused blobs.
 
-- `prune` retires old checkpoints of a run and deletes the snapshots that only these needed. It keeps the last few, and all events.
+- `prune` retires old checkpoints of a run, and deletes snapshots that only they need. It keeps the last few and all events.
 - `compact` also replaces the events before the kept checkpoints with a base. It needs the lease, for one short transaction.
 - `choose` and `delete` apply policies by age and number to runs that have ended; `sweep` removes what is then unused.
 
