@@ -123,7 +123,7 @@ def _prepare(folder: str | None) -> str:
                 ) from fault
         else:
             return chosen
-    raise AssertionError("the temporary folder was neither made nor reported")
+    raise AssertionError("no temporary folder was made, although no error was raised")
 
 
 # --- running and killing -----------------------------------------------------------------------------

@@ -218,7 +218,7 @@ def parts_of(line: Line) -> list[screen.Part]:
 async def shown(
     engine: Engine, run_id: str, display: Display, verb: Callable[[], Awaitable[T]], *, joins: bool = False
 ) -> T:
-    """Call a verb that executes a run, and pass every event of the run to the display as it becomes durable. If `joins` is
+    """Call `verb`, which executes a run, and pass every event of the run to the display as it becomes durable. If `joins` is
     true, events of another process that already executes the run are passed too.
     """
     after, before, flow = 0, None, next(iter(engine.flows.values()), None)
@@ -301,7 +301,7 @@ class _Watch:
                 return False
 
     async def follow(self, going: asyncio.Future[Any]) -> None:
-        """Show events until the verb is done. `Engine.follow` returns at once if no process has claimed the run yet, so it is
+        """Show events until `going` is done. `Engine.follow` returns at once if no process has claimed the run yet, so it is
         called in a loop.
         """
         while not going.done():

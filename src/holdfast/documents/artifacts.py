@@ -49,7 +49,7 @@ class Artifacts:
         self._folders = run_folder.run_folder(run_base, run_id, flow) / run_folder.ARTIFACTS
         self._item = item[0] if item else None
         self._of_node = f"{iteration}.{execution}" if item else self._attempt
-        """What the node's folder belongs to: this attempt, or the whole execution if items of a fan-out share the folder."""
+        """The owner of the node's folder: this attempt, or the whole execution if items of a fan-out share the folder."""
         self._begun = False
 
     def __fspath__(self) -> str:

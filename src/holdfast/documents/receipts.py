@@ -69,7 +69,7 @@ class _Attempt(msgspec.Struct):
     first_seq: int
     started_at: float | None = None
     since: float | None = None
-    """When the attempt began or last continued, to compute how long it has worked; None while it waits and after it has ended."""
+    """The time at which the attempt began or last continued; None while it waits and after it has ended."""
     seconds: float = 0.0
     ended: bool = False
     asked: dict[str, Any] | None = None

@@ -65,7 +65,7 @@ class History:
     # --- the run --------------------------------------------------------------------------------------
 
     def created(self, given: Any = None, **options: Any) -> History:
-        """Record that the run was created with this input; `options` as in `RunCreated.options`, e.g. `timeout_s`."""
+        """Record that the run was created with this input. `options` are recorded in `RunCreated.options`, e.g. `timeout_s`."""
         flow = self.flow
         return self.record(
             events.RunCreated(
@@ -266,8 +266,8 @@ class History:
         return [Stored(seq, at, events.decode(encoded)) for seq, (at, encoded) in enumerate(self.log, 1)]
 
     def write(self, store: Store, *, holder: Holder | None = None) -> History:
-        """Append the log to a store, as a run without a lease; with `holder`, as a run that this holder had leased when it
-        died.
+        """Write the log into a store. No engine holds the run there, unless `holder` is given: then that holder has the lease,
+        as after a crash.
         """
         if holder is not None:
             store.renew(holder)

@@ -248,7 +248,9 @@ class Checking:
         return base.seq, base.digest
 
     def _open(self, body: bytes, seq: int, say: Callable[..., None]) -> Line:
-        """Decode the body of an event or a snapshot, with the values of its blobs. Report what is missing or cannot be read."""
+        """Decode the stored data of an event or a snapshot, with the values of its blobs. Report blobs that are missing and
+        data that cannot be read.
+        """
         try:
             if (
                 body[:2] == b'{"' and body[2:3] != b"$"
@@ -257,12 +259,12 @@ class Checking:
                 return plain
             fields, missing = open_body(body, self._source)
         except (ValueError, LookupError, TypeError) as fault:
-            say("I12", f"the stored body cannot be read: {fault}", seq)
+            say("I12", f"the stored data cannot be read: {fault}", seq)
             return {}
         for digest in missing:
             say(
                 "I13",
-                f"the stored body refers to the blob {digest[:12]}…, which is missing or was changed",
+                f"the stored data refers to the blob {digest[:12]}…, which is missing or was changed",
                 seq,
             )
         return fields

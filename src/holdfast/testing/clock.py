@@ -46,7 +46,8 @@ class ManualTimer:
 
 
 class ManualClock:
-    """A clock for `Engine(clock=…)` and, as `clock.now`, for a store. With `auto` it advances itself when the loop is idle.
+    """A clock for `Engine(clock=…)` and, as `clock.now`, for a store. If `auto` is true, it advances itself when the event loop
+    is idle.
 
     `auto` sees only the timers of this clock and the event loop's queue. A node that waits for anything else (a thread, a
     socket, `asyncio.sleep`) looks idle to the clock: timers may then be called before that wait ends.

@@ -154,7 +154,7 @@ class _Outcome(msgspec.Struct, frozen=True):
     state: Any
     effects: dict[str, Any]
     asks: bool
-    """Whether the run waits for a decision of the operator about an interrupted node."""
+    """True if the run waits for the operator to decide about an interrupted node."""
     log: tuple[str, ...]
     again: Counter[str]
     unreached: tuple[str, ...]

@@ -89,7 +89,9 @@ class Sketch:
     """Node -> how often a run visits it; None if that depends on the order in which nodes end."""
     gated: frozenset[str] = frozenset()
     questions: frozenset[str] = frozenset()
-    """Question nodes. A question that is never asked in parallel with other nodes puts its answer into `stage`."""
+    """The question nodes. If a question node never runs in parallel with another node, its answer is put into the state field
+    `stage`.
+    """
     safe: frozenset[str] = frozenset()
     """Nodes that are safe to fail, and fail at every odd visit."""
     crash_limit: int = CRASHES_MAX

@@ -62,9 +62,11 @@ from holdfast.testing.simulator_hands import Answers, Hand, Subject, answers_of
 from holdfast.testing.simulator_loop import Hung, Luck, ProcessDied, SimulatedLoop, Stuck, World
 
 PATIENCE_S = 60.0
-"""How long a schedule may take in virtual time; after that its runs are reported as stuck."""
+"""How many seconds of virtual time a schedule may take; after that its runs are reported as stuck."""
 SCHEDULE_CPU_S = 60.0
-"""How long a schedule may take in processor time; after that it is reported as hung. It usually takes a few milliseconds."""
+"""How many seconds of processor time a schedule may take; after that it is reported as hung. It usually takes a few
+milliseconds.
+"""
 _COLLECT_EVERY = 64
 _VERIFIED = 4
 """Out of this many schedules, one also compares run rows and snapshots with the fold of the log, and another one also runs the
@@ -77,7 +79,9 @@ _TIDY_SHARE = 0.15
 _packed = msgspec.msgpack.Encoder().encode
 
 Disk: TypeAlias = Callable[[Callable[[], float], Callable[[Holder], bool | None]], Store]
-"""Makes the store of a simulated world, given its clock and a function that says whether a holder is known to be dead."""
+"""The type of a function that makes the store of a simulation. Its arguments are a clock, and a function that says whether a
+holder is known to be dead.
+"""
 Effects: TypeAlias = dict[str, Counter[str]]
 """Name of a receiver -> how often each effect on the receiver happened."""
 
@@ -274,7 +278,7 @@ def figures(report: SimulationReport) -> dict[str, str]:
 
 
 class SimulatedEngine(Engine):
-    """The real engine, in a process of the simulated world."""
+    """The real engine, for use in a simulated process."""
 
     def settle(self, steady: SteppedClock, writer: LateWriter | None) -> None:
         """Install simulated versions of what a real machine provides: a monotonic clock, and (with `writer`) a writer thread."""
@@ -378,7 +382,7 @@ class Process:
 
 
 class Schedule:
-    """One simulated schedule: its processes, callers, faults and store, from the seed to the outcome."""
+    """One simulation with one seed: its processes, callers, faults and store, from the start to the outcome."""
 
     def __init__(
         self,

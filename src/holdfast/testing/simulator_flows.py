@@ -84,7 +84,9 @@ class BodyCall(msgspec.Struct, frozen=True):
     attempt: int
     item: int | None
     what: str
-    """`enter`, `exit`, `step …` when a step is done, or `kept …` when the function gets the result of the step."""
+    """What happened: `enter` or `exit` of the function, `step …` when a step is done, `kept …` when the function gets the
+    result of the step.
+    """
     seen: str = ""
     """`stage` and `total` of the state that the function was given."""
     fence: tuple[str | None, int] = (None, 0)
@@ -202,7 +204,7 @@ class Tale:
 
     def mark(self, node: str, iteration: int, item: int | None = None) -> str:
         """Return the text that a visit appends to the list `trail` in the state. It names the node, the iteration and the item,
-        and ends with a suffix for the habit of the node.
+        and ends with a suffix for the habit (the kind of behaviour) of the node.
         """
         told = self._told.get(node, "")
         return f"{node}.{iteration}{told}" if item is None else f"{node}.{iteration}[{item}]{told}"

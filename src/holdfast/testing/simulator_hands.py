@@ -43,7 +43,7 @@ Answers: TypeAlias = Callable[[str, int, list[str]], Any]
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """A run of the simulated world, and the arguments that it is started with."""
+    """A run in a simulation, and the arguments that it is started with."""
 
     run_id: str
     flow: Flow[Any]
@@ -65,7 +65,7 @@ class EngineProcess(Protocol):
 
 
 class Scene(Protocol):
-    """The part of a schedule that a `Hand` uses."""
+    """The part of a `Schedule` that a simulated caller (`Hand`) uses."""
 
     luck: random.Random
     disk: Store

@@ -438,7 +438,7 @@ def _check_end(
     visit: tuple[str, int, int, int | None],
     left: set[tuple[str, int, int, int | None]],
 ) -> list[str]:
-    """Check that a visit whose end is recorded has returned, and that all its steps are recorded."""
+    """Check that a visit with a recorded end has recorded all its steps, and that its function has returned."""
     tale = walk.tale
     node, item = visit[0], visit[3]
     if tale is None or tale.habits.get(node) in ("question", "doomed"):

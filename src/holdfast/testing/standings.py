@@ -136,7 +136,7 @@ def apply(values: Body, changes: Body) -> None:
 def name_visit(
     node: str, iteration: int, execution: int, item: int | None = None, attempt: int | None = None
 ) -> str:
-    """Name a visit of a node or of one of its items in a message, or one attempt of the visit."""
+    """Return a name for use in messages: of a visit of a node or an item or, if `attempt` is given, of one attempt of it."""
     whose = f"node {node!r}" if item is None or item == NODE else f"item {item} of node {node!r}"
     tried = "" if attempt is None else f", attempt {attempt}"
     return f"{whose} (iteration {iteration}, execution {execution}{tried})"

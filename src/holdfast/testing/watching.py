@@ -23,7 +23,7 @@ from holdfast.runtime.calls.context import BlockingContext, Context
 S = TypeVar("S")
 T = TypeVar("T")
 Seen: TypeAlias = Callable[[str, Any], None]
-"""An observer: called with `enter` or `exit`, and the context of the call."""
+"""The type of an observer: a function that is called with `enter` or `exit`, and with the context of the node's call."""
 
 
 def watch_flow(flow: Flow[S], seen: Seen) -> Flow[S]:

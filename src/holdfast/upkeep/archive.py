@@ -252,7 +252,9 @@ def _describe_archive(run_id: str, file: str, content: _Content) -> Archived:
 
 
 def _seal(parts: Iterable[Part]) -> Iterator[bytes]:
-    """Encode parts as lines, and add the last line with the number of events and the digest."""
+    """Encode the parts of an archive as lines, and add the last line with the number of events and the digest of all lines
+    before.
+    """
     digest, events = sha256(), 0
     for part in parts:
         events += isinstance(part, EventPart)
@@ -443,7 +445,7 @@ def _whole(file: str) -> _Content:
             case _:
                 pass
     if not found.events or (seq, digest) != (run.seq, run.digest):
-        raise _NotALog(file, found.run_id, "the log does not end where the run row says")
+        raise _NotALog(file, found.run_id, "the log does not end at the event that the run row names")
     return found
 
 

@@ -25,7 +25,7 @@ from holdfast.storage.contract import Query, RunRow, Store, in_order
 from holdfast.storage.leases import Holder
 
 PATIENCE_S = 30.0
-"""How long a run may wait for a worker before it is reported."""
+"""How many seconds a run may wait for a worker before it is reported."""
 ROWS_MAX = 10_000
 """The number of runs that one sweep examines at most."""
 LOADS_MAX = 200

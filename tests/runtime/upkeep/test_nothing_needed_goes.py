@@ -221,8 +221,8 @@ def other_base(parts: list[Part]) -> list[Part]:
     [
         (other_body, "event"),
         (lambda parts: without(parts, 1), "event"),
-        (lambda parts: without(parts, -1), "does not end where the run row says"),
-        (other_end, "does not end where the run row says"),
+        (lambda parts: without(parts, -1), "does not end at the event that the run row names"),
+        (other_end, "does not end at the event that the run row names"),
         (other_base, "event"),
         (lambda parts: [part for part in parts if not isinstance(part, EventPart)], "does not end"),
     ],
