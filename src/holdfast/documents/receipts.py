@@ -32,7 +32,7 @@ from holdfast.storage.contract import RunRow
 FORMAT = 1
 """The format version of all documents. It is increased when the meaning of a field changes."""
 SMALL_BYTES = 200
-"""A handoff contains values up to this size; for a larger value it has only size and digest."""
+"""A handoff contains values of up to this many bytes; for a larger value it has only the size and the digest."""
 
 Lookup: TypeAlias = Callable[[str], Definition | None]
 """Returns the flow definition with this fingerprint; None if it is unknown."""

@@ -240,7 +240,7 @@ class Scribe:
             return run_id
 
     def _try(self, run_id: str | None) -> None:
-        """Write the documents of a run; if that works, also those of other runs that failed before."""
+        """Write the documents of a run. If that succeeds, also try again those of other runs that could not be written before."""
         if run_id is not None and self._wrote(run_id):
             self._try_owed()
 

@@ -428,7 +428,7 @@ def _failure(case: Case) -> str:
 
 
 def _first_line(given: str) -> str:
-    """Return the first line of a text that is not blank, shortened if it is long."""
+    """Return the first non-blank line of a text, shortened if it is long."""
     line = next((line.strip() for line in given.splitlines() if line.strip()), "")
     return text.one_line(line, _LINE_MAX)
 

@@ -428,7 +428,7 @@ def _compare_row(run: RunFacts, replay: Replay, say: Callable[..., None]) -> Non
     if len(replay.take_ups) > run.fence:
         say(
             "I3",
-            f"the run was claimed {len(replay.take_ups)} times, but its fence is {run.fence}",
+            f"the run was claimed {len(replay.take_ups)} times, each time with a higher fence, but its fence is only {run.fence}",
             replay.seq,
         )
 
