@@ -11,7 +11,7 @@ from holdfast.storage.contract import Store
 
 _decode = msgspec.json.Decoder().decode
 read_key = msgspec.json.Decoder(tuple[str, int, int, int, int | None]).decode
-"""Decodes the key of a spill (streamed output that is not in the log yet): node, iteration, execution, attempt and item."""
+"""Decodes the key of a spill: the node, iteration, execution, attempt and item that it belongs to."""
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
