@@ -241,10 +241,14 @@ def test_a_task_that_a_node_leaves_running_does_not_keep_its_run_in_memory() -> 
     async def body(state: Work) -> None:
         left.append(asyncio.create_task(forever()))
 
-    async def use(engine: hf.Engine) -> None:
-        await engine.run(one_node(body))
+    def runners() -> list[Runner]:
         gc.collect()
-        assert not [found for found in gc.get_objects() if isinstance(found, Runner)]
+        return [found for found in gc.get_objects() if isinstance(found, Runner)]
+
+    async def use(engine: hf.Engine) -> None:
+        before = runners()  # of other tests, whose threads may still be ending
+        await engine.run(one_node(body))
+        assert len(runners()) <= len(before)
         left[0].cancel()
 
     in_engine(use)
