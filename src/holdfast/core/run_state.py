@@ -262,6 +262,18 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
         done = self.executions.get(name)
         return done.get(iteration, 0) + 1 if done else 1
 
+    def place(self, name: NodeName) -> tuple[int, int, int]:
+        """Iteration, execution and attempt of the visit that the status of a node is about. A visit that asks before it begins,
+        or has no free slot yet, is the next one of its node, and its attempt is 0.
+        """
+        node, is_open = self.nodes[name], name in self.open
+        question = self.questions.get(node.question or "")
+        asks_first = question is not None and question.about == "gate"
+        if node.status in VISIT_DONE or (is_open and not asks_first):
+            return node.iteration, node.execution, node.attempt
+        iteration = node.iteration + (not is_open)
+        return iteration, self.next_execution(name, iteration), 0
+
     def stretches(self) -> list[tuple[Seq, Seq]]:
         """The parts of the log that this state is the fold of."""
         return [*self.path, (self.since, self.seq)]

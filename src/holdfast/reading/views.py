@@ -34,6 +34,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     iteration: int
     execution: int
     attempt: int
+    """0: the visit has not begun, because it asks first or waits for a free slot."""
     tries: int
     seconds: float
     started_at: float
@@ -133,7 +134,7 @@ def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S
         flow=state.flow,
         status=state.status if state.status != "new" else "pending",
         state=_typed(state, flow),
-        nodes={name: _node_view(node) for name, node in state.nodes.items()},
+        nodes={name: _node_view(node, state.place(name)) for name, node in state.nodes.items()},
         error=state.failure,
         failed_node=state.failure_node,
         questions=tuple(state.questions.values()),
@@ -183,18 +184,19 @@ def _typed(state: RunState, flow: Flow[Any] | None) -> Any:
     return msgspec.json.decode(msgspec.json.encode(state.values))
 
 
-def _node_view(node: NodeState) -> NodeView:
+def _node_view(node: NodeState, place: tuple[int, int, int]) -> NodeView:
+    iteration, execution, attempt = place
     items = node.items
     kept = node.kept.get(NODE_LEVEL) or {}
     return NodeView(
         status=node.status,
-        iteration=node.iteration,
-        execution=node.execution,
-        attempt=node.attempt,
+        iteration=iteration,
+        execution=execution,
+        attempt=attempt,
         tries=node.tries,
         seconds=node.seconds,
-        started_at=node.started_at,
-        ended_at=node.ended_at,
+        started_at=node.started_at if attempt else 0.0,
+        ended_at=node.ended_at if attempt else 0.0,
         error=node.failure,
         retry_at=node.retry_at,
         items=(len(items.done), len(items.values)) if items is not None else None,

@@ -209,16 +209,10 @@ def expire(journal: Journal, key: str) -> None:
 
 def _header(journal: Journal, question: Question) -> dict[str, Any]:
     """The visit that a question is about; one that has not begun yet is the next."""
-    visit = journal.state.nodes[question.node]
-    header = outcomes.visit_of(question.node, visit)
     if question.about == "gate":
-        if question.node not in journal.state.open:
-            header["iteration"] = visit.iteration + 1
-        header |= {
-            "execution": journal.state.next_execution(question.node, header["iteration"]),
-            "attempt": 1,
-        }
-    return header
+        iteration, execution, _ = journal.state.place(question.node)
+        return {"node": question.node, "iteration": iteration, "execution": execution, "attempt": 1}
+    return outcomes.visit_of(question.node, journal.state.nodes[question.node])
 
 
 def _refuses(question: Question, value: Any) -> bool:
