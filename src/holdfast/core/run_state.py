@@ -10,7 +10,7 @@ equal: a container that an input still refers to is copied before it is changed 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -273,6 +273,35 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
             return node.iteration, node.execution, node.attempt
         iteration = node.iteration + (not is_open)
         return iteration, self.next_execution(name, iteration), 0
+
+    def waiting_in_memory(self) -> list[NodeName]:
+        """The running nodes that wait and have not been unwound yet; a fan-out waits if all of its running items do."""
+        levels: dict[NodeName, set[int | None]] = {}
+        for wait in self._awaited():
+            if wait.slot:
+                levels.setdefault(wait.node, set()).add(wait.item)
+        found = []
+        for name, waiting in levels.items():
+            node = self.nodes[name]
+            running: set[int | None] = {None} if node.items is None else set(node.items.running)
+            if node.status == "running" and running and running <= waiting:
+                found.append(name)
+        return found
+
+    def due_at(self) -> float | None:
+        """The earliest time at which the run continues although nothing has come for it: a timer, a retry or a timeout."""
+        if self.status not in GOING:
+            return None
+        times = [wait.until for wait in self._awaited()]
+        for name in self.open:
+            node = self.nodes[name]
+            times.append(node.retry_at)
+            times += [at for at in node.items.again.values() if at] if node.items is not None else []
+        return min((at for at in times if at is not None), default=None)
+
+    def _awaited(self) -> Iterator[Wait | Question]:
+        yield from self.waits.values()
+        yield from self.questions.values()
 
     def stretches(self) -> list[tuple[Seq, Seq]]:
         """The parts of the log that this state is the fold of."""

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.core.events import Failure, NodeEvent, Stored
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import NODE_LEVEL, NodeState, Question, RunState, Warned
+from holdfast.core.run_state import GOING, NODE_LEVEL, NodeState, Question, RunState, Warned
 from holdfast.core.slots import CHECKPOINT, labels
 from holdfast.errors import RunCancelled, RunFailed, StateError, ended, named
 from holdfast.storage.contract import RunRow, RunStatus
@@ -77,6 +77,8 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     """Failures of nodes with `safe_to_fail`, which the run went past."""
     waits: tuple[str, ...]
     """The timers and signals that it waits for."""
+    due_at: float | None
+    """Until when it waits: the earliest time at which it continues by itself. None: it does not wait, or only for others."""
     signals: dict[str, int]
     """Signals that were sent to it and that no node has received yet -> how many of each."""
     layer: int
@@ -101,6 +103,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None
     created_at: float
     updated_at: float
+    due_at: float | None
+    """The earliest time at which it continues by itself, if it waits."""
     held_by: str | None
     """The live process that executes it, if any."""
 
@@ -128,13 +132,20 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S]:
-    """The view of a run."""
+    """The view of a run. A node that waits is shown as waiting also while the process that executes it keeps it in memory."""
+    waiting = state.waiting_in_memory() if row is not None and row.held else []
+    status: RunStatus = state.status if state.status != "new" else "pending"
+    if status == "running" and state.running == len(waiting):
+        status = "waiting"
     return Run(
         id=state.run_id,
         flow=state.flow,
-        status=state.status if state.status != "new" else "pending",
+        status=status,
         state=_typed(state, flow),
-        nodes={name: _node_view(node, state.place(name)) for name, node in state.nodes.items()},
+        nodes={
+            name: _node_view(node, state.place(name), waits=name in waiting)
+            for name, node in state.nodes.items()
+        },
         error=state.failure,
         failed_node=state.failure_node,
         questions=tuple(state.questions.values()),
@@ -148,6 +159,7 @@ def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S
         cost=Cost(state.usd, state.tokens),
         warnings=tuple(state.warnings),
         waits=tuple(state.waits),
+        due_at=state.due_at(),
         signals={name: len(sent) for name, sent in state.signals.items() if sent},
         layer=state.layer,
         held_by=held_by(row) if row is not None else None,
@@ -167,6 +179,7 @@ def run_summary(row: RunRow) -> RunSummary:
         parent=row.parent,
         created_at=row.created_at,
         updated_at=row.updated_at,
+        due_at=row.due_at if row.status in GOING else None,
         held_by=held_by(row),
     )
 
@@ -184,12 +197,12 @@ def _typed(state: RunState, flow: Flow[Any] | None) -> Any:
     return msgspec.json.decode(msgspec.json.encode(state.values))
 
 
-def _node_view(node: NodeState, place: tuple[int, int, int]) -> NodeView:
+def _node_view(node: NodeState, place: tuple[int, int, int], *, waits: bool) -> NodeView:
     iteration, execution, attempt = place
     items = node.items
     kept = node.kept.get(NODE_LEVEL) or {}
     return NodeView(
-        status=node.status,
+        status="waiting" if waits else node.status,
         iteration=iteration,
         execution=execution,
         attempt=attempt,

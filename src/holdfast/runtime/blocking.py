@@ -54,6 +54,12 @@ class Options(TypedDict, total=False):
     inline: bool
 
 
+class BlockingEngine(Engine):
+    """An engine whose caller blocks until its verb returns."""
+
+    _caller_blocks = True
+
+
 def with_engine(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
     """Open an engine, use it, close it."""
     for name in options:
@@ -103,7 +109,7 @@ def _run_here(use: Callable[[Engine], Awaitable[T]], options: Options, signals: 
     signals = signals or Signals(always=True)
 
     async def main() -> T | None:
-        async with Engine(**options) as engine:
+        async with BlockingEngine(**options) as engine:
             with signals.watch(engine):
                 try:
                     return await use(engine)

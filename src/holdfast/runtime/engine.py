@@ -19,6 +19,7 @@ Only the holder of a run's lease appends to it.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
@@ -66,7 +67,7 @@ from holdfast.runtime.reading_thread import ReadingThread
 from holdfast.runtime.renewal import elapsed
 from holdfast.runtime.requests import Requests
 from holdfast.runtime.resume import TakeUp, edited
-from holdfast.runtime.runner import Runner
+from holdfast.runtime.runner import SOON_S, Runner
 from holdfast.runtime.services import Salts, Services, at_once, in_thread, waker
 from holdfast.runtime.signals import Signals
 from holdfast.runtime.worker import Trouble, Until, Worker
@@ -86,6 +87,8 @@ class Engine:
     """Runs flows on a store. Use it as `async with Engine(store, flows=[…]) as engine`."""
 
     _driver_type: type[Driver] = Driver
+    _caller_blocks = False
+    """Whether a caller blocks until a run returns, and so does not wait for long until a coroutine that waits is unwound."""
     _driver: Driver
     _requests: Requests
 
@@ -202,6 +205,7 @@ class Engine:
             haunted={},
             aside=aside,
             park_after=self.settings.park_after,
+            park_soon=min(self.settings.park_after, SOON_S if self._caller_blocks else math.inf),
             holdings=self._holdings,
             listeners=Listeners((*(one for one in ours if one is not None), *self._listeners)),
             **files,

@@ -50,6 +50,8 @@ from holdfast.runtime.listeners import NodeCall
 from holdfast.runtime.operator import VERBS
 from holdfast.runtime.perform import give_up, perform
 
+SOON_S = 1.0
+"""How long a coroutine that waits is kept, at most, by a worker and by an engine whose caller blocks until the run returns."""
 _EXIT_EVENTS_MAX = 1000
 _PATIENCE_S = 30.0
 """How long the thread of an attempt that was given up may still run before the next attempt fails (or the node's timeout)."""
@@ -125,7 +127,7 @@ class Runner:
         self._durability = self.state.options.get("durability", "sync")
         self._calls: list[Body] | None = []
         """The nodes to call when the append under way is durable. None: it is the last append of this runner."""
-        self.park_after_s = self.services.park_after
+        self.park_after_s = self.services.park_soon
         """How long a coroutine that waits is kept before it is unwound."""
 
     # --- from outside ---------------------------------------------------------------------------------

@@ -100,7 +100,9 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     artifact_names: Callable[[str, str, str], list[str]] = lambda run_id, flow, node: []
     """What is in that folder: run, flow, node."""
     park_after: float = 30.0
-    """Seconds that a coroutine waits before it is unwound."""
+    """Seconds that a coroutine waits, at most, before it is unwound."""
+    park_soon: float = 30.0
+    """The same for a wait that nothing in the node can end: an engine whose caller blocks unwinds such a wait earlier."""
     log_budget: int = LOG_BUDGET
     """Bytes of log for one checkpoint over which a result is refused."""
     blob_over: int = BLOB_OVER
