@@ -11,7 +11,9 @@
     │   ├── RunNotFound         no run (or checkpoint) of that id in this store
     │   ├── RunExists           the run id is taken by another input or flow
     │   ├── ResumeRefused       the run may not go on as asked; the reason says why
+    │   │   └── RunOver         the run is completed or cancelled
     │   ├── AnswerRefused       no such question, or an answer that does not fit it
+    │   ├── SignalRefused       a payload that does not fit what the node waits for
     │   └── ContextError        a node uses its context in a way that cannot be kept
     ├── the workflow's: it ran, and ended badly
     │   ├── RunFailed           carries the run
@@ -142,6 +144,10 @@ class ResumeRefused(HoldfastError):
         super().__init__(f"run {run_id!r} was not {asked}: {reason}")
 
 
+class RunOver(ResumeRefused):
+    """The run is completed or cancelled, so nothing can be asked of it or sent to it any more."""
+
+
 class AnswerRefused(HoldfastError):
     """An answer to a question that was not asked or is closed, or one that does not fit it. Nothing was recorded."""
 
@@ -150,6 +156,16 @@ class AnswerRefused(HoldfastError):
         self.key = key
         self.reason = reason
         super().__init__(f"the answer to {key!r} of run {run_id!r} was not accepted: {reason}")
+
+
+class SignalRefused(HoldfastError):
+    """A signal whose payload does not fit the wait that would receive it. Nothing was recorded, and its id is not used up."""
+
+    def __init__(self, run_id: str, name: str, reason: str) -> None:
+        self.run_id = run_id
+        self.name = name
+        self.reason = reason
+        super().__init__(f"the signal {name!r} to run {run_id!r} was not accepted: {reason}")
 
 
 class ContextError(HoldfastError):

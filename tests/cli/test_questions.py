@@ -88,6 +88,8 @@ async def ship(state, ctx):
         await ctx.sleep(3600)
     if state.mode == "signal":
         await ctx.wait_for("shipped")
+    if state.mode == "typed":
+        return {"price": await ctx.wait_for("price", type=int)}
     return {}
 
 inside.chain(START, collect, note, ship, END)
@@ -322,6 +324,27 @@ def test_the_process_that_executes_the_run_goes_on_with_the_answer(
     (place / "go").touch()
     out, _ = child.communicate(timeout=60)
     assert (child.returncode, '"post 7"' in out) == (Exit.OK, True)
+
+
+def test_a_signal_that_does_not_fit_is_refused_or_shown_as_set_aside(quick: Cli) -> None:
+    given = ("run", "post.py:waits", "--run-id", "r1", "--input", '{"mode": "typed"}')
+    quick(*given)
+    assert quick("signal", "r1", "price", '"early"').code == Exit.OK, "nothing waits for it yet"
+    quick("signal", "r1", "paid")
+    quick(*given)
+    shown = quick("show", "r1").out
+    assert "Set aside:  the signal 'price' = \"early\" did not fit ship: payload" in shown
+    assert "holdfast signal r1 price NUMBER   # send it with a whole number" in shown
+    assert "SignalSetAside    ship  sets the signal 'price' aside, which does not fit: payload" in re.sub(
+        r" +ship +", "    ship  ", quick("events", "r1").out
+    )
+    wrong = quick("signal", "r1", "price", '"much"', "--id", "i1")
+    assert (wrong.code, "'much' is not a whole number. Node 'ship' waits for it" in wrong.err) == (
+        Exit.REFUSED,
+        True,
+    )
+    assert quick("signal", "r1", "price", "7", "--id", "i1").code == Exit.OK
+    assert quick(*given, "--json").json["state"]["price"] == 7
 
 
 def test_a_command_returns_a_second_after_a_coroutine_has_begun_to_wait(quick: Cli) -> None:

@@ -362,6 +362,35 @@ def waiting(recorder: Recorder) -> str:
     return "half"
 
 
+@dataclass
+class Sum:
+    euros: int
+
+    def __post_init__(self) -> None:
+        if self.euros < 0:
+            raise ValueError("a payment is not negative")
+
+
+def set_aside(recorder: Recorder) -> str:
+    """A signal that came before its wait and does not fit, one that only the type rejects, and a wait that the first one fits."""
+    graph = Graph("sums", Order)
+
+    @graph.node
+    async def listen(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        paid = await ctx.wait_for("paid", type=Sum, timeout=600)
+        note = await ctx.wait_for("paid", type=str, key="note")
+        return {"log": [paid.euros, note]}
+
+    flow = graph.chain(START, "listen", END).compile()
+    recorder.call(lambda e: e.start(flow, Order("T-6"), run_id="r"))
+    recorder.call(lambda e: e.signal("r", "paid", "soon"), flow)
+    recorder.call(lambda e: e.resume("r"), flow)
+    for euros in (-5, 5):
+        recorder.call(lambda e, euros=euros: e.signal("r", "paid", {"euros": euros}, by="bank"), flow)
+        recorder.call(lambda e: e.resume("r"), flow)
+    return "r"
+
+
 def streamed(recorder: Recorder) -> str:
     """A process that was asked to stop while its node streamed; the next one streams to the end."""
     graph = Graph("streams")
@@ -409,7 +438,7 @@ def worked(recorder: Recorder) -> str:
 
 STORIES = (
     *(failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, cut, interrupted),
-    *(kept, refused, quarantined, waited, waiting, streamed, worked),
+    *(kept, refused, quarantined, waited, waiting, set_aside, streamed, worked),
 )
 
 

@@ -1,4 +1,4 @@
-"""What may be answered: the form that a question asks for, and whether an answer has it.
+"""What may be answered or sent: the form that a question or a wait asks for, and whether an answer or a payload has it.
 
 A question may be asked by one process and answered by another that has never seen the type, so its form is kept as JSON
 Schema. `schema_of` writes one, `misfit` holds a value against it. Invariant: both know the same keywords, and a type whose
@@ -62,6 +62,16 @@ def schema_of(declared: Any, *, graph: str = "?") -> dict[str, Any]:
         ) from fault
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
     return plain
+
+
+def payload_schema_of(declared: Any) -> dict[str, Any]:
+    """The JSON Schema of the payload that a node waits for. Of a type that a schema cannot express in full, only the title: any
+    payload fits that, and the node finds out.
+    """
+    try:
+        return schema_of(declared)
+    except GraphError:
+        return {"title": type_name(declared)}
 
 
 def _refuse_what_says_more(declared: Any, name: str) -> None:
@@ -130,22 +140,21 @@ def _subschemas(schema: Any) -> Iterator[Schema]:
 # --- whether an answer has it ------------------------------------------------------------------------
 
 
-def misfit(value: Any, options: Sequence[str], schema: Schema | None) -> str | None:
-    """Why an answer does not fit and what would, in one sentence; None if it fits. The value is plain data."""
+def misfit(value: Any, options: Sequence[str], schema: Schema | None, what: str = "answer") -> str | None:
+    """Why an answer does not fit and what would, in one sentence; None if it fits. The value is plain data. `what` it is called
+    in that sentence.
+    """
     if options and value not in options:
         near = did_you_mean(value, options) if isinstance(value, str) else ""
         return f"{_show(value)} is not one of its options, {', '.join(map(repr, options))}{near}"
     if not schema:
         return None
     try:
-        problem = plain_problem(value, "answer") or _problem(value, schema, "answer", schema.get("$defs", {}))
+        problem = plain_problem(value, what) or _problem(value, schema, what, schema.get("$defs", {}))
     except RecursionError:
-        problem = "answer", "it is nested too deep to be checked; give it as a flat list with ids"
+        problem = what, "it is nested too deep to be checked; give it as a flat list with ids"
     except KeyError as unknown:
-        problem = (
-            "answer",
-            f"the question says {unknown}, which this Holdfast does not know; answer with a newer one",
-        )
+        problem = what, f"its schema says {unknown}, which this Holdfast does not know; use a newer one"
     return f"{problem[0]}: {problem[1]}" if problem else None
 
 

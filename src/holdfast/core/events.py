@@ -422,6 +422,12 @@ class SignalAwaited(NodeEvent, frozen=True, kw_only=True):
     name: str
     until: float | None = None
     item: int | None = None
+    payload_schema: dict[str, Any] = {}
+    """The JSON Schema of the payload that the node wants; empty: it takes any. A type that a schema cannot express has only
+    its title here.
+    """
+    takes: int | None = None
+    """The position, from 0, of the set-aside signal that it takes. None: it takes the oldest signal that was not set aside."""
 
 
 class SignalReceived(Event, frozen=True, kw_only=True):
@@ -433,12 +439,24 @@ class SignalReceived(Event, frozen=True, kw_only=True):
     reason: str | None = None
 
 
+class SignalSetAside(NodeEvent, frozen=True, kw_only=True):
+    """A node could not use the signal that it received: the signal is kept for a later wait that it fits, and the node waits
+    for the next one.
+    """
+
+    slot: str
+    name: str
+    reason: str
+    item: int | None = None
+
+
 AnyEvent: TypeAlias = (
     RunCreated | RunForked | RunClaimed | RunResumed | RunRewound | RunPaused | RunInterrupted | RunCompleted | RunFailed
     | RunCancelled | ResumeRefused | StateEdited | StateUpgraded | FlowChanged | NodeScheduled | NodeStarted | NodeCompleted
     | NodeFailed | NodeInterrupted | NodeSkipped | NodeRouted | RoutingFailed | ItemsListed | ItemStarted | ItemCompleted
     | ItemFailed | LayerCompleted | QuestionAsked | QuestionAnswered | NodeWaiting | NodeCheckpointed | NodeStreamed
     | StepCompleted | CostIncurred | TimerSet | TimerFired | SignalAwaited | SignalReceived
+    | SignalSetAside
 )  # fmt: skip
 """The closed union. What is known about each of these is a row of `core/kinds`."""
 

@@ -122,6 +122,10 @@ class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
     """Item (or `NODE_LEVEL`) -> slot -> what this execution has kept: step results, the last checkpoint, what came of waits."""
     parked: dict[int, list[str]] = {}
     """Item (or `NODE_LEVEL`) that has unwound -> the slots it waits for."""
+    filled: dict[int, dict[str, Wait]] = {}
+    """Item (or `NODE_LEVEL`) -> slot -> the wait for a payload of a certain form that a signal has ended: it goes on if the
+    node cannot use that signal.
+    """
     approved: bool = False
     """An answer has let the next visit begin."""
     answer: Any = None
@@ -167,11 +171,23 @@ class Wait(msgspec.Struct, omit_defaults=True, gc=False):
     signal: str | None = None
     """The name of the signal; None where the wait is for a time only."""
     until: float | None = None
+    payload_schema: dict[str, Any] = {}
+    """What the payload of the signal must fit; empty: any payload does."""
 
     @property
     def kind(self) -> WaitKind:
         """What ends the wait. Derived: snapshots store the signal, and must keep their bytes."""
         return "timer" if self.signal is None else "signal"
+
+
+class SetAside(msgspec.Struct, omit_defaults=True, gc=False):
+    """A signal that a node received and could not use. It is kept for a later wait that it fits."""
+
+    name: str
+    payload: Any
+    node: NodeName
+    """The node that could not use it."""
+    reason: str
 
 
 class Warned(msgspec.Struct, omit_defaults=True, gc=False):
@@ -230,6 +246,8 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     """Open timers and awaited signals, oldest first, by `wait_key`."""
     signals: dict[str, list[Any]] = {}
     """Signals that no visit has taken yet, oldest first."""
+    aside: list[SetAside] = []
+    """Signals that a visit could not use, oldest first."""
     warnings: list[Warned] = []
     usd: float = 0.0
     tokens: int = 0

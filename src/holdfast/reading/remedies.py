@@ -116,13 +116,16 @@ def look(commands: CommandLine, verb: str, run_id: str, words: str, *options: st
 
 
 def signals(commands: CommandLine, run_id: str, waits: tuple[Wait, ...]) -> list[Remedy]:
-    """Send the signals that a run waits for."""
-    names = list(dict.fromkeys(awaited_signals(waits)))
-    words = "send it; a payload, as JSON, may follow the name"
-    return [
-        Remedy("signal", {"run_id": run_id, "name": name}, words, commands.line("signal", run_id, name))
-        for name in names[:SHOWN_MAX]
-    ]
+    """Send the signals that a run waits for. Of several waits for one name, the oldest receives the signal."""
+    oldest = {wait.signal: wait for wait in reversed(waits) if wait.signal is not None}
+    found = []
+    for name in list(dict.fromkeys(awaited_signals(waits)))[:SHOWN_MAX]:
+        schema = oldest[name].payload_schema
+        typed, form_words = form(schema) if schema else ("", "")
+        words = f"send it with {form_words}" if schema else "send it; a payload, as JSON, may follow the name"
+        line = commands.line("signal", run_id, name, *((typed,) if typed else ()))
+        found.append(Remedy("signal", {"run_id": run_id, "name": name}, words, line))
+    return found
 
 
 # --- answers -----------------------------------------------------------------------------------------
@@ -193,7 +196,7 @@ _FORMS = {
 
 
 def form(schema: dict[str, Any]) -> tuple[str, str]:
-    """What a question without options takes: as it is typed, and in words."""
+    """What a question without options or a wait takes: as it is typed, and in words."""
     reference = schema.get("$ref", "").rpartition("/")[2]
     schema = schema.get("$defs", {}).get(reference, schema)
     if schema.get("enum"):

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.core.events import Failure, NodeEvent, Stored
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import GOING, NODE_LEVEL, NodeState, Question, RunState, Warned
+from holdfast.core.run_state import GOING, NODE_LEVEL, NodeState, Question, RunState, SetAside, Warned
 from holdfast.core.slots import CHECKPOINT, labels
 from holdfast.errors import RunCancelled, RunFailed, StateError, ended, named
 from holdfast.storage.contract import RunRow, RunStatus
@@ -81,6 +81,8 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     """Until when it waits: the earliest time at which it continues by itself. None: it does not wait, or only for others."""
     signals: dict[str, int]
     """Signals that were sent to it and that no node has received yet -> how many of each."""
+    set_aside: tuple[SetAside, ...]
+    """Signals that a node received and could not use, oldest first: each waits for a `ctx.wait_for` that it fits."""
     layer: int
     held_by: str | None
     """The live process that executes it, if any."""
@@ -161,6 +163,7 @@ def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S
         waits=tuple(state.waits),
         due_at=state.due_at(),
         signals={name: len(sent) for name, sent in state.signals.items() if sent},
+        set_aside=tuple(state.aside),
         layer=state.layer,
         held_by=held_by(row) if row is not None else None,
     )

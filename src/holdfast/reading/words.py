@@ -149,6 +149,7 @@ _WORDS: dict[str, Callable[[Body], str] | None] = {
     "TimerFired": _fired,
     "SignalAwaited": _awaits,
     "SignalReceived": _signal,
+    "SignalSetAside": lambda body: f"sets the signal {body['name']!r} aside, which does not fit{_item(body)}",
     "QuestionAsked": _asked,
     "QuestionAnswered": _answered,
 }  # fmt: skip

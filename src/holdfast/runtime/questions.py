@@ -8,10 +8,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import msgspec
+
 from holdfast.core import answers, events
-from holdfast.core.codec import Codec
+from holdfast.core.codec import Codec, is_pydantic, key_path
 from holdfast.core.definition import QuestionOptions
 from holdfast.core.run_state import NODE_LEVEL, Question
 from holdfast.core.slots import CHECKPOINT, labels
@@ -145,7 +148,14 @@ def check(journal: Journal, key: str, value: Any, *, update: Any = None) -> str:
 
 
 def plain(value: Any, path: str) -> Any:
-    """A value as plain data. Raises `CodecError`."""
+    """A value as plain data; a dataclass, pydantic model or struct in it becomes what its type keeps. Raises `CodecError`."""
+    kind = type(value)
+    if dataclasses.is_dataclass(kind) or is_pydantic(kind) or issubclass(kind, msgspec.Struct):
+        return Codec.of(kind).encode(value, path=path)
+    if kind is dict:
+        value = {name: plain(inner, key_path(path, str(name))) for name, inner in value.items()}
+    elif kind is list:
+        value = [plain(inner, f"{path}[{number}]") for number, inner in enumerate(value)]
     return _ANY.encode(value, path=path)
 
 

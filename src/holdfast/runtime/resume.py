@@ -24,6 +24,7 @@ from holdfast.core.state import diff
 from holdfast.errors import (
     HoldfastError,
     ResumeRefused,
+    RunOver,
     StateError,
     did_you_mean,
     ended,
@@ -134,9 +135,9 @@ def _fatal(failure: events.Failure) -> str:
 
 
 def refuse_final(run_id: str, status: str, asked: str = "resumed") -> None:
-    """A run that is over is not touched again."""
+    """A run that is over is not touched again. Raises `RunOver`."""
     if status in FINAL:
-        raise ResumeRefused(
+        raise RunOver(
             run_id,
             f"it is {status}, which is final. Fork it to go on from one of its checkpoints: "
             f"fork({run_id!r}, checkpoint=…), `holdfast fork {run_id}@SEQ`.",

@@ -250,9 +250,10 @@ class Store(Protocol):
     def release(self, run_id: str, holder: str, fence: int) -> None:
         """Give a lease back. Does nothing where it is already another's."""
 
-    def post(self, run_id: str, request: Request) -> bool:
+    def post(self, run_id: str, request: Request, *, only_look: bool = False) -> bool:
         """Leave a request; durable when this returns. False: it was left before, whether or not it has been taken since. The
-        store fills in `run_id`, and `at` where it is 0. Raises `RunNotFound`, `CodecError`, `StoreFull`.
+        store fills in `run_id`, and `at` where it is 0. `only_look` answers the same, and leaves nothing. Raises `RunNotFound`,
+        `CodecError`, `StoreFull`.
         """
 
     def inbox(self, holder: str) -> list[Request]:

@@ -263,7 +263,16 @@ class Checking:
         if fields.get("state", {}).get("seq", 0) != snapshot.seq:
             last_folded = fields["state"].get("seq", 0)
             say("I2", f"the snapshot says that it is the fold up to event {last_folded}", snapshot.seq)
-        for part in ("status", "values", "arrivals", "fingerprint", "state_version", "open", "failed"):
+        for part in (
+            "status",
+            "values",
+            "arrivals",
+            "fingerprint",
+            "state_version",
+            "open",
+            "failed",
+            "aside",
+        ):
             mine, theirs = getattr(now, part), getattr(kept, part)
             if mine != theirs:
                 say(

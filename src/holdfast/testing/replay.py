@@ -26,7 +26,9 @@ _AFTER_FAILURE = frozenset({
     "QuestionAnswered", "SignalReceived",
 })  # fmt: skip
 """The kinds that may follow a failure: those that an operator or a caller causes, and those of a resume."""
-_INSIDE = frozenset({"StepCompleted", "NodeCheckpointed", "TimerSet", "SignalAwaited", "NodeWaiting"})
+_INSIDE = frozenset({
+    "StepCompleted", "NodeCheckpointed", "TimerSet", "SignalAwaited", "SignalSetAside", "NodeWaiting",
+})  # fmt: skip
 
 
 _HANDLERS = {
@@ -68,6 +70,7 @@ _HANDLERS = {
     "TimerFired": "_timer_fired",
     "SignalAwaited": "_signal_awaited",
     "SignalReceived": "_signal_received",
+    "SignalSetAside": "_signal_set_aside",
 }
 """Kind -> the method that reads it."""
 
@@ -267,7 +270,7 @@ class Replay:
         if (iteration, execution) != (visit.iteration, visit.execution) or attempt == 1:
             visit.forget_items()
             if visit.kept or visit.parked:
-                visit.kept, visit.parked = {}, {}
+                visit.kept, visit.parked, visit.filled = {}, {}, {}
         else:
             visit.parked.pop(NODE, None)
         visit.iteration, visit.execution, visit.attempt = iteration, execution, attempt
@@ -423,6 +426,7 @@ class Replay:
         self._note_done((name, iteration, execution, item), where)
         visit.changes[item] = body.get("changes", {})
         visit.kept.pop(item, None)
+        visit.filled = {place: wait for place, wait in visit.filled.items() if place[0] != item}
         self._close_waits(name, item)
         self._rest(visit)
 
@@ -468,19 +472,58 @@ class Replay:
         self.now.waits[where[0], body.get("item"), body.get("slot", "")] = {"until": body.get("until")}
 
     def _signal_awaited(self, where: Where, body: Body, at: float) -> None:
-        now, name = self.now, body.get("name", "")
-        if now.signals.get(name):
-            now.signals[name] -= 1
-            self._keep(where[0], _level(body), body.get("slot", ""))
+        wait = {
+            "until": body.get("until"), "signal": body.get("name", ""), "payload_schema": body.get("payload_schema", {}),
+        }  # fmt: skip
+        takes = body.get("takes")
+        if takes is None:
+            self._begin_wait(where[0], body, wait)
+        elif takes < len(self.now.aside) and self.now.aside[takes] == wait["signal"]:
+            del self.now.aside[takes]
+            self._fill(where[0], body, wait)
         else:
-            wait = {"until": body.get("until"), "signal": name}
-            now.waits[where[0], body.get("item"), body.get("slot", "")] = wait
+            self._say(
+                "I9", f"{_named(where)} takes signal {takes} of those that were set aside, which is not there"
+            )
+
+    def _begin_wait(self, name: str, body: Body, wait: Body, *, first: bool = False) -> None:
+        """Give a wait the oldest signal that no node has taken, or open it: as the `first`, or as the last."""
+        now, signal = self.now, wait["signal"]
+        if now.signals.get(signal):
+            now.signals[signal] -= 1
+            self._fill(name, body, wait)
+            return
+        place = (name, body.get("item"), body.get("slot", ""))
+        if first:
+            now.waits = {place: wait, **now.waits}
+        else:
+            now.waits[place] = wait
+
+    def _fill(self, name: str, body: Body, wait: Body) -> None:
+        level, slot = _level(body), body.get("slot", "")
+        self._keep(name, level, slot)
+        self._note_filled(name, level, slot, wait)
+
+    def _note_filled(self, name: str, level: int, slot: str, wait: Body) -> None:
+        if wait.get("payload_schema"):
+            self.now.visit(name).filled[level, slot] = wait
+
+    def _signal_set_aside(self, where: Where, body: Body, at: float) -> None:
+        name, level, slot = where[0], _level(body), body.get("slot", "")
+        visit = self.now.visit(name)
+        if slot not in visit.kept.get(level, ()):
+            self._say("I9", f"{_named(where)} sets a signal aside that it has not received")
+        visit.kept.get(level, set()).discard(slot)
+        self.now.aside.append(body.get("name", ""))
+        wait = visit.filled.pop((level, slot), {"until": None, "signal": body.get("name", "")})
+        self._begin_wait(name, body, wait, first=True)
 
     def _signal_received(self, where: Where, body: Body, at: float) -> None:
         now, name = self.now, body.get("name", "")
         for place, wait in now.waits.items():
             if wait.get("signal") == name:
                 del now.waits[place]
+                self._note_filled(place[0], NODE if place[1] is None else place[1], place[2], wait)
                 self._resolve(*place)
                 return
         now.signals[name] = now.signals.get(name, 0) + 1
@@ -597,7 +640,7 @@ class Replay:
             self._close_waits(name)
         visit.question, visit.begun = None, False
         if visit.kept or visit.parked:
-            visit.kept, visit.parked = {}, {}
+            visit.kept, visit.parked, visit.filled = {}, {}, {}
         visit.forget_items()
         now.open.pop(name, None)
         now.failed.pop(name, None)
@@ -666,7 +709,7 @@ class Replay:
             if visit.begun:
                 visit.attempt = 0
             visit.forget_items()
-            visit.question, visit.kept, visit.parked = None, {}, {}
+            visit.question, visit.kept, visit.parked, visit.filled = None, {}, {}, {}
             now.turn(visit, "pending")
         for name in now.arrivals:
             gate = now.nodes.get(name)

@@ -19,8 +19,8 @@ class Visit:
     """The latest visit of a node."""
 
     __slots__ = (
-        "again", "attempt", "begun", "changes", "execution", "gone", "items", "iteration", "kept", "parked", "question",
-        "routed", "running", "status",
+        "again", "attempt", "begun", "changes", "execution", "filled", "gone", "items", "iteration", "kept", "parked",
+        "question", "routed", "running", "status",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -43,6 +43,8 @@ class Visit:
         """Item -> its changes."""
         self.kept: dict[int, set[str]] = {}
         self.parked: dict[int, list[str]] = {}
+        self.filled: dict[tuple[int, str], Body] = {}
+        """Item and slot -> the wait for a payload of a certain form that a signal has ended."""
 
     def here(self) -> tuple[int, int, int]:
         return self.iteration, self.execution, self.attempt
@@ -80,6 +82,8 @@ class RewindableState:
         """Node, item and slot -> the wait there."""
         self.signals: dict[str, int] = {}
         """Name -> the number of signals that no node has taken."""
+        self.aside: list[str] = []
+        """The names of the signals that nodes could not use, oldest first."""
         self.busy = 0
         self.idle = 0
         """`busy` counts the nodes that run, `idle` those that wait."""
@@ -157,6 +161,7 @@ def standing_of(snapshot: Body) -> RewindableState:
         name: (held.get("items", []), held.get("changes", {})) for name, held in told.get("held", {}).items()
     }
     now.signals = {name: len(waiting) for name, waiting in told.get("signals", {}).items()}
+    now.aside = [signal["name"] for signal in told.get("aside", ())]
     for wait in told.get("waits", {}).values():
         now.waits[wait["node"], wait.get("item"), wait["slot"]] = wait
     for key, asked in told.get("questions", {}).items():
@@ -178,6 +183,8 @@ def _visit_of(node: Body) -> Visit:
     visit.question = node.get("question")
     visit.kept = {int(item): set(slots) for item, slots in node.get("kept", {}).items()}
     visit.parked = {int(item): slots for item, slots in node.get("parked", {}).items()}
+    for item, waits in node.get("filled", {}).items():
+        visit.filled.update({(int(item), slot): wait for slot, wait in waits.items()})
     items = node.get("items")
     if items is not None:
         visit.items = len(items["values"])

@@ -394,3 +394,72 @@ def test_an_edit_reaches_the_input_of_a_node_that_waits():
         .record(events.StateEdited(changes=Changes(set={"n": 9})))
     )
     assert run.state.nodes["a"].input == {"n": 9}
+
+
+# --- signals that do not fit -------------------------------------------------------------------------
+
+WANTED = {"type": "integer"}
+
+
+def test_a_wait_that_sets_a_signal_aside_takes_the_next_one():
+    run = alone().told("paid", "a").told("paid", 7).awaiting("a", "paid", payload_schema=WANTED)
+    assert run.kept("a") == {"signal:paid:1": ["a"]}
+    run.set_aside("a", "paid")
+    assert run.kept("a") == {"signal:paid:1": [7]}
+    assert [(one.name, one.payload, one.node) for one in run.state.aside] == [("paid", "a", "a")]
+    assert (run.state.signals, run.state.waits) == ({}, {})
+
+
+def test_a_wait_that_sets_the_only_signal_aside_is_open_again_with_what_it_wants_and_its_time():
+    run = alone().awaiting("a", "paid", 60, payload_schema=WANTED)
+    before = deepcopy(run.state.waits)
+    run.told("paid", "a").set_aside("a", "paid")
+    assert (run.state.waits, run.kept("a"), run.state.nodes["a"].filled) == (before, {}, {-1: {}})
+    run.passed(60)
+    assert run.kept("a") == {"signal:paid:1": []}
+
+
+def test_a_wait_that_is_open_again_is_the_oldest_still():
+    run = told("START a END", "START b END").started("a", "b")
+    run.awaiting("a", "paid", payload_schema=WANTED).awaiting("b", "paid", payload_schema=WANTED)
+    run.told("paid", "text").set_aside("a", "paid").told("paid", 7)
+    assert (run.kept("a"), run.kept("b")) == ({"signal:paid:1": [7]}, {})
+
+
+def test_a_wait_of_a_log_that_does_not_say_what_it_wants_is_open_again_too():
+    run = alone().awaiting("a", "paid", 60).told("paid", "a").set_aside("a", "paid")
+    (wait,) = run.state.waits.values()
+    assert (wait.signal, wait.until, wait.slot) == ("paid", None, "signal:paid:1")
+
+
+def test_a_later_wait_takes_a_signal_that_was_set_aside():
+    run = alone().told("paid", "a").told("paid", "b").awaiting("a", "paid", payload_schema=WANTED)
+    run.set_aside("a", "paid").set_aside("a", "paid")
+    run.awaiting("a", "paid", slot="signal:paid:2", takes=1)
+    assert run.kept("a") == {"signal:paid:2": ["b"]}
+    assert [one.payload for one in run.state.aside] == ["a"]
+
+
+def test_what_was_not_received_or_set_aside_is_refused():
+    run = alone().awaiting("a", "paid")
+    header = {"node": "a", "iteration": 1, "slot": "signal:paid:1", "name": "paid"}
+    assert "has received no signal" in refused(run, events.SignalSetAside(**header, reason="no"))
+    header["slot"] = "signal:paid:2"
+    assert "no signal 0 was set aside" in refused(run, events.SignalAwaited(**header, takes=0))
+    run.passed(1)
+
+
+def test_a_signal_that_was_set_aside_outlives_the_visit_that_could_not_use_it():
+    run = alone().told("paid", "a").awaiting("a", "paid", payload_schema=WANTED).set_aside("a", "paid")
+    run.told("paid", 7).completed("a")
+    assert [one.payload for one in run.state.aside] == ["a"]
+    assert (run.state.nodes["a"].filled, run.state.nodes["a"].kept) == ({}, {})
+
+
+def test_a_renamed_node_is_named_by_what_it_set_aside_and_waits_for_again():
+    run = alone().awaiting("a", "paid", payload_schema=WANTED).told("paid", "a").set_aside("a", "paid")
+    run.told("paid", "b")
+    run.record(events.FlowChanged(fingerprint="q", rename={"a": "z"}))
+    run.record(events.SignalSetAside(node="z", iteration=1, slot="signal:paid:1", name="paid", reason="no"))
+    assert [one.node for one in run.state.aside] == ["z", "z"]
+    assert [wait.node for wait in run.state.waits.values()] == ["z"]

@@ -52,7 +52,7 @@ def _start_again(state: RunState, node: NodeState, event: events.NodeStarted) ->
         if node.failures or node.items is not None:
             node.failures, node.items = 0, None
         if node.kept or node.asked or node.streamed or node.parked:
-            node.kept, node.streamed, node.approved, node.parked = {}, 0, False, {}
+            node.kept, node.streamed, node.approved, node.parked, node.filled = {}, 0, False, {}, {}
         if event.iteration != node.iteration:
             node.crashes = 0  # doing a visit over is no reason to forget whom it killed
             node.fresh = state.fresh.get(event.node, {}).get(event.iteration, 0) if state.fresh else 0
@@ -200,7 +200,8 @@ def _close(state: RunState, name: str, status: NodeStatus, at: float) -> None:
     if state.waits or state.questions:
         close_waits(state, name)
     if node.kept or node.parked or node.asked:
-        node.kept, node.parked, node.approved, node.answer, node.asked = {}, {}, False, None, 0
+        node.kept, node.parked, node.filled = {}, {}, {}
+        node.approved, node.answer, node.asked = False, None, 0
     node.input = None
     if (
         node.items is not None

@@ -263,6 +263,11 @@ class Attempt:
         key = wait_key(*visit, self._item, slot)
         return key in self._journal.state.waits or key in self._journal.state.questions
 
+    def set_aside(self, name: str) -> list[tuple[int, Any]]:
+        """The signals of that name that a visit could not use: each with its position among all of them, oldest first."""
+        aside = self._journal.state.aside
+        return [(number, signal.payload) for number, signal in enumerate(aside) if signal.name == name]
+
     def _refuse_inside_step(self, slot: str) -> None:
         """Refuse a wait inside a step: an attempt does not unwind while a step runs, so it would wait in memory forever."""
         if asyncio.current_task() in self._in_step:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, wraps
 from hashlib import sha256
 from typing import Any, ParamSpec, TypeVar, cast, overload
@@ -232,6 +233,9 @@ class Context(_AnyContext):
     ) -> Any:
         """Wait for a signal and return its payload. A signal that arrived earlier is returned at once; each signal is returned
         only once. Raises `WaitTimeout`.
+
+        With `type`, a signal that does not fit is refused when it is sent. One that arrived before the wait, or that only the
+        type itself can reject, is set aside for a later wait that it fits, and this wait continues.
         """
         if not isinstance(signal, str) or not signal:
             raise ContextError(
@@ -240,18 +244,37 @@ class Context(_AnyContext):
         if timeout is not None:
             self._require_time(f"ctx.wait_for({signal!r}, timeout={timeout!r})", timeout)
         self._work.refuse_waits("ctx.wait_for")
+        codec = _codec(type)
         number = self._work.number(f"signal:{signal}") if key is None else key
         slot = self._claim_wait(Slot.signal(signal, number))
         if self._is_new(slot):
-            until = None if timeout is None else self._work.now() + timeout
-            await self._work.record(events.SignalAwaited, slot=slot.text, name=signal, until=until)
-        came = await self._work.until_kept(slot.text)
-        if not came:
-            raise WaitTimeout(
-                f"node {self.node!r}: the signal {signal!r} did not arrive within {timeout:g} s. To wait again: "
-                f"`holdfast retry {self.run_id} {self.node} --fresh`"
+            await self._work.record(
+                events.SignalAwaited,
+                slot=slot.text,
+                name=signal,
+                until=None if timeout is None else self._work.now() + timeout,
+                payload_schema=_payload_schema(type),
+                takes=self._first_fitting(signal, codec),
             )
-        return _codec(type).decode(came[0], path=f"signal {signal!r}", node=self.node)
+        while came := await self._work.until_kept(slot.text):
+            try:
+                return codec.decode(came[0], path="payload")
+            except CodecError as misfit:
+                await self._work.record(
+                    events.SignalSetAside, slot=slot.text, name=signal, reason=str(misfit)
+                )
+        raise WaitTimeout(
+            f"node {self.node!r}: the signal {signal!r} did not arrive within {timeout:g} s. To wait again: "
+            f"`holdfast retry {self.run_id} {self.node} --fresh`"
+        )
+
+    def _first_fitting(self, signal: str, codec: Codec[Any]) -> int | None:
+        """The position of the oldest signal of that name that was set aside and fits this wait, if there is one."""
+        for position, payload in self._work.set_aside(signal):
+            with suppress(CodecError):
+                codec.decode(payload)
+                return position
+        return None
 
     @_require_await
     async def ask(
@@ -453,6 +476,19 @@ def _digest(item: Any) -> str | None:
 
 def _codec(declared: Any) -> Codec[Any]:
     return _ANY if declared is None else Codec.of(declared)
+
+
+def _payload_schema(declared: Any) -> dict[str, Any]:
+    """What a payload must fit. Made once for each type, because a node may wait in a loop."""
+    if declared is None:
+        return {}
+    try:
+        return _cached_schema(declared)
+    except TypeError:  # the type is not hashable
+        return answers.payload_schema_of(declared)
+
+
+_cached_schema = lru_cache(maxsize=256)(answers.payload_schema_of)
 
 
 def _result_codec(fn: Callable[..., Any], declared: Any) -> Codec[Any]:
