@@ -36,7 +36,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
 
 
 LONG = frozenset({"fleet"})
-"""Parts that are measured only if they are named, or with `--full`: they wait for workers, for minutes."""
+"""Parts that take minutes, because they wait for workers. They are measured only with `--full`, or with `--only`."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -70,13 +70,17 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--folder",
         type=Path,
         default=Path.cwd(),
-        help="where to write; it must be on a real disk (default: here)",
+        help="where to put the measured stores; must be on a real disk (default: the current folder)",
     )
     size = parser.add_mutually_exclusive_group()
     size.add_argument(
-        "--quick", action="store_true", help="few and small workloads: only to see that everything works"
+        "--quick", action="store_true", help="few and small workloads, only to test that the benchmark works"
     )
-    size.add_argument("--full", action="store_true", help="more rounds, and peers at full size")
+    size.add_argument(
+        "--full",
+        action="store_true",
+        help="all workloads on all stores, more rounds, more steps for the other libraries",
+    )
     parser.add_argument(
         "--rounds", type=int, help="rounds of the workloads with a target (default: 5; full: 9)"
     )
@@ -87,7 +91,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--write-docs",
         type=Path,
         metavar="RESULTS",
-        help="make docs/performance.md from a result; measures nothing",
+        help="make docs/performance.md from this result file, and measure nothing",
     )
     return parser.parse_args(arguments)
 

@@ -1,7 +1,7 @@
-"""Holdfast and its peers in turn: the same workloads, in the same rounds, on the same disk, with a sync for every step.
+"""Compare Holdfast with its peers: the same workloads, in turn within each round, on the same disk, with a sync for every step.
 
 "The best peer" is the fastest library of a round, with its default settings. By default some use a slower journal mode of SQLite
-than Holdfast does; a second ratio compares with the fastest after that mode is set by hand.
+than Holdfast does; a second ratio compares with the fastest library when that mode is set by hand.
 """
 
 from collections.abc import Callable
@@ -23,15 +23,15 @@ class Contest:
 
     name: str
     workload: str
-    """Its name in the programs of the peers."""
+    """The name of the workload in the programs of the peers."""
     ours: Callable[[Place], float]
-    """Steps per second."""
+    """Runs the workload with Holdfast, and returns steps per second."""
     rounds: int
     steps: int
     runs: int = 1
     target: Target | None = None
     only: tuple[str, ...] = ()
-    """The peers that the target is about; empty: all."""
+    """The peers that the target compares with; empty: all peers."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Seen:
 
     rates: list[float] = field(default_factory=list)
     stored: list[float] = field(default_factory=list)
-    """Bytes a step."""
+    """Stored bytes per step."""
     settings: str = ""
     absent: str = ""
     incapable: bool = False
@@ -88,7 +88,7 @@ def _wide(place: Place, *, typed: bool) -> float:
 
 
 def peers(bench: Bench) -> list[Figure]:
-    """All figures that compare Holdfast with its peers."""
+    """Measure all contests, and return the figures that compare Holdfast with its peers."""
     with Environment() as environment:
         bench.progress.say("install the peers")
         try:
@@ -156,7 +156,7 @@ def _ratio(
     ratios = [
         rate / max(theirs[name].rates[number] for name in whole) for number, rate in enumerate(ours) if whole
     ]
-    note = "" if whole else "no peer answered"
+    note = "" if whole else "no peer gave a result"
     beaten = f" ({', '.join(contest.only)})" if contest.only else ""
     return Figure(f"{contest.name}, beside {told}{beaten}", "times", ratios, target, note=note)
 

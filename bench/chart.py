@@ -1,7 +1,7 @@
 """A picture of a result: bars of steps per second, for one run and for many at once, as SVG.
 
-It is drawn by hand: a few rectangles and texts need no library. The scale is linear, starts at zero, and is the same within a
-panel.
+The SVG is written without a library, because it is only a few rectangles and texts. The scale is linear, starts at zero, and is
+the same within a panel.
 """
 
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ class Bar(NamedTuple):
 
 
 def draw(figures: list[dict[str, Any]]) -> str:
-    """Draw the picture; it is empty if no figure for it was measured."""
+    """Return the picture as SVG; it is empty if none of its figures was measured."""
     panels = [
         ("One run, one step after the other: durable steps per second", _chain(figures)),
         ("Many runs at once: durable steps per second", _fleet(figures)),

@@ -1,9 +1,9 @@
-"""How fast the checker is: write a store of a million events in large batches, then check it.
+"""Measure the speed of `holdfast.testing.check`: write a store with a million events in large batches, then check it.
 
     python -m bench.checking            # 1,000,000 events in 100 runs
     python -m bench.checking 200000 1   # in one run
 
-The log is that of a loop of four nodes: a start and a completion for each visit, and sometimes a kilobyte of text.
+The log is that of a loop over four nodes: each visit has a start and a completion, and some visits add a kilobyte of text.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def looped() -> Flow[dict]:
 
 
 def make_events(flow: Flow[dict], luck: random.Random) -> Iterator[Event]:
-    """Make the events of a run that loops without end."""
+    """Yield the events of a run that loops forever."""
     yield events.RunCreated(
         flow=flow.name, fingerprint=flow.fingerprint, state_version=1, input={}, starts=[NODES[0]],
         options={"durability": "sync"},

@@ -48,16 +48,16 @@ PEERS = (
     Peer("DBOS with WAL", "dbos_peer", "wal"),
     Peer("Burr with WAL", "burr_peer", "wal"),
 )
-"""With default settings; and, if the journal mode differs from that of our own store, with that mode set by hand."""
+"""Each library with its default settings; and, if its SQLite journal mode is not WAL, which Holdfast uses, also with WAL."""
 
 SERVERS = (Peer("Restate", "restate_peer"),)
-"""Peers that are a server. They take seconds to start, and are measured only with `--full`."""
+"""Peers that need a server of their own. The server takes seconds to start, so they are measured only with `--full`."""
 
 ON_POSTGRES = (Peer("DBOS", "dbos_peer", "postgres"), Peer("LangGraph", "langgraph_peer", "postgres"))
 
 
 class _Program(NamedTuple):
-    """A peer's program. It keeps running for the next question, because some libraries take longer to import than to measure."""
+    """The process of a peer. It keeps running for the next workload, because some libraries take long to import."""
 
     process: subprocess.Popen[str]
     errors: IO[str]
@@ -83,7 +83,7 @@ class _Program(NamedTuple):
                 process.kill()
 
     def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Send a question to the program. Raises `Absent` if it ends without an answer or takes too long, and ends it then."""
+        """Ask the program to run a workload. Raises `Absent` if it ends without an answer, or takes too long and is killed."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         limit = threading.Timer(_TIMEOUT_S, self.process.kill)
@@ -125,7 +125,7 @@ class Environment:
         self._started.close()
 
     def install(self) -> None:
-        """Install the peers. Raises `Absent`."""
+        """Install the peers, if they are not installed yet. Raises `Absent`."""
         stamp = self.folder / "installed"
         wanted = hashlib.sha256(_REQUIREMENTS.read_bytes()).hexdigest()
         if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
@@ -144,7 +144,7 @@ class Environment:
         stamp.write_text(wanted, encoding="utf-8")
 
     def _install_servers(self) -> None:
-        """Install what a peer needs besides Python packages. If that fails, the peer reports it when it is run."""
+        """Install the servers of peers with npm. If that fails, the peer reports it when it is run."""
         npm = shutil.which("npm")
         if npm is not None:
             command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(self.folder / "npm")]

@@ -1,6 +1,6 @@
 """The cost of a step, counted instead of timed: the counts are the same on every machine and under any load.
 
-Each count is taken for a short and for a longer chain, and the difference is divided by the difference in steps: so the fixed
+Each count is taken for a short and for a longer chain, and the difference is divided by the difference in steps, so the fixed
 cost of a run is not included. The engine runs inline, so that no thread or clock changes the counts.
 """
 
@@ -29,7 +29,7 @@ class Calls(NamedTuple):
     ours: float
     """Functions of Holdfast."""
     all: float
-    """Those and everything they call: the standard library, and functions written in C."""
+    """Functions of Holdfast and all functions that they call: the standard library, and functions written in C."""
 
 
 class Writes(NamedTuple):
@@ -81,9 +81,9 @@ def _writes(path: Path, nodes: int) -> tuple[int, int, int, int]:
     seen: Counted[str] = Counted()
     store = SqliteStore(
         path, clock=lambda: 0.0
-    )  # with a real clock it would also read its version ten times a second
+    )  # with a real clock, the store would also read its version ten times a second
     writer = store._database._writer
-    # An automatic checkpoint restarts the log, and a long run then writes some pages again; only the writes of commits count.
+    # An automatic checkpoint restarts SQLite's log, and a long run then writes some pages again; only writes of commits count.
     writer.wal_autocheckpoint(0)
 
     def look(statement: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""The delays of one step: the engine's own time around slow nodes, and the time of a durable append.
+"""The delays of one step: the time that the engine adds to slow nodes, and the time of a durable append.
 
-An idle disk is slower than a busy one, so the time around a slow node is compared with a raw commit after the same idle time.
+A disk is slower after idle time, so the time that is added to a slow node is compared with a raw commit after the same idle time.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ class Around(NamedTuple):
     engine_s: float
     """From the first line of the first node until the run is returned, per node."""
     bare_s: float
-    """The same coroutines in a bare loop, per node."""
+    """The time of the same coroutines in a plain loop without an engine, per node."""
     commit_s: float
-    """The median of raw commits after the same idle time."""
+    """The median time of raw commits after the same idle time."""
 
     @property
     def extra_s(self) -> float:
@@ -78,12 +78,12 @@ class Saved(NamedTuple):
     commits: list[float]
 
     def p(self, share: float) -> tuple[float, float]:
-        """The percentile of the appends and of the raw commits; 0 if there are none."""
+        """Return a percentile of the appends and of the raw commits; 0 if there are no raw commits."""
         return percentile(self.appends, share), percentile(self.commits or [0.0], share)
 
 
 def save(place: Place, commits: Commits | None = None, nodes: int = CHAIN_NODES) -> Saved:
-    """Time every append of a run of many nodes, at the store."""
+    """Time every append of a run of many nodes, inside the store."""
     flow = chain_flow("save", nodes, count_async)
     store = place.open()
     append, times = store.append, []

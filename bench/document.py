@@ -1,4 +1,4 @@
-"""Make `docs/performance.md` and its picture from a result. Every figure there was measured; none is written by hand."""
+"""Make `docs/performance.md` and its picture from a result file of `python -m bench`. No figure is written by hand."""
 
 import json
 from collections.abc import Iterator
@@ -11,63 +11,80 @@ DOCS = Path(__file__).parent.parent / "docs"
 PAGE, PICTURE = "performance.md", "performance.svg"
 
 _TITLES = {
-    "raw": "The limit",
-    "steps": "Steps per second on SQLite, beside raw commits",
-    "profile": "Where the time of a step goes",
-    "costs": "CPU time a step, in memory",
-    "postgres": "Steps per second on PostgreSQL, beside raw commits there",
-    "growth": "A state that grows",
-    "width": "A state of 1 MB of which one number changes",
-    "resuming": "Taking up a run again",
-    "history": "A long history",
+    "raw": "The limit: raw commits",
+    "steps": "Steps per second on SQLite, compared with raw commits",
+    "profile": "How the time of a step is spent",
+    "costs": "CPU time per step, in memory",
+    "postgres": "Steps per second on PostgreSQL, compared with raw commits there",
+    "growth": "A state that grows with each step",
+    "width": "A state of 1 MB in which each step changes one number",
+    "resuming": "Resuming a run",
+    "history": "A run with a long history",
     "graphs": "Large graphs",
-    "overhead": "The engine's own time around slow nodes",
-    "saving": "One durable append",
-    "starting": "Starting a process",
-    "memory": "Waiting runs",
-    "fleet": "A fleet: workers in processes of their own",
-    "peers": "Beside the peers",
+    "overhead": "Overhead of the engine with slow nodes",
+    "saving": "The time of one durable append",
+    "starting": "Start-up time of a process",
+    "memory": "Memory of waiting runs",
+    "fleet": "A fleet of worker processes",
+    "peers": "Compared with other libraries",
 }
 _EXPLAINED = {
-    "steps": "Every step of a chain waits for its own sync; the steps of a fleet share theirs, and so pass the raw rate.",
-    "profile": (
-        "The thread of the event loop, sampled from outside by py-spy; a call into SQLite counts until it returns, its sync "
-        "included."
+    "steps": (
+        "Each step of a chain waits for its own sync. The steps of concurrent runs (a fleet) share syncs, so their rate can be "
+        "higher than that of raw commits."
     ),
-    "growth": "Bytes are those on the disk after close, with indexes and snapshots; 1,024 bytes of random text a step.",
-    "resuming": "From the call of `resume` to the first line of the node, in a process that is already running.",
-    "history": "CPU time, on a SQLite store that does not sync: so the disk adds no noise.",
-    "overhead": "Beside the same coroutines in a bare loop, and beside a raw commit after the same idle time.",
+    "profile": (
+        "py-spy sampled the thread of the event loop from another process. The time of a call into SQLite includes its sync."
+    ),
+    "growth": (
+        "Each step adds 1,024 bytes of random text to the state. The stored bytes are those of the closed store on the disk, "
+        "with indexes and snapshots."
+    ),
+    "resuming": (
+        "The time from the call of `resume` to the first line of the resumed node, in a process that is already running."
+    ),
+    "history": "CPU time was measured on a SQLite store without syncs, so that the disk adds no noise.",
+    "overhead": (
+        "The time that the engine adds to nodes that sleep: compared with the same coroutines in a plain loop, and with a raw "
+        "commit after the same idle time."
+    ),
     "saving": (
-        "Every append of a run of 1,000 nodes, timed inside the store, beside raw commits before and after it; and what passes "
-        "between one append and the next, which is the engine's own part of a step."
+        "Every append of a run of 1,000 nodes was timed inside the store and compared with raw commits before and after the run. "
+        "The time between two appends is the time that the engine itself needs for a step."
     ),
     "fleet": (
-        "Measured from outside, by the clock that all processes of the machine share. A claim is from the call of `start` in one "
-        "process to the first line of the node in a worker that had nothing to do; a takeover from `kill -9` to the "
-        "first line of the node in another. A worker on another machine is one whose death cannot be seen."
+        "Measured by the monotonic clock, which all processes of a machine share. A claim takes from the call of `start` in one "
+        "process to the first line of the node in an idle worker; a takeover takes from `kill -9` of a worker to the first line "
+        'of the node in another worker. "On another machine" is simulated: the other worker cannot see that the process is dead, '
+        "and has to wait until its lease expires."
     ),
     "peers": (
-        "In turn with Holdfast, each in a process of its own, at the same durability: `synchronous=FULL` was checked on the "
-        "connection that the library itself uses. As they ship, DBOS and Burr use SQLite's rollback journal; "
-        '"with WAL" is the same on a file whose journal mode was set by hand. Burr and LangGraph write the whole state '
-        "at every step, DBOS and Restate (a server of its own) the result of the step, Holdfast what changed. *Times* is our "
-        "rate over that of the fastest peer in the same round."
+        "Holdfast and the other libraries were measured in turn, each in a process of its own and with the same durability: "
+        "`synchronous=FULL` was checked on the connection that the library itself uses. By default, DBOS and Burr use SQLite's "
+        'rollback journal; "with WAL" means that the journal mode of the file was set to WAL by hand. Burr and LangGraph write '
+        "the whole state at every step, DBOS and Restate (which is a server) the result of the step, and Holdfast the changes of "
+        "the state. *Times* is the rate of Holdfast divided by the rate of the fastest other library in the same round.\n\n"
+        "The workload *grow* adds 1 KB to the state in each step; *wide state* changes one number in a state of 1 MB."
     ),
 }
 _RULES = (
-    "A figure is the median of its rounds. A ratio is made of figures of the same round, with the raw rate measured before and "
-    "after. A *raw* commit is one row in a transaction of its own, written by a bare loop through the same driver, as durable as "
-    "ours. A *floor* must hold in any case; a target is what we want.\n"
+    "Each figure is the median of its rounds. A ratio compares figures of the same round, with the rate of raw commits measured "
+    "before and after. A *raw commit* is the limit: a plain loop inserts one row per transaction, without Holdfast, through the "
+    'same driver and with the same durability. "0.51 of raw" means 51 % of the rate of raw commits. A *target* is what we want '
+    "to reach; a *floor* must hold in any case.\n\n"
+    "The workloads: a *chain* is one run of 1,000 nodes, one after another; a *loop* is one run that visits the same node 1,000 "
+    "times; a *fleet* is many concurrent runs of ten nodes each; a *fan* is one node with 1,000 items, 16 at a time; *steps* is "
+    "one node with 1,000 calls of `ctx.step`. `def` nodes run in threads, async nodes on the event loop. Nodes only change one "
+    "field, so that the engine is measured.\n"
 )
 _QUICK = (
-    "> **These figures are of a quick run on a busy machine.** They show that the program works and what it measures, "
-    "not how fast anything is. `make bench-full` on a quiet machine, and the command at the end of this page, replace them.\n"
+    "> **These figures are from a quick run on a busy machine.** They show what is measured and that the program works, not how "
+    "fast Holdfast is. To replace them, run `make bench-full` on a quiet machine, then the command at the end of this page.\n"
 )
 
 
 def write(result: Path, folder: Path = DOCS) -> list[Path]:
-    """Make both files from a result."""
+    """Write the page and its picture from a result file, and return their paths."""
     seen = json.loads(result.read_text(encoding="utf-8"))
     page, picture = folder / PAGE, folder / PICTURE
     page.write_text(text(seen), encoding="utf-8")
@@ -76,9 +93,9 @@ def write(result: Path, folder: Path = DOCS) -> list[Path]:
 
 
 def text(seen: dict[str, Any]) -> str:
-    """The page."""
+    """Return the text of the page for a result."""
     parts = [
-        "<!-- Made by `python -m bench --write-docs`; changes by hand are lost. -->\n# How fast it is\n",
+        "<!-- Made by `python -m bench --write-docs`; changes by hand are lost. -->\n# Performance\n",
         _QUICK if seen["effort"] == "quick" else "",
         _machine(seen),
         f"![Durable steps per second]({PICTURE})\n",
@@ -93,9 +110,10 @@ def text(seen: dict[str, Any]) -> str:
 
 def _machine(seen: dict[str, Any]) -> str:
     return (
-        f"Measured on {seen['measured_on']} ({seen['effort']}): {seen['cpu']}, {seen['cores']} cores, {seen['system']}, "
+        f"Measured on {seen['measured_on']} with {seen['effort']} effort: "
+        f"{seen['cpu']}, {seen['cores']} cores, {seen['system']}, "
         f"{seen['file_system']} with an fdatasync of {seen['fdatasync_p50_us']:.0f} µs (p95 {seen['fdatasync_p95_us']:.0f} µs), "
-        f"load {seen['load_before']:.1f} before and {seen['load_after']:.1f} after; Python {seen['python']}, "
+        f"load average {seen['load_before']:.1f} before and {seen['load_after']:.1f} after; Python {seen['python']}, "
         f"SQLite {seen['sqlite']}, apsw {seen['apsw']}, Holdfast {seen['holdfast']}.\n"
     )
 
@@ -111,7 +129,7 @@ def _reasons(figures: list[dict[str, Any]]) -> str:
         f"- **{figure['name']}** ({report.cells(figure)[0]}): {why}"
         for figure, why in reasons.reasons(figures)
     ]
-    return "What falls short, and why:\n\n" + "\n".join(lines) + "\n" if lines else ""
+    return "These figures miss their target:\n\n" + "\n".join(lines) + "\n" if lines else ""
 
 
 def _sections(figures: list[dict[str, Any]]) -> Iterator[str]:
@@ -123,7 +141,7 @@ def _sections(figures: list[dict[str, Any]]) -> Iterator[str]:
         if part in _EXPLAINED:
             yield f"{_EXPLAINED[part]}\n"
         lines = [
-            "| | median | least | most | rounds | target | | beside it |",
+            "| | median | lowest | highest | rounds | target | result | also measured |",
             "|---|--:|--:|--:|--:|--:|---|---|",
         ]
         for figure in rows:
@@ -133,7 +151,7 @@ def _sections(figures: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _describe(figure: dict[str, Any]) -> str:
-    """The note of a figure. A missing peer gets no reason, because the reason may name this machine."""
+    """Return the other values and the note of a figure. Why a peer is missing is left out: the reason may contain local paths."""
     if not figure["values"] and figure["part"] in ("peers", "postgres"):
         return "not measured"
     return report.beside(figure)
@@ -143,11 +161,11 @@ def _again() -> str:
     return (
         "## Measure it yourself\n\n"
         "```sh\n"
-        "make bench        # about three minutes; the peers are installed into bench/peers/.venv\n"
-        "make bench-full   # everything on every store, more rounds, peers at full size, Restate, and a fleet of workers\n"
+        "make bench        # about three minutes; installs the other libraries into bench/peers/.venv\n"
+        "make bench-full   # all workloads on all stores, more rounds, more steps for the others, Restate, and worker processes\n"
         "```\n\n"
-        "Every figure of every round is kept as JSON in `bench/results/`; "
-        "`.venv/bin/python -m bench --write-docs RESULTS.json` makes this page of it. A folder on a file system that lives in "
-        "memory is refused. A regression is found by counting, not by timing: `tests/test_bench.py` counts function calls, SQL "
-        "statements, pages and bytes a step.\n"
+        "The figures of all rounds are stored as JSON in `bench/results/`; "
+        "`.venv/bin/python -m bench --write-docs RESULTS.json` makes this page from such a file. The benchmark refuses a folder "
+        "on a file system in memory, because syncs cost nothing there. Regressions are found by counting, not by timing: "
+        "`tests/test_bench.py` counts function calls, SQL statements, pages and bytes per step.\n"
     )

@@ -1,8 +1,8 @@
-"""A fleet, measured from outside: each worker is a process, and all use the clock that the processes of a machine share.
+"""Measure a fleet of worker processes from another process, with the monotonic clock that all processes of a machine share.
 
-It measures how soon a recorded run is executed, how soon a run is taken over after its worker was killed, what pending runs cost
-a worker that claims, what idle workers cost the database, and whether any run is lost or executed twice; and on PostgreSQL, many
-small runs at once, compared with the peers that support it.
+It measures how soon a recorded run is executed, how soon a run is taken over after its worker was killed, how much longer a claim
+takes with many pending runs, how many statements an idle worker sends to the database, and whether any run is lost or executed
+twice; and on PostgreSQL, many small runs at once, compared with the peers that support it.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from holdfast.storage.rows import SALT_BYTES, seal
 
 WORKERS = 4
 TTL_S = 3.0
-"""The time to live of the leases that a test waits for; a renewal is due after a third of it."""
+"""The time to live of leases in the takeover measurements; a lease is renewed after a third of it."""
 _PIECE = 1000
 _FEW = 300
 
@@ -64,7 +64,7 @@ SIZES = {
 
 
 def fleet(bench: Bench) -> list[Figure]:
-    """Everything about a fleet, on both databases."""
+    """Measure everything about a fleet, on SQLite and, if a server is there, on PostgreSQL."""
     size = SIZES[bench.effort.name]
     kinds: list[StoreKind] = ["sqlite", "postgres"] if bench.server else ["sqlite"]
     figures: list[Figure] = []
@@ -134,7 +134,7 @@ def _claims(bench: Bench, kind: StoreKind, size: Size) -> Figure:
     with bench.fresh(kind) as place, _worker(place):
         took = asyncio.run(measure(place))
     beside = {"ms p50": [percentile(took, 0.5)], "ms most": [took[-1]]}
-    # SQLite has no notifications: a worker looks at the file 20 times a second.
+    # SQLite has no notifications: a worker checks the file 20 times a second, so there is no target.
     target = at_most(50.0) if kind == "postgres" else None
     name = f"claim of a pending run, p95 of {len(took)}, {kind}"
     return Figure(name, "ms", [percentile(took, 0.95)], target, beside=beside)
@@ -191,8 +191,8 @@ async def _takeover(place: Place, *, host: str, by_resume: bool = False) -> floa
                 opened.enter_context(_worker(place, ttl_s=TTL_S))
                 await engine.wait(
                     await engine.start(other, {})
-                )  # by the second worker: the first has no room
-                await asyncio.sleep(TTL_S / 2)  # until it has nothing to do
+                )  # executed by the second worker: the first has no free slot
+                await asyncio.sleep(TTL_S / 2)  # until the second worker is idle
             killed.kill()
             killed.wait()
             at = time.monotonic()
@@ -205,7 +205,7 @@ async def _takeover(place: Place, *, host: str, by_resume: bool = False) -> floa
 
 
 def _many_runs(bench: Bench, kind: StoreKind, size: Size) -> Figure:
-    """Several workers and many runs: none is lost, and no node is executed twice."""
+    """Count the nodes that are lost or executed twice when several workers execute many runs."""
     bench.progress.say(f"{size.runs:,} runs, {WORKERS} workers, {kind}")
 
     async def execute(place: Place) -> float:
@@ -220,7 +220,7 @@ def _many_runs(bench: Bench, kind: StoreKind, size: Size) -> Figure:
             return time.perf_counter() - began
 
     with bench.fresh(kind) as place, ExitStack() as opened:
-        place.open().close()  # one process makes the schema
+        place.open().close()  # create the schema before the workers start
         for _ in range(WORKERS):
             opened.enter_context(_worker(place))
         wall_s = asyncio.run(execute(place))
@@ -238,7 +238,7 @@ def _many_runs(bench: Bench, kind: StoreKind, size: Size) -> Figure:
 
 
 def _many_pending(bench: Bench, kind: StoreKind, size: Size) -> Figure:
-    """The cost of a claim among very many pending runs, compared with a claim among few."""
+    """The time of a claim with very many pending runs, compared with a claim with few."""
     bench.progress.say(f"claims among {size.pending:,} pending runs, {kind}")
     with bench.fresh(kind) as place:
         store = place.open()
@@ -250,7 +250,7 @@ def _many_pending(bench: Bench, kind: StoreKind, size: Size) -> Figure:
             if kind == "postgres":
                 _execute(
                     place.url, "analyze"
-                )  # the server does this by itself at some time, and query plans may change
+                )  # the server does this by itself at some point, and query plans may change
                 many = max(many, _claim_us(store))
         finally:
             store.close()
@@ -294,7 +294,7 @@ def _record(store: Store, first: int, last: int) -> None:
 
 
 def _claim_us(store: Store, count: int = 100) -> float:
-    """Microseconds of one claim. The claimed runs stay claimed."""
+    """Return the median time of a claim in microseconds. The claimed runs stay claimed."""
     holder, wanted = this_process(), Wanted(flows=("claimed",))
     took = []
     for _ in range(count):
@@ -309,7 +309,7 @@ def _claim_us(store: Store, count: int = 100) -> float:
 
 
 def _idle_on_sqlite(bench: Bench, size: Size) -> Figure:
-    """Count the statements of an idle worker, on every connection of its store."""
+    """Count the statements that an idle worker executes on all SQLite connections."""
     bench.progress.say("an idle worker, sqlite")
     seen: Counter[str] = Counter()
 
@@ -340,7 +340,7 @@ def _idle_on_sqlite(bench: Bench, size: Size) -> Figure:
 
 
 def _idle_on_postgres(bench: Bench, size: Size) -> Figure:
-    """Count the same from the log of the server, with the transactions around each statement."""
+    """Count the statements of an idle worker in the log of the PostgreSQL server, with `begin` and `commit`."""
     bench.progress.say("an idle worker, postgres")
     name = "an idle worker, postgres"
     with bench.fresh("postgres") as place:
@@ -421,7 +421,11 @@ def _beside_peers(bench: Bench) -> list[Figure]:
     ratios = [rate / max(rates[number] for rates in whole) for number, rate in enumerate(ours) if whole]
     return [
         Figure(
-            f"{name}, beside the best peer", "times", ratios, target, note="" if whole else "no peer answered"
+            f"{name}, beside the best peer",
+            "times",
+            ratios,
+            target,
+            note="" if whole else "no peer gave a result",
         ),
         Figure(f"{name}, Holdfast", "steps/s", ours),
         *(Figure(f"{name}, {peer}", "steps/s", rates, note=notes[peer]) for peer, rates in theirs.items()),

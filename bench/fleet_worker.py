@@ -1,9 +1,9 @@
-"""A worker in its own process, and the flows that it executes: the part `fleet` measures it from outside.
+"""A worker process for `bench.fleet`, and the flows that it executes.
 
     python -m bench.fleet_worker '{"store": URL, "ttl_s": 30, "concurrency": 10, "host": "", "told": PATH}'
 
-Its nodes report when they began (by the clock that all processes of a machine share), or only that they began. `host` makes it
-look like a process of another machine, whose death other workers cannot see. It ends when its stdin is closed.
+Its nodes report when they began (by the clock that all processes of a machine share), or only that they began. With `host`, the
+worker looks like a process on another machine, whose death other workers cannot see. The worker ends when its stdin is closed.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ STEPS = 3
 
 
 def claimed_flow() -> Flow[Any]:
-    """A flow with one node, which reports when it began."""
+    """Return a flow with one node, which reports when it began."""
     graph = Graph("claimed", dict)
 
     @graph.node
@@ -32,7 +32,7 @@ def claimed_flow() -> Flow[Any]:
 
 
 def stuck_flow() -> Flow[Any]:
-    """A flow with one node, whose first attempt never ends, and which reports when the second began."""
+    """Return a flow with one node, whose first attempt never ends; its second attempt reports when it began."""
     graph = Graph("stuck", dict)
 
     @graph.node
@@ -46,7 +46,7 @@ def stuck_flow() -> Flow[Any]:
 
 
 def counted_flow(told: str) -> Flow[Any]:
-    """A flow with a few nodes, each of which notes in a file that it was executed."""
+    """Return a flow with a few nodes; each of them writes a line into the file `told` when it is executed."""
     graph = Graph("counted", dict)
 
     async def count(state: dict[str, Any], ctx: hf.Context) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""How long reading holds up a running node: `questions()` over many runs that ask, beside a node that ticks.
+"""Measure how long `engine.questions()`, with many open questions, delays a node that runs in the same process.
 
-The node sleeps 2 ms at a time. Its longest pause while `questions()` is under way is how long it was held up; the same node with
-no reader beside it shows what the machine itself does. `python -m bench.held_up` prints the table for SQLite and PostgreSQL.
+The node sleeps 2 ms at a time. Its longest pause during a call of `questions()` is the delay; the pauses without such a call show
+the noise of the machine. `python -m bench.held_up` prints the results for SQLite and PostgreSQL.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ class HeldUp(NamedTuple):
     """The longest pause of the node in each of several measurements, in milliseconds."""
 
     reading_ms: list[float]
-    """While `questions()` was under way."""
+    """The longest pauses during calls of `questions()`."""
     alone_ms: list[float]
-    """For as long with nothing beside the node."""
+    """The longest pauses within the same time, without a call of `questions()`."""
     questions_ms: float
-    """How long `questions()` took; the median."""
+    """The median duration of a call of `questions()`."""
 
     @property
     def median_ms(self) -> float:
@@ -50,7 +50,7 @@ def write_asking_runs(store: Store, numbers: range) -> None:
 
 
 def held_up(store: Store, times: int = TIMES) -> HeldUp:
-    """How long `questions()` over the runs of this store holds up a running node."""
+    """Measure how long `questions()` on this store delays a running node."""
     ticks: list[float] = []
     done = asyncio.Event()
 
@@ -60,7 +60,7 @@ def held_up(store: Store, times: int = TIMES) -> HeldUp:
             ticks.append(time.perf_counter())
 
     async def pause_during(reads: Any) -> tuple[float, float]:
-        """The longest pause between two ticks while this was awaited, and how long it took, in milliseconds."""
+        """Await `reads`; return the longest pause between two ticks meanwhile, and its duration, in milliseconds."""
         ticks.clear()
         began = time.perf_counter()
         await reads
@@ -71,9 +71,9 @@ def held_up(store: Store, times: int = TIMES) -> HeldUp:
     async def main() -> HeldUp:
         async with Engine(store) as engine:
             running = asyncio.ensure_future(engine.run(_ticking(tick), {}, run_id=f"ticks-{time.time_ns()}"))
-            while len(ticks) < 10:  # noqa: ASYNC110 - the node is measured, not waited for
+            while len(ticks) < 10:  # noqa: ASYNC110 - waits until the node ticks
                 await asyncio.sleep(TICK_S)
-            await engine.questions()  # opens what is opened once
+            await engine.questions()  # so that connections are open before measuring
             reading = [await pause_during(engine.questions()) for _ in range(times)]
             took_ms = statistics.median(took for _, took in reading)
             alone = [await pause_during(asyncio.sleep(took_ms / 1000)) for _ in range(times)]
@@ -91,7 +91,7 @@ def _ticking(node: Any) -> Flow[Any]:
 
 
 def measure(place: Place, counts: tuple[int, ...] = (200, 1000)) -> dict[int, HeldUp]:
-    """Number of asking runs -> how long they hold up a node."""
+    """Return, for each number of runs with an open question, how long `questions()` delays a node."""
     store = place.open()
     found, written = {}, 0
     try:
@@ -105,7 +105,7 @@ def measure(place: Place, counts: tuple[int, ...] = (200, 1000)) -> dict[int, He
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure on SQLite and PostgreSQL, and print one line for each number of runs."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (folder / "sqlite").mkdir()

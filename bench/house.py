@@ -1,8 +1,8 @@
-"""`python -m bench.house [TREE]`: the shape of the code, each figure beside its target.
+"""`python -m bench.house [TREE]`: print figures of the code's structure (classes, imports, calls) with their targets.
 
-Everything is computed from the tree (its syntax trees) or measured on its engine (`house_paths`), so the same script gives the
-figures of any commit: check it out with `git worktree add FOLDER COMMIT` and pass the folder. Only `questions()` is timed and
-depends on the machine; everything else is counted.
+The figures are computed from the syntax trees of a checkout, or measured on its engine (`house_paths`), so the same script works
+for any commit: check it out with `git worktree add FOLDER COMMIT` and pass the folder. Only `questions()` is timed and depends on
+the machine; everything else is counted.
 """
 
 import argparse
@@ -24,7 +24,7 @@ RAM = Path("/dev/shm")
 ASKING = 1000
 FEW_ASKING = 200
 ENGINE_PARTS = ("Engine", "Holdings", "Driver", "Requests")
-"""The engine and the objects it is composed of: a callback that one of them hands down counts, whoever hands it."""
+"""The engine and the objects that it is composed of. `callbacks` looks for callbacks that any of them passes on."""
 
 
 class Row(NamedTuple):
@@ -40,19 +40,19 @@ class Row(NamedTuple):
 
 @cache
 def trees(source: Path) -> dict[str, ast.Module]:
-    """Path inside the package -> its syntax tree."""
+    """Return the syntax tree of every file, by its path inside the package."""
     files = sorted(source.rglob("*.py"))
     return {file.relative_to(source).as_posix(): ast.parse(file.read_text("utf-8")) for file in files}
 
 
 def classes(source: Path) -> Iterator[tuple[str, ast.ClassDef]]:
-    """Every class at the top of a module, with the path of its file."""
+    """Yield every class at the top level of a module, with the path of its file."""
     for path, tree in trees(source).items():
         yield from ((path, node) for node in tree.body if isinstance(node, ast.ClassDef))
 
 
 def engine_classes(source: Path) -> list[ast.ClassDef]:
-    """`Engine` and the classes of `runtime` that it inherits from."""
+    """Return `Engine` and the classes of `runtime` that it inherits from."""
     known = {node.name: node for path, node in classes(source) if path.startswith("runtime/")}
     found: list[ast.ClassDef] = []
     waiting = ["Engine"]
@@ -65,7 +65,7 @@ def engine_classes(source: Path) -> list[ast.ClassDef]:
 
 
 def stubs(source: Path) -> int:
-    """Methods in `runtime` that a class above must replace."""
+    """Count the methods in `runtime` that raise NotImplementedError, for a subclass to override."""
     raised = [
         node
         for path, tree in trees(source).items()
@@ -77,7 +77,7 @@ def stubs(source: Path) -> int:
 
 
 def callbacks(source: Path) -> list[str]:
-    """Methods of its own, or lambdas over itself, that the engine or a part of it passes to an object below."""
+    """List upward callbacks: methods of `self`, or lambdas with `self`, that the engine or a part of it passes on."""
     parts = [
         node for path, node in classes(source) if path.startswith("runtime/") and node.name in ENGINE_PARTS
     ]
@@ -102,7 +102,7 @@ def callbacks(source: Path) -> list[str]:
             handed += [(str(number), value) for number, value in enumerate(call.args)]
             lowered = called.rpartition(".")[2].lstrip("_")[:1].isupper() or ".follow" in called
             found += [f"{called}.{name}" for name, value in handed if lowered and _goes_up(value, methods)]
-    # A bound method that has a name first: `is_here = self._runners.__contains__`.
+    # A bound method that is assigned to a name first: `is_here = self._runners.__contains__`.
     for owner in owners.values():
         for node in ast.walk(owner):
             if (
@@ -128,7 +128,7 @@ def files(source: Path, room: str) -> list[str]:
 
 
 def layers(source: Path, room: str) -> int:
-    """The longest chain of modules of a room in which each imports the next one."""
+    """Return the length of the longest chain of modules in a package in which each module imports the next."""
     inside = {_module(path): tree for path, tree in trees(source).items() if path.startswith(f"{room}/")}
     arrows = {name: set(_imported(tree, inside)) - {name} for name, tree in inside.items()}
 
@@ -156,11 +156,11 @@ def _imported(tree: ast.Module, known: dict[str, ast.Module]) -> Iterator[str]:
                     yield str(node.module)
 
 
-# --- what is known about a kind of event ------------------------------------------------------------------
+# --- kinds of events ----------------------------------------------------------------------------------------
 
 
 def event_kinds(source: Path) -> set[str]:
-    """The names in the closed union `AnyEvent`."""
+    """Return the names in the closed union `AnyEvent`."""
     for node in trees(source)["core/events.py"].body:
         if (
             isinstance(node, ast.AnnAssign)
@@ -172,7 +172,7 @@ def event_kinds(source: Path) -> set[str]:
 
 
 def tables_of_kinds(source: Path) -> list[str]:
-    """Tables and sets that are spelt kind by kind: what is assigned at the top of a module and names two kinds or more."""
+    """List the tables of event kinds: assignments at the top level of a module that name at least two kinds of events."""
     raised = {node.name for path, node in classes(source) if path == "errors.py"}
     kinds, found = event_kinds(source) - raised, []
     for path, tree in trees(source).items():
@@ -185,7 +185,7 @@ def tables_of_kinds(source: Path) -> list[str]:
 
 
 def files_that_name(source: Path) -> float:
-    """In how many files of the package one kind of event is named: the median over the kinds."""
+    """Return in how many files of the package a kind of event is named: the median over all kinds."""
     named = [_named(tree) for tree in trees(source).values()]
     return statistics.median(sum(kind in names for names in named) for kind in event_kinds(source))
 
@@ -197,7 +197,7 @@ def _named(tree: ast.AST) -> set[str]:
 
 
 def guarded_places(tree: Path) -> int | None:
-    """In how many places a new kind must be named, as the test that adds one says. None: there is no such test."""
+    """Return in how many places a new kind of event must be named, according to `test_kinds.py`; None if that test is missing."""
     test = tree / "tests" / "core" / "test_kinds.py"
     if not test.exists():
         return None
@@ -210,7 +210,7 @@ def guarded_places(tree: Path) -> int | None:
             changed = {ast.literal_eval(key) for key in node.value.keys if key is not None}
             return (
                 len(changed - {"class"}) + 1
-            )  # the class and its union are one place; the documents are another
+            )  # the class and its union count as one place; the documents are one more
     raise AssertionError(f"{test} has no CHANGES")
 
 
@@ -218,7 +218,7 @@ def guarded_places(tree: Path) -> int | None:
 
 
 def names_in_two_rooms(source: Path) -> tuple[list[str], list[str]]:
-    """Names of files, and of public classes, that occur in two rooms."""
+    """Return the names of files, and of public classes, that occur in two top-level packages (rooms)."""
     of_files: dict[str, set[str]] = {}
     of_classes: dict[str, set[str]] = {}
     for path in trees(source):
@@ -237,8 +237,8 @@ def names_in_two_rooms(source: Path) -> tuple[list[str], list[str]]:
 
 
 def measure(tree: Path, part: str, *more: str, folder: Path | None = None) -> dict[str, Any]:
-    """One part of `house_paths`, with the Holdfast of that tree. Commits are quick where the folder is in memory, and stay on
-    one thread.
+    """Run one part of `house_paths` with the Holdfast of that checkout. The store is in memory (`/dev/shm`) if possible, so
+    that commits are quick and stay on one thread.
     """
     place = (
         Path(tempfile.mkdtemp(prefix="house-", dir=RAM if RAM.is_dir() else None))
@@ -259,7 +259,7 @@ def measure(tree: Path, part: str, *more: str, folder: Path | None = None) -> di
 
 
 def held_up(tree: Path, kind: str, runs: int) -> dict[str, Any]:
-    """How long `questions()` holds up a node, on SQLite (on the disk) or on a PostgreSQL server made for it."""
+    """Measure how long `questions()` delays a node, on SQLite (on a disk) or on a temporary PostgreSQL server."""
     folder = Path(tempfile.mkdtemp(prefix="house-"))
     if kind == "sqlite":
         return measure(tree, "held_up", str(folder / "store.db"), str(runs), folder=folder)
@@ -293,26 +293,26 @@ def of_the_tree(tree: Path) -> Iterator[Row]:
     )
     places = guarded_places(tree)
     yield Row(
-        "places in which a new kind of event must be named, each guarded",
-        f"{places}" if places is not None else "no test says",
+        "places in which a new kind of event must be named, each checked by a test",
+        f"{places}" if places is not None else "there is no test",
         "≤ 6",
     )
     yield Row(
-        "  tables spelt kind by kind / files of src that name one kind, median",
+        "  tables that list kinds of events / files of src that name a kind, median",
         f"{len(tables_of_kinds(source))} / {files_that_name(source):g}",
         "",
     )
     of_files, of_classes = names_in_two_rooms(source)
     yield Row(
-        "names in two rooms: files / classes",
+        "names that occur in two rooms (packages): files / classes",
         f"{len(of_files)} / {len(of_classes)}",
-        "each in a test's list",
+        "each allowed by a test",
     )
 
 
 def of_the_engine(tree: Path) -> Iterator[Row]:
     step, resume, answer, calls = (measure(tree, part) for part in ("step", "resume", "answer", "calls"))
-    yield Row("path of one step: modules / changes of module", _path(step), "≤ 28 / ≤ 52")
+    yield Row("path of one step: modules / changes from module to module", _path(step), "≤ 28 / ≤ 52")
     yield Row("path of a resume after SIGKILL: modules / changes", _path(resume), "≤ 34")
     yield Row("path of `holdfast answer`: modules / changes", _path(answer), "≤ 42")
     yield Row(
@@ -321,7 +321,9 @@ def of_the_engine(tree: Path) -> Iterator[Row]:
         "1 / ≤ 2 / ≤ 3",
     )
     yield Row(
-        "calls a step: chain / fleet", f"{calls['chain']:.1f} / {calls['fleet']:.1f}", "within 2 % of before"
+        "function calls per step: chain / fleet",
+        f"{calls['chain']:.1f} / {calls['fleet']:.1f}",
+        "within 2 % of before",
     )
 
 
@@ -330,7 +332,7 @@ def of_questions(tree: Path) -> Iterator[Row]:
         for runs in (FEW_ASKING, ASKING):
             found = held_up(tree, kind, runs)
             yield Row(
-                f"questions() over {runs:,} runs holds up a node, {kind}: median / worst of 20",
+                f"delay of a node by questions() over {runs:,} runs, {kind}: median / worst of 20",
                 f"{found['median_ms']:.1f} / {found['worst_ms']:.1f} ms",
                 "≤ 6 / ≤ 25 ms" if runs == ASKING else "as with 1,000",
             )
@@ -341,12 +343,18 @@ def _path(found: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.house", description="The shape of the code.")
-    parser.add_argument(
-        "tree", nargs="?", type=Path, default=HERE.parent, help="a checkout; default: this one"
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.house", description="Measure the structure of the code."
     )
-    parser.add_argument("--counted", action="store_true", help="only what is counted: nothing is timed")
-    parser.add_argument("--names", action="store_true", help="list the names behind the figures, too")
+    parser.add_argument(
+        "tree", nargs="?", type=Path, default=HERE.parent, help="the checkout to measure; default: this one"
+    )
+    parser.add_argument(
+        "--counted", action="store_true", help="print only the counted figures, and time nothing"
+    )
+    parser.add_argument(
+        "--names", action="store_true", help="also list the classes, files and modules that were counted"
+    )
     asked = parser.parse_args(arguments)
     tree = asked.tree.resolve()
     parts = [of_the_tree, of_the_engine] if asked.counted else [of_the_tree, of_the_engine, of_questions]
@@ -365,7 +373,7 @@ def _list_names(tree: Path) -> None:
     lists = {
         "classes": [node.name for node in engine_classes(source)],
         "upward callbacks": callbacks(source),
-        "tables spelt kind by kind": tables_of_kinds(source),
+        "tables that list kinds of events": tables_of_kinds(source),
         "files in two rooms": of_files,
         "classes in two rooms": of_classes,
         "step": measure(tree, "step")["named"],

@@ -1,6 +1,6 @@
-"""What `bench.house` measures on a running engine. `python -P bench/house_paths.py PART FOLDER [STORE]` prints one part as JSON.
+"""The measurements of `bench.house` on a running engine. `python -P bench/house_paths.py PART FOLDER [STORE]` prints one as JSON.
 
-It measures the Holdfast that it can import, of whatever version: it uses public names only, and finds files by their last part.
+The script measures whichever version of Holdfast it imports. So it uses only public names, and finds files by their file name.
 """
 
 import asyncio
@@ -50,13 +50,13 @@ gated = graph.chain(START, post, END).compile()
 """
 STEPS = 60
 WARM = 20
-"""So many steps are left out: until then, statements are prepared and the first commits are timed."""
+"""The number of steps that are left out at the beginning, while statements are prepared and the first commits are timed."""
 TICK_S = 0.002
 LOOKS = 20
 
 
 class Trace:
-    """The calls of Holdfast's functions, in their order, while it is switched on."""
+    """Records the calls of Holdfast's functions, in their order, between `on()` and `off()`."""
 
     def __init__(self) -> None:
         self.codes: list[CodeType] = []
@@ -87,7 +87,7 @@ class Trace:
 
 
 def step(folder: Path) -> dict[str, Any]:
-    """The path from the return of a body to the call of the next one: the median of the steps of a chain on a SQLite file."""
+    """Measure the calls from the return of one node's body to the call of the next: the median over a chain on SQLite."""
     trace = Trace()
     marks: list[int] = []
     returned: list[int] = []
@@ -127,7 +127,7 @@ def step(folder: Path) -> dict[str, Any]:
 
 
 def resume(folder: Path) -> dict[str, Any]:
-    """The path from `engine.resume` to the body of the node in which the process was killed."""
+    """Measure the calls from `engine.resume` to the body of the node in which the process was killed."""
     program = "import sys; import house_flows, holdfast as hf; hf.run(house_flows.cut, {}, run_id='r', store=sys.argv[1])"
     store = str(folder / "resume.db")
     done = subprocess.run([sys.executable, "-c", program, store], cwd=folder, check=False)
@@ -160,8 +160,8 @@ def resume(folder: Path) -> dict[str, Any]:
 
 
 def answer(folder: Path) -> dict[str, Any]:
-    """`holdfast answer` of a gate, for a run that no engine holds. It is called twice, and the second call counts: nothing is
-    imported then.
+    """Measure `holdfast answer` for an approval, if no engine holds the run. The command is called twice and the second call is
+    measured, because the first one also imports modules.
     """
     import apsw
 
@@ -202,7 +202,7 @@ def answer(folder: Path) -> dict[str, Any]:
 
 
 def held_up(folder: Path, store: str, runs: int) -> dict[str, Any]:
-    """How long `questions()` over so many asking runs keeps a node from running that ticks every 2 ms."""
+    """Measure how long `questions()`, with `runs` open questions, delays a node that ticks every 2 ms."""
     late: list[float] = []
     stop = [False]
 
@@ -258,7 +258,7 @@ def _gate() -> Any:
 
 
 def calls(folder: Path) -> dict[str, float]:
-    """Calls of Holdfast's functions for one step: in a chain, and in a fleet of 1,000 steps at once. All of it on one thread."""
+    """Count the calls of Holdfast's functions per step, in a chain and in a fleet of 100 runs. Everything runs on one thread."""
 
     async def body(state: dict[str, Any]) -> dict[str, Any]:
         return {"n": state["n"] + 1}

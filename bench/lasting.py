@@ -30,26 +30,26 @@ from holdfast import Engine, Flow, append
 
 @dataclass
 class Letters:
-    """A state that grows."""
+    """A state with a list that grows with each step."""
 
     step: int = 0
     letters: Annotated[list[str], append] = field(default_factory=list)
 
 
 class Grown(NamedTuple):
-    """A run whose state grew by 1 KB a step."""
+    """A run whose state grew by 1 KB per step."""
 
     stored_bytes: int
     step_s: list[float]
-    """When each step began."""
+    """When each step began, in seconds."""
 
     def step_us(self, first: int, last: int) -> float:
-        """The average time of a step, from one step to another."""
+        """Return the average time of a step in microseconds, between two steps."""
         return (self.step_s[last] - self.step_s[first]) / (last - first) * 1e6
 
 
 def grow(place: Place, steps: int, *, loop: bool) -> Grown:
-    """Append 1 KB of random text to a list in each step: of a chain, or of a loop over one node. Bytes are those after close."""
+    """Append 1 KB of random text to a list in each step of a chain, or of a loop over one node. Bytes are counted after close."""
     texts = payloads.texts(steps)
     began: list[float] = []
 
@@ -77,7 +77,7 @@ class Widened(NamedTuple):
 
 
 def wide(place: Place, steps: int, *, typed: bool) -> Widened:
-    """A loop over a state of 1 MB that changes one number a step, whether as a type of many fields or as a plain dict."""
+    """Run a loop that changes one number per step in a state of 1 MB: a type with many fields, or a plain dict."""
     fields = payloads.wide()
 
     async def count_typed(state: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def wide(place: Place, steps: int, *, typed: bool) -> Widened:
 
     async def measured(engine: Engine) -> Took:
         await warm_up(engine, place)
-        if place.kind == "memory":  # a store in memory has lost the run that was started before
+        if place.kind == "memory":  # a store in memory was lost with the engine that started the run
             run, took = await timed(lambda: engine.run(flow, first, run_id="measured"))
         else:
             run, took = await timed(lambda: engine.resume("measured"))
@@ -122,11 +122,11 @@ class Resumed(NamedTuple):
     to_node: Took
     """From the call of `resume` to the first line of the first node."""
     open_s: float
-    """The time to open the engine and its store, before that."""
+    """The time to open the engine and its store, before `resume` is called."""
 
 
 class _Visits:
-    """A node that fails at one step until `going_on` is set, and notes when it reached that step."""
+    """A node function that fails at one step until `going_on` is set, and notes when it reached that step."""
 
     def __init__(self, stops_at: int) -> None:
         self.stops_at = stops_at
@@ -197,7 +197,7 @@ class History(NamedTuple):
 
 
 def history(place: Place, steps: int, stops_at: int, *, times: int, window: int) -> History:
-    """A loop that fails at one step, is resumed a few times to fail there again, and then runs to its end."""
+    """Run a loop that fails at one step, resume it a few times so that it fails there again, and then let it run to its end."""
     visits = _Visits(stops_at)
     marks: dict[int, float] = {}
     edges = {100, 100 + window, steps - window - 1, steps - 1}
@@ -223,7 +223,7 @@ def history(place: Place, steps: int, stops_at: int, *, times: int, window: int)
 
 
 def history_of(place: Place, steps: int, *, window: int) -> tuple[float, float]:
-    """CPU time of this process for a step near step 100, and for one at the end."""
+    """Run a long loop; return the CPU time per step near step 100 and at the end, in microseconds."""
     marks: list[float] = []
     edges = {100, 100 + window, steps - window - 1, steps - 1}
 

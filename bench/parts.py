@@ -26,7 +26,7 @@ _DAG_SMALL = 100
 
 @dataclass(frozen=True)
 class Effort:
-    """How thoroughly to measure."""
+    """How thoroughly to measure: numbers of rounds, and sizes of workloads."""
 
     name: str
     rounds: int
@@ -42,7 +42,7 @@ class Effort:
     peer_rounds: int
     peer_steps: int
     peer_fleet: int
-    """Runs at once."""
+    """Concurrent runs in the fleet workload of a peer."""
     peer_large: int
     """Steps of a peer with a large state: a peer that stores the whole state writes a gigabyte in a thousand steps."""
 
@@ -54,7 +54,7 @@ FULL = Effort("full", 9, 5, 10_000, 5_000, 100_000, 1_000, 10_000, 5, 1_000, 200
 
 @dataclass(frozen=True)
 class Bench:
-    """Where to measure, and what to compare with."""
+    """The folder to measure in, the raw commits to compare with, the effort, and the PostgreSQL server if there is one."""
 
     folder: Path
     commits: raw.Commits
@@ -71,7 +71,7 @@ class Bench:
 
     @property
     def elsewhere(self) -> tuple[StoreKind, ...]:
-        """Stores that are measured besides SQLite, with all workloads if there is time for it."""
+        """The stores that are measured with all workloads in addition to SQLite; none without `--full`."""
         if self.effort.name != "full":
             return ()
         return ("memory", "postgres") if self.server else ("memory",)
@@ -93,10 +93,10 @@ class Rate(NamedTuple):
     steps: int
     work: Callable[[Place], Took]
     target: Target | None = None
-    """Relative to raw commits, on SQLite."""
+    """The target for the ratio to raw commits on SQLite."""
     floor: Target | None = None
     long: bool = False
-    """Measured only with `--full`."""
+    """Whether the workload is measured only with `--full`."""
 
 
 RATES = (
@@ -125,13 +125,13 @@ RATES = (
 
 
 class Round(NamedTuple):
-    """One measurement of steps per second, between two of the raw rate."""
+    """One measurement of steps per second, with the raw rate before and after it."""
 
     before: float
     rate: float
     after: float
     cpu_us: float
-    """CPU time a step, in all threads."""
+    """CPU time per step of all threads, in microseconds."""
 
     @property
     def ratio(self) -> float:
@@ -149,14 +149,14 @@ def steps(bench: Bench) -> list[Figure]:
 
 
 def _rates(bench: Bench, kind: StoreKind) -> list[Rate]:
-    """All rates with `--full`. Otherwise those with a target on every store, and the quick ones on SQLite."""
+    """Return the workloads to measure: with `--full` all; otherwise those with a target, and on SQLite also all short ones."""
     if bench.effort.name == "full":
         return list(RATES)
     return [rate for rate in RATES if rate.target or (kind == "sqlite" and not rate.long)]
 
 
 def postgres(bench: Bench) -> list[Figure]:
-    """The same on PostgreSQL, compared with raw commits there."""
+    """Durable steps per second on PostgreSQL, compared with raw commits per second on that server."""
     if bench.server is None:
         return []
     commits = raw.PostgresCommits(bench.server)
@@ -188,7 +188,7 @@ def _beside_raw(bench: Bench, rate: Rate, kind: StoreKind, commits: raw.Commits)
             break
     calm = [seen for seen in found if not seen.disturbed]
     disturbed = len(found) - len(calm)
-    # If most rounds were disturbed, a verdict from the few calm ones would be luck: then all rounds count.
+    # If there are too few undisturbed rounds, a verdict from them would be luck: then all rounds count.
     counted = calm if len(calm) == wanted else found
     left_out = f"disturbed rounds left out: {disturbed}" if disturbed else ""
     note = left_out if counted is calm else f"disturbed rounds: {disturbed} of {len(found)}"
@@ -201,7 +201,7 @@ def _beside_raw(bench: Bench, rate: Rate, kind: StoreKind, commits: raw.Commits)
 
 
 def costs(bench: Bench) -> list[Figure]:
-    """CPU time per step without a disk: the steadiest figure, and the one that a change of the code moves."""
+    """CPU time per step without a disk: the figure with the least noise, which shows the effect of a change in the code best."""
     figures = []
     for rate in _rates(bench, "memory"):
         found = []
@@ -270,7 +270,7 @@ def width(bench: Bench) -> list[Figure]:
 
 
 def resuming(bench: Bench) -> list[Figure]:
-    """From `resume` to the first line of the node, for a run that stopped at different places of its second half."""
+    """The time from `resume` to the first line of the node, for runs that stopped at different places of their second half."""
     found = []
     for number in bench.each_round("resume, 1,000 nodes"):
         with bench.fresh() as place:
@@ -309,7 +309,7 @@ def history(bench: Bench) -> list[Figure]:
         [found.late_us / found.early_us],
         at_most(1.2),
         beside={"µs CPU early": [found.early_us], "µs CPU late": [found.late_us]},
-        note="SQLite that is not synced",
+        note="SQLite without syncs",
     )
     figures = [_resumed(f"resume, {found.events:,} events", found.resumed, at_most(20.0)), ratio]
     for kind in bench.elsewhere:
@@ -350,7 +350,7 @@ def graphs(bench: Bench) -> list[Figure]:
 
 
 def overhead(bench: Bench) -> list[Figure]:
-    """The engine's own time around slow nodes."""
+    """The time that the engine adds to slow nodes."""
     found = []
     for node_s, nodes in ((0.1, 3), (0.01, 20)):
         rounds = bench.each_round(f"nodes of {node_s * 1e3:.0f} ms")
@@ -418,14 +418,14 @@ def _between(kind: StoreKind, found: list[delays.Saved]) -> Figure:
 
 
 def starting(bench: Bench) -> list[Figure]:
-    """The start of processes that import Holdfast, compared with one that imports nothing."""
+    """The time to start Python and import Holdfast, compared with a process that imports nothing."""
     imported, helped, bare = [], [], []
     for number in bench.each_round("import", bench.effort.rounds + 1):
         times = [
             processes.start_s(*arguments)
             for arguments in (("-c", "pass"), ("-c", "import holdfast"), ("-m", "holdfast.cli", "--help"))
         ]
-        if number:  # the first reads everything from the disk
+        if number:  # the first round reads all files from the disk
             bare.append(times[0] * 1e3)
             imported.append((times[1] - times[0]) * 1e3)
             helped.append(times[2] * 1e3)

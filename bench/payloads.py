@@ -11,23 +11,23 @@ from typing import Any
 GROW_BYTES = 1024
 WIDE_FIELDS = 100
 _WIDE_ENTRIES = 10
-# Quotes and backslashes would be escaped: 1 KB of them is more than 1 KB of JSON.
+# No quotes and backslashes: JSON escapes them, so 1 KB of text would be more than 1 KB of JSON.
 _LETTERS = "".join(sorted(set(string.printable) - set(string.whitespace) - set('"\\'))).encode()
 _TABLE = bytes(_LETTERS[number % len(_LETTERS)] for number in range(256))
 
 
 def texts(count: int, size: int = GROW_BYTES, seed: int = 7) -> list[str]:
-    """Make random text of printable letters."""
+    """Return random texts of printable characters."""
     luck = random.Random(seed)
     return [luck.randbytes(size).translate(_TABLE).decode() for _ in range(count)]
 
 
 def wide() -> dict[str, list[str]]:
-    """Make about 1 MB in a hundred fields; each is a list of ten texts."""
+    """Return about 1 MB of text in a hundred fields, each a list of ten texts."""
     told = iter(texts(WIDE_FIELDS * _WIDE_ENTRIES, seed=11))
     return {f"field_{number}": [next(told) for _ in range(_WIDE_ENTRIES)] for number in range(WIDE_FIELDS)}
 
 
 def wide_bytes(fields: dict[str, Any]) -> int:
-    """The bytes of these fields as text."""
+    """Return the size of all texts in these fields, in bytes."""
     return sum(len(text) for entries in fields.values() for text in entries)

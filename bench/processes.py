@@ -1,6 +1,6 @@
-"""The cost of a process: the start of one that imports Holdfast, and the memory of very many waiting runs in one.
+"""The cost of a process: the time to start Python and import Holdfast, and the memory of very many waiting runs.
 
-`python -m bench.processes FOLDER RUNS HOW` is such a process: it makes the runs and prints their memory as JSON.
+`python -m bench.processes FOLDER RUNS HOW` is the process with the waiting runs: it starts them and prints their memory as JSON.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ _AT_ONCE = 500
 
 
 def start_s(*arguments: str) -> float:
-    """Seconds from the start to the end of a Python process with these arguments."""
+    """Return the seconds from the start to the end of a Python process with these arguments."""
     began = time.perf_counter()
     subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began
 
 
 def waiting(folder: Path, runs: int, how: str) -> dict[str, float]:
-    """Megabytes of waiting runs in their own process, and of the engine before it had any."""
+    """Return the memory of waiting runs in a new process, and of its engine before it had any, in megabytes."""
     command = [sys.executable, "-m", "bench.processes", str(folder), str(runs), how]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, float] = json.loads(done.stdout)
@@ -65,7 +65,7 @@ async def _wait(folder: Path, runs: int, how: str) -> None:
             held += begun
             await _until_waiting(engine, begun, len(held))
         print(json.dumps({"empty_mb": empty, "extra_mb": _resident_mb() - empty, "runs": runs}), flush=True)
-        os._exit(0)  # the runs are not needed any more, and to stop each takes as long as to start it
+        os._exit(0)  # exit at once: stopping each run would take as long as starting it
 
 
 async def _until_waiting(engine: Any, begun: list[asyncio.Task[Any]], count: int) -> None:

@@ -1,7 +1,7 @@
-"""Where the time of a step goes: a sampled profile of a chain and of a fleet, by the innermost frame.
+"""How the time of a step is spent: a sampled profile of a chain and of a fleet, by the innermost frame.
 
-`python -m bench.profiles NAME FOLDER` is the program that is profiled; `py-spy` samples it from outside. If `py-spy` is not
-installed or not allowed (it reads another process), the figures say so instead.
+`python -m bench.profiles NAME FOLDER` is the program that is profiled; `py-spy` samples it from another process. If `py-spy` is
+not installed, or may not read another process, the figures have a note with the reason and no values.
 """
 
 import re
@@ -41,7 +41,7 @@ _FRAME = re.compile(r"\(([^()]*?):\d+\)$")
 
 
 def profile(bench: Bench) -> list[Figure]:
-    """The share of the event loop's time that each part of a step takes."""
+    """Measure which share of the event loop's time each part of a step takes."""
     figures = []
     for name in PROFILED:
         bench.progress.say(f"profile of {name}")
@@ -73,7 +73,7 @@ def _sampled(name: str, folder: Path) -> tuple[list[tuple[str, float]], str]:
 
 
 def _places(raw: str) -> Iterator[tuple[str, int]]:
-    """Each place at which the main thread was sampled, with its count."""
+    """Yield each place in the code at which the main thread was sampled, with the number of samples."""
     seen: Counter[str] = Counter()
     for line in raw.splitlines():
         stack, _, count = line.rpartition(" ")
@@ -84,7 +84,7 @@ def _places(raw: str) -> Iterator[tuple[str, int]]:
 
 
 def _place(frames: list[str]) -> str:
-    """The place of the innermost frame that belongs to Holdfast or to the event loop."""
+    """Return the place of the innermost frame that belongs to Holdfast or to the event loop."""
     for frame in reversed(frames):
         match = _FRAME.search(frame)
         for pattern, where in _PLACES:

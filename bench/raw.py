@@ -1,8 +1,8 @@
 """The limits of the disk and the driver, without an engine.
 
-A "raw" commit is one row in a transaction of its own, by a bare loop through the driver of the store beside it: `apsw` in the
-mode our store uses (WAL, `synchronous=FULL`), or `psycopg`. A write-ahead log that still grows syncs at half the speed (the
-file's size is synced too), so the log is brought to its size before anything is measured; the workloads do the same with theirs.
+A "raw" commit is one row in a transaction of its own, written by a plain loop through the driver that the store uses: `apsw` in
+the mode of our store (WAL, `synchronous=FULL`), or `psycopg`. While a write-ahead log still grows, syncs take twice as long,
+because the size of the file is synced too. So the log is brought to its full size first, here and in the workloads.
 """
 
 import os
@@ -17,8 +17,8 @@ from bench.stores import Server
 from holdfast.storage.files import disk
 
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
-_WARM_UP_COMMITS = 1200  # SQLite starts its log anew after 1,000 pages
-_BODY_BYTES = 120  # about what a step of the chain stores as its bodies
+_WARM_UP_COMMITS = 1200  # SQLite reuses its log from the start after 1,000 pages
+_BODY_BYTES = 120  # about as much as a step of the chain workload stores
 
 
 class NoDisk(Exception):
@@ -26,7 +26,7 @@ class NoDisk(Exception):
 
 
 def file_system(folder: Path) -> str:
-    """The file system of a folder; empty if it is unknown. Raises `NoDisk` for one in memory."""
+    """Return the file system of a folder; empty if it is unknown. Raises `NoDisk` if it is in memory."""
     try:
         mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
@@ -39,7 +39,7 @@ def file_system(folder: Path) -> str:
 
 
 def sync_times(folder: Path, count: int = 300) -> list[float]:
-    """Seconds of one `fdatasync` after a write of 4 KB in place, sorted."""
+    """Return the times of single `fdatasync` calls after a write of 4 KB in place, in seconds, sorted."""
     path = folder / "sync"
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -57,26 +57,26 @@ def sync_times(folder: Path, count: int = 300) -> list[float]:
 
 
 def percentile(ordered: list[float], share: float) -> float:
-    """The value below which this share of all values is."""
+    """Return the value below which this share of the sorted values lies."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 class Commits(Protocol):
-    """One-row commits in their own file or database."""
+    """Commits of one row each, in a file or database of their own."""
 
     rates: list[float]
 
     def rate(self, count: int = 1000) -> float:
-        """Commits per second, measured now."""
+        """Measure commits per second, and add the result to `rates`."""
 
     def one(self) -> float:
-        """Seconds that one commit takes."""
+        """Commit once, and return the time in seconds."""
 
     def close(self) -> None: ...
 
 
 class _Loop:
-    """The bare loop around a function that commits one row."""
+    """A plain loop around a function that commits one row."""
 
     def __init__(self, commit: Callable[[bytes], Any]) -> None:
         self.rates: list[float] = []
@@ -100,7 +100,7 @@ class _Loop:
 
 
 class SqliteCommits(_Loop):
-    """One-row commits in their own SQLite file."""
+    """Commits of one row each, in a SQLite file of their own."""
 
     def __init__(self, folder: Path) -> None:
         self._connection = apsw.Connection(str(folder / "raw.db"))
@@ -115,7 +115,7 @@ class SqliteCommits(_Loop):
 
 
 class PostgresCommits(_Loop):
-    """One-row commits in their own PostgreSQL database."""
+    """Commits of one row each, in a PostgreSQL database of their own."""
 
     def __init__(self, server: Server) -> None:
         import psycopg

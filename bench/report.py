@@ -1,6 +1,6 @@
-"""Figures with their targets, and their output: a table for people, JSON for programs.
+"""Figures with their targets, printed as a table and written as JSON.
 
-A figure is the median of its rounds, shown with the least and the most, because a machine with other work is noisy.
+The table shows the median of all rounds, and the lowest and highest value, because timings on a busy machine vary.
 """
 
 import json
@@ -47,16 +47,16 @@ def at_most(bound: float) -> Target:
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured quantity, in every round."""
+    """One measured quantity, with its values from all rounds."""
 
     name: str
     unit: str
     values: list[float]
-    """One value per round. Empty: it could not be measured, and `note` says why."""
+    """One value per round. If the list is empty, the quantity could not be measured, and `note` says why."""
     target: Target | None = None
-    """The bound that we want to keep."""
+    """The bound that the median should reach."""
     floor: Target | None = None
-    """The bound that must hold in any case."""
+    """A weaker bound that the median must reach in any case."""
     beside: dict[str, list[float]] = field(default_factory=dict)
     """Other values of the same rounds, e.g. steps per second for a ratio."""
     note: str = ""
@@ -78,7 +78,7 @@ class Figure:
         return "only the floor" if met[-1] else "not met"
 
     def plain(self, part: str) -> dict[str, Any]:
-        """The figure as it is stored in JSON."""
+        """Return the figure as it is stored in JSON."""
         return {
             "part": part,
             "name": self.name,
@@ -97,7 +97,7 @@ class Figure:
 
 
 def machine(folder: Path, file_system: str) -> dict[str, Any]:
-    """Facts about the machine that the figures were measured on."""
+    """Return facts about the machine that the figures are measured on."""
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -114,7 +114,7 @@ def machine(folder: Path, file_system: str) -> dict[str, Any]:
 
 
 def load() -> float:
-    """The load of the machine in the last minute."""
+    """Return the load average of the last minute."""
     return os.getloadavg()[0]
 
 
@@ -130,10 +130,10 @@ def _cpu() -> str:
 
 
 def show(figures: list[dict[str, Any]]) -> None:
-    """Print the table. Figures are as they are stored in JSON."""
-    table = Table(title="Holdfast beside its targets (medians)", title_justify="left")
-    for heading in ("workload", "median", "least", "most", "rounds", "target", "", "beside it"):
-        right = heading in ("median", "least", "most", "rounds", "target")
+    """Print the table of figures, which have the form that is stored in JSON."""
+    table = Table(title="Holdfast compared with its targets (medians)", title_justify="left")
+    for heading in ("workload", "median", "lowest", "highest", "rounds", "target", "result", "also measured"):
+        right = heading in ("median", "lowest", "highest", "rounds", "target")
         table.add_column(heading, justify="right" if right else "left")
     part = ""
     for figure in figures:
@@ -147,7 +147,7 @@ def show(figures: list[dict[str, Any]]) -> None:
 
 
 def cells(figure: dict[str, Any]) -> tuple[str, ...]:
-    """Median, least, most, rounds and target of a figure, as text."""
+    """Return median, lowest value, highest value, number of rounds and target of a figure, as texts."""
     values = figure["values"]
     target = " ".join(
         [figure["target"] or "", f"(floor {figure['floor']})" if figure["floor"] else ""]
@@ -164,13 +164,13 @@ def cells(figure: dict[str, Any]) -> tuple[str, ...]:
 
 
 def beside(figure: dict[str, Any]) -> str:
-    """The other values of a figure, in one line."""
+    """Return the other values and the note of a figure, in one line."""
     seen = [f"{number(found['median'])} {name}" for name, found in figure["beside"].items()]
     return ", ".join([*seen, figure["note"]] if figure["note"] else seen)
 
 
 def number(value: float) -> str:
-    """Format a number with three significant digits; an integer as it is."""
+    """Format a number with about three significant digits; a small integer without decimals."""
     if value == int(value) and abs(value) < 100:
         return str(int(value))
     if abs(value) >= 100:
@@ -179,7 +179,7 @@ def number(value: float) -> str:
 
 
 def write(figures: list[dict[str, Any]], facts: dict[str, Any], folder: Path = RESULTS) -> Path:
-    """Write all figures to a JSON file that is named after the time."""
+    """Write all figures to a JSON file that is named after the current time, and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / time.strftime("%Y-%m-%dT%H%M%SZ.json", time.gmtime())
     path.write_text(
@@ -189,7 +189,7 @@ def write(figures: list[dict[str, Any]], facts: dict[str, Any], folder: Path = R
 
 
 class Progress:
-    """Shows what is being measured: one line that changes on a terminal, one line per workload elsewhere."""
+    """Shows what is being measured: on a terminal, in one line that is updated; otherwise, in one line per workload."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()

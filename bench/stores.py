@@ -29,14 +29,14 @@ class NoServer(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """A new store for one workload. It keeps its content when it is opened again, except in memory."""
+    """A place for the store of one workload. A store that is opened there again has its content, except in memory."""
 
     kind: StoreKind
     folder: Path
     url: str = ""
     """The URL of a PostgreSQL database."""
     synced: bool = True
-    """False: a SQLite store does not sync, so that a hundred thousand steps take seconds, at the same CPU time per step."""
+    """Whether a SQLite store syncs. Without syncs, a hundred thousand steps take seconds, with the same CPU time per step."""
 
     def open(self) -> Store:
         if self.kind == "memory":
@@ -49,7 +49,7 @@ class Place:
         return store
 
     def stored_bytes(self) -> int:
-        """Bytes on the disk, with indexes, snapshots and blobs."""
+        """Return the bytes on the disk, with indexes, snapshots and blobs."""
         return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
 
 
@@ -58,11 +58,11 @@ class Server:
     """A PostgreSQL server with its data in the folder that is measured."""
 
     address: Callable[[str], str]
-    """The URL of a database."""
+    """Takes the name of a database, and returns its URL."""
     settings: dict[str, str]
 
     def new_database(self) -> str:
-        """The URL of an empty database."""
+        """Create an empty database, and return its URL."""
         import psycopg
 
         name = f"bench_{next(_databases)}"
@@ -73,7 +73,7 @@ class Server:
 
 @contextmanager
 def server(folder: Path) -> Iterator[Server]:
-    """Start a server; it ends with the block. Raises `NoServer`."""
+    """Start a server, and stop it at the end of the `with` block. Raises `NoServer`."""
     for name, what in (
         ("holdfast.storage.postgres.store", "this version has no PostgreSQL store"),
         ("psycopg", "psycopg is not installed"),
@@ -100,7 +100,7 @@ def _start(folder: Path) -> Any:
 
 
 def _settings(address: str) -> dict[str, str]:
-    """The settings of the server that make a commit durable."""
+    """Return the version of the server and the settings that make a commit durable."""
     import psycopg
 
     with psycopg.connect(address) as connection:

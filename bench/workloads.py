@@ -1,7 +1,7 @@
-"""Steps per second. Each workload opens an engine on a new store, does its work once, checks it, and returns the time it took.
+"""Workloads for steps per second. Each opens an engine on a new store, does its work once, checks it, and returns its time.
 
-Steps are as small as possible (one field changes), so that the engine is measured. Before the clock starts, a store on disk has
-executed a first run: its log has grown to its size and its statements are prepared, as in any process that has run for a second.
+Steps are as small as possible (one field changes), so that the engine is measured. Before the time is taken, a first run on the
+store brings its log to full size and prepares its statements, as in any process that has run for a second.
 Workloads with long histories or large states are in `lasting`, those of single commits in `delays`.
 """
 
@@ -68,7 +68,7 @@ def count_in_thread(state: Counter) -> dict[str, Any]:
 
 
 def chain_flow(name: str, nodes: int, fn: Callable[..., Any], state: Any = Counter) -> Flow[Any]:
-    """One node after the other."""
+    """Return a flow of nodes that run one after another."""
     graph = Graph(name, state)
     names = [f"n{number}" for number in range(nodes)]
     for node in names:
@@ -77,7 +77,7 @@ def chain_flow(name: str, nodes: int, fn: Callable[..., Any], state: Any = Count
 
 
 def loop_flow(name: str, steps: int, fn: Callable[..., Any], state: Any = Counter) -> Flow[Any]:
-    """A loop over one node, until it has counted its steps."""
+    """Return a flow that loops over one node until the state has counted `steps`."""
     graph = Graph(name, state)
     graph.node(name="again")(fn)
     graph.edge(START, "again")
@@ -90,7 +90,7 @@ def step_of(state: Any) -> int:
 
 
 def fan_flow(items: int, *, threads: bool = False) -> Flow[Tally]:
-    """One node over many items."""
+    """Return a flow with one node that fans out over many items."""
     graph = Graph("fan", Tally)
 
     async def tally(item: int) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def fan_flow(items: int, *, threads: bool = False) -> Flow[Tally]:
 
 
 def steps_flow(steps: int, *, threads: bool = False) -> Flow[Counter]:
-    """One node that records many steps."""
+    """Return a flow with one node that records many steps."""
     graph = Graph("steps", Counter)
 
     def one(number: int) -> int:
@@ -130,7 +130,7 @@ def steps_flow(steps: int, *, threads: bool = False) -> Flow[Counter]:
 
 
 def dag_flow(nodes: int, width: int, seed: int = 7) -> Flow[Tally]:
-    """Layers of a given width. Every node has one to three sources in the previous layer, so about two in three are joins."""
+    """Return a graph of layers. Each node has one to three sources in the layer before, so about two in three nodes are joins."""
     luck = random.Random(seed)
     graph = Graph(f"dag-{nodes}", Tally)
 
@@ -156,7 +156,7 @@ def dag_flow(nodes: int, width: int, seed: int = 7) -> Flow[Tally]:
 
 
 def chain(place: Place, fn: Callable[..., Any] = count_async, nodes: int = CHAIN_NODES) -> Took:
-    """One run, one node after the other: every step waits for its own sync."""
+    """One run with one node after another: every step waits for its own sync."""
     return _one_run(place, chain_flow("chain", nodes, fn), lambda state: state.step == nodes)
 
 
@@ -166,7 +166,7 @@ def loop(place: Place, fn: Callable[..., Any] = count_async, steps: int = CHAIN_
 
 
 def fan(place: Place, items: int = ITEMS, *, threads: bool = False) -> Took:
-    """One node over many items, sixteen at once: each result is durable by itself."""
+    """One node that fans out over many items, sixteen at a time; each result is durable by itself."""
     return _one_run(place, fan_flow(items, threads=threads), lambda state: state.done == items)
 
 
@@ -189,7 +189,7 @@ def _one_run(place: Place, flow: Flow[Any], right: Callable[[Any], bool]) -> Too
 
 
 def fleet(place: Place, runs: int, fn: Callable[..., Any] = count_async, nodes: int = FLEET_NODES) -> Took:
-    """Many runs at once: their steps share syncs."""
+    """Many concurrent runs, whose steps share syncs."""
     flow = chain_flow("fleet", nodes, fn)
 
     async def run_all(engine: Engine, name: str, count: int) -> list[hf.Run[Counter]]:
@@ -225,7 +225,7 @@ def dag(place: Place, flow: Flow[Tally], runs: int) -> Took:
 
 
 async def warm_up(engine: Engine, place: Place) -> None:
-    """Bring a store to its size, if the measured flow does not do that."""
+    """Execute a first run, so that the log of the store has its full size and statements are prepared."""
     await engine.run(chain_flow("warm-up", 10 if place.kind == "memory" else 400, count_async))
 
 

@@ -1,13 +1,13 @@
-"""An agent that answers a customer: a model that streams its words, tools as steps, and a person who must approve a
-payment.
+"""An agent that answers a customer: it calls a model that streams its words, calls tools as steps, and asks a person to
+approve a refund.
 
-    holdfast run examples/agent.py --run-id agent            # calls the model and its tools, and stops at the refund
+    holdfast run examples/agent.py --run-id agent            # calls the model and the tools, and stops at the refund
     holdfast answer agent refund approve                     # or reject: then the refund is never paid
     holdfast resume agent examples/agent.py
 
-Kill it at any time (Ctrl-C, `kill -9`), and resume it: a tool that has returned is not called again, an answer of the model
-is not paid for twice, and the refund is in shop/refunds.jsonl once. The model is scripted, so that the example needs no
-network; put a real one into `ask_model`.
+Kill the process at any time (Ctrl-C, `kill -9`), and resume the run: a call of the model or of a tool that has returned is
+not repeated, and the refund is in shop/refunds.jsonl once. The model is scripted, so that the example needs no network; call
+a real model in `ask_model`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast import END, START, Graph, append
 class Message:
     who: str  # user, model or tool
     text: str
-    tool: str = ""  # the tool that the model wants to call, or that has returned
+    tool: str = ""  # the tool that the model wants to call, or the tool whose result this is
     given: dict[str, Any] = field(default_factory=dict)
 
 
@@ -35,7 +35,7 @@ class Message:
 class Chat:
     request: str = "My order 7 came broken. Can I have my money back?"
     messages: Annotated[list[Message], append] = field(default_factory=list)
-    shop: str = "shop"  # a folder in place of the real systems outside
+    shop: str = "shop"  # a folder that stands in for the shop's real systems
 
 
 # --- a scripted model ---------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ SCRIPT = [
 
 
 async def ask_model(messages: list[Message], ctx: hf.Context) -> Message:
-    """Stream the next message of the model, word by word. Report its cost at once, so that it counts even after a crash."""
+    """Stream the next message of the model, word by word. The cost is reported first, so that it counts even after a crash."""
     line = SCRIPT[sum(message.who == "model" for message in messages)]
     words = line.text.split()
     ctx.cost(usd=0.0001 * len(words), tokens=len(words))
@@ -59,7 +59,7 @@ async def ask_model(messages: list[Message], ctx: hf.Context) -> Message:
     return line
 
 
-# --- its tools ----------------------------------------------------------------------------------------
+# --- the tools ----------------------------------------------------------------------------------------
 
 
 def look_up(order: int) -> str:
@@ -72,7 +72,7 @@ def search(words: str) -> str:
 
 
 def pay_back(shop: str, order: int, euros: int, key: str) -> str:
-    """Act as a payment provider: a key that it has seen before is the same payment, and is not paid again."""
+    """Refund an order, as a payment provider would: a second call with the same key pays nothing."""
     ledger = Path(shop, "refunds.jsonl")
     ledger.parent.mkdir(exist_ok=True)
     paid = [json.loads(line) for line in ledger.read_text().splitlines()] if ledger.exists() else []
@@ -86,7 +86,7 @@ def pay_back(shop: str, order: int, euros: int, key: str) -> str:
 
 SAFE_TOOLS = {"look_up": look_up, "search": search}
 
-# --- the loop -----------------------------------------------------------------------------------------
+# --- the agent ----------------------------------------------------------------------------------------
 
 graph = Graph("agent", Chat)
 
@@ -107,13 +107,15 @@ async def act(state: Chat, ctx: hf.Context) -> dict[str, Any]:
 
 def may_it(state: Chat) -> str:
     wanted = state.messages[-1].given
-    return f"The agent wants to refund {wanted['euros']} euros for order {wanted['order']}. May it?"
+    return (
+        f"The agent wants to refund {wanted['euros']} euros for order {wanted['order']}. Approve the refund?"
+    )
 
 
 @graph.node(approve=may_it, agent="cashier")
 async def refund(state: Chat, ctx: hf.Context) -> dict[str, Any]:
     wanted = state.messages[-1].given
-    key = ctx.idempotency_key("refund")  # the same in every attempt
+    key = ctx.idempotency_key("refund")  # the same key in every attempt, so that the refund is paid once
     answer = await ctx.step("pay_back", pay_back, state.shop, wanted["order"], wanted["euros"], key)
     return {"messages": [Message("tool", answer, "refund")]}
 
@@ -125,11 +127,11 @@ def next_move(state: Chat) -> str:
 
 graph.edge(START, "think").edge("act", "think").edge("refund", "think")
 graph.branch("think", next_move, to=["act", "refund", END])
-flow = graph.compile(max_iterations=20)  # stop an agent that does not stop by itself
+flow = graph.compile(max_iterations=20)  # fail the run if the agent does not stop by itself
 
 if __name__ == "__main__":
     run = hf.run(flow, Chat(), run_id="agent")
     for message in run.state.messages:
         print(f"{message.who:>5}: {message.text}")
     for question in run.questions:
-        print(f"{question.text}  holdfast answer {run.id} {question.key} approve")
+        print(f"{question.text} To approve it: holdfast answer {run.id} {question.key} approve")

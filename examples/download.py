@@ -1,11 +1,11 @@
-"""A long download in pieces: it saves its progress, so that neither a dropped connection nor `kill -9` restarts it.
+"""A long download in pieces. It saves its progress, so that it need not start again after a dropped connection or `kill -9`.
 
     holdfast run examples/download.py --run-id download --run-base out
-    holdfast events download --follow                        # from another shell
+    holdfast events download --follow                        # in another shell
 
-Kill it, and resume it with `holdfast resume download examples/download.py --run-base out`. The log of the server
-(pieces.log) lists the requested pieces: no piece before the last checkpoint is requested again. With --run-base, a note
-about the file is kept beside the receipts of the run, and its digest in the run's log.
+Kill the process, and resume the run with `holdfast resume download examples/download.py --run-base out`. The log of the
+server (downloads/pieces.log) lists the requested pieces: no piece before the last checkpoint is requested again. With
+--run-base, the node `keep` writes a note about the file beside the receipts of the run.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class Download:
     sha256: str = ""
 
 
-# --- a server far away --------------------------------------------------------------------------------
+# --- a simulated server -------------------------------------------------------------------------------
 
 
 def piece(name: str, number: int) -> bytes:
-    """The content of a piece on the server: generated, and always the same."""
+    """Return a piece of the file on the server. Its bytes are generated, and are the same at every call."""
     return hashlib.sha256(f"{name} {number}".encode()).digest() * (PIECE_BYTES // 32)
 
 
 def serve(folder: str, name: str, first: int) -> Iterator[bytes]:
-    """Send the pieces from `first` on. A connection that began with the first piece drops half-way."""
+    """Send the pieces from number `first` on. A download that began at piece 0 loses its connection half-way."""
     for number in range(first, PIECES):
         if first == 0 and number == PIECES // 2:
-            raise ConnectionResetError("the server went away")
+            raise ConnectionResetError("the server closed the connection")
         with Path(folder, "pieces.log").open("a") as log:
             log.write(f"{number}\n")
         time.sleep(0.03)
@@ -66,7 +66,7 @@ def fetch(state: Download, ctx: hf.BlockingContext) -> dict[str, Any]:
     part = Path(state.folder, state.name + ".part")
     done = ctx.last_checkpoint or 0
     with part.open("r+b" if done else "wb") as file:
-        file.truncate(done * PIECE_BYTES)  # bytes after the checkpoint may be half a piece
+        file.truncate(done * PIECE_BYTES)  # remove bytes that were written after the last checkpoint
         file.seek(0, os.SEEK_END)
         for data in serve(state.folder, state.name, first=done):
             file.write(data)
@@ -94,7 +94,7 @@ def keep(state: Download, ctx: hf.BlockingContext) -> None:
     part, whole = Path(state.folder, state.name + ".part"), Path(state.folder, state.name)
     if part.exists():  # otherwise an interrupted attempt has already renamed it
         part.replace(whole)
-    with suppress(hf.ContextError):  # without run_base there is no folder
+    with suppress(hf.ContextError):  # raised without run_base: then there is no folder
         ctx.artifacts.write("note.json", json.dumps({"file": str(whole), "sha256": state.sha256}))
 
 

@@ -1,17 +1,17 @@
-"""A batch of sales from six shops: read in parallel over connections that sometimes drop, added up, and paid out once.
+"""A batch job: it reads the sales of six shops in parallel over connections that sometimes drop, adds them up, and pays once.
 
     holdfast run examples/etl.py --run-id etl
     holdfast show etl
 
-Kill it while it reads: shops that were read are not read again, and attempts that failed still count. Kill it while it pays,
-in the second after `paying …` is printed: Holdfast cannot know whether the money was sent, and does not guess. Resume it, and
-it asks. Look at the transfers of the bank (batch/transfers.jsonl), and answer:
+Kill the process while it reads, and resume the run: shops that were read are not read again, and failed attempts still count.
+Kill it while it pays, in the second after `paying ...` is printed: Holdfast cannot know whether the money was sent. So the
+resumed run asks what to do. Look at the transfers of the bank (batch/transfers.jsonl), and answer:
 
     holdfast resume etl examples/etl.py
     holdfast answer etl pay retry                            # or skip, or abort
     holdfast resume etl examples/etl.py
 
-`retry` is harmless here, because the bank knows the payment by its key.
+`retry` is harmless here, because the bank recognises the payment by its key.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Batch:
     sales: Annotated[list[Sale], append] = field(default_factory=list)
     totals: dict[str, int] = field(default_factory=dict)
     transfer: str = ""
-    folder: str = "batch"  # a folder in place of the real systems outside
+    folder: str = "batch"  # a folder that stands in for the real shops and the bank
 
 
-# --- systems outside ----------------------------------------------------------------------------------
+# --- simulated shops and bank -------------------------------------------------------------------------
 
 
 def note(folder: str, book: str, entry: Any) -> None:
-    """Append a line to a file that a system outside keeps."""
+    """Append a line to a file of a simulated shop or bank."""
     Path(folder).mkdir(exist_ok=True)
     with Path(folder, book).open("a") as file:
         file.write(json.dumps(entry) + "\n")
@@ -64,17 +64,17 @@ def book(folder: str, name: str) -> list[Any]:
 
 
 def call_shop(folder: str, shop: str) -> list[dict[str, Any]]:
-    """Call a shop. calls.jsonl counts its dropped connections, so that it behaves the same every time."""
+    """Read the sales of a shop. The first calls of some shops fail: calls.jsonl counts the calls, also across restarts."""
     calls = sum(call == shop for call in book(folder, "calls.jsonl"))
     note(folder, "calls.jsonl", shop)
     time.sleep(0.1)
     if calls < BAD_LINES.get(shop, 0):
-        raise ConnectionError(f"the line to {shop} dropped")
+        raise ConnectionError(f"the connection to {shop} dropped")
     return [{"item": item, "cents": 100 * len(shop) + number} for number, item in enumerate(("tea", "salt"))]
 
 
 def tell_bank(folder: str, cents: int, key: str) -> str:
-    """Make a transfer. The bank identifies it by its key, and takes a while to confirm."""
+    """Ask the bank for a transfer. A second call with the same key transfers nothing. The bank confirms after a second."""
     if not any(transfer["key"] == key for transfer in book(folder, "transfers.jsonl")):
         note(folder, "transfers.jsonl", {"key": key, "cents": cents})
     time.sleep(1.0)
@@ -92,7 +92,7 @@ graph = Graph("etl", Batch)
     retry=Retry(attempts=4, backoff=0.05),  # ConnectionError is retried by default
 )
 def extract(item: dict[str, str]) -> dict[str, Any]:
-    """Run once for each shop, two at a time; the results are merged in the order of the shops."""
+    """Read one shop. The node runs once for each shop, two at a time; results are merged in the order of the shops."""
     sold = call_shop(item["folder"], item["shop"])
     return {"sales": [Sale(item["shop"], **sale) for sale in sold]}
 
@@ -107,11 +107,11 @@ def transform(batch: Batch) -> dict[str, Any]:
 
 @graph.node
 def load(batch: Batch) -> None:
-    """Write the result. Writing the same file again does no harm, so this node may run twice."""
+    """Write the totals. Writing the same file again does no harm, so this node may run twice."""
     Path(batch.folder, "totals.json").write_text(json.dumps(batch.totals, indent=2) + "\n")
 
 
-@graph.node(idempotent=False)  # never run twice unless the operator says so
+@graph.node(idempotent=False)  # after a crash in this node, the run asks the operator
 def pay(batch: Batch, ctx: hf.BlockingContext) -> dict[str, Any]:
     cents = sum(batch.totals.values())
     print(f"paying {cents / 100:.2f} euros ...")

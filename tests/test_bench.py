@@ -131,7 +131,7 @@ def test_a_reason_is_made_of_what_was_measured() -> None:
     ]
     told = {figure["name"]: why for figure, why in reasons.reasons(figures)}
     assert "8,000 steps/s, 1.60 of raw" in told["fleet, 1,000 runs, sqlite"]
-    assert "the target leaves 91 µs" in told["fleet, 1,000 runs, sqlite"]
+    assert "the target allows 91 µs" in told["fleet, 1,000 runs, sqlite"]
     assert told["chain, beside the best peer"] == (
         "the figure that would explain it was not measured in this run: chain, async nodes, sqlite."
     )

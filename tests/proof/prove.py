@@ -1,13 +1,14 @@
-"""`make prove`: run every check that this repository has for the promises of Holdfast, and print one table.
+"""`make prove`: run the test programs for the promises of Holdfast (crashes, power loss, simulated fleets) and print one table.
 
     python tests/proof/prove.py                      # under 10 minutes on two cores
-    python tests/proof/prove.py --hours 8            # make prove-night: more of everything, coverage and mutants too
+    python tests/proof/prove.py --hours 8            # make prove-night: more cases, branch coverage, mutation tests
     python tests/proof/prove.py --only "crash points" --only "zombie rounds"
     python tests/proof/prove.py --write-docs build/prove.json
 
-Exit code 1: a promise was violated, a part was skipped, or a target was missed. The table is also written as JSON (`--json`),
-with the output of each part beside it. Parts that need both cores run one after the other; the others two at a time. Each part
-has a share of ten minutes, and the table shows how much it used. The seed, which is printed, decides what is tried.
+The exit code is 1 if a promise was violated, a part was skipped, or a target was missed. The table is also written as JSON
+(`--json`); the output of each part goes into a folder beside that file. Parts that need both cores run one after the other, the
+other parts two at a time. Each part has a share of the ten minutes, and the table shows how long it took. The seed, which is
+printed, determines the cases that are tried.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ import holdfast
 PAGE = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- figures: written by `tests/proof/prove.py --write-docs` -->", "<!-- end of figures -->"
 BUSY = (
-    " **The machine was busy with other work** (load {load} when it began), so what is counted by the minute, or in a "
-    "given time, is less than a quiet one shows."
+    " **The machine was busy with other work** (load {load} at the beginning), so counts per minute, and counts within a "
+    "time limit, are lower than on a quiet machine."
 )
 MINUTES = 10
 _LAST_WORDS = 1500
@@ -46,7 +47,7 @@ _LAST_WORDS = 1500
 
 
 def run(name: str, size: float, seed: int, folder: Path) -> list[Line]:
-    """One part, in a process of its own. Its first line says how long it took, and what that used of the processors."""
+    """Run one part in a process of its own, and return its lines. The first line has its duration and processor time."""
     began = time.monotonic()
     told, log = folder / f"{name}.json", folder / f"{name}.log"
     told.unlink(missing_ok=True)
@@ -59,7 +60,7 @@ def run(name: str, size: float, seed: int, folder: Path) -> list[Line]:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode or not told.exists():
         words = log.read_text(errors="replace")[-_LAST_WORDS:]
-        lines = [Line(name, "broke", "to come to its end", met=False, told=words)]
+        lines = [Line(name, "failed to run", "a result", met=False, told=words)]
     else:
         lines = [Line(**line) for line in json.loads(told.read_text())]
     seconds, cpu_s = time.monotonic() - began, used.ru_utime + used.ru_stime
@@ -67,15 +68,15 @@ def run(name: str, size: float, seed: int, folder: Path) -> list[Line]:
 
 
 def run_all(names: list[str], sizes: dict[str, float], seed: int, folder: Path) -> dict[str, list[Line]]:
-    """All parts; those that want all cores first, one by one, and then the others, two at a time."""
+    """Run all parts: first those that need all cores, one by one, then the others, two at a time."""
     found: dict[str, list[Line]] = {}
 
     def one(name: str) -> None:
         print(f"  {name} …", flush=True)
         lines = found[name] = run(name, sizes[name], seed, folder)
-        took = f"{lines[0].seconds:.0f} s, {lines[0].cpu_s:.0f} s of the processors"
+        took = f"{lines[0].seconds:.0f} s, {lines[0].cpu_s:.0f} s of processor time"
         for line in lines:
-            print(f"  {name}: {line.many} ({took})" + ("" if is_well(line) else "  WRONG"), flush=True)
+            print(f"  {name}: {line.many} ({took})" + ("" if is_well(line) else "  FAILED"), flush=True)
             if not is_well(line):
                 print(f"    see {folder / name}.log", flush=True)
 
@@ -89,11 +90,11 @@ def run_all(names: list[str], sizes: dict[str, float], seed: int, folder: Path) 
 
 
 def in_all(found: dict[str, list[Line]], seconds: float) -> Line:
-    """The line for the whole: everything was tried, and soon enough."""
+    """Return the table's last line: how many parts ran, and whether all of them together stayed within ten minutes."""
     cpu_s = sum(line.cpu_s for lines in found.values() for line in lines)
     many = f"{len(found)} parts in {seconds / 60:.1f} minutes"
     return Line(
-        "the whole",
+        "all parts",
         many,
         f"≤ {MINUTES} minutes",
         seconds <= MINUTES * 60,
@@ -106,7 +107,7 @@ def is_well(line: Line) -> bool:
     return line.met and not line.violations
 
 
-# --- telling -----------------------------------------------------------------------------------------
+# --- the table ---------------------------------------------------------------------------------------
 
 
 def machine() -> dict[str, Any]:
@@ -135,7 +136,7 @@ def document(
 
 
 def show(document: dict[str, Any]) -> None:
-    """The one table."""
+    """Print the table, the details of lines that failed, and why parts were skipped."""
     table = Table(title=f"make prove: {document['seconds'] / 60:.1f} minutes, seed {document['seed']}")
     for heading in ("what", "how many", "target", "result"):
         table.add_column(heading, overflow="fold")
@@ -164,7 +165,7 @@ def show(document: dict[str, Any]) -> None:
 
 
 def figures_of(document: dict[str, Any]) -> str:
-    """The same table as a document has it, and what the parts told."""
+    """Return the table as Markdown for `docs/reliability.md`, followed by the details of each part."""
     on = document["machine"]
     told = [
         f"A run of {document['on']}: Holdfast {on['holdfast']}, Python {on['python']}, SQLite {on['sqlite']},",
@@ -172,7 +173,7 @@ def figures_of(document: dict[str, Any]) -> str:
         + (BUSY.format(**on) if on.get("load", 0) > on["cores"] / 2 else ""),
         *(["", f"**{document['note']}**"] if document.get("note") else []),
         "",
-        "| what | how many | target | result | violations | seconds | of processors |",
+        "| what | how many | target | result | violations | seconds | processor seconds |",
         "|---|---|---|---|---|---|---|",
     ]
     for line in document["lines"]:
@@ -186,7 +187,7 @@ def figures_of(document: dict[str, Any]) -> str:
 
 
 def write_docs(file: Path, page: Path = PAGE, note: str = "") -> None:
-    """Put the figures of a result into the document, with what a reader has to know of them."""
+    """Write the figures of a result file into the page, with an optional note for its readers."""
     text = page.read_text("utf-8")
     assert text.count(BEGIN) == text.count(END) == 1, f"{page} has no place for figures"
     before, _, rest = text.partition(BEGIN)
@@ -200,17 +201,23 @@ def write_docs(file: Path, page: Path = PAGE, note: str = "") -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--hours", type=float, default=0.0, help="go on for so long; 0: under ten minutes")
     parser.add_argument(
-        "--only", action="append", choices=list(PARTS), help="this part only; may be repeated"
+        "--hours", type=float, default=0.0, help="run for about this many hours; 0: under ten minutes"
     )
-    parser.add_argument("--seed", type=int, help="what is tried; a night draws its own")
     parser.add_argument(
-        "--json", type=Path, default=ROOT / "build" / "prove.json", help="where the table goes"
+        "--only", action="append", choices=list(PARTS), help="run only this part; may be repeated"
     )
-    parser.add_argument("--write-docs", type=Path, metavar="FILE", help=f"write a result into {PAGE.name}")
     parser.add_argument(
-        "--note", default="", help="what a reader has to know of the figures that are written"
+        "--seed", type=int, help="determines the cases; default: 0, with --hours a random seed"
+    )
+    parser.add_argument(
+        "--json", type=Path, default=ROOT / "build" / "prove.json", help="write the table to this JSON file"
+    )
+    parser.add_argument(
+        "--write-docs", type=Path, metavar="FILE", help=f"write the figures of this result into {PAGE.name}"
+    )
+    parser.add_argument(
+        "--note", default="", help="with --write-docs: a remark that is printed above the figures"
     )
     parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
     parser.add_argument("--size", type=float, default=0.0, help=argparse.SUPPRESS)
@@ -231,7 +238,7 @@ def main() -> int:
     sizes = {name: max(part.size, part.nightly * asked.hours) for name, part in PARTS.items()}
     folder = asked.json.parent / asked.json.stem
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"proving, seed {seed}; what the parts say goes to {folder}", flush=True)
+    print(f"make prove, seed {seed}; the output of each part goes to {folder}", flush=True)
     began, on = time.monotonic(), machine()
     found = run_all(names, sizes, seed, folder)
     seconds = time.monotonic() - began
@@ -241,7 +248,9 @@ def main() -> int:
     told = document(lines, seconds, seed, asked.hours, on)
     asked.json.write_text(json.dumps(told, indent=1), "utf-8")
     show(told)
-    print(f"\n{asked.json}: {'all is well' if told['well'] else 'SOMETHING IS WRONG'}")
+    print(
+        f"\n{asked.json}: {'no violations, all targets met' if told['well'] else 'FAILED: see the red lines of the table'}"
+    )
     return 0 if told["well"] else 1
 
 

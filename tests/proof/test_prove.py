@@ -34,7 +34,7 @@ def test_one_bad_line_is_enough(line: Line) -> None:
 
 def test_a_part_that_breaks_is_a_line_that_says_so(tmp_path: Path) -> None:
     lines = prove.run("no such part", 0.0, 0, tmp_path)
-    assert [(line.many, line.met) for line in lines] == [("broke", False)]
+    assert [(line.many, line.met) for line in lines] == [("failed to run", False)]
     assert "invalid choice: 'no such part'" in lines[0].told
     assert lines[0].seconds > 0 < lines[0].cpu_s
 

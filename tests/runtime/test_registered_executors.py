@@ -16,8 +16,7 @@ import holdfast as hf
 from holdfast.core.definition import BUILT_IN_EXECUTORS, Definition
 from holdfast.core.difference import difference
 from holdfast.core.graph import END, START, Flow, Graph
-from holdfast.runtime.calls.body import ThreadExecutor, Threads
-from holdfast.runtime.calls.executors import Call, Executor, ExecutorTraits, Left
+from holdfast.runtime.calls.executors import Call, Executor, ExecutorTraits, Left, ThreadExecutor, Threads
 from holdfast.runtime.calls.process.executor import ProcessExecutor
 from holdfast.runtime.engine import Engine
 from holdfast.testing.executors import ExecutorConformance
@@ -168,7 +167,7 @@ async def streams(state: nodes.Work) -> Any:
     ("fn", "told"),
     [
         (lambda state: None, "node 'a' has executor='farm', and another process cannot find its function"),
-        (streams, "node 'a' yields its chunks, which executor='farm' does not take"),
+        (streams, "node 'a' yields chunks, which executor='farm' does not support"),
     ],
 )
 def test_a_function_that_a_registered_executor_cannot_call_is_refused_when_the_engine_gets_the_flow(

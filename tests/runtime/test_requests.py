@@ -9,7 +9,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Graph
-from holdfast.runtime import inbox
+from holdfast.reading import inbox
 from holdfast.runtime.operator import VERBS
 from holdfast.storage.contract import Request
 from holdfast.storage.memory.store import MemoryStore

@@ -14,7 +14,7 @@ import holdfast as hf
 from cutting_proxy import CuttingProxy
 from holdfast import END, START, Graph
 from holdfast.errors import FenceLost, RunHeld, StoreBusy
-from holdfast.runtime.renewal import Renewal
+from holdfast.runtime.holdings import Renewal
 from holdfast.storage.contract import Holder, Query
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.queues import Wanted

@@ -1,4 +1,4 @@
-"""What a user sees of a run: plain records made from the log, with nothing in them that could change it."""
+"""The read-only records that users get: runs, nodes, questions and events, made from the log."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from holdfast.core.events import Failure, NodeEvent, Stored
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import GOING, NODE_LEVEL, NodeState, Question, RunState, SetAside, Warned
 from holdfast.core.slots import CHECKPOINT, labels
-from holdfast.errors import RunCancelled, RunFailed, StateError, ended, named
+from holdfast.errors import RunCancelled, RunFailed, StateError, describe_failure, end_sentence
 from holdfast.storage.contract import RunRow, RunStatus
 
 S = TypeVar("S")
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
-    """What was spent, as nodes reported with `ctx.cost`."""
+    """The cost of a run or node, as its nodes reported with `ctx.cost`."""
 
     usd: float = 0.0
     tokens: int = 0
@@ -42,13 +42,13 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: Failure | None
     retry_at: float | None
     items: tuple[int, int] | None
-    """(done, all) of a fan-out that has not ended."""
+    """Items of a fan-out that has not ended: (done, all)."""
     steps: tuple[str, ...]
-    """The steps that a visit which has not ended has kept, with their keys; not those of items."""
+    """The completed steps of a visit that has not ended, with their keys; without the steps of items."""
     checkpoint: Any
-    """The last value it kept with `ctx.checkpoint`."""
+    """The last value that the node saved with `ctx.checkpoint`."""
     chunks: int
-    """How many chunks of it are recorded."""
+    """How many streamed chunks of the node are in the log."""
     cost: Cost
 
 
@@ -59,7 +59,7 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     flow: str
     status: RunStatus
     state: S
-    """Typed where the flow is known, plain data otherwise."""
+    """The state: typed if the flow is known, otherwise plain data."""
     nodes: dict[str, NodeView]
     error: Failure | None
     failed_node: str | None
@@ -74,20 +74,20 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     active_s: float
     cost: Cost
     warnings: tuple[Warned, ...]
-    """Failures of nodes with `safe_to_fail`, which the run went past."""
+    """Failures of nodes with `safe_to_fail`, after which the run continued."""
     waits: tuple[str, ...]
-    """The timers and signals that it waits for."""
+    """The timers and signals that the run waits for."""
     due_at: float | None
-    """Until when it waits: the earliest time at which it continues by itself. None: it does not wait, or only for others."""
+    """Until when it waits: the earliest time at which the run continues by itself. None: it does not wait, or only for others."""
     signals: dict[str, int]
-    """Signals that were sent to it and that no node has received yet -> how many of each."""
+    """Signals that were sent but that no node has received yet -> how many of each."""
     set_aside: tuple[SetAside, ...]
     """Signals that a node received and could not use, oldest first: each waits for a `ctx.wait_for` that it fits."""
     layer: int
     held_by: str | None
     """The live process that executes it, if any."""
     repeated: bool = False
-    """A signal with the same id was sent before: nothing changed."""
+    """Set by `signal`: a signal with the same id was sent before, so nothing changed."""
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     flow: str
     status: RunStatus
     error: str | None
-    """Type and message of its failure in one text, at most 500 characters."""
+    """Type and message of the run's failure in one text, at most 500 characters."""
     seq: int
     checkpoint: str
     """Where a resume would continue from."""
@@ -120,7 +120,7 @@ class AskedQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored event: its header, and the rest as plain data."""
+    """A stored event: its header fields, and all other fields in `body` as plain data."""
 
     seq: int
     at: float
@@ -134,7 +134,9 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S]:
-    """The view of a run. A node that waits is shown as waiting also while the process that executes it keeps it in memory."""
+    """Return the view of a run, from its state and row. Its state is typed if the flow is given. A node that waits is shown as
+    waiting also while the process that executes it keeps it in memory.
+    """
     waiting = state.waiting_in_memory() if row is not None and row.held else []
     status: RunStatus = state.status if state.status != "new" else "pending"
     if status == "running" and state.running == len(waiting):
@@ -170,7 +172,7 @@ def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S
 
 
 def run_summary(row: RunRow) -> RunSummary:
-    """The summary of a run, from its row."""
+    """Return the summary of a run, from its row."""
     return RunSummary(
         id=row.run_id,
         flow=row.flow,
@@ -188,12 +190,12 @@ def run_summary(row: RunRow) -> RunSummary:
 
 
 def held_by(row: RunRow) -> str | None:
-    """The live process that executes a run, if any."""
+    """Return a description of the live process that executes a run; None if there is none."""
     return row.holder.describe() if row.held and row.holder is not None else None
 
 
 def _typed(state: RunState, flow: Flow[Any] | None) -> Any:
-    """The state as its type; as plain data where the flow is unknown or its type has moved on."""
+    """Return the typed state; plain data if the flow is unknown or the state no longer fits its type."""
     if flow is not None:
         with suppress(StateError):
             return flow.state.load(state.values)
@@ -224,7 +226,7 @@ def _node_view(node: NodeState, place: tuple[int, int, int], *, waits: bool) -> 
 
 
 def event_view(stored: Stored) -> EventView:
-    """The view of an event."""
+    """Return the view of a stored event."""
     event = stored.event
     body: dict[str, Any] = msgspec.to_builtins(event, str_keys=True)
     header = (
@@ -247,14 +249,14 @@ def event_view(stored: Stored) -> EventView:
 
 
 def result_of(run: Run[S]) -> Run[S]:
-    """Return a run that completed or waits. Raises `RunFailed` or `RunCancelled` for one that did not."""
+    """Return the run, or raise `RunFailed` or `RunCancelled` if it failed or was cancelled."""
     if run.status == "failed":
         error = run.error
         where = f" in node {run.failed_node!r}" if run.failed_node else ""
-        what = named(error.type, error.message) if error is not None else "unknown"
+        what = describe_failure(error.type, error.message) if error is not None else "unknown"
         raise RunFailed(
             run,
-            f"run {run.id!r} failed{where}: {ended(what)} Nothing that completed is lost: fix the cause and resume "
+            f"run {run.id!r} failed{where}: {end_sentence(what)} Completed work is kept: fix the cause and resume "
             f"{run.id!r}, or skip the node.",
         )
     if run.status == "cancelled":

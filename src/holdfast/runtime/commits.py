@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.runtime.holdings import Holdings
 from holdfast.storage.contract import Append
 from holdfast.storage.writer import Done, InlineWriter, Writer
 
@@ -23,16 +22,19 @@ MANY = 128
 class Commits:
     """Commits the appends of an engine. `done` is called on the event loop, possibly before `commit` returns."""
 
-    def __init__(self, writer: Writer | InlineWriter, holdings: Holdings) -> None:
+    def __init__(self, writer: Writer | InlineWriter) -> None:
         self._writer = writer
-        self._holdings = holdings
         self._gathered: list[tuple[Append, Done]] = []
+        self._moving = 0
 
-    def commit(self, append: Append, done: Done) -> None:
-        """Make an append durable, then call `done(None)`, or `done(error)` where it could not be."""
+    def commit(self, append: Append, done: Done, moving: int) -> None:
+        """Make an append durable, then call `done(None)`, or `done(error)` if that failed. `moving`: how many runs of this
+        engine may append soon.
+        """
+        self._moving = moving
         if self._gathered:
             self._gathered.append((append, done))
-        elif self._holdings.moving > 1:
+        elif moving > 1:
             self._gathered.append((append, done))
             asyncio.get_running_loop().call_soon(self._hand_over)
         else:
@@ -41,7 +43,7 @@ class Commits:
     def _hand_over(self) -> None:
         """Commit the first few gathered appends; the rest follow in the next passes of the event loop."""
         few, self._gathered = self._gathered[:FEW], self._gathered[FEW:]
-        many = self._holdings.moving >= MANY
+        many = self._moving >= MANY
         outcomes = None if many else self._writer.try_commit([append for append, _ in few])
         if outcomes is None:
             few, self._gathered = few + self._gathered, []

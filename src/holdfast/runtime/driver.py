@@ -7,7 +7,7 @@ comes. Meanwhile it costs its caller's coroutine and a timer, so ten thousand wa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -16,18 +16,15 @@ import msgspec
 from holdfast.core import events
 from holdfast.core.graph import Flow
 from holdfast.errors import FenceLost, FlowNotFound, ResumeRefused, RunHeld, StoreError
-from holdfast.reading import history
+from holdfast.reading import history, inbox
+from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.views import Run, run_view
-from holdfast.runtime import inbox
-from holdfast.runtime.calls.streams import recover
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.holdings import Asleep, Halt
-from holdfast.runtime.inbox import AnyRequest
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.news import Ear
-from holdfast.runtime.reading_thread import ReadingThread
-from holdfast.runtime.resume import Invalid, TakeUp, prepare
+from holdfast.runtime.resume import Invalid, TakeUp, prepare, recover_streams
 from holdfast.runtime.runner import LongWait, Runner
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Lease, RunRow
@@ -43,14 +40,11 @@ _UNHEARD_S = 5.0
 class Driver:
     """Takes runs up and drives them."""
 
-    def __init__(
-        self, services: Services, flows: Mapping[str, Flow[Any]], ear: Ear | None, reading: ReadingThread
-    ) -> None:
+    def __init__(self, services: Services, flows: Mapping[str, Flow[Any]]) -> None:
         self.services = services
         self.flows = flows
-        self.ear = ear
         self._holdings = services.holdings
-        self._reading = reading
+        self._ear: Ear | None = None
         self._watching: asyncio.Task[None] | None = None
 
     # --- taking up ------------------------------------------------------------------------------------
@@ -75,7 +69,7 @@ class Driver:
                 raise FenceLost(f"run {run_id!r} was taken over while this process stood still")
             if holdings.has_outlived(lease):
                 take_up = msgspec.structs.replace(take_up, outlived=True)
-            return recover(prepare(services, flow, row, lease.fence, take_up))
+            return recover_streams(prepare(services, flow, row, lease.fence, take_up))
         except Invalid as refused:
             await self._record_refusal(flow, row, lease.fence, refused, take_up)
             raise ResumeRefused(run_id, refused.reason) from refused.__cause__
@@ -153,12 +147,11 @@ class Driver:
 
     # --- requests to the runs that are driven here ----------------------------------------------------
 
-    def _waiting_requests(self, journal: Journal) -> Iterator[AnyRequest]:
+    def _waiting_requests(self, journal: Journal) -> list[AnyRequest]:
         """The requests that were left for a run before it is driven. A run that is not stored yet has none."""
-        if not journal.saved_seq:
-            return iter(())
         services = self.services
-        return inbox.requests_in(services.store, services.holder.id, journal.state.run_id)
+        stored = services.store.inbox(services.holder.id) if journal.saved_seq else []
+        return inbox.requests_to(journal.state.run_id, stored) if stored else []
 
     def _watch(self) -> None:
         if self._watching is None or self._watching.done():
@@ -170,17 +163,26 @@ class Driver:
         while len(holdings):
             await sleep(services.clock, POLL_S)
             looks += 1
-            if self.ear is not None and looks > _SOON_OVER:
-                await self.ear.wait(services.clock, _UNHEARD_S)
+            if looks > _SOON_OVER and (ear := self.ear) is not None:
+                await ear.wait(services.clock, _UNHEARD_S)
             else:
                 holdings.keep()
             with suppress(StoreError):  # read again in the next round; only an append that fails stops a run
-                for stored in await self._reading.call(services.store.inbox, services.holder.id):
+                for stored in await services.reading.call(services.store.inbox, services.holder.id):
                     held = holdings.get(stored.run_id)
                     if held is not None:
                         held.request(inbox.read(stored))
+
+    @property
+    def ear(self) -> Ear | None:
+        """Hears news of the store, from its first use on; None for an engine without threads."""
+        if self._ear is None and self.services.threads is not None:
+            self._ear = Ear(self.services.store.queues)
+        return self._ear
 
     def close(self) -> None:
         """Read no more inboxes."""
         if self._watching is not None:
             self._watching.cancel()
+        if self._ear is not None:
+            self._ear.close()

@@ -35,14 +35,19 @@ from holdfast.core.run_state import ENDED, GOING
 from holdfast.documents.artifacts import Artifacts, left
 from holdfast.documents.scribe import Scribe
 from holdfast.errors import FlowNotFound, ResumeRefused, RunExists, SettingError
-from holdfast.reading import history
+from holdfast.reading import history, inbox
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.history import Checkpoint, split
 from holdfast.reading.reader import Reader, in_asking_order
 from holdfast.reading.views import AskedQuestion, EventView, Run, RunSummary, result_of
-from holdfast.runtime import inbox, settings
-from holdfast.runtime.calls.body import Threads
-from holdfast.runtime.calls.executors import Executor, check_given, names_elsewhere, refuse_uncallable
+from holdfast.runtime import settings
+from holdfast.runtime.calls.executors import (
+    Executor,
+    Threads,
+    check_given,
+    names_elsewhere,
+    refuse_uncallable,
+)
 from holdfast.runtime.calls.process.executor import build_executors
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock, SystemClock, sleep
@@ -59,21 +64,18 @@ from holdfast.runtime.creation import (
 )
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S, Followers
-from holdfast.runtime.holdings import Holdings
+from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
-from holdfast.runtime.news import Ear
-from holdfast.runtime.reading_thread import ReadingThread
-from holdfast.runtime.renewal import elapsed
 from holdfast.runtime.requests import Requests
 from holdfast.runtime.resume import TakeUp, edited
 from holdfast.runtime.runner import SOON_S, Runner
-from holdfast.runtime.services import Salts, Services, at_once, in_thread, waker
+from holdfast.runtime.services import ReadingThread, Services, at_once, in_thread, waker
 from holdfast.runtime.signals import Signals
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import NewRun, RunStatus, Store
 from holdfast.storage.leases import this_process
-from holdfast.storage.rows import SALT_BYTES
+from holdfast.storage.rows import SALT_BYTES, Salts
 from holdfast.storage.urls import open_store
 from holdfast.storage.writer import InlineWriter, Writer
 from holdfast.upkeep import retention
@@ -150,13 +152,11 @@ class Engine:
         lease_clock = elapsed if type(self._clock) is SystemClock else self._clock.now
         self._holdings = Holdings(now=lease_clock, quiet=inline)
         self._listeners = check_listeners(listeners)
-        self._followers = Followers()
+        self._followers: Followers | None = None
         self._keeper: Keeper | None = None
         self._scribe: Scribe | None = None
-        self._ear: Ear | None = None
         self._worker: Worker | None = None
         self._signals = Signals()
-        self._reading = ReadingThread(inline=inline)
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -187,10 +187,10 @@ class Engine:
         files = self._files(store)
         if self.settings.keep_checkpoints:
             self._keeper = Keeper(store, self.settings.keep_checkpoints, aside, self._holdings)
-        ours = (self._followers, self._keeper, self._scribe)
+        ours = (self._keeper, self._scribe)
         self._services = Services(
             store=store,
-            commits=Commits(writer, self._holdings),
+            commits=Commits(writer),
             clock=self._clock,
             luck=self._luck,
             salts=partial(self._luck.randbytes, SALT_BYTES) if self._inline else Salts().take,
@@ -200,6 +200,7 @@ class Engine:
             log_budget=self.settings.log_budget,
             stage=Stage(0.0) if self._inline else Stage(),
             threads=threads,
+            reading=ReadingThread(inline=self._inline),
             executors=executors,
             elsewhere=names_elsewhere(executors),
             haunted={},
@@ -211,9 +212,8 @@ class Engine:
             **files,
         )
         if not self._inline:
-            self._ear = Ear(store.queues)
             self._signals.watch(self).__enter__()
-        self._driver = self._driver_type(self._services, self.flows, self._ear, self._reading)
+        self._driver = self._driver_type(self._services, self.flows)
         self._requests = Requests(self._services, self.flows, self._driver)
         return self
 
@@ -247,11 +247,9 @@ class Engine:
             while len(holdings):  # a run may have begun since the event was set
                 await holdings.idle.wait()
         self._driver.close()
-        if self._ear is not None:
-            self._ear.close()
         holdings.close()
-        self._services = None
-        self._reading.close()
+        self._services = self._followers = None
+        services.reading.close()
         for name, executor in services.executors.items():
             if name not in self._executors:
                 executor.close()
@@ -645,7 +643,7 @@ class Engine:
 
     async def get(self, run_id: str) -> Run[Any]:
         """One run as it is now; its state is typed where the flow is known."""
-        return await self._reading.call(self.reader.get, run_id)
+        return await self._open().reading.call(self.reader.get, run_id)
 
     async def runs(
         self,
@@ -658,7 +656,7 @@ class Engine:
         limit: int = 100,
     ) -> list[RunSummary]:
         """The runs that meet every condition, newest first."""
-        return await self._reading.call(
+        return await self._open().reading.call(
             self.reader.runs,
             status=status,
             flow=flow,
@@ -670,17 +668,17 @@ class Engine:
 
     async def state(self, run: str, checkpoint: str | int | None = None) -> Any:
         """The state at a checkpoint (default: at the end): typed where the flow is known."""
-        return await self._reading.call(self.reader.state, run, checkpoint)
+        return await self._open().reading.call(self.reader.state, run, checkpoint)
 
     async def events(
         self, run_id: str, after: int = 0, node: str | None = None, kind: str | None = None
     ) -> list[EventView]:
         """Stored events, oldest first."""
-        return await self._reading.call(self.reader.events, run_id, after, node, kind)
+        return await self._open().reading.call(self.reader.events, run_id, after, node, kind)
 
     async def checkpoints(self, run_id: str) -> list[Checkpoint]:
         """Every place the run can be resumed or forked from, oldest first."""
-        return await self._reading.call(self.reader.checkpoints, run_id)
+        return await self._open().reading.call(self.reader.checkpoints, run_id)
 
     @overload
     def follow(
@@ -696,22 +694,16 @@ class Engine:
         """Events as they become durable, without gap or repeat, until the run has stopped. With `chunks` also what its nodes
         stream, as it comes.
         """
-        return self._followers.follow(
-            self._open().store,
-            self._clock,
-            run_id,
-            after,
-            chunks=chunks,
-            is_here=self._holdings.__contains__,
-            read=self._reading.call,
-        )
+        if self._followers is None:
+            self._followers = Followers(self._open())
+        return self._followers.follow(run_id, after, chunks=chunks)
 
     async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
         """The open questions of one run, or of all runs, oldest first."""
         rest = self.reader.question_pages(run_id)
         pages: list[list[AskedQuestion]] = []
         # One page at a time: between two of them the event loop and shorter reads get their turn.
-        while (page := await self._reading.call(next, rest, None)) is not None:
+        while (page := await self._open().reading.call(next, rest, None)) is not None:
             pages.append(page)
         return in_asking_order(pages)
 
@@ -721,7 +713,7 @@ class Engine:
         deadline = None if timeout is None else services.clock.now() + timeout
         while True:
             runner = self._holdings.get(run_id)
-            row = await self._reading.call(services.store.run, run_id)
+            row = await self._open().reading.call(services.store.run, run_id)
             stopped = row.status not in GOING or (row.status == "waiting" and not row.held)
             if runner is None and stopped:
                 return result_of(await self.get(run_id))

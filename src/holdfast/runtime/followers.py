@@ -8,19 +8,15 @@ and before the attempt's end. If the start takes long to become durable (`durabi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from typing import ParamSpec, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 from holdfast.core.kinds import ENDS_STREAM
 from holdfast.core.run_state import GOING, UNDER_WAY
 from holdfast.reading.chunks import Chunk, spilled_chunks
 from holdfast.reading.views import EventView, event_view
-from holdfast.runtime.clock import Clock
+from holdfast.runtime.services import Services
 from holdfast.storage.contract import Store
 from holdfast.storage.rows import open_row
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 POLL_S = 0.2
 _START = "NodeStarted"
@@ -112,16 +108,11 @@ def _spilled(store: Store, run_id: str) -> list[Chunk]:
     return list(spilled_chunks(store, run_id))
 
 
-class Read(Protocol):
-    """Awaits a call that reads the store, off the event loop."""
-
-    def __call__(self, read: Callable[P, T], *args: P.args, **options: P.kwargs) -> Awaitable[T]: ...
-
-
 class Followers:
-    """The followers of runs in this engine's store."""
+    """The followers of runs in this engine's store. They listen to the engine only while there are any."""
 
-    def __init__(self) -> None:
+    def __init__(self, services: Services) -> None:
+        self._services = services
         self._by_run: dict[str, set[_Follower]] = {}
 
     def saved(self, run_id: str) -> None:
@@ -135,20 +126,13 @@ class Followers:
             follower.chunks.append(chunk)
             follower.news.set()
 
-    async def follow(
-        self,
-        store: Store,
-        clock: Clock,
-        run_id: str,
-        after: int,
-        *,
-        chunks: bool,
-        is_here: Callable[[str], bool],
-        read: Read,
-    ) -> AsyncIterator[EventView | Chunk]:
+    async def follow(self, run_id: str, after: int, *, chunks: bool) -> AsyncIterator[EventView | Chunk]:
         """Yield the events after `after` and those to come (with `chunks`, also chunks), until the run has stopped."""
+        store, clock, held, read = (
+            self._services.store, self._services.clock, self._services.holdings, self._services.reading.call,
+        )  # fmt: skip
         follower = _Follower(run_id)
-        self._by_run.setdefault(run_id, set()).add(follower)
+        self._add(follower)
         if chunks and after:  # the caller does not get these starts again, but its chunks may belong to them
             for event in await read(_views, store, run_id, 0, after, (_START,)):
                 follower.before(event)
@@ -159,10 +143,8 @@ class Followers:
                 streamed, follower.chunks = follower.chunks, []
                 if chunks:
                     follower.take(streamed)
-                    follower.take(() if is_here(run_id) else await read(_spilled, store, run_id))
-                here = is_here(
-                    run_id
-                )  # as of before the row is read: a run that leaves meanwhile is not crashed
+                    follower.take(() if run_id in held else await read(_spilled, store, run_id))
+                here = run_id in held  # before the row is read: a run that leaves meanwhile has not crashed
                 row = await read(store.run, run_id)
                 for event in await read(_views, store, run_id, after, row.seq):
                     after = event.seq
@@ -175,10 +157,20 @@ class Followers:
                     yield chunk
                 if over:
                     return
-                if not is_here(run_id) or follower.pending:
+                if run_id not in held or follower.pending:
                     clock.call_at(clock.now() + POLL_S, follower.news.set)
                 await follower.news.wait()
         finally:
-            self._by_run[run_id].discard(follower)
-            if not self._by_run[run_id]:
-                del self._by_run[run_id]
+            self._remove(follower)
+
+    def _add(self, follower: _Follower) -> None:
+        if not self._by_run:
+            self._services.listeners.add(self)
+        self._by_run.setdefault(follower.run_id, set()).add(follower)
+
+    def _remove(self, follower: _Follower) -> None:
+        self._by_run[follower.run_id].discard(follower)
+        if not self._by_run[follower.run_id]:
+            del self._by_run[follower.run_id]
+        if not self._by_run:
+            self._services.listeners.remove(self)

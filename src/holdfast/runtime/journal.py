@@ -141,7 +141,18 @@ class Journal:
             fold(state, Stored(seq, at, event))
             self.ready.observe(state, event)
         else:
-            encoded = self._checked(event, encoded)
+            if encoded.kind not in OURS:
+                self._check(event, encoded)
+            since = self._since_checkpoint + len(encoded.body)
+            if since > self._light:
+                encoded = self._weighed(event, encoded)
+                since = self._since_checkpoint + len(encoded.body)
+            if encoded.kind in CHECKPOINTS:
+                self._since_checkpoint = 0
+            elif (
+                encoded.kind != "NodeStreamed"
+            ):  # its chunks were weighed one by one, and are not a reason to refuse a result
+                self._since_checkpoint = since
             fold(state, Stored(seq, at, event))
             self.ready.observe(state, event)
             self.writers.observe(state, event)
@@ -149,23 +160,6 @@ class Journal:
         row = seal_row(self.digest, state.run_id, seq, at, self._stamp, encoded, self.services.salts())
         self.unsaved.append(row)
         self.digest = row.digest
-
-    def _checked(self, event: Event, encoded: Encoded) -> Encoded:
-        """Check an event before it is recorded, and take out values that are too large for a log."""
-        kind = encoded.kind
-        if kind not in OURS:
-            self._check(event, encoded)
-        since = self._since_checkpoint + len(encoded.body)
-        if since > self._light:
-            encoded = self._weighed(event, encoded)
-            since = self._since_checkpoint + len(encoded.body)
-        if kind in CHECKPOINTS:
-            self._since_checkpoint = 0
-        elif (
-            kind != "NodeStreamed"
-        ):  # its size was checked chunk by chunk, and is not a reason to refuse a result
-            self._since_checkpoint = since
-        return encoded
 
     def _check(self, event: Event, encoded: Encoded) -> None:
         """Refuse an event that could not be read again, for example one with a name that is not text."""
@@ -202,7 +196,7 @@ class Journal:
         """
         append = self._append(release=release)
         self._sent, self._done, self._waited = append, done, 0.0
-        self.services.commits.commit(append, self._on_committed)
+        self.services.commits.commit(append, self._on_committed, self.services.holdings.moving)
 
     async def save_and_wait(self, *, release: bool = False) -> None:
         """Make everything recorded durable, and return when it is. Raises the error that `save` passes on."""
@@ -298,7 +292,7 @@ class Journal:
                 if self._given_up is not None:  # the caller of the run was told that it is not recorded
                     self._over(self._given_up)
                 elif known:
-                    services.commits.commit(append, self._on_committed)
+                    services.commits.commit(append, self._on_committed, services.holdings.moving)
                 else:
                     self._on_committed(fault)
             except StoreError as closed:  # the engine was closed meanwhile, and no caller is left
@@ -317,7 +311,8 @@ class Journal:
             self.bases, self.base_blobs = (), ()
         if append.taken:
             del self.taken[: len(append.taken)]
-        self.services.listeners.saved(append.run_id)
+        if self.services.listeners.hear_saves:
+            self.services.listeners.saved(append.run_id)
 
     def _wake_waiters(self) -> None:
         saved = [waiter for seq, waiter in self._waiters if seq <= self.saved_seq]

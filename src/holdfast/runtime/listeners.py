@@ -61,14 +61,29 @@ class Listeners:
 
     def __init__(self, listeners: Iterable[object] = ()) -> None:
         """A listener may have only some of the methods of `Listener`."""
-        found = tuple(listeners)
-        self._saved = _having(found, "saved")
-        self._streamed = _having(found, "streamed")
-        self._called = _having(found, "called")
-        self._returned = _having(found, "returned")
+        self._listeners: list[object] = list(listeners)
+        self._reported: set[int] = set()
+        self._sort()
+
+    def add(self, listener: object) -> None:
+        """Notify one more listener from now on."""
+        self._listeners.append(listener)
+        self._sort()
+
+    def remove(self, listener: object) -> None:
+        """Notify a listener no longer."""
+        self._listeners.remove(listener)
+        self._sort()
+
+    def _sort(self) -> None:
+        self._saved = _having(self._listeners, "saved")
+        self._streamed = _having(self._listeners, "streamed")
+        self._called = _having(self._listeners, "called")
+        self._returned = _having(self._listeners, "returned")
+        self.hear_saves = bool(self._saved)
+        """Whether any listener is notified about durable events: every step asks before it calls `saved`."""
         self.hear_calls = bool(self._called or self._returned)
         """Whether any listener is notified about calls; ask before making a `NodeCall`."""
-        self._reported: set[int] = set()
 
     def saved(self, run_id: str) -> None:
         """New events of a run are durable, or the engine has stopped executing it."""
@@ -121,7 +136,7 @@ def check_listeners(given: Iterable[Listener]) -> tuple[Listener, ...]:
     return found
 
 
-def _having(listeners: tuple[object, ...], method: str) -> _Notified:
+def _having(listeners: Iterable[object], method: str) -> _Notified:
     """The listeners that have a method of their own, not only the empty one of the protocol, with that method."""
     found = []
     for listener in listeners:

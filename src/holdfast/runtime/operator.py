@@ -14,9 +14,10 @@ import msgspec
 from holdfast.core import events
 from holdfast.core.run_state import HALTED, VISIT_STUCK
 from holdfast.errors import ResumeRefused, did_you_mean
-from holdfast.runtime import inbox, outcomes, questions
-from holdfast.runtime.calls.streams import recover
+from holdfast.reading import inbox
+from holdfast.runtime import outcomes, questions
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.resume import recover_streams
 
 
 class Verb(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +111,7 @@ def record_unexecuted(journal: Journal, request: inbox.AnyRequest) -> None:
 def cancel(journal: Journal, *, by: str | None, reason: str | None) -> None:
     """Cancel a run that no engine executes. Nodes that still count as running were interrupted with their process."""
     cut_all(journal, "its process died", lost=True)
-    recover(journal)
+    recover_streams(journal)
     journal.record(events.RunCancelled(by=by, reason=reason))
 
 

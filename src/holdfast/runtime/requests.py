@@ -20,15 +20,15 @@ import msgspec
 from holdfast.core import answers, events
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import RunState
-from holdfast.errors import AnswerRefused, ResumeRefused, RunHeld, SettingError, SignalRefused, ended
-from holdfast.reading import history
+from holdfast.errors import AnswerRefused, ResumeRefused, RunHeld, SettingError, SignalRefused, end_sentence
+from holdfast.reading import history, inbox
+from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.views import Run, result_of, run_view
-from holdfast.runtime import inbox, operator, questions
+from holdfast.runtime import operator, questions
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.creation import UNKNOWN, check_by_and_reason
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S
-from holdfast.runtime.inbox import AnyRequest
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.operator import VERBS
 from holdfast.runtime.resume import TakeUp, refuse_final
@@ -189,7 +189,7 @@ class Requests:
     async def carry_out_waiting(self, lease: Lease) -> Run[Any]:
         """Carry out the oldest request in the inbox of a run that no engine executes. Its holder left before it could find it."""
         services, run_id = self._services, lease.run_id
-        waiting = next(inbox.requests_in(services.store, services.holder.id, run_id), None)
+        waiting = next(iter(inbox.requests_to(run_id, services.store.inbox(services.holder.id))), None)
         if waiting is None:  # another engine has carried it out
             self._holdings.release(run_id, lease.fence)
             return self.view(run_id)
@@ -236,5 +236,7 @@ def _misfit(state: RunState, request: inbox.Signal) -> str | None:
     for wait in state.waits.values():
         if wait.signal == request.name:
             wrong = answers.misfit(request.payload, (), wait.payload_schema, what="payload")
-            return f"{ended(wrong)} Node {wait.node!r} waits for it; send what fits." if wrong else None
+            return (
+                f"{end_sentence(wrong)} Node {wait.node!r} waits for it; send what fits." if wrong else None
+            )
     return None

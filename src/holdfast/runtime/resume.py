@@ -26,15 +26,18 @@ from holdfast.errors import (
     ResumeRefused,
     RunOver,
     StateError,
+    describe_failure,
     did_you_mean,
-    ended,
-    named,
+    end_sentence,
 )
 from holdfast.reading import history
+from holdfast.reading.chunks import read_key
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import RunRow
 from holdfast.storage.rows import open_row
+
+_decode = msgspec.json.Decoder().decode
 
 
 class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +131,7 @@ def _tried_again(head: RunState, take_up: TakeUp) -> list[str] | None:
 
 
 def _fatal(failure: events.Failure) -> str:
-    told = f"its failure is fatal. {ended(named(failure.type, failure.message))}"
+    told = f"its failure is fatal. {end_sentence(describe_failure(failure.type, failure.message))}"
     if "--force" in failure.message:  # it says itself what forcing does
         return told
     return f"{told} Trying again is pointless unless the cause is gone; then use force=True (--force)."
@@ -448,3 +451,42 @@ def _validate(flow: Flow[Any], state: RunState, take_up: TakeUp) -> None:
             raise Invalid(state.run_id, str(refused) or type(refused).__name__) from refused
         if told is not None and told is not True:
             raise Invalid(state.run_id, str(told) if told is not False else "the validation returned False")
+
+
+# --- what a dead process had streamed ----------------------------------------------------------------------
+
+
+def recover_streams(journal: Journal) -> Journal:
+    """Record the streams of attempts whose process died. Their spills are deleted when the record is saved."""
+    state = journal.state
+    spills = journal.services.store.blobs.spilled(state.run_id)
+    for key, data in spills.items():
+        node, iteration, execution, attempt, item = read_key(key)
+        visit = state.nodes.get(node)
+        if visit is None or visit.status != "interrupted":
+            continue
+        known = visit.attempt if item is None or visit.items is None else visit.items.attempts.get(item, 1)
+        is_open = (visit.iteration, visit.execution, known) == (iteration, execution, attempt)
+        if is_open and not _is_recorded(journal, key):
+            journal.record(
+                events.NodeStreamed(
+                    node=node, iteration=iteration, execution=execution, attempt=attempt, item=item,
+                    chunks=[_decode(line) for line in data.splitlines()],
+                )
+            )  # fmt: skip
+    journal.spills.extend(spills)
+    return journal
+
+
+def _is_recorded(journal: Journal, key: str) -> bool:
+    """Whether the log holds this stream already: the process died after the append and before it deleted the spill. An
+    attempt that was woken after that starts its stream again.
+    """
+    node, *attempt = read_key(key)
+    store, recorded = journal.services.store, False
+    kinds = ("NodeStarted", "ItemStarted", "NodeStreamed")
+    for row in store.events(journal.state.run_id, kinds=kinds, node=node):
+        event = open_row(row, store.blobs).event
+        if [event.iteration, event.execution, event.attempt, getattr(event, "item", None)] == attempt:
+            recorded = row.kind == "NodeStreamed"
+    return recorded

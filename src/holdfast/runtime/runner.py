@@ -36,7 +36,9 @@ from holdfast.core.events import Failure
 from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import FINAL, HALTED, STOPPED
 from holdfast.errors import AnswerRefused, FenceLost, LogBudget, ResumeRefused, SettingError
-from holdfast.runtime import failures, inbox, operator, outcomes
+from holdfast.reading import inbox
+from holdfast.reading.inbox import AnyRequest
+from holdfast.runtime import failures, operator, outcomes
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import UNWIND_S, Body, Parked, Stopped
 from holdfast.runtime.calls.context import BlockingContext, Context
@@ -44,11 +46,11 @@ from holdfast.runtime.calls.executors import Call
 from holdfast.runtime.calls.streams import Stream
 from holdfast.runtime.clock import Timer
 from holdfast.runtime.holdings import Halt
-from holdfast.runtime.inbox import AnyRequest
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import NodeCall
 from holdfast.runtime.operator import VERBS
 from holdfast.runtime.perform import give_up, perform
+from holdfast.runtime.services import AbandonedCall
 
 SOON_S = 1.0
 """How long a coroutine that waits is kept, at most, by a worker and by an engine whose caller blocks until the run returns."""
@@ -276,7 +278,7 @@ class Runner:
         if not self.journal.saved_seq or self._halt is not None or self.state.status in FINAL:
             return False
         services = self.services
-        for request in inbox.requests_in(services.store, services.holder.id, self.state.run_id):
+        for request in inbox.requests_to(self.state.run_id, services.store.inbox(services.holder.id)):
             if request.id not in self._known_requests:
                 self._known_requests.add(request.id)
                 self._requests.append(request)
@@ -518,7 +520,7 @@ class Runner:
             if not again:
                 return starts, wake_at, due_at
 
-    def _ghost(self, command: commands.AnyCommand) -> Body | None:
+    def _ghost(self, command: commands.AnyCommand) -> AbandonedCall | None:
         """The thread of an older attempt that still runs: no new one starts beside it."""
         if isinstance(command, commands.StartNode):
             return next((body for (name, _), body in self._haunted.items() if name == command.node), None)
@@ -531,11 +533,13 @@ class Runner:
     def _body_of(self, start: events.NodeEvent) -> Body:
         """The call that follows from a start, with its input."""
         item = start.item if type(start) is events.ItemStarted else None
-        body = Body(start, item, self)
+        given, error = None, None
         try:
-            body.given = self._given(start, item)
+            given = self._given(start, item)
         except Exception as raised:  # noqa: BLE001 - the state does not fit its type any more
-            body.error = raised
+            error = raised
+        body = Body(start, item, self)
+        body.given, body.error = given, error
         return body
 
     def _call(self, body: Body) -> None:

@@ -5,19 +5,17 @@ one thread.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import struct
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
-from holdfast.runtime.calls.body import Body, Threads
-from holdfast.runtime.calls.executors import Executor
+from holdfast.runtime.calls.executors import Executor, Threads
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.commits import Commits
@@ -25,7 +23,9 @@ from holdfast.runtime.holdings import Aside, Holdings
 from holdfast.runtime.listeners import Listeners
 from holdfast.storage.contract import Holder, Store
 from holdfast.storage.oversize import BLOB_OVER, LOG_BUDGET
-from holdfast.storage.rows import SALT_BYTES
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def at_once(call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
@@ -66,6 +66,39 @@ def no_artifacts(run_id: str, flow: str, node: str, visit: str) -> Artifacts:
     )
 
 
+class AbandonedCall(Protocol):
+    """A call of a node that the engine has abandoned although its thread still runs."""
+
+    key: tuple[str, int | None]
+    """The node, and the item."""
+    given_up_at: float
+
+
+class ReadingThread:
+    """One thread for everything that an engine reads and that no step waits for. With `inline` the event loop reads itself.
+
+    It is not one of the threads that call nodes: those may all be busy for hours. It starts with the first call.
+    """
+
+    def __init__(self, *, inline: bool = False) -> None:
+        self._inline = inline
+        self._thread: ThreadPoolExecutor | None = None
+
+    async def call(self, read: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Await a call on the thread. Calls are made in the order they were asked for."""
+        if self._inline:
+            return read(*args, **options)
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-reader")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: read(*args, **options))
+
+    def close(self) -> None:
+        """Let the thread end. A call that is still to be made then meets a closed store, and says so."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+            self._thread = None
+
+
 class Services(msgspec.Struct, frozen=True, kw_only=True):
     """What the runs of one engine share."""
 
@@ -81,14 +114,16 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Where coroutines are called."""
     threads: Threads | None
     """None: functions that may block are called on the event loop."""
+    reading: ReadingThread
+    """Where the engine reads its store, so that no reading verb and no look into an inbox stops a running node."""
     executors: Mapping[str, Executor] = {}
     """Those that call functions off the event loop, by the `executor` of their node. Empty where the engine calls everything on
     the loop.
     """
     elsewhere: frozenset[str] = frozenset()
     """Those of them that call functions outside of this process."""
-    haunted: dict[str, dict[tuple[str, int | None], Body]]
-    """Run -> threads that were given up and still run: no new attempt starts beside one, not even after a resume."""
+    haunted: dict[str, dict[tuple[str, int | None], AbandonedCall]]
+    """Run -> abandoned calls whose threads still run: no new attempt starts beside one, not even after a resume."""
     holdings: Holdings
     """The runs that this engine holds."""
     listeners: Listeners
@@ -107,20 +142,3 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of log for one checkpoint over which a result is refused."""
     blob_over: int = BLOB_OVER
     """Bytes of JSON over which a value leaves the log and becomes a blob."""
-
-
-_SALTS = struct.Struct(f"{SALT_BYTES}s" * 1024)
-
-
-class Salts:
-    """Random bytes for events, fetched from the system for many at a time: every call for them releases the GIL, which
-    other threads then hold.
-    """
-
-    def __init__(self) -> None:
-        self._kept: list[bytes] = []
-
-    def take(self) -> bytes:
-        if not self._kept:
-            self._kept = list(_SALTS.unpack(os.urandom(_SALTS.size)))
-        return self._kept.pop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.runtime.calls.body import ThreadExecutor, Threads
+from holdfast.runtime.calls.executors import ThreadExecutor, Threads
 from holdfast.runtime.calls.process.executor import ProcessExecutor
 from holdfast.testing.executors import ExecutorConformance
 

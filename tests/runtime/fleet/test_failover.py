@@ -70,7 +70,7 @@ def flow_of(body: Callable[..., Any]) -> Flow[Any]:
 async def trying(engine: hf.Engine, clock: ManualClock, condition: Callable[[], Any]) -> None:
     """Until this holds: time jumps to whatever is due next, when the engine has read what it was about to read."""
     while not condition():
-        await engine._reading.call(bool)
+        await engine._open().reading.call(bool)
         clock.advance_to_next()
         await asyncio.sleep(0)
 
@@ -95,7 +95,7 @@ def test_a_worker_goes_on_when_its_server_takes_writes_again_and_says_once_that_
             await engine.start(flow, {}, run_id="r")
             working = asyncio.create_task(
                 engine.work(
-                    on_report=lambda trouble: told.append(trouble.told),
+                    on_report=lambda trouble: told.append(trouble.message),
                     on_end=lambda run: ended.append(run.status),
                 )
             )

@@ -15,7 +15,7 @@ from harness import LeftRuns, Stage, until
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.errors import FenceLost, StoreBusy, StoreError
-from holdfast.runtime.renewal import MARGIN, Renewal, elapsed
+from holdfast.runtime.holdings import MARGIN, Renewal, elapsed
 from holdfast.storage import leases
 from holdfast.storage.contract import Store
 from holdfast.storage.leases import alive, this_process

@@ -28,7 +28,8 @@ from holdfast.core.run_state import NODE_LEVEL, NodeState, wait_key
 from holdfast.core.slots import Slot, labels
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
-from holdfast.runtime.calls.body import Body, Parked, Stopped, Threads
+from holdfast.runtime.calls.body import Body, Parked, Stopped
+from holdfast.runtime.calls.executors import Threads
 from holdfast.runtime.calls.streams import Stream
 from holdfast.runtime.calls.task_family import Family
 from holdfast.runtime.journal import Journal

@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import queue
-import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
 
-from holdfast.core.definition import BUILT_IN_EXECUTORS
 from holdfast.core.events import NodeEvent
 from holdfast.runtime.calls import task_family
-from holdfast.runtime.calls.executors import Call, Executor, Handle, Killed, Left
+from holdfast.runtime.calls.executors import Call, Executor, Handle, Killed
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock, Timer
-from holdfast.storage.failpoints import reach
+from holdfast.storage import failpoints
 
-_IDLE_S = 10.0
 UNWIND_S = 5.0
 """Seconds that a cancelled coroutine may take to unwind. After that the engine abandons it, like a thread."""
 
@@ -39,109 +35,6 @@ class Parked(BaseException):
     def __init__(self, slots: list[str]) -> None:
         self.slots = slots
         super().__init__(slots)
-
-
-class Threads:
-    """Daemon threads for plain functions, reused while they are idle. (With asyncio's own threads, an abandoned
-    thread would keep the process alive.)
-    """
-
-    def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._idle = 0
-        self._lock = threading.Lock()
-
-    def submit(self, call: Callable[[], None]) -> None:
-        with self._lock:
-            if self._idle:
-                self._idle -= 1
-            else:
-                threading.Thread(target=self._work, name="holdfast-node", daemon=True).start()
-        self._calls.put(call)
-
-    def _work(self) -> None:
-        while True:
-            try:
-                call = self._calls.get(timeout=_IDLE_S)
-            except queue.Empty:
-                with self._lock:
-                    if self._idle:
-                        self._idle -= 1
-                        return
-                continue
-            call()
-            del call
-            with self._lock:
-                self._idle += 1
-
-    def call(self, fn: Callable[[], Any], ended: Callable[[], None] | None = None) -> asyncio.Future[Any]:
-        """Call a plain function in a thread; the future has its result. A caller that cancels the future does not stop the
-        thread: `ended` is called when the thread has really returned.
-        """
-        loop = asyncio.get_running_loop()
-        result: asyncio.Future[Any] = loop.create_future()
-        context = contextvars.copy_context()
-
-        def finish(value: Any, error: BaseException | None) -> None:
-            if ended is not None:
-                ended()
-            if not result.done():
-                if error is None:
-                    result.set_result(value)
-                else:
-                    result.set_exception(error)
-
-        def work() -> None:
-            value: Any = None
-            error: BaseException | None = None
-            try:
-                value = context.run(fn)
-            except StopIteration as raised:  # a future does not accept one
-                error = RuntimeError(f"a step raised {raised!r}")
-            except BaseException as raised:  # noqa: BLE001 - raised where the future is awaited
-                error = raised
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(finish, value, error)
-
-        self.submit(work)
-        return result
-
-
-class ThreadExecutor:
-    """Calls plain functions in daemon threads of this process."""
-
-    traits = BUILT_IN_EXECUTORS["thread"]
-
-    def __init__(self, threads: Threads) -> None:
-        self._threads = threads
-
-    def submit(self, call: Call, left: Left) -> ThreadExecutor:
-        context = contextvars.copy_context()
-
-        def work() -> None:
-            value, error = None, None
-            try:
-                reach("node.enter")
-                if call.context is None:
-                    value = context.run(call.node.fn, call.given)
-                else:
-                    value = context.run(call.node.fn, call.given, call.context)
-                if call.returned is not None:
-                    call.returned()
-                reach("node.exit")
-            except BaseException as raised:  # noqa: BLE001 - a thread must not die of a node's SystemExit
-                error = raised
-            left(value, error)
-
-        self._threads.submit(work)
-        return self
-
-    def kill(self) -> bool:
-        """A thread cannot be killed."""
-        return False
-
-    def close(self) -> None:
-        """Nothing to do: the threads are daemons, and end after they have been idle for a while."""
 
 
 class Owner(Protocol):
@@ -204,11 +97,13 @@ class Body:
                 self._task = asyncio.current_task()
                 if self.cancelled:
                     raise asyncio.CancelledError  # it was stopped before it began
-            reach("node.enter")
+            if failpoints.hook is not None:
+                failpoints.reach("node.enter")
             value = await fn(*args)
             if self.work is not None:
                 self.work.refuse_forgotten()
-            reach("node.exit")
+            if failpoints.hook is not None:
+                failpoints.reach("node.exit")
         except BaseException as raised:  # noqa: BLE001
             error = raised
         if self.work is not None:
@@ -237,11 +132,13 @@ class Body:
         """Call a plain function on the event loop itself, for tests that run everything in one thread."""
         value, error = None, None
         try:
-            reach("node.enter")
+            if failpoints.hook is not None:
+                failpoints.reach("node.enter")
             value = fn(*args)
             if self.work is not None:
                 self.work.collect()
-            reach("node.exit")
+            if failpoints.hook is not None:
+                failpoints.reach("node.exit")
         except BaseException as raised:  # noqa: BLE001
             error = raised
         asyncio.get_running_loop().call_soon(self._leave, value, error)

@@ -1,4 +1,4 @@
-"""The contract of an executor: it calls the functions of nodes, outside of the engine's event loop.
+"""Executors call the functions of nodes outside of the engine's event loop: their contract, and the one that uses threads.
 
 This module defines a call and how the executor reports its end. `body` and the runner decide when a call begins, how long it
 may take, and what its end means for the run. An executor never sees the log: the holder of the lease records what a node keeps
@@ -11,8 +11,12 @@ its name.
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import queue
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -20,11 +24,14 @@ import msgspec
 from holdfast.core import definition, validate
 from holdfast.core.graph import Flow, Node, executor_problems
 from holdfast.errors import GraphError, SettingError, did_you_mean
+from holdfast.storage import failpoints
 
 ExecutorTraits: TypeAlias = definition.ExecutorTraits
 Left: TypeAlias = Callable[[Any, BaseException | None], None]
 """Reports how a call ended: its result (from another process, as `Changes`) or its exception. Called from any thread."""
 
+_IDLE_S = 10.0
+"""How long a thread waits for the next call before it ends."""
 loading = threading.Event()
 """Set while the process of a node imports the file that defines the node."""
 
@@ -72,6 +79,111 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Kill the calls that still run, as far as that is possible, and release all resources."""
+
+
+class Threads:
+    """Daemon threads for plain functions, reused while they are idle. (With asyncio's own threads, an abandoned
+    thread would keep the process alive.)
+    """
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._idle = 0
+        self._lock = threading.Lock()
+
+    def submit(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            else:
+                threading.Thread(target=self._work, name="holdfast-node", daemon=True).start()
+        self._calls.put(call)
+
+    def _work(self) -> None:
+        while True:
+            try:
+                call = self._calls.get(timeout=_IDLE_S)
+            except queue.Empty:
+                with self._lock:
+                    if self._idle:
+                        self._idle -= 1
+                        return
+                continue
+            call()
+            del call
+            with self._lock:
+                self._idle += 1
+
+    def call(self, fn: Callable[[], Any], ended: Callable[[], None] | None = None) -> asyncio.Future[Any]:
+        """Call a plain function in a thread; the future has its result. A caller that cancels the future does not stop the
+        thread: `ended` is called when the thread has really returned.
+        """
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[Any] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def finish(value: Any, error: BaseException | None) -> None:
+            if ended is not None:
+                ended()
+            if not result.done():
+                if error is None:
+                    result.set_result(value)
+                else:
+                    result.set_exception(error)
+
+        def work() -> None:
+            value: Any = None
+            error: BaseException | None = None
+            try:
+                value = context.run(fn)
+            except StopIteration as raised:  # a future does not accept one
+                error = RuntimeError(f"a step raised {raised!r}")
+            except BaseException as raised:  # noqa: BLE001 - raised where the future is awaited
+                error = raised
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(finish, value, error)
+
+        self.submit(work)
+        return result
+
+
+class ThreadExecutor:
+    """Calls plain functions in daemon threads of this process."""
+
+    traits = definition.BUILT_IN_EXECUTORS["thread"]
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+
+    def submit(self, call: Call, left: Left) -> ThreadExecutor:
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            value, error = None, None
+            try:
+                if failpoints.hook is not None:
+                    failpoints.reach("node.enter")
+                if call.context is None:
+                    value = context.run(call.node.fn, call.given)
+                else:
+                    value = context.run(call.node.fn, call.given, call.context)
+                if call.returned is not None:
+                    call.returned()
+                if failpoints.hook is not None:
+                    failpoints.reach("node.exit")
+            except BaseException as raised:  # noqa: BLE001 - a thread must not die of a node's SystemExit
+                error = raised
+            left(value, error)
+
+        self._threads.submit(work)
+        return self
+
+    def kill(self) -> bool:
+        """A thread cannot be killed."""
+        return False
+
+    def close(self) -> None:
+        """Nothing to do: the threads are daemons, and end after they have been idle for a while."""
 
 
 def check_given(given: Mapping[str, Executor]) -> dict[str, Executor]:

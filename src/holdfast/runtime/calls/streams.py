@@ -2,7 +2,7 @@
 
 The engine spills chunks next to the log every second or 64 KB, so that they outlive their process. The end of the attempt
 records all of them as one event (`NodeStreamed`), and then the spill is deleted. A process that claims a run whose holder died
-finds the spill and records it.
+finds the spill and records it (`resume.recover_streams`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core import events
 from holdfast.core.codec import Codec
 from holdfast.errors import ContextError, StoreError
-from holdfast.reading.chunks import Chunk, read_key
+from holdfast.reading.chunks import Chunk
 from holdfast.runtime.clock import Timer
-from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
-from holdfast.storage.rows import open_row
 
 SPILL_BYTES = 64 * 1024
 SPILL_S = 1.0
@@ -115,39 +112,3 @@ class Stream:
             self._timer.cancel()
             self._timer = None
         self._pending, self._pending_bytes = [], 0
-
-
-def recover(journal: Journal) -> Journal:
-    """Record the streams of attempts whose process died. Their spills are deleted when the record is saved."""
-    state = journal.state
-    spills = journal.services.store.blobs.spilled(state.run_id)
-    for key, data in spills.items():
-        node, iteration, execution, attempt, item = read_key(key)
-        visit = state.nodes.get(node)
-        if visit is None or visit.status != "interrupted":
-            continue
-        known = visit.attempt if item is None or visit.items is None else visit.items.attempts.get(item, 1)
-        is_open = (visit.iteration, visit.execution, known) == (iteration, execution, attempt)
-        if is_open and not _is_recorded(journal, key):
-            journal.record(
-                events.NodeStreamed(
-                    node=node, iteration=iteration, execution=execution, attempt=attempt, item=item,
-                    chunks=[_decode(line) for line in data.splitlines()],
-                )
-            )  # fmt: skip
-    journal.spills.extend(spills)
-    return journal
-
-
-def _is_recorded(journal: Journal, key: str) -> bool:
-    """Whether the log holds this stream already: the process died after the append and before it deleted the spill. An
-    attempt that was woken after that starts its stream again.
-    """
-    node, *attempt = read_key(key)
-    store, recorded = journal.services.store, False
-    kinds = ("NodeStarted", "ItemStarted", "NodeStreamed")
-    for row in store.events(journal.state.run_id, kinds=kinds, node=node):
-        event = open_row(row, store.blobs).event
-        if [event.iteration, event.execution, event.attempt, getattr(event, "item", None)] == attempt:
-            recorded = row.kind == "NodeStreamed"
-    return recorded

@@ -33,9 +33,9 @@ from holdfast.core.events import Changes
 from holdfast.core.graph import Flow, Graph
 from holdfast.errors import ContextError
 from holdfast.runtime import failures, outcomes
-from holdfast.runtime.calls.body import Parked, Threads
+from holdfast.runtime.calls.body import Parked
 from holdfast.runtime.calls.context import BlockingContext, Context
-from holdfast.runtime.calls.executors import loading
+from holdfast.runtime.calls.executors import Threads, loading
 from holdfast.runtime.calls.fresh_source import spec_of
 from holdfast.runtime.calls.process.wire import Answer, Asked, Order, Place, Raised, Returned, Wire
 from holdfast.runtime.calls.process.work import DistantAttempt, NoResources

@@ -29,8 +29,16 @@ from holdfast.core.definition import BUILT_IN_EXECUTORS
 from holdfast.core.events import Changes
 from holdfast.errors import ContextError, ProcessEnded
 from holdfast.runtime import failures
-from holdfast.runtime.calls.body import Parked, ThreadExecutor, Threads
-from holdfast.runtime.calls.executors import Call, Executor, Killed, Left, refuse_while_loading
+from holdfast.runtime.calls.body import Parked
+from holdfast.runtime.calls.executors import (
+    Call,
+    Executor,
+    Killed,
+    Left,
+    ThreadExecutor,
+    Threads,
+    refuse_while_loading,
+)
 from holdfast.runtime.calls.process.wire import (
     Answer,
     Asked,
@@ -42,7 +50,7 @@ from holdfast.runtime.calls.process.wire import (
     encode_frame,
 )
 from holdfast.runtime.calls.process.work import Answering, told
-from holdfast.storage.failpoints import reach
+from holdfast.storage import failpoints
 
 _IDLE_S = 30.0
 _CLOSE_S = 10.0
@@ -187,7 +195,8 @@ class _Handle:
         try:
             if self._killed:
                 raise Killed
-            reach("node.enter")
+            if failpoints.hook is not None:
+                failpoints.reach("node.enter")
             child = _reuse(child) or _Child()
             self._hold(child)
             said = self._converse(child)
@@ -195,7 +204,8 @@ class _Handle:
             value = self._take_result(said)
             if self._returned is not None:
                 self._returned()
-            reach("node.exit")
+            if failpoints.hook is not None:
+                failpoints.reach("node.exit")
         except BaseException as raised:  # noqa: BLE001 - reported as the end of the call
             error = raised
         killed = self._let_go()

@@ -24,8 +24,8 @@ from holdfast.core.slots import CHECKPOINT, step_text
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
 from holdfast.runtime.calls.attempt import Attempt
-from holdfast.runtime.calls.body import Body, Threads
-from holdfast.runtime.calls.executors import Call
+from holdfast.runtime.calls.body import Body
+from holdfast.runtime.calls.executors import Call, Threads
 from holdfast.runtime.calls.process.wire import Asked, Order, Told
 from holdfast.runtime.calls.streams import encode_chunk
 

@@ -8,12 +8,12 @@ A request that was stored by a newer version, or is damaged, becomes `Unknown`: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
-from holdfast.storage.contract import Request, Store
+from holdfast.storage.contract import Request
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +114,6 @@ def read(stored: Request) -> AnyRequest:
     return Unknown(**shared, stored_verb=stored.verb)  # type: ignore[arg-type]
 
 
-def requests_in(store: Store, holder: str, run_id: str) -> Iterator[AnyRequest]:
-    """The requests that wait for a run which this holder holds, oldest first."""
-    return (read(stored) for stored in store.inbox(holder) if stored.run_id == run_id)
+def requests_to(run_id: str, stored: Iterable[Request]) -> list[AnyRequest]:
+    """The requests among `stored` that are for one run, oldest first."""
+    return [read(request) for request in stored if request.run_id == run_id]
