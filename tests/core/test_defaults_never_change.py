@@ -72,6 +72,7 @@ EVENTS = {
     "SignalAwaited": {**HEADER, "until": None, "item": None, "payload_schema": {}, "takes": None},
     "SignalReceived": {"payload": None, **SAID},
     "SignalSetAside": {**HEADER, "item": None},
+    "WaitWithdrawn": {**HEADER, "item": None, "returned": None},
 }
 PARTS = {
     events.Changes: {"set": {}, "append": {}, "merge": {}, "add": {}, "reduce": {}, "unset": []},
@@ -105,6 +106,7 @@ PARTS = {
         "routed": True,
         "kept": {},
         "parked": {},
+        "withdrawn": {},
         "filled": {},
         "approved": False,
         "answer": None,

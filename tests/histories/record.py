@@ -392,6 +392,37 @@ def set_aside(recorder: Recorder) -> str:
     return "r"
 
 
+def withdrawn(recorder: Recorder) -> str:
+    """A question, a sleep and two waits that the node gives up. One of them has just received a signal, which the next gets."""
+    graph = Graph("impatient", Order)
+
+    async def give_up(ctx: hf.Context, wait: Any, slot: str) -> None:
+        """Cancel a wait as soon as it is in the log, or as it has its result."""
+        task, work = asyncio.create_task(wait), ctx._work
+        for _ in range(100):
+            await asyncio.sleep(0)
+            if work.is_waiting(slot) or work.is_withdrawn(slot) or slot in work.kept():
+                task.cancel()
+                break
+        await asyncio.gather(task, return_exceptions=True)
+
+    @graph.node
+    async def listen(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        await give_up(ctx, ctx.ask("Sure?", options=["yes", "no"]), "ask:Sure?")
+        await give_up(ctx, ctx.sleep(60), "sleep:1")
+        await give_up(ctx, ctx.wait_for("sent"), "signal:sent:1")
+        await give_up(ctx, ctx.wait_for("paid"), "signal:paid:1")
+        return {"log": [await ctx.wait_for("paid"), await ctx.wait_for("sent")]}
+
+    flow = graph.chain(START, "listen", END).compile()
+    recorder.call(lambda e: e.start(flow, Order("T-7"), run_id="r"))
+    recorder.call(lambda e: e.signal("r", "paid", 5), flow)
+    recorder.call(lambda e: e.resume("r"), flow)
+    recorder.call(lambda e: e.signal("r", "sent"), flow)
+    recorder.call(lambda e: e.resume("r"), flow)
+    return "r"
+
+
 def streamed(recorder: Recorder) -> str:
     """A process that was asked to stop while its node streamed; the next process streams to the end."""
     graph = Graph("streams")
@@ -439,7 +470,7 @@ def worked(recorder: Recorder) -> str:
 
 STORIES = (
     *(failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, cut, interrupted),
-    *(kept, refused, quarantined, waited, waiting, set_aside, streamed, worked),
+    *(kept, refused, quarantined, waited, waiting, set_aside, withdrawn, streamed, worked),
 )
 
 

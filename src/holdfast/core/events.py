@@ -453,13 +453,22 @@ class SignalSetAside(NodeEvent, frozen=True, kw_only=True):
     item: int | None = None
 
 
+class WaitWithdrawn(NodeEvent, frozen=True, kw_only=True):
+    """A node gave up a wait: its own code cancelled it. No signal, time or answer ends the wait any more."""
+
+    slot: str
+    item: int | None = None
+    returned: str | None = None
+    """The name of the signal that the wait had received and the node had not: the signal goes to the next wait."""
+
+
 AnyEvent: TypeAlias = (
     RunCreated | RunForked | RunClaimed | RunResumed | RunRewound | RunPaused | RunInterrupted | RunCompleted | RunFailed
     | RunCancelled | ResumeRefused | StateEdited | StateUpgraded | FlowChanged | NodeScheduled | NodeStarted | NodeCompleted
     | NodeFailed | NodeInterrupted | NodeSkipped | NodeRouted | RoutingFailed | ItemsListed | ItemStarted | ItemCompleted
     | ItemFailed | LayerCompleted | QuestionAsked | QuestionAnswered | NodeWaiting | NodeCheckpointed | NodeStreamed
     | StepCompleted | CostIncurred | TimerSet | TimerFired | SignalAwaited | SignalReceived
-    | SignalSetAside
+    | SignalSetAside | WaitWithdrawn
 )  # fmt: skip
 """All kinds of events. The properties of each kind are a row of the table in `core/kinds`."""
 

@@ -145,6 +145,7 @@ TABLE: tuple[Kind, ...] = (
     Kind(events.SignalReceived, "waits.signal_received", OPEN, None, "nothing", heard=True, from_outside=True),
     Kind(events.SignalSetAside, "waits.signal_set_aside", LIVE, _RUNNING, "node", counts="open attempt", heard=True,
          from_process=True),
+    Kind(events.WaitWithdrawn, "waits.wait_withdrawn", LIVE, _RUNNING, "node", counts="open attempt", heard=True),
     Kind(events.QuestionAsked, "waits.question_asked", ACTIVE, _IDLE | {"pending", "interrupted", "running"}, "node",
          counts="asked", heard=True, from_process=True),
     Kind(events.QuestionAnswered, "waits.question_answered", OPEN,

@@ -123,6 +123,8 @@ class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
     """Item (or `NODE_LEVEL`) -> slot -> what this execution has kept: step results, the latest checkpoint, outcomes of waits."""
     parked: dict[int, list[str]] = {}
     """Item (or `NODE_LEVEL`) whose attempt has unwound -> the slots that it waits for."""
+    withdrawn: dict[int, list[str]] = {}
+    """Item (or `NODE_LEVEL`) -> the slots of the waits that this execution has given up."""
     filled: dict[int, dict[str, Wait]] = {}
     """Item (or `NODE_LEVEL`) -> slot -> the wait for a payload of a certain form that a signal has ended: it goes on if the
     node cannot use that signal.

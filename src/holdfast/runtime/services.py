@@ -124,6 +124,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Those of them that call functions outside of this process."""
     haunted: dict[str, dict[tuple[str, int | None], AbandonedCall]]
     """Run -> abandoned calls whose threads still run: no new attempt starts beside one, not even after a resume."""
+    warned: set[tuple[str, str]] = msgspec.field(default_factory=set)
+    """Flow and node of each warning that is given once."""
     holdings: Holdings
     """The runs that this engine holds."""
     listeners: Listeners

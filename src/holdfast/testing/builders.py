@@ -246,6 +246,12 @@ class History:
             on_timeout=on_timeout,
         )
 
+    def withdrawn(
+        self, node: str, slot: str, *, returned: str | None = None, item: int | None = None
+    ) -> History:
+        """Record that the node gave up a wait. `returned`: the signal that the wait had received."""
+        return self._inside(events.WaitWithdrawn, node, item, slot=slot, returned=returned)
+
     def parked(self, node: str, *slots: str, item: int | None = None) -> History:
         """Record that the attempt ended, and that the node waits until one of these slots is filled."""
         return self._inside(events.NodeWaiting, node, item, on=list(slots))
@@ -472,6 +478,10 @@ def _wait(history: History, name: str, item: int | None, luck: random.Random, wh
             history.told("go", history.state.seq)
     if what == "signal" and history.kept(name, item).get(slot) and luck.random() < 0.3:
         history.set_aside(name, "go", item=item)
+    if luck.random() < 0.2 and (key in history.state.waits or key in history.state.questions):
+        return history.withdrawn(name, slot, item=item)
+    if what == "signal" and luck.random() < 0.2 and history.kept(name, item).get(slot):
+        return history.withdrawn(name, slot, returned="go", item=item)
     return history.parked(name, slot, item=item)
 
 
@@ -583,6 +593,7 @@ def example(kind: type[Event], **fields: Any) -> Any:
         events.SignalAwaited: {"slot": "signal:paid:1", "name": "paid"},
         events.SignalReceived: {"name": "paid", "payload": 1},
         events.SignalSetAside: {"slot": "signal:paid:1", "name": "paid", "reason": "it does not fit"},
+        events.WaitWithdrawn: {"slot": "signal:paid:1"},
     }
     header = {"node": "a", "iteration": 1} if issubclass(kind, events.NodeEvent) else {}
     return kind(**{**_plainest(kind), **header, **told.get(kind, {}), **fields})

@@ -27,7 +27,7 @@ _AFTER_FAILURE = frozenset({
 })  # fmt: skip
 """The event kinds that may follow the failure of a run: those that an operator or a caller causes, and those of a resume."""
 _INSIDE = frozenset({
-    "StepCompleted", "NodeCheckpointed", "TimerSet", "SignalAwaited", "SignalSetAside", "NodeWaiting",
+    "StepCompleted", "NodeCheckpointed", "TimerSet", "SignalAwaited", "SignalSetAside", "WaitWithdrawn", "NodeWaiting",
 })  # fmt: skip
 
 
@@ -71,6 +71,7 @@ _HANDLERS = {
     "SignalAwaited": "_signal_awaited",
     "SignalReceived": "_signal_received",
     "SignalSetAside": "_signal_set_aside",
+    "WaitWithdrawn": "_wait_withdrawn",
 }
 """Event kind -> the method that handles it."""
 
@@ -269,8 +270,7 @@ class Replay:
         self._require_new(where, NODE)
         if (iteration, execution) != (visit.iteration, visit.execution) or attempt == 1:
             visit.forget_items()
-            if visit.kept or visit.parked:
-                visit.kept, visit.parked, visit.filled = {}, {}, {}
+            visit.kept, visit.parked, visit.filled, visit.withdrawn = {}, {}, {}, set()
         else:
             visit.parked.pop(NODE, None)
         visit.iteration, visit.execution, visit.attempt = iteration, execution, attempt
@@ -432,6 +432,7 @@ class Replay:
         visit.changes[item] = body.get("changes", {})
         visit.kept.pop(item, None)
         visit.filled = {place: wait for place, wait in visit.filled.items() if place[0] != item}
+        visit.withdrawn = {place for place in visit.withdrawn if place[0] != item}
         self._close_waits(name, item)
         self._rest(visit)
 
@@ -474,12 +475,14 @@ class Replay:
         self.now.visit(name).kept.setdefault(item, set()).add(slot)
 
     def _timer_set(self, where: Where, body: Body, at: float) -> None:
+        self.now.visit(where[0]).withdrawn.discard((_level(body), body.get("slot", "")))
         self.now.waits[where[0], body.get("item"), body.get("slot", "")] = {"until": body.get("until")}
 
     def _signal_awaited(self, where: Where, body: Body, at: float) -> None:
         wait = {
             "until": body.get("until"), "signal": body.get("name", ""), "payload_schema": body.get("payload_schema", {}),
         }  # fmt: skip
+        self.now.visit(where[0]).withdrawn.discard((_level(body), body.get("slot", "")))
         takes = body.get("takes")
         if takes is None:
             self._begin_wait(where[0], body, wait)
@@ -524,7 +527,11 @@ class Replay:
         self._begin_wait(name, body, wait, first=True)
 
     def _signal_received(self, where: Where, body: Body, at: float) -> None:
-        now, name = self.now, body.get("name", "")
+        self._deliver(body.get("name", ""))
+
+    def _deliver(self, name: str) -> None:
+        """Give a signal to the oldest wait for it, or keep it."""
+        now = self.now
         for place, wait in now.waits.items():
             if wait.get("signal") == name:
                 del now.waits[place]
@@ -532,6 +539,26 @@ class Replay:
                 self._resolve(*place)
                 return
         now.signals[name] = now.signals.get(name, 0) + 1
+
+    def _wait_withdrawn(self, where: Where, body: Body, at: float) -> None:
+        now, level, slot = self.now, _level(body), body.get("slot", "")
+        visit, place = now.visit(where[0]), (where[0], body.get("item"), slot)
+        asked = [
+            key for key, one in now.questions.items() if (one["node"], one["item"], one["slot"]) == place
+        ]
+        returned = body.get("returned")
+        if returned is None and place not in now.waits and not asked:
+            self._say("I6", f"{_named(where)} withdraws the wait {slot!r}, which is not open")
+        if returned is not None and slot not in visit.kept.get(level, ()):
+            self._say("I9", f"{_named(where)} returns the signal {returned!r}, which it has not received")
+        now.waits.pop(place, None)
+        for key in asked:
+            del now.questions[key]
+        visit.withdrawn.add((level, slot))
+        if returned is not None:
+            visit.kept.get(level, set()).discard(slot)
+            visit.filled.pop((level, slot), None)
+            self._deliver(returned)
 
     def _timer_fired(self, where: Where, body: Body, at: float) -> None:
         now, place = self.now, (where[0], body.get("item"), body.get("slot", ""))
@@ -587,6 +614,7 @@ class Replay:
             self._say("I6", f"the question {key!r} is asked while it is already open")
         if about == "ask":
             self._require_inside("QuestionAsked", where, body)
+            now.visit(where[0]).withdrawn.discard((_level(body), body.get("slot", "")))
         now.questions[key] = {
             "node": where[0], "item": body.get("item"), "slot": body.get("slot", ""), "about": about,
             "until": body.get("until"),
@@ -646,8 +674,7 @@ class Replay:
         if now.waits or now.questions:
             self._close_waits(name)
         visit.question, visit.begun = None, False
-        if visit.kept or visit.parked:
-            visit.kept, visit.parked, visit.filled = {}, {}, {}
+        visit.kept, visit.parked, visit.filled, visit.withdrawn = {}, {}, {}, set()
         visit.forget_items()
         now.open.pop(name, None)
         now.failed.pop(name, None)
@@ -716,7 +743,7 @@ class Replay:
             if visit.begun:
                 visit.attempt = 0
             visit.forget_items()
-            visit.question, visit.kept, visit.parked, visit.filled = None, {}, {}, {}
+            visit.question, visit.kept, visit.parked, visit.filled, visit.withdrawn = None, {}, {}, {}, set()
             now.turn(visit, "pending")
         for name in now.arrivals:
             gate = now.nodes.get(name)

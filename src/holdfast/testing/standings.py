@@ -20,7 +20,7 @@ class Visit:
 
     __slots__ = (
         "again", "attempt", "begun", "changes", "execution", "filled", "gone", "items", "iteration", "kept", "parked",
-        "question", "routed", "running", "status",
+        "question", "routed", "running", "status", "withdrawn",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -45,6 +45,8 @@ class Visit:
         self.parked: dict[int, list[str]] = {}
         self.filled: dict[tuple[int, str], Body] = {}
         """Item and slot -> the wait for a payload of a certain form that a signal has ended."""
+        self.withdrawn: set[tuple[int, str]] = set()
+        """Item and slot of each wait that the node has given up."""
 
     def here(self) -> tuple[int, int, int]:
         return self.iteration, self.execution, self.attempt
@@ -194,6 +196,8 @@ def _visit_of(node: Body) -> Visit:
     visit.parked = {int(item): slots for item, slots in node.get("parked", {}).items()}
     for item, waits in node.get("filled", {}).items():
         visit.filled.update({(int(item), slot): wait for slot, wait in waits.items()})
+    for item, slots in node.get("withdrawn", {}).items():
+        visit.withdrawn.update((int(item), slot) for slot in slots)
     items = node.get("items")
     if items is not None:
         visit.items = len(items["values"])

@@ -463,3 +463,70 @@ def test_a_renamed_node_is_named_by_what_it_set_aside_and_waits_for_again():
     run.record(events.SignalSetAside(node="z", iteration=1, slot="signal:paid:1", name="paid", reason="no"))
     assert [one.node for one in run.state.aside] == ["z", "z"]
     assert [wait.node for wait in run.state.waits.values()] == ["z"]
+
+
+# --- waits that were withdrawn -----------------------------------------------------------------------
+
+
+def test_a_withdrawn_wait_gets_no_signal_and_the_next_one_does():
+    run = (
+        alone()
+        .awaiting("a", "paid")
+        .withdrawn("a", "signal:paid:1")
+        .awaiting("a", "paid", slot="signal:paid:2")
+    )
+    run.told("paid", 7)
+    assert run.kept("a") == {"signal:paid:2": [7]}
+    assert run.state.nodes["a"].withdrawn == {-1: ["signal:paid:1"]}
+
+
+def test_a_withdrawn_timer_or_question_is_not_there_any_more():
+    run = alone().sleeping("a", 60).asking("a", "Sure?", "yes", "no")
+    run.withdrawn("a", "sleep:1").withdrawn("a", "ask:Sure?")
+    assert (run.state.waits, run.state.questions, run.commands()) == ({}, {}, [])
+
+
+def test_a_signal_that_a_withdrawn_wait_had_received_comes_before_the_others():
+    run = alone().awaiting("a", "paid").told("paid", 1).told("paid", 2)
+    run.withdrawn("a", "signal:paid:1", returned="paid")
+    assert (run.state.signals, run.kept("a")) == ({"paid": [1, 2]}, {})
+    run.awaiting("a", "paid", slot="signal:paid:2")
+    assert run.kept("a") == {"signal:paid:2": [1]}
+
+
+def test_a_signal_that_is_returned_wakes_the_node_that_waits_for_it():
+    run = told("START a END", "START b END").started("a", "b")
+    run.awaiting("a", "paid").awaiting("b", "paid").parked("b", "signal:paid:1").told("paid", 1)
+    run.withdrawn("a", "signal:paid:1", returned="paid")
+    assert (run.kept("a"), run.kept("b"), run.state.signals) == ({}, {"signal:paid:1": [1]}, {})
+    assert again("b") in run.commands()
+
+
+@pytest.mark.parametrize("what", ["signal", "sleep", "ask"])
+def test_a_withdrawn_wait_may_begin_again(what):
+    def begin(run):
+        if what == "signal":
+            return run.awaiting("a", "paid")
+        return run.sleeping("a", 60) if what == "sleep" else run.asking("a", "Sure?", "yes", "no")
+
+    slot = {"signal": "signal:paid:1", "sleep": "sleep:1", "ask": "ask:Sure?"}[what]
+    run = begin(alone()).withdrawn("a", slot)
+    begin(run)
+    assert run.state.nodes["a"].withdrawn == {-1: []}
+    assert [*run.state.waits, *run.state.questions] == [wait_key("a", 1, 1, None, slot)]
+
+
+def test_only_an_open_wait_or_what_it_received_can_be_withdrawn():
+    run = alone().awaiting("a", "paid", 5).passed(5)
+    header = {"node": "a", "iteration": 1, "slot": "signal:paid:1"}
+    assert "does not wait" in refused(run, events.WaitWithdrawn(**header))
+    assert "does not wait" in refused(run, events.WaitWithdrawn(**header, returned="paid"))
+
+
+def test_a_new_execution_and_the_end_of_a_visit_forget_what_was_withdrawn():
+    run = alone().awaiting("a", "paid").withdrawn("a", "signal:paid:1")
+    kept = deepcopy(run)
+    run.completed("a")
+    assert run.state.nodes["a"].withdrawn == {}
+    kept.failed("a", ValueError("once")).taken_up().settled()
+    assert kept.state.nodes["a"].withdrawn == {-1: ["signal:paid:1"]}, "the same execution goes on"

@@ -198,7 +198,8 @@ def _reopen(state: RunState) -> None:
         node.attempt = 0
         node.items = node.retry_at = node.failure = node.question = None
         node.failures = 0
-        node.kept, node.parked, node.filled, node.approved, node.asked = {}, {}, {}, False, 0
+        node.kept, node.parked, node.filled, node.withdrawn = {}, {}, {}, {}
+        node.approved, node.asked = False, 0
         set_status(state, node, "pending")
     for name in state.arrivals:  # questions that were asked before these nodes began are asked again
         gate = state.nodes.get(name)

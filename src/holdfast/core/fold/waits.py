@@ -54,6 +54,7 @@ def timer_set(state: RunState, event: events.TimerSet, stored: Stored) -> None:
     """Record that a node waits until a time."""
     wait = Wait(event.node, event.iteration, event.execution, event.slot, event.item, until=event.until)
     state.waits[_key(wait)] = wait
+    _open_again(state, event.node, event.item, event.slot)
 
 
 def signal_awaited(state: RunState, event: events.SignalAwaited, stored: Stored) -> None:
@@ -62,9 +63,10 @@ def signal_awaited(state: RunState, event: events.SignalAwaited, stored: Stored)
         event.node, event.iteration, event.execution, event.slot, event.item, signal=event.name, until=event.until,
         payload_schema=event.payload_schema,
     )  # fmt: skip
+    if event.takes is not None and not 0 <= event.takes < len(state.aside):
+        raise IllegalEvent(f"run {state.run_id!r}: no signal {event.takes} was set aside")
+    _open_again(state, event.node, event.item, event.slot)
     if event.takes is not None:
-        if not 0 <= event.takes < len(state.aside):
-            raise IllegalEvent(f"run {state.run_id!r}: no signal {event.takes} was set aside")
         _fill(state, wait, state.aside.pop(event.takes).payload)
     elif not _take_oldest(state, wait):
         state.waits[_key(wait)] = wait
@@ -120,13 +122,44 @@ def signal_set_aside(state: RunState, event: events.SignalSetAside, stored: Stor
 
 def signal_received(state: RunState, event: events.SignalReceived, stored: Stored) -> None:
     """Give a signal to the oldest wait for it; if there is none, keep the signal for the next one."""
+    if not _give_to_oldest(state, event.name, event.payload):
+        state.signals.setdefault(event.name, []).append(event.payload)
+
+
+def _give_to_oldest(state: RunState, name: str, payload: Any) -> bool:
+    """Give a signal to the oldest wait for it, if there is one."""
     for key, wait in state.waits.items():
-        if wait.signal == event.name:
+        if wait.signal == name:
             del state.waits[key]
             _remember(state, wait)
-            _resolve(state, wait.node, wait.item, wait.slot, [event.payload])
-            return
-    state.signals.setdefault(event.name, []).append(event.payload)
+            _resolve(state, wait.node, wait.item, wait.slot, [payload])
+            return True
+    return False
+
+
+def wait_withdrawn(state: RunState, event: events.WaitWithdrawn, stored: Stored) -> None:
+    """Close a wait. A signal that it had received goes to the next wait for it, before all that came later."""
+    node, level = state.nodes[event.node], NODE_LEVEL if event.item is None else event.item
+    kept = node.kept.get(level, {})
+    key = wait_key(event.node, event.iteration, event.execution, event.item, event.slot)
+    is_open = key in state.waits or key in state.questions
+    if not (is_open if event.returned is None else kept.get(event.slot)):
+        raise IllegalEvent(f"run {state.run_id!r}: {event.node!r} does not wait in {event.slot!r}")
+    state.waits.pop(key, None)
+    state.questions.pop(key, None)
+    node.withdrawn.setdefault(level, []).append(event.slot)
+    if event.returned is not None:
+        (payload,) = kept.pop(event.slot)
+        node.filled.get(level, {}).pop(event.slot, None)
+        if not _give_to_oldest(state, event.returned, payload):
+            state.signals.setdefault(event.returned, []).insert(0, payload)
+
+
+def _open_again(state: RunState, name: str, item: int | None, slot: str) -> None:
+    """A wait that was withdrawn begins again."""
+    given_up = state.nodes[name].withdrawn.get(NODE_LEVEL if item is None else item, ())
+    if slot in given_up:
+        state.nodes[name].withdrawn[NODE_LEVEL if item is None else item].remove(slot)
 
 
 def timer_fired(state: RunState, event: events.TimerFired, stored: Stored) -> None:
@@ -235,6 +268,8 @@ def question_asked(state: RunState, event: events.QuestionAsked, stored: Stored)
         node.question = event.key
         node.asked += event.about == "gate"
         set_status(state, node, "waiting")
+    else:
+        _open_again(state, event.node, event.item, event.slot)
     settle(state)
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import lru_cache, wraps
 from hashlib import sha256
 from typing import Any, ParamSpec, TypeVar, cast, overload
@@ -222,10 +222,12 @@ class Context(_AnyContext):
         self._require_time(f"ctx.sleep({seconds!r})", seconds)
         self._work.refuse_waits("ctx.sleep")
         slot = self._claim_wait(Slot.sleep(self._work.number("sleep") if key is None else key))
-        if self._is_new(slot):
-            until = self._work.now() + seconds
-            await self._work.record(events.TimerSet, slot=slot.text, until=until)
-        await self._work.until_kept(slot.text)
+
+        def wanted() -> dict[str, Any]:
+            return {"until": self._work.now() + seconds}
+
+        async with self._waiting(slot, events.TimerSet, wanted):
+            await self._work.until_kept(slot.text)
 
     @_require_await
     async def wait_for(
@@ -236,6 +238,10 @@ class Context(_AnyContext):
 
         With `type`, a signal that does not fit is refused when it is sent. One that arrived before the wait, or that only the
         type itself can reject, is set aside for a later wait that it fits, and this wait continues.
+
+        Use `timeout` rather than `asyncio.wait_for` or `asyncio.timeout`: it is durable. An asyncio timer ends when the node is
+        unwound, after `park_after` seconds at the latest, and the run then waits until the signal comes. A wait that the node
+        cancels itself is withdrawn: it gets no signal any more.
         """
         if not isinstance(signal, str) or not signal:
             raise ContextError(
@@ -247,22 +253,23 @@ class Context(_AnyContext):
         codec = _codec(type)
         number = self._work.number(f"signal:{signal}") if key is None else key
         slot = self._claim_wait(Slot.signal(signal, number))
-        if self._is_new(slot):
-            await self._work.record(
-                events.SignalAwaited,
-                slot=slot.text,
-                name=signal,
-                until=None if timeout is None else self._work.now() + timeout,
-                payload_schema=_payload_schema(type),
-                takes=self._first_fitting(signal, codec),
-            )
-        while came := await self._work.until_kept(slot.text):
-            try:
-                return codec.decode(came[0], path="payload")
-            except CodecError as misfit:
-                await self._work.record(
-                    events.SignalSetAside, slot=slot.text, name=signal, reason=str(misfit)
-                )
+
+        def wanted() -> dict[str, Any]:
+            return {
+                "name": signal,
+                "until": None if timeout is None else self._work.now() + timeout,
+                "payload_schema": _payload_schema(type),
+                "takes": self._first_fitting(signal, codec),
+            }
+
+        async with self._waiting(slot, events.SignalAwaited, wanted, signal):
+            while came := await self._work.until_kept(slot.text):
+                try:
+                    return codec.decode(came[0], path="payload")
+                except CodecError as misfit:
+                    await self._work.record(
+                        events.SignalSetAside, slot=slot.text, name=signal, reason=str(misfit)
+                    )
         raise WaitTimeout(
             f"node {self.node!r}: the signal {signal!r} did not arrive within {timeout:g} s. To wait again: "
             f"`holdfast retry {self.run_id} {self.node} --fresh`"
@@ -310,20 +317,21 @@ class Context(_AnyContext):
             self._require_time(f"ctx.ask({question!r}, timeout={timeout!r})", timeout)
         self._work.refuse_waits("ctx.ask")
         slot = self._claim_wait(Slot.ask(question if key is None else key))
-        if self._is_new(slot):
+
+        def wanted() -> dict[str, Any]:
             self._work.warn_of_unused_answers(slot)
-            await self._work.record(
-                events.QuestionAsked,
-                key=wait_key(self.node, self.iteration, self.execution, self.item, slot.text),
-                text=question,
-                options=list(options),
-                about="ask",
-                answer_schema=answers.schema_of(schema, graph=self.flow) if schema is not None else {},
-                slot=slot.text,
-                until=None if timeout is None else self._work.now() + timeout,
-                on_timeout=on_timeout,
-            )
-        came = await self._work.until_kept(slot.text)
+            return {
+                "key": wait_key(self.node, self.iteration, self.execution, self.item, slot.text),
+                "text": question,
+                "options": list(options),
+                "about": "ask",
+                "answer_schema": answers.schema_of(schema, graph=self.flow) if schema is not None else {},
+                "until": None if timeout is None else self._work.now() + timeout,
+                "on_timeout": on_timeout,
+            }
+
+        async with self._waiting(slot, events.QuestionAsked, wanted):
+            came = await self._work.until_kept(slot.text)
         if not came:
             raise WaitTimeout(
                 f"node {self.node!r}: the question {question!r} was not answered within {timeout:g} s. To ask again: "
@@ -344,9 +352,20 @@ class Context(_AnyContext):
         self._work.claim(text, f"the wait {text!r}")
         return slot
 
-    def _is_new(self, slot: Slot) -> bool:
-        text = slot.text
-        return not self._work.is_waiting(text) and text not in self._work.kept()
+    @asynccontextmanager
+    async def _waiting(
+        self,
+        slot: Slot,
+        kind: type[events.NodeEvent],
+        wanted: Callable[[], dict[str, Any]],
+        signal: str | None = None,
+    ) -> AsyncIterator[None]:
+        """Within this, the node waits. The wait is recorded with what is `wanted`, unless the log has it."""
+        work, text = self._work, slot.text
+        with work.waiting(text, lambda: work.note(kind, slot=text, **wanted()), signal):
+            if not work.is_waiting(text) and text not in work.kept() and not work.is_withdrawn(text):
+                await work.record(kind, slot=text, **wanted())
+            yield
 
 
 class BlockingContext(_AnyContext):
