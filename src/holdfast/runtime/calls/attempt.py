@@ -21,7 +21,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from holdfast.core import events
 from holdfast.core.codec import Codec
@@ -38,6 +38,7 @@ from holdfast.runtime.calls.task_family import Family
 from holdfast.runtime.clock import Timer
 from holdfast.runtime.journal import Journal
 
+T = TypeVar("T")
 _ANY: Codec[Any] = Codec.of(Any)
 _PROMISES_MAX = 100
 _LOOK_AGAIN_S = 0.02
@@ -414,13 +415,14 @@ class Attempt:
     # --- waits that the node cancels --------------------------------------------------------------------
 
     @contextmanager
-    def waiting(self, slot: str, begin: Callable[[], object], signal: str | None) -> Iterator[None]:
-        """Within this, the node is in a wait. `begin` records the wait; `signal` is the name of the signal that it is for. A
-        wait that the node itself cancels is withdrawn; one that the engine cancels goes on when the node runs again.
+    def waiting(self, slot: str, begin: T, again: Callable[[], object], signal: str | None) -> Iterator[T]:
+        """Within this, the node is in a wait, which `begin` records. `again` records it if it was withdrawn; `signal` is the name
+        of the signal that it is for. A wait that the node itself cancels is withdrawn; one that the engine cancels goes on when
+        the node runs again.
         """
-        self._begin_again[slot] = begin
+        self._begin_again[slot] = again
         try:
-            yield
+            yield begin
         except asyncio.CancelledError:
             if not self.blocks and not self._is_unwinding():
                 self._cancelled.append((slot, signal))

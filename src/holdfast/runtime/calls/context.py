@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import typing
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache, wraps
 from hashlib import sha256
 from typing import Any, ParamSpec, TypeVar, cast, overload
@@ -226,7 +226,8 @@ class Context(_AnyContext):
         def wanted() -> dict[str, Any]:
             return {"until": self._work.now() + seconds}
 
-        async with self._waiting(slot, events.TimerSet, wanted):
+        with self._waiting(slot, events.TimerSet, wanted) as begin:
+            await begin()
             await self._work.until_kept(slot.text)
 
     @_require_await
@@ -262,7 +263,8 @@ class Context(_AnyContext):
                 "takes": self._first_fitting(signal, codec),
             }
 
-        async with self._waiting(slot, events.SignalAwaited, wanted, signal):
+        with self._waiting(slot, events.SignalAwaited, wanted, signal) as begin:
+            await begin()
             while came := await self._work.until_kept(slot.text):
                 try:
                     return codec.decode(came[0], path="payload")
@@ -330,7 +332,8 @@ class Context(_AnyContext):
                 "on_timeout": on_timeout,
             }
 
-        async with self._waiting(slot, events.QuestionAsked, wanted):
+        with self._waiting(slot, events.QuestionAsked, wanted) as begin:
+            await begin()
             came = await self._work.until_kept(slot.text)
         if not came:
             raise WaitTimeout(
@@ -352,20 +355,21 @@ class Context(_AnyContext):
         self._work.claim(text, f"the wait {text!r}")
         return slot
 
-    @asynccontextmanager
-    async def _waiting(
+    def _waiting(
         self,
         slot: Slot,
         kind: type[events.NodeEvent],
         wanted: Callable[[], dict[str, Any]],
         signal: str | None = None,
-    ) -> AsyncIterator[None]:
-        """Within this, the node waits. The wait is recorded with what is `wanted`, unless the log has it."""
+    ) -> AbstractContextManager[Callable[[], Awaitable[None]]]:
+        """Within this, the node is in a wait. Yields the function that records the wait, with what is `wanted`."""
         work, text = self._work, slot.text
-        with work.waiting(text, lambda: work.note(kind, slot=text, **wanted()), signal):
+
+        async def begin() -> None:
             if not work.is_waiting(text) and text not in work.kept() and not work.is_withdrawn(text):
                 await work.record(kind, slot=text, **wanted())
-            yield
+
+        return work.waiting(text, begin, lambda: work.note(kind, slot=text, **wanted()), signal)
 
 
 class BlockingContext(_AnyContext):
