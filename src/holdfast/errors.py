@@ -195,14 +195,17 @@ class RunCancelled(HoldfastError):
 
 
 class RunHeld(HoldfastError):
-    """Another live process executes the run."""
+    """Another live process executes the run, or this one does and the call would wait for itself."""
 
-    def __init__(self, run_id: str, holder: str) -> None:
+    def __init__(self, run_id: str, holder: str, hint: str = "") -> None:
         self.run_id = run_id
         self.holder = holder
         super().__init__(
-            f"run {run_id!r} is being executed by {holder}. Wait until that process ends, or stop it; a run whose "
-            "process has died can be resumed at once."
+            f"run {run_id!r} is being executed by {holder}. "
+            + (
+                hint
+                or "Wait until that process ends, or stop it; a run whose process has died can be resumed at once."
+            )
         )
 
 

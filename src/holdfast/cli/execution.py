@@ -5,6 +5,7 @@ Ctrl-C and SIGTERM stop the run in order; the last line then says how to resume 
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
@@ -341,6 +342,12 @@ class _Outcome(msgspec.Struct):
     found: Diagnosis | None = None
     was_completed: bool = False
     """The run was completed before this command began."""
+    joins: bool = False
+    """Another process executed it, and this command waits for that."""
+    left_with: str | None = None
+    """The process that goes on executing the run after this command has left."""
+    signalled: Exit | None = None
+    """A signal ended this command."""
 
 
 def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> int:
@@ -353,12 +360,19 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
         "durability": errand.durability,
         "run_base": errand.run_base,
     }
-    signalled: Exit | None = None
 
     async def use(engine: Engine) -> None:
-        outcome.was_completed = _begin(engine, errand)
+        _begin(engine, errand, outcome)
         try:
-            run = await shown(engine, errand.run_id, display, lambda: verb(engine))
+            await shown(engine, errand.run_id, display, lambda: perform(engine), joins=outcome.joins)
+        except asyncio.CancelledError:
+            if outcome.joins and outcome.run is None:
+                outcome.left_with = held_by(engine.store.run(errand.run_id))
+            raise
+
+    async def perform(engine: Engine) -> None:
+        try:
+            run = await verb(engine)
         except (RunFailed, RunCancelled) as ended:
             run = ended.run
         outcome.run = _as_plain(engine, run)
@@ -372,22 +386,28 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
         except FlowNotFound as missing:
             raise SettingError(name_the_file(missing, errand.verb)) from missing
         except KeyboardInterrupt:
-            signalled = Exit.INTERRUPTED
+            outcome.signalled = Exit.INTERRUPTED
         except SystemExit:
-            signalled = Exit.TERMINATED
+            outcome.signalled = Exit.TERMINATED
         finally:
             display.close()
     with screen.unread():
         conclude(errand, outcome)
-    return int(signalled or (OF_STATUSES[outcome.run.status] if outcome.run is not None else Exit.OK))
+    return int(outcome.signalled or (OF_STATUSES[outcome.run.status] if outcome.run is not None else Exit.OK))
 
 
-def _begin(engine: Engine, errand: Errand) -> bool:
-    """Print a note if the receipts of the run cannot be written. Returns whether the run was completed already."""
+def _begin(engine: Engine, errand: Errand, outcome: _Outcome) -> None:
+    """Note how the run was before, and print what is worth knowing before it is executed."""
     try:
         row = engine.store.run(errand.run_id)
     except RunNotFound:
-        return False
+        return
+    outcome.was_completed = row.status == "completed"
+    outcome.joins = errand.verb == "run" and row.held
+    if outcome.joins and not errand.as_json:
+        held = f"{held_by(row)} executes this run; this command waits for it, and Ctrl-C leaves it alone"
+        screen.say(("note: ", "yellow"), held, err=True)
+        return
     bare = errand.run_base is None and not errand.as_json and row.status not in FINAL
     if bare and not engine.settings.run_base and _wants_base(engine, row):
         screen.say(
@@ -396,7 +416,6 @@ def _begin(engine: Engine, errand: Errand) -> bool:
             "set it with --run-base DIR",
             err=True,
         )
-    return row.status == "completed"
 
 
 def _wants_base(engine: Engine, row: RunRow) -> bool:
@@ -425,6 +444,10 @@ def name_the_file(missing: FlowNotFound, verb: str) -> str:
 def conclude(errand: Errand, outcome: _Outcome) -> None:
     """Print how the run ended or why it stopped: the result on stdout, remedies on stderr."""
     run, found = outcome.run, outcome.found
+    if outcome.left_with is not None:
+        screen.say(("stopped waiting. ", "yellow"), f"{outcome.left_with} still executes the run:", err=True)
+        screen.say(f"  {line('show', errand.run_id, store=errand.store)}", err=True)
+        return
     if run is None or found is None:  # a second signal ended the command before the run could be read
         screen.say(("stopped at once. ", "yellow"), "Resume the run with:", err=True)
         typed = resume_line(errand.run_id, file=errand.file, store=errand.store, run_base=errand.run_base)
@@ -442,9 +465,7 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
     spent = f", {words.cost(run.cost)}" if words.cost(run.cost) else ""
     facts = f"{run.id}  {work}, {screen.duration(run.active_s)}{spent}"
     well = run.status == "completed"
-    facts += (
-        "; the run was completed already, so nothing was executed" if well and outcome.was_completed else ""
-    )
+    facts += _how_it_completed(outcome) if well else ""
     screen.say((status, f"bold {screen.STYLES.get(run.status, '')}".strip()), f"  {facts}", err=not well)
     for warned in run.warnings:
         fault = screen.one_line(describe_failure(warned.failure.type, warned.failure.message), 300)
@@ -459,6 +480,15 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
             "  The request is in the inbox of the run; that process reads it within a second.", err=True
         )
     say_remedies(found.remedies, err=True)
+
+
+def _how_it_completed(outcome: _Outcome) -> str:
+    if outcome.was_completed:
+        return "; the run was completed already, so nothing was executed"
+    if outcome.signalled is None:
+        return ""
+    by = "Ctrl-C" if outcome.signalled is Exit.INTERRUPTED else "SIGTERM"
+    return f"; the run completed within the grace period after {by}, and the exit code is {int(outcome.signalled)}"
 
 
 def _say_state(run: Run[Any], store: str | None) -> None:

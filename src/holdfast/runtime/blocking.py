@@ -1,14 +1,16 @@
-"""The blocking door: the engine's verbs as plain functions. One bridge, no second engine.
+"""The blocking interface: the verbs of the async engine as plain functions.
 
 `with_engine` opens an engine, uses it and closes it, on an event loop of its own; inside a running loop (a
 notebook) it does so in a thread. In the main thread SIGINT and SIGTERM stop the engine in order: nothing new
-starts, running nodes get `grace` seconds, the interruption is recorded. A second signal leaves at once.
-Afterwards the signal is passed on as `KeyboardInterrupt` or `SystemExit(143)`: a library never swallows one.
+starts, running nodes get `grace` seconds, the interruption is recorded. A second signal leaves at once, and so
+does the first where nothing is executed (`wait`, or `run` for a run that another process executes). Afterwards
+the signal is passed on as `KeyboardInterrupt` or `SystemExit(143)`: a library never swallows one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import random
 import threading
@@ -24,7 +26,6 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.engine import Edit, Engine
 from holdfast.runtime.listeners import Listener
 from holdfast.runtime.settings import Durability
-from holdfast.runtime.signals import Signals
 from holdfast.storage.contract import RunStatus, Store
 from holdfast.upkeep.retention import KEEP_LAST, Pruned
 
@@ -66,10 +67,12 @@ def with_engine(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
         if name not in Options.__annotations__:
             known = (
                 did_you_mean(name, Options.__annotations__)
-                or f"; there are {', '.join(Options.__annotations__)}"
+                or f"; the options of the engine are {', '.join(Options.__annotations__)}"
             )
             raise SettingError(f"neither this verb nor the engine has an option {name!r}{known}")
-    return _run_in_thread(use, options) if _inside_a_loop() else _run_here(use, options)
+    engine = BlockingEngine(**options)
+    engine.os_signals.always = True
+    return _run_in_thread(use, engine) if _inside_a_loop() else _run_here(use, engine)
 
 
 def _inside_a_loop() -> bool:
@@ -80,24 +83,25 @@ def _inside_a_loop() -> bool:
     return True
 
 
-def _run_in_thread(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
+def _run_in_thread(use: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
     """In a thread of its own. An interrupt of the waiting caller (a notebook's stop button) stops the engine in order, too."""
     outcome: list[T] = []
     raised: list[BaseException] = []
-    signals = Signals(always=True)
 
     def work() -> None:
         try:
-            outcome.append(_run_here(use, options, signals))
+            outcome.append(_run_here(use, engine))
         except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
             raised.append(error)
 
-    thread = threading.Thread(target=work, name="holdfast-blocking", daemon=True)
+    # In the context of the caller: a node that calls this is still inside its run.
+    around = contextvars.copy_context()
+    thread = threading.Thread(target=around.run, args=(work,), name="holdfast-blocking", daemon=True)
     thread.start()
     try:
         thread.join()
     except BaseException:
-        signals.stop_from_outside()
+        engine.os_signals.stop_from_outside()
         thread.join()
         raise
     if raised:
@@ -105,24 +109,16 @@ def _run_in_thread(use: Callable[[Engine], Awaitable[T]], options: Options) -> T
     return outcome[0]
 
 
-def _run_here(use: Callable[[Engine], Awaitable[T]], options: Options, signals: Signals | None = None) -> T:
-    signals = signals or Signals(always=True)
-
-    async def main() -> T | None:
-        async with BlockingEngine(**options) as engine:
-            with signals.watch(engine):
-                try:
-                    return await use(engine)
-                except asyncio.CancelledError:
-                    if not signals.left:
-                        raise
-                    return None
+def _run_here(use: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
+    async def main() -> T:
+        async with engine:
+            return await use(engine)
 
     try:
-        outcome = asyncio.run(main())
-    finally:
-        signals.pass_on()
-    return outcome  # type: ignore[return-value]  # None only where the signal was passed on
+        return asyncio.run(main())
+    except Exception:  # the signal comes first: the caller asked this process to end
+        engine.os_signals.pass_on()
+        raise
 
 
 # --- the verbs ---------------------------------------------------------------------------------------
@@ -234,7 +230,7 @@ def retry(
     reason: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
-    """Try nodes again that failed, were interrupted or wait: see `Engine.retry`."""
+    """Retry nodes that failed, were interrupted or wait: see `Engine.retry`."""
     return with_engine(lambda e: e.retry(run_id, node, fresh=fresh, by=by, reason=reason), options)
 
 
@@ -261,7 +257,7 @@ def cancel(
 def pause(
     run_id: str, reason: str | None = None, *, by: str | None = None, **options: Unpack[Options]
 ) -> Run[Any]:
-    """Start nothing new until the run is resumed: see `Engine.pause`."""
+    """Pause a run until it is resumed: see `Engine.pause`."""
     return with_engine(lambda e: e.pause(run_id, reason, by=by), options)
 
 
@@ -320,7 +316,7 @@ def fork(
 
 
 def get(run_id: str, **options: Unpack[Options]) -> Run[Any]:
-    """One run as it is now: see `Engine.get`."""
+    """Get a run as it is now: see `Engine.get`."""
     return with_engine(lambda e: e.get(run_id), options)
 
 
@@ -334,7 +330,7 @@ def runs(
     limit: int = 100,
     **options: Unpack[Options],
 ) -> list[RunSummary]:
-    """The runs that meet the conditions, newest first: see `Engine.runs`."""
+    """List the runs that meet the conditions, newest first: see `Engine.runs`."""
     return with_engine(
         lambda e: e.runs(status=status, flow=flow, labels=labels, parent=parent, before=before, limit=limit),
         options,
@@ -342,24 +338,24 @@ def runs(
 
 
 def state(run: str, checkpoint: str | int | None = None, **options: Unpack[Options]) -> Any:
-    """The state at a checkpoint: see `Engine.state`."""
+    """Get the state of a run at a checkpoint: see `Engine.state`."""
     return with_engine(lambda e: e.state(run, checkpoint), options)
 
 
 def events(
     run_id: str, after: int = 0, node: str | None = None, kind: str | None = None, **options: Unpack[Options]
 ) -> list[EventView]:
-    """Stored events, oldest first: see `Engine.events`."""
+    """List the stored events of a run, oldest first: see `Engine.events`."""
     return with_engine(lambda e: e.events(run_id, after, node, kind), options)
 
 
 def questions(run_id: str | None = None, **options: Unpack[Options]) -> list[AskedQuestion]:
-    """The open questions of one run or of all: see `Engine.questions`."""
+    """List the open questions of one run, or of all runs: see `Engine.questions`."""
     return with_engine(lambda e: e.questions(run_id), options)
 
 
 def checkpoints(run_id: str, **options: Unpack[Options]) -> list[Checkpoint]:
-    """Every place a run can be resumed or forked from: see `Engine.checkpoints`."""
+    """List the checkpoints from which a run can be resumed or forked: see `Engine.checkpoints`."""
     return with_engine(lambda e: e.checkpoints(run_id), options)
 
 

@@ -1,7 +1,7 @@
-"""`Driver`: takes runs up, and drives each until it stops, through long waits as well.
+"""`Driver` claims runs, and drives each until it stops, also through long waits. It waits for runs of other engines, too.
 
-A run that only waits, and for long, leaves memory: it stays held, and is loaded from its log when it is due or when a request
-comes. Meanwhile it costs its caller's coroutine and a timer, so ten thousand waiting runs fit into a small process.
+A run that waits for a long time leaves memory: it stays held, and is loaded from its log when it is due or when a request
+arrives. Until then it costs only its caller's coroutine and a timer, so ten thousand waiting runs fit into a small process.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import msgspec
 
 from holdfast.core import events
 from holdfast.core.graph import Flow
-from holdfast.errors import FenceLost, FlowNotFound, ResumeRefused, RunHeld, StoreError
+from holdfast.core.run_state import ENDED
+from holdfast.errors import FenceLost, FlowNotFound, ResumeRefused, RunHeld, RunNotFound, StoreError
 from holdfast.reading import history, inbox
 from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.views import Run, run_view
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.followers import POLL_S
-from holdfast.runtime.holdings import Asleep, Halt
+from holdfast.runtime.holdings import Asleep, Halt, HeldRun
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.news import Ear
 from holdfast.runtime.resume import Invalid, TakeUp, prepare, recover_streams
@@ -34,11 +35,11 @@ _NAP_S = 1.0
 _SOON_OVER = 10
 """How many times the inbox is polled before a thread listens for news of it."""
 _UNHEARD_S = 5.0
-"""How long without news until the inbox is read all the same."""
+"""Seconds without news after which the inbox is read anyway."""
 
 
 class Driver:
-    """Takes runs up and drives them."""
+    """Claims runs and drives them."""
 
     def __init__(self, services: Services, flows: Mapping[str, Flow[Any]]) -> None:
         self.services = services
@@ -50,7 +51,7 @@ class Driver:
     # --- taking up ------------------------------------------------------------------------------------
 
     async def take_up(self, run_id: str, take_up: TakeUp, lease: Lease | None = None) -> Journal:
-        """Claim a run, unless its lease is given, and record how it is taken up. Returns its journal, not saved yet."""
+        """Claim a run, unless its lease is given, and record how it is resumed. Returns its journal, which is not saved yet."""
         services, holdings = self.services, self._holdings
         if run_id in holdings:
             raise RunHeld(run_id, "this engine")
@@ -66,7 +67,9 @@ class Driver:
         try:
             row = row if was_claimed else services.store.run(run_id)
             if row.fence != lease.fence:
-                raise FenceLost(f"run {run_id!r} was taken over while this process stood still")
+                raise FenceLost(
+                    f"run {run_id!r} was taken over by another process while this one was suspended"
+                )
             if holdings.has_outlived(lease):
                 take_up = msgspec.structs.replace(take_up, outlived=True)
             return recover_streams(prepare(services, flow, row, lease.fence, take_up))
@@ -86,10 +89,61 @@ class Driver:
         journal.record(events.ResumeRefused(reason=refused.reason, by=take_up.by))
         await journal.save_and_wait(release=True)
 
+    # --- joining --------------------------------------------------------------------------------------
+
+    async def join(self, run_id: str) -> bool:
+        """Wait for a run that another call or engine executes, until it has stopped or its holder has disappeared. Returns
+        whether the caller should resume it: not if it has ended, if its holder has left it to an operator, or if this engine
+        stops.
+        """
+        holdings, has_waited = self._holdings, False
+        with holdings.joining() as news:
+            while True:
+                held = holdings.get(
+                    run_id
+                )  # before the row is read: a run that leaves meanwhile has not crashed
+                row = await self._find_row(run_id, is_here=held is not None)
+                if held is None and row is not None:
+                    if row.status in ENDED:
+                        return False
+                    is_stopping = holdings.stopping is not None
+                    if not row.held:
+                        return not has_waited or not (is_stopping or _waits_for_an_operator(row))
+                    if is_stopping:
+                        return False
+                has_waited = True
+                await self._hear(news, held)
+
+    async def _find_row(self, run_id: str, *, is_here: bool) -> RunRow | None:
+        try:
+            return await self.services.reading.call(self.services.store.run, run_id)
+        except RunNotFound:
+            if not is_here:
+                raise
+            return None  # its first append is under way here
+
+    async def _hear(self, news: asyncio.Event, held: HeldRun | None) -> None:
+        """Wait until it is time to look again, or until a run that is executed here has stopped."""
+        clock = self.services.clock
+        news.clear()
+        timer = clock.call_at(clock.now() + POLL_S, news.set)
+
+        def wake(_: object) -> None:
+            news.set()
+
+        if held is not None:
+            held.done.add_done_callback(wake)
+        try:
+            await news.wait()
+        finally:
+            timer.cancel()
+            if held is not None:
+                held.done.remove_done_callback(wake)
+
     # --- driving --------------------------------------------------------------------------------------
 
     async def drive(self, journal: Journal, runner: Runner | None = None) -> Run[Any]:
-        """Drive a run until it stops. Returns it as it is then, also where it has failed or was cancelled."""
+        """Drive a run until it stops. Returns the run as it is then, even if it has failed or was cancelled."""
         run_id, fence, holdings = journal.state.run_id, journal.fence, self._holdings
         runner = runner or self._runner(journal)
         holdings.add(run_id, runner)
@@ -126,7 +180,7 @@ class Driver:
         return runner
 
     async def _sleep_on(self, run_id: str, fence: int, until: float) -> Journal:
-        """Keep a run that only waits out of memory, still held, until it is due or a request comes."""
+        """Hold a waiting run, but not in memory, until it is due or a request arrives. Returns its new journal."""
         services, clock = self.services, self.services.clock
         asleep = Asleep(fence)
         with self._holdings.sleeping(run_id, asleep):
@@ -140,7 +194,7 @@ class Driver:
         row = services.store.run(run_id)
         if row.fence != fence or row.holder is None or row.holder.id != services.holder.id:
             raise FenceLost(
-                f"run {run_id!r} was taken over while it waited; nothing more of it is started here"
+                f"run {run_id!r} was taken over by another process while it waited; it is not continued here"
             )
         state = history.load(services.store, run_id, row=row)
         return Journal(services, self.flows[row.flow], state, row=row, fence=fence)
@@ -148,7 +202,7 @@ class Driver:
     # --- requests to the runs that are driven here ----------------------------------------------------
 
     def _waiting_requests(self, journal: Journal) -> list[AnyRequest]:
-        """The requests that were left for a run before it is driven. A run that is not stored yet has none."""
+        """The requests that are in the inbox of a run before it is driven. A run that is not stored yet has none."""
         services = self.services
         stored = services.store.inbox(services.holder.id) if journal.saved_seq else []
         return inbox.requests_to(journal.state.run_id, stored) if stored else []
@@ -175,14 +229,19 @@ class Driver:
 
     @property
     def ear(self) -> Ear | None:
-        """Hears news of the store, from its first use on; None for an engine without threads."""
+        """Listens for news of the store; created at its first use. None for an engine without threads."""
         if self._ear is None and self.services.threads is not None:
             self._ear = Ear(self.services.store.queues)
         return self._ear
 
     def close(self) -> None:
-        """Read no more inboxes."""
+        """Stop reading the inbox."""
         if self._watching is not None:
             self._watching.cancel()
         if self._ear is not None:
             self._ear.close()
+
+
+def _waits_for_an_operator(row: RunRow) -> bool:
+    """Whether a run that no engine executes moves only if it gets an answer, a signal or a resume."""
+    return row.status == "paused" or (row.status == "waiting" and row.due_at is None)

@@ -1,7 +1,8 @@
 """Failures: the one place that classifies an exception and decides when the engine retries its node.
 
 recoverable  the cause may go away by itself (timeouts, connections, HTTP 408/425/429/5xx, `Recoverable`), or it is
-             unknown how far the node came (`ProcessEnded`): the engine retries, as the node's `Retry` says
+             unknown how far the node came (`ProcessEnded`), or a run or a store that the node uses is busy (`RunHeld`,
+             `StoreBusy`, `FenceLost`): the engine retries, as the node's `Retry` says
 partial      any other exception, and a recoverable one whose retries are used up: the operator fixes the cause and
              resumes the run, or skips the node
 fatal        `Fatal`: a retry is pointless; the run is resumed only with `force`
@@ -25,7 +26,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.core.events import Failure, FailureClass
 from holdfast.core.graph import Retry
-from holdfast.errors import Fatal, HoldfastError, ProcessEnded, Recoverable
+from holdfast.errors import Fatal, FenceLost, HoldfastError, ProcessEnded, Recoverable, RunHeld, StoreBusy
 
 _TRACEBACK_CHARS_MAX = 8_000
 _CHAIN_MAX = 20
@@ -91,6 +92,7 @@ _SPOILING = frozenset(
 )
 """Causes that clients report as a broken connection, although a new connection fails in the same way."""
 
+_PASSING_OURS = (Recoverable, ProcessEnded, RunHeld, StoreBusy, FenceLost)
 _PASSING_HTTP = frozenset({408, 425, 429}) | frozenset(range(500, 600))
 _PASSING_ERRNO = frozenset(
     {errno.EAGAIN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH}
@@ -126,7 +128,7 @@ def _cloud_codes(error: BaseException) -> Iterator[object]:
 
 
 def _sql_states(error: BaseException) -> Iterator[object]:
-    """The SQLSTATE and its class (the first two characters). An error without one never reached the server: class 08."""
+    """The SQLSTATE and its class (the first two characters). An error without one never reached the server: it counts as 08."""
     state = _attribute(error, "sqlstate") or _attribute(error, "pgcode") or "08"
     yield state
     if isinstance(state, str):
@@ -186,7 +188,7 @@ def classify(error: BaseException) -> FailureClass:
     if isinstance(error, Fatal):
         return "fatal"
     if isinstance(error, HoldfastError):
-        return "recoverable" if isinstance(error, (Recoverable, ProcessEnded)) else "partial"
+        return "recoverable" if isinstance(error, _PASSING_OURS) else "partial"
     return "recoverable" if _may_pass(error) else "partial"
 
 
@@ -213,7 +215,7 @@ def message(error: BaseException) -> str:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether the same call may succeed later."""
+    """Whether the call that raised this exception may succeed later."""
     chain = list(_chain(error))
     if any(not _SPOILING.isdisjoint(_names(inner)) for inner in chain):
         return False
@@ -289,7 +291,7 @@ def _http_status(error: BaseException) -> int | None:
 
 
 class RemoteError(Exception):
-    """An exception that a node raised in another process, rebuilt here. `describe` has classified it there already."""
+    """An exception that a node raised in another process, rebuilt in this one. It was classified in the other process."""
 
     failure: Failure
     names: frozenset[str]
@@ -340,7 +342,7 @@ def _is_one_of(error: BaseException, kinds: tuple[type[BaseException], ...]) -> 
 def _backoff(retry: Retry, failures: int) -> float:
     try:
         return min(retry.backoff * retry.factor ** (failures - 1), retry.max_delay)
-    except OverflowError:  # the thousandth failure in a row
+    except OverflowError:  # after about a thousand failures in a row
         return retry.max_delay if retry.backoff else 0.0
 
 
@@ -383,7 +385,7 @@ def _headers(headers: object) -> dict[str, object]:
 
 
 def _seconds(value: object, now: float) -> float | None:
-    """A number of seconds, as number or text, or the seconds until an HTTP date."""
+    """Convert a number, a number as text, or an HTTP date to seconds from now. None: the value is none of these."""
     if isinstance(value, dt.timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):

@@ -91,22 +91,16 @@ def project_table(folder: Path | None = None) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _table_of(text: str) -> dict[str, Any]:
-    """Cached for the next engine: parsing a whole pyproject.toml takes longer than opening a store in memory."""
+    """The table `[tool.holdfast]` in the text of a pyproject.toml. Cached, because parsing takes longer than opening a store in
+    memory.
+    """
     table: dict[str, Any] = tomllib.loads(text).get("tool", {}).get("holdfast", {})
     return table
 
 
 def _fit(value: Any, name: str, kind: Any, where: str) -> Any:
     if name in ("grace", "lease_ttl", "park_after"):
-        try:
-            seconds = float(value)
-        except (TypeError, ValueError):
-            raise SettingError(f"{where} must be a number of seconds, not {value!r}") from None
-        if not seconds >= 0 or (name == "lease_ttl" and seconds < 1):
-            raise SettingError(
-                f"{where} must be {'at least 1 second' if name == 'lease_ttl' else '0 seconds or more'}, not {value!r}"
-            )
-        return seconds
+        return read_seconds(value, where, at_least=1 if name == "lease_ttl" else 0)
     if name == "durability" and value not in get_args(Durability):
         raise SettingError(f"{where} must be one of {', '.join(get_args(Durability))}, not {value!r}")
     if name in ("blob_over", "log_budget"):
@@ -120,6 +114,19 @@ def _fit(value: Any, name: str, kind: Any, where: str) -> Any:
             raise SettingError(f"{where} must be a path or a URL, not {value!r}")
         return os.fspath(value)
     return value
+
+
+def read_seconds(value: Any, where: str, *, at_least: float = 0) -> float:
+    """A number of seconds, as it was given at this place. Raises `SettingError`."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        raise SettingError(f"{where} must be a number of seconds, not {value!r}") from None
+    if not seconds >= at_least:
+        raise SettingError(
+            f"{where} must be {'at least 1 second' if at_least else '0 seconds or more'}, not {value!r}"
+        )
+    return seconds
 
 
 def _count(value: Any, where: str) -> int:

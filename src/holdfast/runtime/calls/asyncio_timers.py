@@ -29,7 +29,7 @@ def may_be_cancelled(
         return True
     in_tasks = any(task is not own for task in waiting) or _is_in_group(own)
     return in_tasks and not all(
-        task in waiting or task.done() or _only_awaits_tasks(task) for task in (own, *family)
+        task in waiting or task.done() or _only_awaits_others(task) for task in (own, *family)
     )
 
 
@@ -72,7 +72,7 @@ def _is_in_group(task: asyncio.Task[Any]) -> bool:
     return any(isinstance(found, asyncio.TaskGroup) for part in _suspended(task) for found in _held_by(part))
 
 
-def _only_awaits_tasks(task: asyncio.Task[Any]) -> bool:
+def _only_awaits_others(task: asyncio.Task[Any]) -> bool:
     """Whether a task does nothing but await other tasks: `gather`, the end of a `TaskGroup`, `asyncio.wait`, or one task."""
     awaited = getattr(task, "_fut_waiter", None)
     if isinstance(awaited, asyncio.Task) or type(awaited).__name__ == "_GatheringFuture":
