@@ -385,7 +385,10 @@ async def _await_signal(ctx: Context) -> None:
             payload = await ctx.wait_for(name)
         case "impatiently":
             try:
-                payload = await asyncio.wait_for(ctx.wait_for(name), _PATIENCE_S)
+                async with asyncio.timeout(
+                    _PATIENCE_S
+                ):  # the same on every Python, unlike `asyncio.wait_for`
+                    payload = await ctx.wait_for(name)
             except TimeoutError:
                 payload = await ctx.wait_for(name, key="again")
         case "pickily":
