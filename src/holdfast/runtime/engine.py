@@ -532,7 +532,8 @@ class Engine:
         confidence: float | None = None,
     ) -> Run[Any]:
         """Answer a question of a run, by its key, or by the name of its node if that has only one open question. This only
-        records the answer: the engine that executes the run continues with it, otherwise `resume` does. Raises `AnswerRefused`.
+        records the answer: the engine that executes the run continues with it, otherwise `resume` does. Raises `AnswerRefused`
+        and `RunOver`.
 
         `update` can be given with the answer `skip` about an interrupted node. An agent says who it is (`by="agent:…"`) and
         how sure it is (`confidence`).
@@ -564,7 +565,7 @@ class Engine:
     ) -> Run[Any]:
         """Send a signal to a run. It goes to the `ctx.wait_for` that has waited longest for that name, or is kept for the next
         one. This only records the signal. With an `id`, a signal can be sent twice without harm: the second time nothing changes,
-        and the returned run has `repeated` set.
+        and the returned run has `repeated` set. Raises `SignalRefused` if the payload does not fit that wait, and `RunOver`.
         """
         if not isinstance(name, str) or not name:
             raise SettingError(f"{name!r} is not a valid signal name: give a string that is not empty")

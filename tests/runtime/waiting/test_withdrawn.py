@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -395,6 +396,59 @@ def test_an_attempt_that_is_unwound_in_a_wait_that_was_given_up_begins_it_again(
     seconds.append(LONG_S)
     told(stage, "x", 7)
     assert stage.resume(flow).state.log == [7]
+    assert sound(stage)
+
+
+@pytest.mark.parametrize("how", ["paused", "stopped", "unwound"])
+def test_an_attempt_that_is_about_to_give_up_again_is_not_unwound_into_that_wait(
+    stage: Stage, how: str
+) -> None:
+    """The signal that it waits for next has come: it would wait for another one, for ever."""
+    seconds = [SHORT_S, LONG_S, SHORT_S]
+
+    async def body(state: Work, ctx: hf.Context) -> dict[str, Any]:
+        timer = seconds.pop(0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timer) as limit:
+                limits.append(limit)
+                return {"log": ["first", await ctx.wait_for("x")]}
+        return {"log": ["second", await ctx.wait_for("x", key="second")]}
+
+    limits: list[asyncio.Timeout] = []
+    graph = Graph("one", Work)
+    graph.node(name="only")(body)
+    flow = graph.chain(START, "only", END).compile()
+
+    async def first(engine: hf.Engine) -> None:
+        going = Going(stage, engine, engine.run(flow, run_id="r"))
+        await going.until("SignalAwaited", 2)
+        await turns(5)
+        stage.clock.advance(30)
+        assert (await going.task).status == "waiting"
+
+    async def second(engine: hf.Engine) -> None:
+        going = Going(stage, engine, engine.resume("r"))
+        await going.until("NodeStarted", 2)
+        await turns(20)
+        if how == "paused":
+            await engine.pause("r")
+        elif how == "stopped":
+            engine.stop("deploy")
+        else:
+            stage.clock.advance(30)
+        await turns(20)
+        if not going.task.done():
+            limits[-1].reschedule(asyncio.get_running_loop().time())
+        await going.task
+
+    stage.do(first, flow)
+    told(stage, "x", 7)
+    stage.do(second, flow, grace=0.0)
+    run = stage.do(lambda engine: engine.get("r"), flow)
+    if run.status != "completed":
+        run = stage.resume(flow)
+    assert (run.status, run.state.log) == ("completed", ["second", 7])
+    assert len(stage.told("SignalAwaited")) == 2, "the wait that was given up did not begin again"
     assert sound(stage)
 
 

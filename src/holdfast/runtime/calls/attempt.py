@@ -27,7 +27,7 @@ from holdfast.core import events
 from holdfast.core.codec import Codec
 from holdfast.core.events import NodeEvent
 from holdfast.core.run_state import NODE_LEVEL, NodeState, wait_key
-from holdfast.core.slots import Slot, labels
+from holdfast.core.slots import CHECKPOINT, Slot, labels
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
 from holdfast.runtime.calls import asyncio_timers
@@ -381,19 +381,35 @@ class Attempt:
         if is_timed and clock.now() < latest_at:
             waiter.timer = clock.call_at(latest_at, lambda: self._park_in_time(waiter))
             return
-        if is_timed:
+        if self.park() and is_timed:
             self._warn_of_lost_timer()
-        self.park()
 
-    def park(self) -> None:
-        """Unwind the attempt because a wait takes long, unless a step is running or a wait is over by now."""
+    def park(self) -> bool:
+        """Unwind the attempt because a wait takes long, unless a step is running or a wait is over by now. Returns whether it
+        unwinds.
+        """
         waiters = self._waiters
         self._park_due = bool(waiters) and all(not waiter.over.done() for waiter in waiters.values())
-        if self._park_due and not self._steps and self._runner.is_current(self.body):
-            self._begin_withdrawn_again(True)
-            kept = self.kept()
-            if not any(slot in kept for slot in waiters):  # otherwise it goes on when that is durable
-                self.body.park([slot for slot in waiters if not self.is_withdrawn(slot)])
+        is_free = self._park_due and not self._steps and self._runner.is_current(self.body)
+        if not is_free or self._is_about_to_give_up():
+            return False
+        self._begin_withdrawn_again(True)
+        kept = self.kept()
+        if any(slot in kept for slot in waiters):  # it goes on when that is durable
+            return False
+        self.body.park([slot for slot in waiters if not self.is_withdrawn(slot)])
+        return True
+
+    def _is_about_to_give_up(self) -> bool:
+        """Whether the node will cancel a wait that it has given up before, as it did then, and go on from there. Unwound now, it
+        would wait for what it does not need: what it waits for next may have come already.
+        """
+        given_up = [waiter for slot, waiter in self._waiters.items() if self.is_withdrawn(slot)]
+        if not given_up or not self._may_be_cancelled():
+            return False
+        long_since = self._services.clock.now() - self._services.park_after
+        is_recent = all(waiter.began_at > long_since for waiter in given_up)
+        return is_recent or any(slot not in self._used for slot in self.kept() if slot != CHECKPOINT)
 
     def _may_be_cancelled(self) -> bool:
         own = self.body.task
