@@ -6,6 +6,7 @@
     │   ├── StateError          a value does not fit the declared state
     │   │   ├── CodecError      a value cannot be stored exactly as JSON
     │   │   └── LogBudget       a run wrote more between two checkpoints than its budget allows
+    │   ├── RouterError         a router raised, or named a node that is not among its targets
     │   ├── SettingError        an option, environment variable or URL is wrong
     │   ├── FlowNotFound        this engine was not given the flow that a run belongs to
     │   ├── RunNotFound         the store has no run (or checkpoint) with that id
@@ -88,6 +89,12 @@ class CodecError(StateError):
 
 class LogBudget(StateError):
     """A run wrote more into its log between two checkpoints than its budget allows."""
+
+
+class RouterError(HoldfastError):
+    """A router raised (`__cause__` is what it raised), or named a node that is not among its targets. The router of a node
+    makes its run fail; a caller gets this error from the router of START, and then no run was recorded.
+    """
 
 
 class SettingError(HoldfastError):

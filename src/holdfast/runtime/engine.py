@@ -31,11 +31,11 @@ from typing import Any, Literal, Self, TypeVar, overload
 import msgspec
 
 from holdfast.core import events
-from holdfast.core.graph import Flow, Graph
+from holdfast.core.graph import START, Flow, Graph
 from holdfast.core.run_state import GOING
 from holdfast.documents.artifacts import Artifacts, left
 from holdfast.documents.scribe import Scribe
-from holdfast.errors import FlowNotFound, ResumeRefused, RunExists, RunHeld, SettingError
+from holdfast.errors import FlowNotFound, ResumeRefused, RunExists, RunHeld, RunNotFound, SettingError
 from holdfast.reading import history, inbox
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.history import Checkpoint, split
@@ -54,25 +54,28 @@ from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock, SystemClock, sleep
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.creation import (
+    OnExists,
     check_id,
+    check_on_exists,
     check_seconds,
     checkpoint_zero,
     create_journal,
     fork_journal,
     fork_place,
+    input_digest,
     make_queue_options,
     refuse_another,
 )
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S, Followers
-from holdfast.runtime.holdings import Holdings, Stopping, elapsed
+from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.requests import Requests
 from holdfast.runtime.resume import TakeUp, edited
 from holdfast.runtime.runner import SOON_S, Runner
 from holdfast.runtime.services import ReadingThread, Services, at_once, in_thread, waker
-from holdfast.runtime.signals import Signals
+from holdfast.runtime.signals import Signals, Stopping
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import NewRun, RunStatus, Store
 from holdfast.storage.leases import this_process
@@ -179,10 +182,7 @@ class Engine:
         self.flows[flow.name] = flow
 
     async def __aenter__(self) -> Self:
-        own_clock = None if type(self._clock) is SystemClock else self._clock.now
-        store = self._given_store or open_store(
-            self.settings.store, clock=own_clock, blobs=self.settings.blobs
-        )
+        store = self._given_store or open_store_for(self.settings, self._clock)
         threads = None if self._inline else Threads()
         aside = in_thread(threads) if threads is not None else at_once
         executors = build_executors(threads, self._executors)
@@ -328,14 +328,17 @@ class Engine:
         queue: str | None = None,
         priority: int = 0,
         by: str | None = None,
+        on_exists: OnExists = "refuse",
     ) -> str:
         """Record a run and return its id. A worker executes it, or `resume` does. Of the runs that wait for a worker in a
-        `queue`, those with the highest `priority` come first.
+        `queue`, those with the highest `priority` come first. With `on_exists="use"`, an existing run of this id and flow is
+        used, whatever its input; by default, another input raises `RunExists`.
         """
+        check_on_exists(on_exists, run_id)
         self.add(flow)
         place = make_queue_options(queue, priority)
         journal = await self._new_run(
-            flow, input, run_id, place, held=False, timeout=timeout, labels=labels, by=by
+            flow, input, run_id, place, on_exists, held=False, timeout=timeout, labels=labels, by=by
         )
         if journal is None:
             assert run_id is not None
@@ -343,7 +346,7 @@ class Engine:
         try:
             await journal.save_and_wait()
         except RunExists:
-            self._require_same(journal.state.run_id, journal.create)
+            self._require_same(journal.state.run_id, journal.create, on_exists)
         return journal.state.run_id
 
     async def _new_run(
@@ -352,6 +355,7 @@ class Engine:
         given: Any,
         run_id: str | None,
         place: dict[str, Any],
+        on_exists: OnExists = "refuse",
         *,
         held: bool,
         timeout: float | None,
@@ -359,13 +363,20 @@ class Engine:
     ) -> Journal | None:
         """Create a journal with `RunCreated` recorded; None if this engine already executes the same run."""
         services = self._open()
+        values = flow.state.dump({} if given is None else given)
+        if run_id is not None and (on_exists == "use" or START in flow.branches):
+            # The first append would find it too, but after the router of START was called.
+            with suppress(RunNotFound):
+                known = services.store.run(check_id(run_id))
+                refuse_another(run_id, known, flow.name, input_digest(flow, values), on_exists)
+                return None
         run_id = check_id(run_id) if run_id is not None else self._new_id(flow.name)
         options: dict[str, Any] = {"durability": self.settings.durability, **place}
         if self._scribe is not None:
             options[history.RUN_BASE_WANTED] = True
         if timeout is not None:
             options["timeout_s"] = check_seconds(timeout, "timeout")
-        zero = checkpoint_zero(flow, given, options=options, **said)
+        zero = checkpoint_zero(flow, values, options=options, **said)
         if held:
             self._holdings.hold()
         journal = create_journal(services, flow, run_id, zero, held=held)
@@ -373,15 +384,16 @@ class Engine:
         runner = self._holdings.get(run_id)
         if runner is not None:
             assert journal.create is not None
-            known = runner.journal.create if isinstance(runner, Runner) else None
-            refuse_another(run_id, known or services.store.run(run_id), journal.create)
+            held_as = runner.journal.create if isinstance(runner, Runner) else None
+            new, row = journal.create, held_as or services.store.run(run_id)
+            refuse_another(run_id, row, new.flow, new.input_digest, on_exists)
             return None
         return journal
 
-    def _require_same(self, run_id: str, create: NewRun | None) -> None:
+    def _require_same(self, run_id: str, create: NewRun | None, on_exists: OnExists = "refuse") -> None:
         """The run exists already: raises `RunExists` where it is another one."""
         assert create is not None
-        refuse_another(run_id, self.store.run(run_id), create)
+        refuse_another(run_id, self.store.run(run_id), create.flow, create.input_digest, on_exists)
 
     async def _run_again(self, flow: Flow[S], run_id: str) -> Run[S]:
         """The run exists: wait for it if it is executed, resume it if it is not, or return it as it is."""
@@ -754,6 +766,12 @@ class Engine:
 
     def _new_id(self, flow: str) -> str:
         return f"{flow[:40]}-{self._luck.getrandbits(48):012x}"
+
+
+def open_store_for(options: settings.Settings, clock: Clock | None) -> Store:
+    """Open the store that the options name. A clock of the caller is also the clock of the store."""
+    own_clock = None if clock is None or type(clock) is SystemClock else clock.now
+    return open_store(options.store, clock=own_clock, blobs=options.blobs)
 
 
 def _named(given: object) -> str:

@@ -326,7 +326,8 @@ def retry_delay(
     The delay is at least what the server asked for (`retry_after`), up to `max_delay`.
     """
     wanted = _is_one_of(error, retry.on) if retry.on else kind == "recoverable"
-    if not wanted or kind == "fatal" or failures >= retry.attempts:
+    is_last = retry.attempts is not None and failures >= retry.attempts
+    if not wanted or kind == "fatal" or is_last:
         return None
     delay = _backoff(retry, failures)
     asked = min(retry_after(error, now=now) or 0.0, retry.max_delay)

@@ -23,16 +23,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-from holdfast.errors import ContextError, FenceLost, StoreBusy, StoreError, StoreFull
+from holdfast.errors import FenceLost, StoreBusy, StoreError, StoreFull
 from holdfast.reading.inbox import AnyRequest
-from holdfast.runtime import nesting
 from holdfast.storage.contract import Holder, Lease, Store
 
 Aside: TypeAlias = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
@@ -120,16 +119,6 @@ class Asleep:
         """The lease is lost, or soon will be."""
         self.error = error
         self.wake()
-
-
-class Stopping:
-    """What `Engine.stop` returns. The engine stops whether or not it is awaited; awaiting it waits until no run is executed."""
-
-    def __init__(self, holdings: Holdings) -> None:
-        self._holdings = holdings
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return self._holdings.stopped().__await__()
 
 
 class Renewal:
@@ -394,12 +383,7 @@ class Holdings:
             news.set()
 
     async def stopped(self) -> None:
-        """Wait until nothing is executed here any more. Raises `ContextError` inside a node, which would wait for itself."""
-        if (run_id := nesting.run_of(self)) is not None:
-            raise ContextError(
-                f"a node of run {run_id!r} waits until its own engine has stopped, which waits for that node. "
-                "Call engine.stop() there without `await`."
-            )
+        """Wait until nothing is executed here any more."""
         if self.taker is not None:
             await self.taker.left.wait()
         while self._held or self._joins:  # a run may have begun since the event was set

@@ -16,14 +16,34 @@ import asyncio
 import signal
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from types import FrameType
 from typing import Any, Protocol
 
-from holdfast.runtime.holdings import Stopping
+from holdfast.errors import ContextError
+from holdfast.runtime import nesting
+from holdfast.runtime.holdings import Holdings
+
+
+class Stopping:
+    """What `Engine.stop` returns. The engine stops whether or not it is awaited; awaiting it waits until no run is executed.
+
+    Raises `ContextError` if it is awaited inside a node of that engine, which would wait for itself.
+    """
+
+    def __init__(self, holdings: Holdings) -> None:
+        self._holdings = holdings
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if (run_id := nesting.run_of(self._holdings)) is not None:
+            raise ContextError(
+                f"a node of run {run_id!r} waits until its own engine has stopped, which waits for that node. "
+                "Call engine.stop() there without `await`."
+            )
+        return self._holdings.stopped().__await__()
 
 
 class Stoppable(Protocol):
