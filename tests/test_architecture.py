@@ -96,6 +96,7 @@ ALWAYS_GOES_ON: dict[str, str] = {
     "runtime/driver.py:join": "each pass waits for news, which were cleared just before",
     "runtime/engine.py:_run_again": "a run that another engine has claimed meanwhile is waited for in the next pass",
     "runtime/engine.py:questions": "each pass reads one page of a list that ends",
+    "runtime/calls/context.py:wait_for": "each pass sets one of the signals aside that were sent",
     "runtime/calls/shared_task.py:_run_queue": "each pass takes one coroutine from a queue, and passes end after HOLD_S",
     "runtime/worker.py:work": "a pass that took fewer runs than it has room for rests; another has waited for the store",
     "testing/simulator_hands.py:attend": "asking rests until the store has answered, or the process is killed",

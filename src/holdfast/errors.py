@@ -12,7 +12,9 @@
     │   ├── RunNotFound         the store has no run (or checkpoint) with that id
     │   ├── RunExists           the run id belongs to a run with another input or flow
     │   ├── ResumeRefused       the run may not continue as requested; `reason` says why
+    │   │   └── RunOver         the run is completed or cancelled
     │   ├── AnswerRefused       there is no such question, or the answer does not fit it
+    │   ├── SignalRefused       the payload does not fit what the node waits for
     │   └── ContextError        a node used its context in a way that would not survive a crash
     ├── the workflow's: it was executed and did not complete
     │   ├── RunFailed           the run failed; `run` is the run
@@ -149,6 +151,10 @@ class ResumeRefused(HoldfastError):
         super().__init__(f"run {run_id!r} was not {asked}: {reason}")
 
 
+class RunOver(ResumeRefused):
+    """The run is completed or cancelled, so nothing can be asked of it or sent to it any more."""
+
+
 class AnswerRefused(HoldfastError):
     """The answer was not recorded: the question was never asked or is closed, or the answer does not fit it."""
 
@@ -157,6 +163,16 @@ class AnswerRefused(HoldfastError):
         self.key = key
         self.reason = reason
         super().__init__(f"the answer to {key!r} of run {run_id!r} was not accepted: {reason}")
+
+
+class SignalRefused(HoldfastError):
+    """A signal whose payload does not fit the wait that would receive it. Nothing was recorded, and its id is not used up."""
+
+    def __init__(self, run_id: str, name: str, reason: str) -> None:
+        self.run_id = run_id
+        self.name = name
+        self.reason = reason
+        super().__init__(f"the signal {name!r} to run {run_id!r} was not accepted: {reason}")
 
 
 class ContextError(HoldfastError):

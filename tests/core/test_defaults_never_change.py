@@ -69,8 +69,10 @@ EVENTS = {
     "QuestionAnswered": {**HEADER, "refused": False, "confidence": None, **SAID},
     "TimerSet": {**HEADER, "item": None},
     "TimerFired": {**HEADER, "item": None},
-    "SignalAwaited": {**HEADER, "until": None, "item": None},
+    "SignalAwaited": {**HEADER, "until": None, "item": None, "payload_schema": {}, "takes": None},
     "SignalReceived": {"payload": None, **SAID},
+    "SignalSetAside": {**HEADER, "item": None},
+    "WaitWithdrawn": {**HEADER, "item": None, "returned": None},
 }
 PARTS = {
     events.Changes: {"set": {}, "append": {}, "merge": {}, "add": {}, "reduce": {}, "unset": []},
@@ -105,6 +107,8 @@ PARTS = {
         "routed": True,
         "kept": {},
         "parked": {},
+        "withdrawn": {},
+        "filled": {},
         "approved": False,
         "answer": None,
         "cut": "",
@@ -124,7 +128,8 @@ PARTS = {
         "on_timeout": "fail",
         "partial": {},
     },
-    run_state.Wait: {"item": None, "signal": None, "until": None},
+    run_state.Wait: {"item": None, "signal": None, "until": None, "payload_schema": {}},
+    run_state.SetAside: {},
     run_state.Warned: {},
     run_state.Held: {"items": []},
     run_state.RunState: {
@@ -156,6 +161,7 @@ PARTS = {
         "questions": {},
         "waits": {},
         "signals": {},
+        "aside": [],
         "warnings": [],
         "usd": 0.0,
         "tokens": 0,

@@ -25,7 +25,16 @@ def test_a_wait_that_an_earlier_version_stored_has_its_kind_and_is_stored_as_the
 
 
 def test_the_stored_fields_of_a_wait_do_not_include_its_kind() -> None:
-    assert Wait.__struct_fields__ == ("node", "iteration", "execution", "slot", "item", "signal", "until")
+    assert Wait.__struct_fields__ == (
+        "node",
+        "iteration",
+        "execution",
+        "slot",
+        "item",
+        "signal",
+        "until",
+        "payload_schema",
+    )
 
 
 def test_a_snapshot_with_both_kinds_of_waits_keeps_its_bytes_when_it_is_loaded_and_stored_again() -> None:

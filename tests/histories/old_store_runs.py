@@ -163,7 +163,8 @@ async def _outcome(engine: hf.Engine, run_id: str, done: Do) -> str:
     except hf.RunFailed as failed:
         return f"failed, {failed.run.error.type}"
     except (hf.ResumeRefused, hf.AnswerRefused) as refused:
-        return f"refused, {type(refused).__name__}"
+        kind = hf.ResumeRefused if isinstance(refused, hf.ResumeRefused) else type(refused)
+        return f"refused, {kind.__name__}"
     return run if isinstance(run, str) else f"{run.status}, repeated" if run.repeated else str(run.status)
 
 

@@ -363,6 +363,66 @@ def waiting(recorder: Recorder) -> str:
     return "half"
 
 
+@dataclass
+class Sum:
+    euros: int
+
+    def __post_init__(self) -> None:
+        if self.euros < 0:
+            raise ValueError("a payment is not negative")
+
+
+def set_aside(recorder: Recorder) -> str:
+    """A signal that came before its wait and does not fit, one that only the type rejects, and a wait that the first one fits."""
+    graph = Graph("sums", Order)
+
+    @graph.node
+    async def listen(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        paid = await ctx.wait_for("paid", type=Sum, timeout=600)
+        note = await ctx.wait_for("paid", type=str, key="note")
+        return {"log": [paid.euros, note]}
+
+    flow = graph.chain(START, "listen", END).compile()
+    recorder.call(lambda e: e.start(flow, Order("T-6"), run_id="r"))
+    recorder.call(lambda e: e.signal("r", "paid", "soon"), flow)
+    recorder.call(lambda e: e.resume("r"), flow)
+    for euros in (-5, 5):
+        recorder.call(lambda e, euros=euros: e.signal("r", "paid", {"euros": euros}, by="bank"), flow)
+        recorder.call(lambda e: e.resume("r"), flow)
+    return "r"
+
+
+def withdrawn(recorder: Recorder) -> str:
+    """A question, a sleep and two waits that the node gives up. One of them has just received a signal, which the next gets."""
+    graph = Graph("impatient", Order)
+
+    async def give_up(ctx: hf.Context, wait: Any, slot: str) -> None:
+        """Cancel a wait as soon as it is in the log, or as it has its result."""
+        task, work = asyncio.create_task(wait), ctx._work
+        for _ in range(100):
+            await asyncio.sleep(0)
+            if work.is_waiting(slot) or work.is_withdrawn(slot) or slot in work.kept():
+                task.cancel()
+                break
+        await asyncio.gather(task, return_exceptions=True)
+
+    @graph.node
+    async def listen(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        await give_up(ctx, ctx.ask("Sure?", options=["yes", "no"]), "ask:Sure?")
+        await give_up(ctx, ctx.sleep(60), "sleep:1")
+        await give_up(ctx, ctx.wait_for("sent"), "signal:sent:1")
+        await give_up(ctx, ctx.wait_for("paid"), "signal:paid:1")
+        return {"log": [await ctx.wait_for("paid"), await ctx.wait_for("sent")]}
+
+    flow = graph.chain(START, "listen", END).compile()
+    recorder.call(lambda e: e.start(flow, Order("T-7"), run_id="r"))
+    recorder.call(lambda e: e.signal("r", "paid", 5), flow)
+    recorder.call(lambda e: e.resume("r"), flow)
+    recorder.call(lambda e: e.signal("r", "sent"), flow)
+    recorder.call(lambda e: e.resume("r"), flow)
+    return "r"
+
+
 def streamed(recorder: Recorder) -> str:
     """A process that was asked to stop while its node streamed; the next process streams to the end."""
     graph = Graph("streams")
@@ -438,7 +498,7 @@ def worked(recorder: Recorder) -> str:
 
 STORIES = (
     *(failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, cut, interrupted),
-    *(kept, refused, quarantined, waited, waiting, streamed, spoken, worked),
+    *(kept, refused, quarantined, waited, waiting, set_aside, withdrawn, streamed, spoken, worked),
 )
 
 

@@ -118,8 +118,12 @@ def test_a_history_folds_to_what_it_meant(path: Path) -> None:
 
 
 def said_before(view: Any, meant: Any) -> Any:
-    """A later version may say more of a run; what it said before must be the same."""
+    """A later version may say more of a run; what it said before must be the same, but for the iteration of a visit that has
+    not begun: it was 0.
+    """
     if isinstance(view, dict) and isinstance(meant, dict):
+        if meant.get("attempt") == meant.get("iteration") == 0:
+            view = view | {"iteration": 0}
         return {name: said_before(view[name], meant[name]) for name in meant if name in view}
     return view
 

@@ -165,8 +165,9 @@ def known(part: str) -> dict[str, Any]:
 
 
 def as_read(run_id: str) -> dict[str, Any]:
-    """What was read of a run when its store was written."""
-    return {name: part for name, part in KNOWN[run_id].items() if name not in {"fork", "end", "worked"}}
+    """What was read of a run when its store was written. A visit that had not begun was read as iteration 0 then; it is 1."""
+    found = {name: part for name, part in KNOWN[run_id].items() if name not in {"fork", "end", "worked"}}
+    return found | {"nodes": {name: at.replace(", 0.1.0", ", 1.1.0") for name, at in found["nodes"].items()}}
 
 
 def id_of(row: Any) -> str:

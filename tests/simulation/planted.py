@@ -752,3 +752,9 @@ def what_must_not_run_twice_goes_on_behind_a_step_that_is_not_durable():
 
     with patched((attempt.Attempt, "__init__", init)):
         yield
+
+
+@bug
+def a_wait_that_the_node_gave_up_still_receives_signals():
+    with patched((attempt.Attempt, "_withdraw", lambda self: self._cancelled.clear())):
+        yield

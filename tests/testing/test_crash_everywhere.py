@@ -404,3 +404,24 @@ def test_no_flow_is_changed_by_a_crash(seed: int, schedule: Any) -> None:
         flow, limit=12, same=lambda one, other: without_order(one) == without_order(other)
     )
     assert report.ok, report
+
+
+def test_waits_that_are_given_up_and_signals_that_do_not_fit_end_the_same_wherever_the_process_dies() -> None:
+    graph = Graph("impatient", dict)
+
+    @graph.node
+    async def listen(state: dict[str, Any], ctx: hf.Context) -> dict[str, Any]:
+        task = asyncio.create_task(ctx.wait_for("paid"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        paid = await ctx.wait_for("paid", key="again")
+        return {"paid": paid, "count": await ctx.wait_for("count", type=int)}
+
+    flow = graph.chain(START, "listen", END).compile()
+    signals = [Signal("count", "many"), Signal("paid", 7, after=10), Signal("count", 5, after=20)]
+    report = crash_everywhere(flow, {}, signals=signals)
+    assert report.ok, report
+    written = " ".join(write.added for write in report.writes)
+    assert all(kind in written for kind in ("WaitWithdrawn", "SignalSetAside", "RunCompleted"))

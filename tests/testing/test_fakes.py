@@ -89,6 +89,20 @@ def test_signals_come_at_their_time() -> None:
     assert (late.status, late.error.type) == ("failed", "WaitTimeout")
 
 
+@pytest.mark.parametrize("after", [0.5, 600.0])
+def test_a_signal_that_does_not_fit_what_the_run_waits_for_is_refused(after: float) -> None:
+    graph = Graph("typed", dict)
+
+    @graph.node
+    async def listen(state: dict[str, Any], ctx: hf.Context) -> dict[str, Any]:
+        return {"paid": await ctx.wait_for("paid", type=int)}
+
+    flow = graph.chain(START, "listen", END).compile()
+    with pytest.raises(hf.SignalRefused, match="'much' is not a whole number"):
+        rehearse(flow, {}, signals=[Signal("paid", "much", after=after)])
+    assert rehearse(flow, {}, signals=[Signal("paid", 7, after=after)]).state == {"paid": 7}
+
+
 def test_a_signal_for_a_run_that_has_ended_is_nobodys_trouble() -> None:
     run = rehearse(asks(), Review(), answers={"verdict": "yes"}, signals=[Signal("late", after=DAY)])
     assert run.status == "completed"

@@ -37,6 +37,7 @@ OF_ERRORS: tuple[tuple[type[errors.HoldfastError], Exit], ...] = (
     (errors.RunExists, Exit.REFUSED),
     (errors.ResumeRefused, Exit.REFUSED),
     (errors.AnswerRefused, Exit.REFUSED),
+    (errors.SignalRefused, Exit.REFUSED),
     (errors.RunHeld, Exit.HELD),
     (errors.StoreError, Exit.STORE),
     (errors.IllegalEvent, Exit.DEFECT),

@@ -247,6 +247,10 @@ def _say_run(shown: _Shown, store: str | None) -> None:
     say_remedies(found.remedies)
     if run.signals:
         screen.say("Signals that no node has received yet:  ", ", ".join(map(_kept, run.signals.items())))
+    for aside in run.set_aside:
+        payload = screen.one_line(screen.json_text(aside.payload, indent=None), 120)
+        told = f"the signal {aside.name!r} = {payload} did not fit {aside.node}: {screen.one_line(aside.reason, 300)}"
+        screen.say(("Set aside:  ", "yellow"), told)
     for warned in run.warnings:
         fault = screen.one_line(describe_failure(warned.failure.type, warned.failure.message), 300)
         screen.say(

@@ -1,4 +1,4 @@
-"""Check answers to questions against the type that a question asks for.
+"""Check answers to questions, and payloads of signals, against the type that a question or a wait asks for.
 
 A question may be asked by one process and answered by another that does not have the type, so the type is stored as JSON Schema.
 `schema_of` creates the schema, `misfit` checks an answer against it. Invariant: no answer is accepted that the asking node could
@@ -62,6 +62,16 @@ def schema_of(declared: Any, *, graph: str = "?") -> dict[str, Any]:
         ) from fault
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
     return plain
+
+
+def payload_schema_of(declared: Any) -> dict[str, Any]:
+    """The JSON Schema of the payload that a node waits for. Of a type that a schema cannot express in full, only the title: any
+    payload fits that, and the node finds out.
+    """
+    try:
+        return schema_of(declared)
+    except GraphError:
+        return {"title": type_name(declared)}
 
 
 def _refuse_what_says_more(declared: Any, name: str) -> None:
@@ -132,9 +142,9 @@ def _subschemas(schema: Any) -> Iterator[Schema]:
 # --- checking an answer ------------------------------------------------------------------------------
 
 
-def misfit(value: Any, options: Sequence[str], schema: Schema | None) -> str | None:
+def misfit(value: Any, options: Sequence[str], schema: Schema | None, what: str = "answer") -> str | None:
     """Return, in one sentence, why an answer does not fit a question and what would fit. Returns None if the answer fits. `value`
-    is plain data.
+    is plain data, and is called `what` in that sentence.
     """
     if options and value not in options:
         near = did_you_mean(value, options) if isinstance(value, str) else ""
@@ -142,14 +152,12 @@ def misfit(value: Any, options: Sequence[str], schema: Schema | None) -> str | N
     if not schema:
         return None
     try:
-        problem = plain_problem(value, "answer") or _problem(value, schema, "answer", schema.get("$defs", {}))
+        problem = plain_problem(value, what) or _problem(value, schema, what, schema.get("$defs", {}))
     except RecursionError:
-        problem = "answer", "the answer is nested too deeply to be checked; give it as a flat list with ids"
+        problem = what, f"the {what} is nested too deeply to be checked; give it as a flat list with ids"
     except KeyError as unknown:
-        problem = (
-            "answer",
-            f"the question's schema uses {unknown}, which this Holdfast does not know; answer with a newer version of Holdfast",
-        )
+        told = f"its schema uses {unknown}, which this Holdfast does not know; send it with a newer version of Holdfast"
+        problem = what, told
     return f"{problem[0]}: {problem[1]}" if problem else None
 
 

@@ -440,6 +440,12 @@ class SignalAwaited(NodeEvent, frozen=True, kw_only=True):
     name: str
     until: float | None = None
     item: int | None = None
+    payload_schema: dict[str, Any] = {}
+    """The JSON Schema of the payload that the node wants; empty: it takes any. A type that a schema cannot express has only
+    its title here.
+    """
+    takes: int | None = None
+    """The position, from 0, of the set-aside signal that it takes. None: it takes the oldest signal that was not set aside."""
 
 
 class SignalReceived(Event, frozen=True, kw_only=True):
@@ -453,12 +459,33 @@ class SignalReceived(Event, frozen=True, kw_only=True):
     reason: str | None = None
 
 
+class SignalSetAside(NodeEvent, frozen=True, kw_only=True):
+    """A node could not use the signal that it received: the signal is kept for a later wait that it fits, and the node waits
+    for the next one.
+    """
+
+    slot: str
+    name: str
+    reason: str
+    item: int | None = None
+
+
+class WaitWithdrawn(NodeEvent, frozen=True, kw_only=True):
+    """A node gave up a wait: its own code cancelled it. No signal, time or answer ends the wait any more."""
+
+    slot: str
+    item: int | None = None
+    returned: str | None = None
+    """The name of the signal that the wait had received and the node had not: the signal goes to the next wait."""
+
+
 AnyEvent: TypeAlias = (
     RunCreated | RunForked | RunClaimed | RunResumed | RunRewound | RunPaused | RunInterrupted | RunCompleted | RunFailed
     | RunCancelled | ResumeRefused | StateEdited | StateUpgraded | FlowChanged | NodeScheduled | NodeStarted | NodeCompleted
     | NodeFailed | NodeInterrupted | NodeSkipped | NodeRouted | RoutingFailed | ItemsListed | ItemStarted | ItemCompleted
     | ItemFailed | LayerCompleted | QuestionAsked | QuestionAnswered | NodeWaiting | NodeCheckpointed | NodeStreamed
     | StepCompleted | CostIncurred | TimerSet | TimerFired | SignalAwaited | SignalReceived
+    | SignalSetAside | WaitWithdrawn
 )  # fmt: skip
 """All kinds of events. The properties of each kind are a row of the table in `core/kinds`."""
 

@@ -10,7 +10,7 @@ them: a container that an input still refers to is copied before it is changed (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -123,6 +123,12 @@ class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
     """Item (or `NODE_LEVEL`) -> slot -> the kept value: a step's result, the latest checkpoint, the outcome of a wait."""
     parked: dict[int, list[str]] = {}
     """Item (or `NODE_LEVEL`) whose attempt has unwound -> the slots that the attempt waits for."""
+    withdrawn: dict[int, list[str]] = {}
+    """Item (or `NODE_LEVEL`) -> the slots of the waits that this execution has given up."""
+    filled: dict[int, dict[str, Wait]] = {}
+    """Item (or `NODE_LEVEL`) -> slot -> the wait for a payload of a certain form that a signal has ended: it goes on if the
+    node cannot use that signal.
+    """
     approved: bool = False
     """True if an answer has allowed the next visit to begin."""
     answer: Any = None
@@ -168,11 +174,23 @@ class Wait(msgspec.Struct, omit_defaults=True, gc=False):
     signal: str | None = None
     """The name of the signal; None if the wait is only for a time."""
     until: float | None = None
+    payload_schema: dict[str, Any] = {}
+    """What the payload of the signal must fit; empty: any payload does."""
 
     @property
     def kind(self) -> WaitKind:
         """What ends the wait: a timer or a signal. Derived from `signal`, because a new field would change stored snapshots."""
         return "timer" if self.signal is None else "signal"
+
+
+class SetAside(msgspec.Struct, omit_defaults=True, gc=False):
+    """A signal that a node received and could not use. It is kept for a later wait that it fits."""
+
+    name: str
+    payload: Any
+    node: NodeName
+    """The node that could not use it."""
+    reason: str
 
 
 class Warned(msgspec.Struct, omit_defaults=True, gc=False):
@@ -231,6 +249,8 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     """Open timers and awaited signals, oldest first, by `wait_key`."""
     signals: dict[str, list[Any]] = {}
     """Signal name -> payloads that no visit has taken yet, oldest first."""
+    aside: list[SetAside] = []
+    """Signals that a visit could not use, oldest first."""
     warnings: list[Warned] = []
     usd: float = 0.0
     tokens: int = 0
@@ -263,6 +283,47 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
         """Return the number of the next execution of a visit."""
         done = self.executions.get(name)
         return done.get(iteration, 0) + 1 if done else 1
+
+    def place(self, name: NodeName) -> tuple[int, int, int]:
+        """Iteration, execution and attempt of the visit that the status of a node is about. A visit that asks before it begins,
+        or has no free slot yet, is the next one of its node, and its attempt is 0.
+        """
+        node, is_open = self.nodes[name], name in self.open
+        question = self.questions.get(node.question or "")
+        asks_first = question is not None and question.about == "gate"
+        if node.status in VISIT_DONE or (is_open and not asks_first):
+            return node.iteration, node.execution, node.attempt
+        iteration = node.iteration + (not is_open)
+        return iteration, self.next_execution(name, iteration), 0
+
+    def waiting_in_memory(self) -> list[NodeName]:
+        """The running nodes that wait and have not been unwound yet; a fan-out waits if all of its running items do."""
+        levels: dict[NodeName, set[int | None]] = {}
+        for wait in self._awaited():
+            if wait.slot:
+                levels.setdefault(wait.node, set()).add(wait.item)
+        found = []
+        for name, waiting in levels.items():
+            node = self.nodes[name]
+            running: set[int | None] = {None} if node.items is None else set(node.items.running)
+            if node.status == "running" and running and running <= waiting:
+                found.append(name)
+        return found
+
+    def due_at(self) -> float | None:
+        """The earliest time at which the run continues although nothing has come for it: a timer, a retry or a timeout."""
+        if self.status not in GOING:
+            return None
+        times = [wait.until for wait in self._awaited()]
+        for name in self.open:
+            node = self.nodes[name]
+            times.append(node.retry_at)
+            times += [at for at in node.items.again.values() if at] if node.items is not None else []
+        return min((at for at in times if at is not None), default=None)
+
+    def _awaited(self) -> Iterator[Wait | Question]:
+        yield from self.waits.values()
+        yield from self.questions.values()
 
     def stretches(self) -> list[tuple[Seq, Seq]]:
         """Return the ranges of the log (first and last seq) whose events led to this state."""

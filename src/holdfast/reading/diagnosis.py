@@ -320,7 +320,10 @@ def _ended_kind(case: Case) -> Kind:
 
 def _needed(case: Case, seen: _Seen) -> tuple[Kind, float] | None:
     """Return what the run needs (an answer or a signal) and since when; None if it needs neither, or if one of its nodes runs."""
-    if case.state is None or case.state.running:
+    if case.state is None:
+        return None
+    waiting = case.state.waiting_in_memory() if case.row.held else []
+    if case.state.running > len(waiting):
         return None
     for question in seen.questions:
         return "question", question.asked_at

@@ -116,13 +116,20 @@ def look(commands: CommandLine, verb: str, run_id: str, words: str, *options: st
 
 
 def signals(commands: CommandLine, run_id: str, waits: tuple[Wait, ...]) -> list[Remedy]:
-    """Return the remedies that send the signals which a run waits for."""
-    names = list(dict.fromkeys(awaited_signals(waits)))
-    words = "send the signal; a payload, as JSON, may follow the name"
-    return [
-        Remedy("signal", {"run_id": run_id, "name": name}, words, commands.line("signal", run_id, name))
-        for name in names[:SHOWN_MAX]
-    ]
+    """Return the remedies that send the signals which a run waits for. The oldest wait of a name receives the signal."""
+    oldest = {wait.signal: wait for wait in reversed(waits) if wait.signal is not None}
+    found = []
+    for name in list(dict.fromkeys(awaited_signals(waits)))[:SHOWN_MAX]:
+        schema = oldest[name].payload_schema
+        typed, form_words = form(schema) if schema else ("", "")
+        words = (
+            f"send the signal with {form_words}"
+            if schema
+            else "send the signal; a payload, as JSON, may follow the name"
+        )
+        line = commands.line("signal", run_id, name, *((typed,) if typed else ()))
+        found.append(Remedy("signal", {"run_id": run_id, "name": name}, words, line))
+    return found
 
 
 # --- answers -----------------------------------------------------------------------------------------
@@ -193,7 +200,7 @@ _FORMS = {
 
 
 def form(schema: dict[str, Any]) -> tuple[str, str]:
-    """Return what kind of answer a question without options takes: a placeholder for the command, and a description in words."""
+    """Return what kind of value a question without options, or a wait, takes: a placeholder to type, and a description."""
     reference = schema.get("$ref", "").rpartition("/")[2]
     schema = schema.get("$defs", {}).get(reference, schema)
     if schema.get("enum"):

@@ -125,6 +125,12 @@ class Story:
             case "TimerSet" | "SignalAwaited" | "QuestionAsked":
                 seen.status, seen.note = "waiting", said
                 return Line("waiting", name, said)
+            case "WaitWithdrawn":
+                seen.status, seen.note = "running", ""
+                return Line("running", name, said)
+            case "SignalSetAside":
+                seen.status, seen.note = "waiting", words.waited_for(event.body["slot"])
+                return Line("waiting", name, said)
             case "TimerFired" | "QuestionAnswered":
                 seen.note = ""
                 if seen.status == "waiting" and seen.started_at:

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.core.events import Failure, NodeEvent, Stored
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import NODE_LEVEL, NodeState, Question, RunState, Warned
+from holdfast.core.run_state import GOING, NODE_LEVEL, NodeState, Question, RunState, SetAside, Warned
 from holdfast.core.slots import CHECKPOINT, labels
 from holdfast.errors import RunCancelled, RunFailed, StateError, describe_failure, end_sentence
 from holdfast.storage.contract import RunRow, RunStatus
@@ -34,6 +34,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     iteration: int
     execution: int
     attempt: int
+    """0: the visit has not begun, because it asks first or waits for a free slot."""
     tries: int
     seconds: float
     started_at: float
@@ -78,8 +79,12 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     """Failures of nodes with `safe_to_fail`, after which the run continued."""
     waits: tuple[str, ...]
     """The timers and signals that the run waits for."""
+    due_at: float | None
+    """Until when it waits: the earliest time at which the run continues by itself. None: it does not wait, or only for others."""
     signals: dict[str, int]
     """Signals that were sent but that no node has received yet -> how many of each."""
+    set_aside: tuple[SetAside, ...]
+    """Signals that a node received and could not use, oldest first: each waits for a `ctx.wait_for` that it fits."""
     layer: int
     held_by: str | None
     """A description of the live process that executes the run; None if there is none."""
@@ -102,6 +107,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None
     created_at: float
     updated_at: float
+    due_at: float | None
+    """The earliest time at which it continues by itself, if it waits."""
     held_by: str | None
     """A description of the live process that executes the run; None if there is none."""
 
@@ -129,13 +136,22 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S]:
-    """Return the view of a run, from its state and row. Its state is typed if the flow is given."""
+    """Return the view of a run, from its state and row. Its state is typed if the flow is given. A node that waits is shown as
+    waiting also while the process that executes it keeps it in memory.
+    """
+    waiting = state.waiting_in_memory() if row is not None and row.held else []
+    status: RunStatus = state.status if state.status != "new" else "pending"
+    if status == "running" and state.running == len(waiting):
+        status = "waiting"
     return Run(
         id=state.run_id,
         flow=state.flow,
-        status=state.status if state.status != "new" else "pending",
+        status=status,
         state=_typed(state, flow),
-        nodes={name: _node_view(node) for name, node in state.nodes.items()},
+        nodes={
+            name: _node_view(node, state.place(name), waits=name in waiting)
+            for name, node in state.nodes.items()
+        },
         error=state.failure,
         failed_node=state.failure_node,
         questions=tuple(state.questions.values()),
@@ -149,7 +165,9 @@ def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S
         cost=Cost(state.usd, state.tokens),
         warnings=tuple(state.warnings),
         waits=tuple(state.waits),
+        due_at=state.due_at(),
         signals={name: len(sent) for name, sent in state.signals.items() if sent},
+        set_aside=tuple(state.aside),
         layer=state.layer,
         held_by=held_by(row) if row is not None else None,
     )
@@ -168,6 +186,7 @@ def run_summary(row: RunRow) -> RunSummary:
         parent=row.parent,
         created_at=row.created_at,
         updated_at=row.updated_at,
+        due_at=row.due_at if row.status in GOING else None,
         held_by=held_by(row),
     )
 
@@ -185,18 +204,19 @@ def _typed(state: RunState, flow: Flow[Any] | None) -> Any:
     return msgspec.json.decode(msgspec.json.encode(state.values))
 
 
-def _node_view(node: NodeState) -> NodeView:
+def _node_view(node: NodeState, place: tuple[int, int, int], *, waits: bool) -> NodeView:
+    iteration, execution, attempt = place
     items = node.items
     kept = node.kept.get(NODE_LEVEL) or {}
     return NodeView(
-        status=node.status,
-        iteration=node.iteration,
-        execution=node.execution,
-        attempt=node.attempt,
+        status="waiting" if waits else node.status,
+        iteration=iteration,
+        execution=execution,
+        attempt=attempt,
         tries=node.tries,
         seconds=node.seconds,
-        started_at=node.started_at,
-        ended_at=node.ended_at,
+        started_at=node.started_at if attempt else 0.0,
+        ended_at=node.ended_at if attempt else 0.0,
         error=node.failure,
         retry_at=node.retry_at,
         items=(len(items.done), len(items.values)) if items is not None else None,

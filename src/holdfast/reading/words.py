@@ -114,6 +114,11 @@ def _signal(body: Body) -> str:
     return f"received the signal {body['name']!r}{payload}"
 
 
+def _withdrawn(body: Body) -> str:
+    returned = f"; the signal {body['returned']!r} goes to the next wait" if body.get("returned") else ""
+    return f"gave up its wait for {text.one_line(waited_for(body['slot']), 200)}{_item(body)}{returned}"
+
+
 def _fired(body: Body) -> str:
     slot = parse(body.get("slot", ""))
     if slot is None:  # the question that a node asks before it begins
@@ -149,6 +154,8 @@ _WORDS: dict[str, Callable[[Body], str] | None] = {
     "TimerFired": _fired,
     "SignalAwaited": _awaits,
     "SignalReceived": _signal,
+    "SignalSetAside": lambda body: f"sets the signal {body['name']!r} aside, which does not fit{_item(body)}",
+    "WaitWithdrawn": _withdrawn,
     "QuestionAsked": _asked,
     "QuestionAnswered": _answered,
 }  # fmt: skip

@@ -65,10 +65,16 @@ class Options(_Others, total=False):
     store: str | os.PathLike[str] | Store | None
 
 
+class BlockingEngine(Engine):
+    """An engine whose caller blocks until its verb returns."""
+
+    _caller_blocks = True
+
+
 def with_engine(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
     """Open an engine, use it, close it."""
     _refuse_unknown(options)
-    engine = Engine(**options)
+    engine = BlockingEngine(**options)
     engine.os_signals.always = True
     return _run_in_thread(use, engine) if _inside_a_loop() else _run_here(use, engine)
 

@@ -176,7 +176,7 @@ class Driver:
 
     def _runner(self, journal: Journal) -> Runner:
         runner = Runner(journal)
-        runner.on_long_wait, runner.patience_s = LongWait.SLEEP, max(self.services.park_after, _NAP_S)
+        runner.on_long_wait, runner.patience_s = LongWait.SLEEP, max(self.services.park_soon, _NAP_S)
         return runner
 
     async def _sleep_on(self, run_id: str, fence: int, until: float) -> Journal:

@@ -19,6 +19,7 @@ Only the holder of a run's lease appends to it.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -72,7 +73,7 @@ from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.requests import Requests
 from holdfast.runtime.resume import TakeUp, edited
-from holdfast.runtime.runner import Runner
+from holdfast.runtime.runner import SOON_S, Runner
 from holdfast.runtime.services import ReadingThread, Services, at_once, in_thread, waker
 from holdfast.runtime.signals import Signals, Stopping
 from holdfast.runtime.worker import Trouble, Until, Worker
@@ -92,6 +93,8 @@ class Engine:
     """Runs flows on a store. Use it as `async with Engine(store, flows=[…]) as engine`."""
 
     _driver_type: type[Driver] = Driver
+    _caller_blocks = False
+    """Whether a caller blocks until a run returns, and so does not wait for long until a coroutine that waits is unwound."""
     _driver: Driver
     _requests: Requests
 
@@ -208,6 +211,7 @@ class Engine:
             haunted={},
             aside=aside,
             park_after=self.settings.park_after,
+            park_soon=min(self.settings.park_after, SOON_S if self._caller_blocks else math.inf),
             holdings=self._holdings,
             listeners=Listeners((*(one for one in ours if one is not None), *self._listeners)),
             **files,
@@ -540,7 +544,8 @@ class Engine:
         confidence: float | None = None,
     ) -> Run[Any]:
         """Answer a question of a run, by its key, or by the name of its node if that has only one open question. This only
-        records the answer: the engine that executes the run continues with it, otherwise `resume` does. Raises `AnswerRefused`.
+        records the answer: the engine that executes the run continues with it, otherwise `resume` does. Raises `AnswerRefused`
+        and `RunOver`.
 
         `update` can be given with the answer `skip` about an interrupted node. An agent says who it is (`by="agent:…"`) and
         how sure it is (`confidence`).
@@ -572,7 +577,7 @@ class Engine:
     ) -> Run[Any]:
         """Send a signal to a run. It goes to the `ctx.wait_for` that has waited longest for that name, or is kept for the next
         one. This only records the signal. With an `id`, a signal can be sent twice without harm: the second time nothing changes,
-        and the returned run has `repeated` set.
+        and the returned run has `repeated` set. Raises `SignalRefused` if the payload does not fit that wait, and `RunOver`.
         """
         if not isinstance(name, str) or not name:
             raise SettingError(f"{name!r} is not a valid signal name: give a string that is not empty")

@@ -9,10 +9,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import msgspec
+
 from holdfast.core import answers, events
-from holdfast.core.codec import Codec
+from holdfast.core.codec import Codec, is_pydantic, key_path
 from holdfast.core.definition import QuestionOptions
 from holdfast.core.run_state import NODE_LEVEL, Question
 from holdfast.core.slots import CHECKPOINT, labels
@@ -146,7 +149,14 @@ def check(journal: Journal, key: str, value: Any, *, update: Any = None) -> str:
 
 
 def plain(value: Any, path: str) -> Any:
-    """Convert a value to plain data. Raises `CodecError`."""
+    """Convert a value to plain data, and dataclasses, pydantic models and structs within it. Raises `CodecError`."""
+    kind = type(value)
+    if dataclasses.is_dataclass(kind) or is_pydantic(kind) or issubclass(kind, msgspec.Struct):
+        return Codec.of(kind).encode(value, path=path)
+    if kind is dict:
+        value = {name: plain(inner, key_path(path, str(name))) for name, inner in value.items()}
+    elif kind is list:
+        value = [plain(inner, f"{path}[{number}]") for number, inner in enumerate(value)]
     return _ANY.encode(value, path=path)
 
 
@@ -212,16 +222,10 @@ def expire(journal: Journal, key: str) -> None:
 
 def _header(journal: Journal, question: Question) -> dict[str, Any]:
     """The fields that name the visit a question is about: the open visit, or the next one if it has not begun yet."""
-    visit = journal.state.nodes[question.node]
-    header = outcomes.visit_of(question.node, visit)
     if question.about == "gate":
-        if question.node not in journal.state.open:
-            header["iteration"] = visit.iteration + 1
-        header |= {
-            "execution": journal.state.next_execution(question.node, header["iteration"]),
-            "attempt": 1,
-        }
-    return header
+        iteration, execution, _ = journal.state.place(question.node)
+        return {"node": question.node, "iteration": iteration, "execution": execution, "attempt": 1}
+    return outcomes.visit_of(question.node, journal.state.nodes[question.node])
 
 
 def _refuses(question: Question, value: Any) -> bool:

@@ -17,9 +17,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core import events
+from holdfast.core import answers, events
 from holdfast.core.graph import Flow
-from holdfast.errors import AnswerRefused, ResumeRefused, RunHeld, SettingError
+from holdfast.core.run_state import RunState
+from holdfast.errors import AnswerRefused, ResumeRefused, RunHeld, SettingError, SignalRefused, end_sentence
 from holdfast.reading import history, inbox
 from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.views import Run, result_of, run_view
@@ -50,16 +51,16 @@ class Requests:
 
     # --- from a caller --------------------------------------------------------------------------------
 
-    async def ask(self, run_id: str, request: AnyRequest, *, posted: bool = False) -> Run[Any]:
-        """Carry a request out, or leave it to the engine that executes the run. `posted`: it is in the inbox already."""
-        run, _ = await self._ask(run_id, request, posted=posted)
+    async def ask(self, run_id: str, request: AnyRequest) -> Run[Any]:
+        """Carry a request out, or leave it to the engine that executes the run."""
+        run, _ = await self._ask(run_id, request)
         return run
 
     async def _ask(
         self, run_id: str, request: AnyRequest, *, posted: bool = False, known: Journal | None = None
     ) -> tuple[Run[Any], bool]:
-        """The run, and whether this engine has carried the request out on a run that no engine executes. `known`: the run as it
-        was a moment ago.
+        """The run, and whether this engine has carried the request out on a run that no engine executes. `posted`: the request
+        is in the inbox already. `known`: the run as it was a moment ago.
         """
         store, asked = self._services.store, VERBS[request.verb].asked
         if not request.id:
@@ -94,8 +95,9 @@ class Requests:
     async def answer(self, run_id: str, request: inbox.Answer) -> Run[Any]:
         """Answer a question, by its key or by the name of its node, and wait until the answer is in the log."""
         known = self._look_at(run_id, VERBS["answer"].asked)
-        key = questions.check(known, request.key, request.value, update=request.update)
-        request = msgspec.structs.replace(request, key=key, value=questions.plain(request.value, "answer"))
+        value = questions.plain(request.value, "answer")
+        key = questions.check(known, request.key, value, update=request.update)
+        request = msgspec.structs.replace(request, key=key, value=value)
         run, is_recorded = await self._ask(run_id, request, known=known)
         if is_recorded:
             return run
@@ -118,14 +120,18 @@ class Requests:
 
     async def signal(self, run_id: str, request: inbox.Signal, *, has_id: bool) -> Run[Any]:
         """Send a signal. `has_id`: its id is the sender's, so that sending it again changes nothing; the inbox knows those that
-        were sent before.
+        were sent before. Raises `SignalRefused`. A wait that begins after this look sets a payload aside that does not fit it.
         """
-        store = self._services.store
-        refuse_final(run_id, store.run(run_id).status, VERBS["signal"].asked)
+        store, known = self._services.store, self._look_at(run_id, VERBS["signal"].asked)
         request = msgspec.structs.replace(request, payload=questions.plain(request.payload, "payload"))
-        if has_id and not store.post(run_id, inbox.stored_form(request)):
+        left = inbox.stored_form(request)
+        wrong = _misfit(known.state, request)
+        if wrong is not None and (not has_id or store.post(run_id, left, only_look=True)):
+            raise SignalRefused(run_id, request.name, wrong)
+        if has_id and not store.post(run_id, left):
             return msgspec.structs.replace(self.view(run_id), repeated=True)
-        return await self.ask(run_id, request, posted=has_id)
+        run, _ = await self._ask(run_id, request, posted=has_id, known=known)
+        return run
 
     # --- for a run that no engine executes ------------------------------------------------------------
 
@@ -223,3 +229,14 @@ class Requests:
         services = self._services
         state = history.load(services.store, row.run_id, row=row)
         return Journal(services, self._flows.get(row.flow) or UNKNOWN, state, row=row, fence=fence)
+
+
+def _misfit(state: RunState, request: inbox.Signal) -> str | None:
+    """Why a signal does not fit the wait that would receive it; None if it does, or if nothing waits for it."""
+    for wait in state.waits.values():
+        if wait.signal == request.name:
+            wrong = answers.misfit(request.payload, (), wait.payload_schema, what="payload")
+            return (
+                f"{end_sentence(wrong)} Node {wait.node!r} waits for it; send what fits." if wrong else None
+            )
+    return None

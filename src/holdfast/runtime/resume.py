@@ -25,6 +25,7 @@ from holdfast.core.state import diff
 from holdfast.errors import (
     HoldfastError,
     ResumeRefused,
+    RunOver,
     StateError,
     describe_failure,
     did_you_mean,
@@ -136,9 +137,9 @@ def _fatal(failure: events.Failure) -> str:
 
 
 def refuse_final(run_id: str, status: str, asked: str = "resumed") -> None:
-    """Refuse to change a run whose status is final. Raises `ResumeRefused`."""
+    """Refuse to change a run whose status is final. Raises `RunOver`."""
     if status in FINAL:
-        raise ResumeRefused(
+        raise RunOver(
             run_id,
             f"it is {status}, which is final. Fork it to continue from one of its checkpoints: "
             f"fork({run_id!r}, checkpoint=…), `holdfast fork {run_id}@SEQ`.",

@@ -63,6 +63,8 @@ from holdfast.runtime.perform import give_up, perform
 from holdfast.runtime.services import AbandonedCall
 
 T = TypeVar("T")
+SOON_S = 1.0
+"""How long a coroutine that waits is kept, at most, by a worker and by an engine whose caller blocks until the run returns."""
 _EXIT_EVENTS_MAX = 1000
 _PATIENCE_S = 30.0
 """How long the thread of an abandoned attempt may still run before the next attempt fails, if the node has no timeout."""
@@ -141,7 +143,7 @@ class Runner:
         self._durability = self.state.options.get("durability", "sync")
         self._calls: list[Body] | None = []
         """The nodes to call when the append under way is durable. None: it is the last append of this runner."""
-        self.park_after_s = self.services.park_after
+        self.park_after_s = self.services.park_soon
         """Seconds for which a waiting coroutine stays in memory before it is unwound."""
 
     # --- from outside ---------------------------------------------------------------------------------

@@ -124,6 +124,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """The names of the executors that call functions outside of this process."""
     haunted: dict[str, dict[tuple[str, int | None], AbandonedCall]]
     """Run -> abandoned calls whose threads still run: no new attempt starts beside one, not even after a resume."""
+    warned: set[tuple[str, str]] = msgspec.field(default_factory=set)
+    """Flow and node of each warning that is given once."""
     holdings: Holdings
     """The runs that this engine holds."""
     listeners: Listeners
@@ -135,7 +137,9 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     artifact_names: Callable[[str, str, str], list[str]] = lambda run_id, flow, node: []
     """(run id, flow, node) -> the names of the files that the node has written."""
     park_after: float = 30.0
-    """Seconds that a waiting coroutine stays in memory before it is unwound."""
+    """Seconds that a waiting coroutine stays in memory, at most, before it is unwound."""
+    park_soon: float = 30.0
+    """The same for a wait that nothing in the node can cancel: an engine whose caller blocks unwinds such a wait earlier."""
     log_budget: int = LOG_BUDGET
     """Bytes of log for one checkpoint above which a result is refused."""
     blob_over: int = BLOB_OVER

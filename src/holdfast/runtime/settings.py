@@ -27,7 +27,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grace: float = 30.0
     """Seconds that running nodes get to finish when the process is asked to stop."""
     park_after: float = 30.0
-    """Seconds that a waiting `async` node stays in memory before the engine unwinds it."""
+    """Seconds that a waiting `async` node stays in memory before the engine unwinds it. A worker, and an engine whose caller
+    blocks until the run returns, keep it for a second at most."""
     lease_ttl: float = 30.0
     """Seconds without a sign of life after which another process may claim the run, if it cannot see that the holder died."""
     durability: Durability = "sync"

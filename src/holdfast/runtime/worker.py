@@ -47,15 +47,13 @@ from holdfast.runtime.creation import check_queue
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.requests import Requests
 from holdfast.runtime.resume import TakeUp
-from holdfast.runtime.runner import LongWait, Runner
+from holdfast.runtime.runner import SOON_S, LongWait, Runner
 from holdfast.storage.queues import Taken, Wanted
 from holdfast.upkeep.recovery import Recovery, RecoveryReport
 
 T = TypeVar("T")
 Until: TypeAlias = "Callable[[], Any] | Literal['idle']"
 
-_SOON_S = 1.0
-"""How long a worker keeps a run that only waits, at most."""
 POLL_S = 15.0
 """Seconds without news after which a worker looks for runs anyway."""
 UNHEARD_POLL_S = 1.0
@@ -288,7 +286,7 @@ class Worker:
         journal = await self._driver.take_up(run_id, TakeUp(claims=True), taken.lease)
         runner = Runner(journal)
         # A run that waits has a slot here and a place in its queue that other runs could use.
-        runner.park_after_s = runner.patience_s = min(self._services.park_after, _SOON_S)
+        runner.park_after_s = runner.patience_s = min(self._services.park_after, SOON_S)
         runner.on_long_wait = LongWait.LEAVE
         return await self._driver.drive(journal, runner)
 

@@ -266,10 +266,11 @@ class Store(Protocol):
     def release(self, run_id: str, holder: str, fence: int) -> None:
         """Release the lease of a run. Does nothing if another engine has claimed it since."""
 
-    def post(self, run_id: str, request: Request) -> bool:
+    def post(self, run_id: str, request: Request, *, only_look: bool = False) -> bool:
         """Put a request into the inbox of a run; it is durable when this returns. Returns False if a request with this id was
         posted before, whether or not that request has been handled since, and True otherwise. The store fills in `run_id`, and
-        `at` if it is 0. Raises `RunNotFound`, `CodecError`, `StoreFull`.
+        `at` if it is 0. With `only_look`, the answer is the same, but nothing is posted. Raises `RunNotFound`, `CodecError`,
+        `StoreFull`.
         """
 
     def inbox(self, holder: str) -> list[Request]:

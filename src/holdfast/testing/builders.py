@@ -211,11 +211,21 @@ class History:
         *,
         slot: str | None = None,
         item: int | None = None,
+        **wanted: Any,
     ) -> History:
-        """Record that the node began to wait for a signal, or received a signal that had arrived before."""
+        """Record that the node began to wait for a signal, or received a signal that had arrived before. `wanted`: its schema, or
+        which signal that was set aside it takes.
+        """
         until = None if timeout is None else self.at + timeout
         slot = slot or Slot.signal(signal, 1).text
-        return self._inside(events.SignalAwaited, node, item, slot=slot, name=signal, until=until)
+        return self._inside(events.SignalAwaited, node, item, slot=slot, name=signal, until=until, **wanted)
+
+    def set_aside(
+        self, node: str, signal: str, *, slot: str | None = None, item: int | None = None
+    ) -> History:
+        """The node could not use the signal that it received."""
+        slot = slot or Slot.signal(signal, 1).text
+        return self._inside(events.SignalSetAside, node, item, slot=slot, name=signal, reason="does not fit")
 
     def asking(
         self,
@@ -240,6 +250,12 @@ class History:
             until=None if timeout is None else self.at + timeout,
             on_timeout=on_timeout,
         )
+
+    def withdrawn(
+        self, node: str, slot: str, *, returned: str | None = None, item: int | None = None
+    ) -> History:
+        """Record that the node gave up a wait. `returned`: the signal that the wait had received."""
+        return self._inside(events.WaitWithdrawn, node, item, slot=slot, returned=returned)
 
     def parked(self, node: str, *slots: str, item: int | None = None) -> History:
         """Record that the node unwound for a long wait: its attempt ended, and the node runs again when one of these slots has
@@ -431,7 +447,7 @@ def _answer_or_signal(history: History, luck: random.Random) -> History:
     word = luck.choice(_awaited(history))
     question = history.state.questions.get(word)
     if question is None:
-        return history.told(word, luck.randrange(9))
+        return history.told(word, history.state.seq)
     if not question.options:
         return history.answered(word, luck.randrange(9))
     options = [option for option in question.options if option != "abort"]
@@ -464,11 +480,19 @@ def _wait(history: History, name: str, item: int | None, luck: random.Random, wh
         if what == "sleep":
             history.sleeping(name, timeout or 0.0, item=item)
         elif what == "signal":
-            history.awaiting(name, "go", timeout, item=item)
+            takes = 0 if history.state.aside and luck.random() < 0.5 else None
+            wanted: dict[str, str] = luck.choice(({}, {"type": "integer"}))
+            history.awaiting(name, "go", timeout, item=item, takes=takes, payload_schema=wanted)
         else:
             history.asking(name, "Sure?", "yes", "no", timeout=timeout, item=item)
         if luck.random() < 0.3:
-            history.told("go", 0)
+            history.told("go", history.state.seq)
+    if what == "signal" and history.kept(name, item).get(slot) and luck.random() < 0.3:
+        history.set_aside(name, "go", item=item)
+    if luck.random() < 0.2 and (key in history.state.waits or key in history.state.questions):
+        return history.withdrawn(name, slot, item=item)
+    if what == "signal" and luck.random() < 0.2 and history.kept(name, item).get(slot):
+        return history.withdrawn(name, slot, returned="go", item=item)
     return history.parked(name, slot, item=item)
 
 
@@ -579,6 +603,8 @@ def example(kind: type[Event], **fields: Any) -> Any:
         events.TimerFired: {"slot": "sleep:1"},
         events.SignalAwaited: {"slot": "signal:paid:1", "name": "paid"},
         events.SignalReceived: {"name": "paid", "payload": 1},
+        events.SignalSetAside: {"slot": "signal:paid:1", "name": "paid", "reason": "it does not fit"},
+        events.WaitWithdrawn: {"slot": "signal:paid:1"},
     }
     header = {"node": "a", "iteration": 1} if issubclass(kind, events.NodeEvent) else {}
     return kind(**{**_plainest(kind), **header, **told.get(kind, {}), **fields})

@@ -284,7 +284,16 @@ class Checking:
                 f"the snapshot is stored for event {snapshot.seq}, but has the state after event {last_folded}",
                 snapshot.seq,
             )
-        for part in ("status", "values", "arrivals", "fingerprint", "state_version", "open", "failed"):
+        for part in (
+            "status",
+            "values",
+            "arrivals",
+            "fingerprint",
+            "state_version",
+            "open",
+            "failed",
+            "aside",
+        ):
             mine, theirs = getattr(now, part), getattr(kept, part)
             if mine != theirs:
                 say(

@@ -28,6 +28,7 @@ from holdfast.errors import (
     RunFailed,
     RunNotFound,
     SettingError,
+    SignalRefused,
     did_you_mean,
     end_sentence,
 )
@@ -198,7 +199,9 @@ class Audience:
                     await self._answer_all(engine, run_id)
         finally:
             sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
+            (trouble,) = await asyncio.gather(sending, return_exceptions=True)
+            if isinstance(trouble, SignalRefused):
+                raise trouble
 
     async def step_in(self, engine: Engine, run_id: str, clock: ManualClock) -> bool:
         """Let a run that only waits continue: give it its answers or its next signal, or move the clock to the end of its wait.
@@ -281,7 +284,7 @@ async def attend_run(
         finally:
             attending.cancel()
             (trouble,) = await asyncio.gather(attending, return_exceptions=True)
-        if isinstance(trouble, AnswerRefused):
+        if isinstance(trouble, (AnswerRefused, SignalRefused)):
             raise trouble
         if run.status in ENDED or not await audience.step_in(engine, run_id, clock):
             return run
@@ -311,7 +314,8 @@ def rehearse(
     """Run a flow with prepared answers and signals, on a manual clock and one thread. A failed run is returned, not raised.
 
     Pass `store` (default: in memory) and `clock` to inspect them afterwards; `options` are options of `Engine`. Raises
-    `AnswerRefused` for an answer that its question does not allow, and `SettingError` for an answer that fits no node.
+    `AnswerRefused` for an answer that its question does not allow, `SignalRefused` for a signal that does not fit
+    the wait for it, and `SettingError` for an answer that fits no node.
     """
     require_answers(flow, answers)
     require_signals(signals)

@@ -276,6 +276,18 @@ class LeaseConformance:
         assert not self.store.post("r1", Request(id="q", verb="signal"))
         assert self.store.inbox(self.holder.id) == []
 
+    def test_a_look_leaves_no_request_and_says_whether_one_was_left(self) -> None:
+        log = self.start_run()
+        request = Request(id="q", verb="signal")
+        assert self.store.post("r1", request, only_look=True)
+        assert self.store.inbox(self.holder.id) == []
+        assert self.store.post("r1", request)
+        assert not self.store.post("r1", request, only_look=True)
+        self.write(log, taken=("q",))
+        assert not self.store.post("r1", request, only_look=True)
+        with raises(RunNotFound):
+            self.store.post("none", request, only_look=True)
+
     def test_a_request_that_no_store_can_keep_is_refused(self) -> None:
         self.start_run()
         for request in (

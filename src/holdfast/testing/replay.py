@@ -26,7 +26,9 @@ _AFTER_FAILURE = frozenset({
     "QuestionAnswered", "SignalReceived",
 })  # fmt: skip
 """The event kinds that may follow the failure of a run: those that an operator or a caller causes, and those of a resume."""
-_INSIDE = frozenset({"StepCompleted", "NodeCheckpointed", "TimerSet", "SignalAwaited", "NodeWaiting"})
+_INSIDE = frozenset({
+    "StepCompleted", "NodeCheckpointed", "TimerSet", "SignalAwaited", "SignalSetAside", "WaitWithdrawn", "NodeWaiting",
+})  # fmt: skip
 
 
 _HANDLERS = {
@@ -68,6 +70,8 @@ _HANDLERS = {
     "TimerFired": "_timer_fired",
     "SignalAwaited": "_signal_awaited",
     "SignalReceived": "_signal_received",
+    "SignalSetAside": "_signal_set_aside",
+    "WaitWithdrawn": "_wait_withdrawn",
 }
 """Event kind -> the method that handles it."""
 
@@ -268,8 +272,7 @@ class Replay:
         self._require_new(where, NODE)
         if (iteration, execution) != (visit.iteration, visit.execution) or attempt == 1:
             visit.forget_items()
-            if visit.kept or visit.parked:
-                visit.kept, visit.parked = {}, {}
+            visit.kept, visit.parked, visit.filled, visit.withdrawn = {}, {}, {}, set()
         else:
             visit.parked.pop(NODE, None)
         visit.iteration, visit.execution, visit.attempt = iteration, execution, attempt
@@ -432,6 +435,8 @@ class Replay:
         self._note_done((name, iteration, execution, item), where)
         visit.changes[item] = body.get("changes", {})
         visit.kept.pop(item, None)
+        visit.filled = {place: wait for place, wait in visit.filled.items() if place[0] != item}
+        visit.withdrawn = {place for place in visit.withdrawn if place[0] != item}
         self._close_waits(name, item)
         self._rest(visit)
 
@@ -483,25 +488,90 @@ class Replay:
         self.now.visit(name).kept.setdefault(item, set()).add(slot)
 
     def _timer_set(self, where: Where, body: Body, at: float) -> None:
+        self.now.visit(where[0]).withdrawn.discard((_level(body), body.get("slot", "")))
         self.now.waits[where[0], body.get("item"), body.get("slot", "")] = {"until": body.get("until")}
 
     def _signal_awaited(self, where: Where, body: Body, at: float) -> None:
-        now, name = self.now, body.get("name", "")
-        if now.signals.get(name):
-            now.signals[name] -= 1
-            self._keep(where[0], _level(body), body.get("slot", ""))
+        wait = {
+            "until": body.get("until"), "signal": body.get("name", ""), "payload_schema": body.get("payload_schema", {}),
+        }  # fmt: skip
+        self.now.visit(where[0]).withdrawn.discard((_level(body), body.get("slot", "")))
+        takes = body.get("takes")
+        if takes is None:
+            self._begin_wait(where[0], body, wait)
+        elif takes < len(self.now.aside) and self.now.aside[takes] == wait["signal"]:
+            del self.now.aside[takes]
+            self._fill(where[0], body, wait)
         else:
-            wait = {"until": body.get("until"), "signal": name}
-            now.waits[where[0], body.get("item"), body.get("slot", "")] = wait
+            self._say(
+                "I9", f"{_named(where)} takes signal {takes} of those that were set aside, which is not there"
+            )
+
+    def _begin_wait(self, name: str, body: Body, wait: Body, *, first: bool = False) -> None:
+        """Give a wait the oldest signal that no node has taken, or open it: as the `first`, or as the last."""
+        now, signal = self.now, wait["signal"]
+        if now.signals.get(signal):
+            now.signals[signal] -= 1
+            self._fill(name, body, wait)
+            return
+        place = (name, body.get("item"), body.get("slot", ""))
+        if first:
+            now.waits = {place: wait, **now.waits}
+        else:
+            now.waits[place] = wait
+
+    def _fill(self, name: str, body: Body, wait: Body) -> None:
+        level, slot = _level(body), body.get("slot", "")
+        self._keep(name, level, slot)
+        self._note_filled(name, level, slot, wait)
+
+    def _note_filled(self, name: str, level: int, slot: str, wait: Body) -> None:
+        if wait.get("payload_schema"):
+            self.now.visit(name).filled[level, slot] = wait
+
+    def _signal_set_aside(self, where: Where, body: Body, at: float) -> None:
+        name, level, slot = where[0], _level(body), body.get("slot", "")
+        visit = self.now.visit(name)
+        if slot not in visit.kept.get(level, ()):
+            self._say("I9", f"{_named(where)} sets a signal aside that it has not received")
+        visit.kept.get(level, set()).discard(slot)
+        self.now.aside.append(body.get("name", ""))
+        wait = visit.filled.pop((level, slot), {"until": None, "signal": body.get("name", "")})
+        self._begin_wait(name, body, wait, first=True)
 
     def _signal_received(self, where: Where, body: Body, at: float) -> None:
-        now, name = self.now, body.get("name", "")
+        self._deliver(body.get("name", ""))
+
+    def _deliver(self, name: str) -> None:
+        """Give a signal to the oldest wait for it, or keep it."""
+        now = self.now
         for place, wait in now.waits.items():
             if wait.get("signal") == name:
                 del now.waits[place]
+                self._note_filled(place[0], NODE if place[1] is None else place[1], place[2], wait)
                 self._resolve(*place)
                 return
         now.signals[name] = now.signals.get(name, 0) + 1
+
+    def _wait_withdrawn(self, where: Where, body: Body, at: float) -> None:
+        now, level, slot = self.now, _level(body), body.get("slot", "")
+        visit, place = now.visit(where[0]), (where[0], body.get("item"), slot)
+        asked = [
+            key for key, one in now.questions.items() if (one["node"], one["item"], one["slot"]) == place
+        ]
+        returned = body.get("returned")
+        if returned is None and place not in now.waits and not asked:
+            self._say("I6", f"{_named(where)} withdraws the wait {slot!r}, which is not open")
+        if returned is not None and slot not in visit.kept.get(level, ()):
+            self._say("I9", f"{_named(where)} returns the signal {returned!r}, which it has not received")
+        now.waits.pop(place, None)
+        for key in asked:
+            del now.questions[key]
+        visit.withdrawn.add((level, slot))
+        if returned is not None:
+            visit.kept.get(level, set()).discard(slot)
+            visit.filled.pop((level, slot), None)
+            self._deliver(returned)
 
     def _timer_fired(self, where: Where, body: Body, at: float) -> None:
         now, place = self.now, (where[0], body.get("item"), body.get("slot", ""))
@@ -557,6 +627,7 @@ class Replay:
             self._say("I6", f"the question {key!r} is asked while it is already open")
         if about == "ask":
             self._require_inside("QuestionAsked", where, body)
+            now.visit(where[0]).withdrawn.discard((_level(body), body.get("slot", "")))
         now.questions[key] = {
             "node": where[0], "item": body.get("item"), "slot": body.get("slot", ""), "about": about,
             "until": body.get("until"),
@@ -617,8 +688,7 @@ class Replay:
         if now.waits or now.questions:
             self._close_waits(name)
         visit.question, visit.begun = None, False
-        if visit.kept or visit.parked:
-            visit.kept, visit.parked = {}, {}
+        visit.kept, visit.parked, visit.filled, visit.withdrawn = {}, {}, {}, set()
         visit.forget_items()
         now.open.pop(name, None)
         now.failed.pop(name, None)
@@ -687,7 +757,7 @@ class Replay:
             if visit.begun:
                 visit.attempt = 0
             visit.forget_items()
-            visit.question, visit.kept, visit.parked = None, {}, {}
+            visit.question, visit.kept, visit.parked, visit.filled, visit.withdrawn = None, {}, {}, {}, set()
             now.turn(visit, "pending")
         for name in now.arrivals:
             gate = now.nodes.get(name)

@@ -345,8 +345,8 @@ class FaultyStore:
         else:
             self.ledger.renewed(holder)
 
-    def post(self, run_id: str, request: Request) -> bool:
-        return bool(self.call("post", self.disk.post, run_id, request))
+    def post(self, run_id: str, request: Request, *, only_look: bool = False) -> bool:
+        return bool(self.call("post", self.disk.post, run_id, request, only_look=only_look))
 
     def now(self) -> float:
         if self._loop.dead:

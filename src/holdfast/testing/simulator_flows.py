@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial, wraps
 from hashlib import sha256
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, assert_never
 
 import msgspec
 
@@ -219,14 +219,20 @@ class Tale:
             update["stage"] = chain_stage(stage, mark)
         return update
 
-    def signals(self) -> list[str]:
-        """Return the names of the signals that a run waits for. Every visit waits for a signal with another name."""
-        return [
-            f"{name}.{iteration}"
-            for name, count in self.visits.items()
-            if self.habits.get(name) == "signal"
-            for iteration in range(1, count + 1)
-        ]
+    def signals(self) -> list[tuple[str, Any]]:
+        """Return the signals that are sent to a run: every visit waits for a name of its own. A node that is picky is also sent
+        a payload that it cannot use.
+        """
+        sent: list[tuple[str, Any]] = []
+        for node, count in self.visits.items():
+            if self.habits.get(node) != "signal":
+                continue
+            for name in (f"{node}.{iteration}" for iteration in range(1, count + 1)):
+                if signal_manner(node) == "pickily":
+                    sent += [(name, {"word": UNFIT}), (name, {"word": name})]
+                else:
+                    sent.append((name, name))
+        return sent
 
 
 @cache
@@ -361,9 +367,44 @@ async def _nap(ctx: Context) -> None:
     await ctx.sleep(_NAPS_S[ctx.iteration % 3])
 
 
+@dataclass
+class Word:
+    """The payload of a signal that some nodes wait for. A schema allows every word, the type does not."""
+
+    word: str
+
+    def __post_init__(self) -> None:
+        if self.word == UNFIT:
+            raise ValueError("this word does not fit")
+
+
+UNFIT = "unfit"
+_PATIENCE_S = 0.1
+
+
+def signal_manner(node: str) -> Literal["plainly", "impatiently", "pickily"]:
+    """How a node waits for its signals: as long as it takes; for a moment, and then again; or for a payload of one type."""
+    manners: tuple[Literal["plainly", "impatiently", "pickily"], ...] = ("plainly", "impatiently", "pickily")
+    return manners[sum(map(ord, node)) % len(manners)]
+
+
 async def _await_signal(ctx: Context) -> None:
     name = f"{ctx.node}.{ctx.iteration}"
-    payload = await ctx.wait_for(name)
+    match signal_manner(ctx.node):
+        case "plainly":
+            payload = await ctx.wait_for(name)
+        case "impatiently":
+            try:
+                async with asyncio.timeout(
+                    _PATIENCE_S
+                ):  # the same on every Python, unlike `asyncio.wait_for`
+                    payload = await ctx.wait_for(name)
+            except TimeoutError:
+                payload = await ctx.wait_for(name, key="again")
+        case "pickily":
+            payload = (await ctx.wait_for(name, type=Word)).word
+        case unknown:
+            assert_never(unknown)
     if payload != name:
         ctx.resources[WORLD].witness.wrong.append(f"{ctx!r}: waited for {name!r}, but got {payload!r}")
 

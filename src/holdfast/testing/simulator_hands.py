@@ -93,8 +93,8 @@ class Hand:
         self._subject = subject
         self._luck = scene.luck
         self._run_id = subject.run_id
-        waits = subject.tale.signals() if subject.tale is not None else []
-        self._signals: list[tuple[str, Any]] = [(name, name) for name in waits] + list(scene.signals.items())
+        told = subject.tale.signals() if subject.tale is not None else []
+        self._signals: list[tuple[str, Any]] = told + list(scene.signals.items())
         drawn = self._luck.random()
         self.cancels = not calm and drawn < 0.04
         self._pauses = 1 if not calm and 0.04 <= drawn < 0.2 else 0
@@ -183,7 +183,7 @@ class Hand:
         number = self._luck.randrange(len(self._signals))
         name, payload = self._signals[number]
         acknowledged = await self._ask(
-            lambda engine: engine.signal(self._run_id, name, payload, id=f"{self._run_id} {name}")
+            lambda engine: engine.signal(self._run_id, name, payload, id=f"{self._run_id} {name} {payload}")
         )
         if acknowledged and self._luck.random() < 0.9:
             del self._signals[number]

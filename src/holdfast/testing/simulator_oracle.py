@@ -21,7 +21,7 @@ from holdfast.reading.verification import verify
 from holdfast.storage.contract import Row, RunRow, Store
 from holdfast.storage.rows import open_row
 from holdfast.testing.simulator_faults import Ledger
-from holdfast.testing.simulator_flows import SPEAK, STEPS, BodyCall, BodyWitness, Tale
+from holdfast.testing.simulator_flows import SPEAK, STEPS, BodyCall, BodyWitness, Tale, signal_manner
 from holdfast.testing.standings import name_visit
 
 Visit = tuple[str, int, int]
@@ -109,7 +109,10 @@ class Walk:
         self._visits: dict[str, int] = {}
         self._timers: dict[tuple[str, int, int, int | None, str], float] = {}
         self._asked: set[str] = set()
-        self._signals: Counter[str] = Counter()
+        self._signals: Counter[tuple[str, str]] = Counter()
+        self._aside: Counter[str] = Counter()
+        self._waits: set[tuple[str, int, int, int | None, str]] = set()
+        """The waits that nodes have begun and not given up."""
         self._open: dict[str, str] = {}
         """Node with an open visit -> the state that the visit was given. A repeated visit is given the same state."""
         self._places: dict[int, tuple[str, int, dict[str, int], dict[str, str]]] = {}
@@ -291,12 +294,34 @@ class Walk:
         self.answered.add(event.key)
 
     def signalled(self, row: Row, event: Any) -> None:
-        self._signals[event.name] += 1
-        if self._signals[event.name] > 1:
+        signal = (event.name, repr(event.payload))
+        self._signals[signal] += 1
+        if self._signals[signal] > 1:
             self.say(
                 row.seq,
-                f"the signal {event.name} was sent once, but recorded {self._signals[event.name]} times",
+                f"the signal {event.name} was sent once, but recorded {self._signals[signal]} times",
             )
+
+    def awaited(self, row: Row, event: Any) -> None:
+        wait = (event.node, event.iteration, event.execution, event.item, event.slot)
+        if wait in self._waits and not self._rewound:
+            # After a failure the same wait may begin again; nodes that wait for signals do not fail here.
+            self.say(row.seq, f"the wait {wait[4]!r} of {name_visit(*wait[:4])} begins a second time")
+        self._waits.add(wait)
+
+    def withdrew(self, row: Row, event: Any) -> None:
+        wait = (event.node, event.iteration, event.execution, event.item, event.slot)
+        self._waits.discard(wait)
+        self._timers.pop(wait, None)
+        place = "" if event.item is None else f"[{event.item}]"
+        self._asked.discard(f"{event.node}.{event.iteration}.{event.execution}{place}:{event.slot}")
+
+    def put_aside(self, row: Row, event: Any) -> None:
+        self._aside[event.name] += 1
+        sent = sum(times for (name, _), times in self._signals.items() if name == event.name)
+        fits = self.tale is not None and signal_manner(event.node) != "pickily"
+        if fits or (self._aside[event.name] > sent and not self._rewound):
+            self.say(row.seq, f"the signal {event.name} is set aside, but it fits, or was not sent so often")
 
     def streamed_(self, row: Row, event: Any) -> None:
         attempt = (event.node, event.iteration, event.execution, event.attempt)
@@ -326,7 +351,10 @@ _HANDLERS = {
     "TimerFired": Walk.timer_fired,
     "QuestionAsked": Walk.asked,
     "QuestionAnswered": Walk.heard,
+    "SignalAwaited": Walk.awaited,
     "SignalReceived": Walk.signalled,
+    "SignalSetAside": Walk.put_aside,
+    "WaitWithdrawn": Walk.withdrew,
     "NodeStreamed": Walk.streamed_,
 }
 assert _HANDLERS.keys() <= events.KINDS.keys()

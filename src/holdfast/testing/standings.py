@@ -19,8 +19,8 @@ class Visit:
     """The latest visit of a node."""
 
     __slots__ = (
-        "again", "attempt", "begun", "changes", "execution", "gone", "items", "iteration", "kept", "parked", "question",
-        "routed", "running", "status",
+        "again", "attempt", "begun", "changes", "execution", "filled", "gone", "items", "iteration", "kept", "parked",
+        "question", "routed", "running", "status", "withdrawn",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -43,6 +43,10 @@ class Visit:
         """Number of a completed item -> the changes that it recorded."""
         self.kept: dict[int, set[str]] = {}
         self.parked: dict[int, list[str]] = {}
+        self.filled: dict[tuple[int, str], Body] = {}
+        """Item and slot -> the wait for a payload of a certain form that a signal has ended."""
+        self.withdrawn: set[tuple[int, str]] = set()
+        """Item and slot of each wait that the node has given up."""
 
     def here(self) -> tuple[int, int, int]:
         return self.iteration, self.execution, self.attempt
@@ -80,6 +84,8 @@ class RewindableState:
         """(node, item, slot) -> the wait that is recorded under this slot and is not over."""
         self.signals: dict[str, int] = {}
         """Name of a signal -> how many signals of that name no node has received yet."""
+        self.aside: list[str] = []
+        """The names of the signals that nodes could not use, oldest first."""
         self.busy = 0
         self.idle = 0
         """The number of nodes that wait; `busy` is the number of nodes that run."""
@@ -166,6 +172,7 @@ def standing_of(snapshot: Body) -> RewindableState:
         name: (held.get("items", []), held.get("changes", {})) for name, held in told.get("held", {}).items()
     }
     now.signals = {name: len(waiting) for name, waiting in told.get("signals", {}).items()}
+    now.aside = [signal["name"] for signal in told.get("aside", ())]
     for wait in told.get("waits", {}).values():
         now.waits[wait["node"], wait.get("item"), wait["slot"]] = wait
     for key, asked in told.get("questions", {}).items():
@@ -187,6 +194,10 @@ def _visit_of(node: Body) -> Visit:
     visit.question = node.get("question")
     visit.kept = {int(item): set(slots) for item, slots in node.get("kept", {}).items()}
     visit.parked = {int(item): slots for item, slots in node.get("parked", {}).items()}
+    for item, waits in node.get("filled", {}).items():
+        visit.filled.update({(int(item), slot): wait for slot, wait in waits.items()})
+    for item, slots in node.get("withdrawn", {}).items():
+        visit.withdrawn.update((int(item), slot) for slot in slots)
     items = node.get("items")
     if items is not None:
         visit.items = len(items["values"])

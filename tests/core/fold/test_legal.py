@@ -9,6 +9,7 @@ from holdfast.core import events, fold
 from holdfast.core.events import KINDS, Changes, NodeEvent, Stored
 from holdfast.core.kinds import TABLE
 from holdfast.core.run_state import (
+    NODE_LEVEL,
     Held,
     Items,
     NodeState,
@@ -49,6 +50,10 @@ def standing(run: str, node: str, kind: type[events.Event]) -> RunState:
             state.questions["a.1.1.1"] = Question("a.1.1.1", "a", "?", [], 9.0, about="ask", slot="ask:?")
         elif kind is events.TimerFired:
             state.waits[wait_key("a", 1, 1, None, "sleep:1")] = Wait("a", 1, 1, "sleep:1", until=60.0)
+        elif kind is events.WaitWithdrawn:
+            state.waits[wait_key("a", 1, 1, None, "signal:paid:1")] = Wait("a", 1, 1, "signal:paid:1")
+        elif kind is events.SignalSetAside:
+            visit.kept[NODE_LEVEL] = {"signal:paid:1": [1]}
         if kind is not events.ItemsListed:
             visit.items = Items([1, 2], begun=1, running={0: 1})
     if kind is events.LayerCompleted:

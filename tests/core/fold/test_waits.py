@@ -394,3 +394,139 @@ def test_an_edit_reaches_the_input_of_a_node_that_waits():
         .record(events.StateEdited(changes=Changes(set={"n": 9})))
     )
     assert run.state.nodes["a"].input == {"n": 9}
+
+
+# --- signals that do not fit -------------------------------------------------------------------------
+
+WANTED = {"type": "integer"}
+
+
+def test_a_wait_that_sets_a_signal_aside_takes_the_next_one():
+    run = alone().told("paid", "a").told("paid", 7).awaiting("a", "paid", payload_schema=WANTED)
+    assert run.kept("a") == {"signal:paid:1": ["a"]}
+    run.set_aside("a", "paid")
+    assert run.kept("a") == {"signal:paid:1": [7]}
+    assert [(one.name, one.payload, one.node) for one in run.state.aside] == [("paid", "a", "a")]
+    assert (run.state.signals, run.state.waits) == ({}, {})
+
+
+def test_a_wait_that_sets_the_only_signal_aside_is_open_again_with_what_it_wants_and_its_time():
+    run = alone().awaiting("a", "paid", 60, payload_schema=WANTED)
+    before = deepcopy(run.state.waits)
+    run.told("paid", "a").set_aside("a", "paid")
+    assert (run.state.waits, run.kept("a"), run.state.nodes["a"].filled) == (before, {}, {-1: {}})
+    run.passed(60)
+    assert run.kept("a") == {"signal:paid:1": []}
+
+
+def test_a_wait_that_is_open_again_is_the_oldest_still():
+    run = told("START a END", "START b END").started("a", "b")
+    run.awaiting("a", "paid", payload_schema=WANTED).awaiting("b", "paid", payload_schema=WANTED)
+    run.told("paid", "text").set_aside("a", "paid").told("paid", 7)
+    assert (run.kept("a"), run.kept("b")) == ({"signal:paid:1": [7]}, {})
+
+
+def test_a_wait_of_a_log_that_does_not_say_what_it_wants_is_open_again_too():
+    run = alone().awaiting("a", "paid", 60).told("paid", "a").set_aside("a", "paid")
+    (wait,) = run.state.waits.values()
+    assert (wait.signal, wait.until, wait.slot) == ("paid", None, "signal:paid:1")
+
+
+def test_a_later_wait_takes_a_signal_that_was_set_aside():
+    run = alone().told("paid", "a").told("paid", "b").awaiting("a", "paid", payload_schema=WANTED)
+    run.set_aside("a", "paid").set_aside("a", "paid")
+    run.awaiting("a", "paid", slot="signal:paid:2", takes=1)
+    assert run.kept("a") == {"signal:paid:2": ["b"]}
+    assert [one.payload for one in run.state.aside] == ["a"]
+
+
+def test_what_was_not_received_or_set_aside_is_refused():
+    run = alone().awaiting("a", "paid")
+    header = {"node": "a", "iteration": 1, "slot": "signal:paid:1", "name": "paid"}
+    assert "has received no signal" in refused(run, events.SignalSetAside(**header, reason="no"))
+    header["slot"] = "signal:paid:2"
+    assert "no signal 0 was set aside" in refused(run, events.SignalAwaited(**header, takes=0))
+    run.passed(1)
+
+
+def test_a_signal_that_was_set_aside_outlives_the_visit_that_could_not_use_it():
+    run = alone().told("paid", "a").awaiting("a", "paid", payload_schema=WANTED).set_aside("a", "paid")
+    run.told("paid", 7).completed("a")
+    assert [one.payload for one in run.state.aside] == ["a"]
+    assert (run.state.nodes["a"].filled, run.state.nodes["a"].kept) == ({}, {})
+
+
+def test_a_renamed_node_is_named_by_what_it_set_aside_and_waits_for_again():
+    run = alone().awaiting("a", "paid", payload_schema=WANTED).told("paid", "a").set_aside("a", "paid")
+    run.told("paid", "b")
+    run.record(events.FlowChanged(fingerprint="q", rename={"a": "z"}))
+    run.record(events.SignalSetAside(node="z", iteration=1, slot="signal:paid:1", name="paid", reason="no"))
+    assert [one.node for one in run.state.aside] == ["z", "z"]
+    assert [wait.node for wait in run.state.waits.values()] == ["z"]
+
+
+# --- waits that were withdrawn -----------------------------------------------------------------------
+
+
+def test_a_withdrawn_wait_gets_no_signal_and_the_next_one_does():
+    run = (
+        alone()
+        .awaiting("a", "paid")
+        .withdrawn("a", "signal:paid:1")
+        .awaiting("a", "paid", slot="signal:paid:2")
+    )
+    run.told("paid", 7)
+    assert run.kept("a") == {"signal:paid:2": [7]}
+    assert run.state.nodes["a"].withdrawn == {-1: ["signal:paid:1"]}
+
+
+def test_a_withdrawn_timer_or_question_is_not_there_any_more():
+    run = alone().sleeping("a", 60).asking("a", "Sure?", "yes", "no")
+    run.withdrawn("a", "sleep:1").withdrawn("a", "ask:Sure?")
+    assert (run.state.waits, run.state.questions, run.commands()) == ({}, {}, [])
+
+
+def test_a_signal_that_a_withdrawn_wait_had_received_comes_before_the_others():
+    run = alone().awaiting("a", "paid").told("paid", 1).told("paid", 2)
+    run.withdrawn("a", "signal:paid:1", returned="paid")
+    assert (run.state.signals, run.kept("a")) == ({"paid": [1, 2]}, {})
+    run.awaiting("a", "paid", slot="signal:paid:2")
+    assert run.kept("a") == {"signal:paid:2": [1]}
+
+
+def test_a_signal_that_is_returned_wakes_the_node_that_waits_for_it():
+    run = told("START a END", "START b END").started("a", "b")
+    run.awaiting("a", "paid").awaiting("b", "paid").parked("b", "signal:paid:1").told("paid", 1)
+    run.withdrawn("a", "signal:paid:1", returned="paid")
+    assert (run.kept("a"), run.kept("b"), run.state.signals) == ({}, {"signal:paid:1": [1]}, {})
+    assert again("b") in run.commands()
+
+
+@pytest.mark.parametrize("what", ["signal", "sleep", "ask"])
+def test_a_withdrawn_wait_may_begin_again(what):
+    def begin(run):
+        if what == "signal":
+            return run.awaiting("a", "paid")
+        return run.sleeping("a", 60) if what == "sleep" else run.asking("a", "Sure?", "yes", "no")
+
+    slot = {"signal": "signal:paid:1", "sleep": "sleep:1", "ask": "ask:Sure?"}[what]
+    run = begin(alone()).withdrawn("a", slot)
+    begin(run)
+    assert run.state.nodes["a"].withdrawn == {-1: []}
+    assert [*run.state.waits, *run.state.questions] == [wait_key("a", 1, 1, None, slot)]
+
+
+def test_only_an_open_wait_or_what_it_received_can_be_withdrawn():
+    run = alone().awaiting("a", "paid", 5).passed(5)
+    header = {"node": "a", "iteration": 1, "slot": "signal:paid:1"}
+    assert "does not wait" in refused(run, events.WaitWithdrawn(**header))
+    assert "does not wait" in refused(run, events.WaitWithdrawn(**header, returned="paid"))
+
+
+def test_a_new_execution_and_the_end_of_a_visit_forget_what_was_withdrawn():
+    run = alone().awaiting("a", "paid").withdrawn("a", "signal:paid:1")
+    kept = deepcopy(run)
+    run.completed("a")
+    assert run.state.nodes["a"].withdrawn == {}
+    kept.failed("a", ValueError("once")).taken_up().settled()
+    assert kept.state.nodes["a"].withdrawn == {-1: ["signal:paid:1"]}, "the same execution goes on"

@@ -225,3 +225,13 @@ def writes_a_file(state: Work, ctx: hf.BlockingContext) -> None:
 
 def uses_resources(state: Work, ctx: hf.BlockingContext) -> None:
     ctx.resources["db"].query()
+
+
+def picks(state: Work, ctx: hf.BlockingContext) -> dict[str, Any]:
+    page = ctx.wait_for("paid", type=Page)
+    return {"log": [page.url, ctx.wait_for("paid", type=str)]}
+
+
+async def async_picks(state: Work, ctx: hf.Context) -> dict[str, Any]:
+    page = await ctx.wait_for("paid", type=Page)
+    return {"log": [page.url, await ctx.wait_for("paid", type=str)]}

@@ -540,3 +540,18 @@ def test_a_resumed_run_runs_a_node_that_died_again(url: str) -> None:
     kinds = [row.kind for row in store.events("r")]
     store.close()
     assert kinds.count("NodeStarted") == 2
+
+
+@pytest.mark.parametrize("fn", [nodes.picks, nodes.async_picks])
+def test_a_signal_that_does_not_fit_is_set_aside_for_a_later_wait(fn: Callable[..., Any]) -> None:
+    flow = one(fn)
+
+    async def use(engine: hf.Engine) -> Any:
+        await engine.start(flow, Work(), run_id="r")
+        await engine.signal("r", "paid", "text")
+        waiting = await engine.resume("r")
+        assert [one.payload for one in waiting.set_aside] == ["text"]
+        await engine.signal("r", "paid", {"url": "u", "at": "2024-01-01T00:00:00Z"})
+        return await engine.resume("r")
+
+    assert using("memory://picks" + fn.__name__, use).state.log == ["u", "text"]

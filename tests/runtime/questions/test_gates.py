@@ -231,3 +231,45 @@ def test_a_gate_holds_in_a_layered_run_too(quick: Stage) -> None:
     answer(quick, "publish", "approve")
     assert quick.resume(flow).status == "completed"
     assert gate.ran == ["beside", "publish", "after"]
+
+
+# --- which visit waits -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["question", "gate"])
+def test_a_node_that_asks_first_shows_the_iteration_that_it_asks_about(quick: Stage, kind: str) -> None:
+    graph = Graph("rounds", Work)
+    if kind == "question":
+        graph.ask("fb", "Again?", options=["again", "done"], into="plain")
+    else:
+        graph.node(name="fb", approve="Again?")(lambda state: {"total": 1})
+    rounds = {"question": lambda s: "fb" if s.plain == "again" else END}
+    graph.edge(START, "fb").branch(
+        "fb", rounds.get(kind, lambda s: "fb" if s.total < 2 else END), to=["fb", END]
+    )
+    flow = graph.compile()
+    run = quick.run(flow)
+    for iteration in (1, 2):
+        (question,) = run.questions
+        node = run.nodes["fb"]
+        place = f"fb.{node.iteration}.{node.execution}"
+        assert (place, node.iteration, node.attempt) == (question.key, iteration, 0)
+        assert (node.status, node.started_at, node.tries) == ("waiting", 0.0, iteration - 1)
+        answer(quick, question.key, "again" if kind == "question" else "approve")
+        run = quick.resume(flow)
+    if kind == "question":
+        answer(quick, run.questions[0].key, "done")
+        run = quick.resume(flow)
+    assert (run.status, run.nodes["fb"].attempt) == ("completed", 1)
+
+
+def test_a_gate_that_is_asked_again_shows_the_execution_that_it_asks_about(quick: Stage, gate: Gate) -> None:
+    quick.run(gate.flow)
+    answer(quick, gate.key, "approve")
+    quick.resume(gate.flow)
+    quick.do(lambda engine: engine.fork("r", checkpoint=1, run_id="f"), gate.flow)
+    quick.do(lambda engine: engine.resume("f"), gate.flow)
+    run = quick.do(lambda engine: engine.resume("f", replay=True), gate.flow)
+    (question,) = run.questions
+    node = run.nodes[question.node]
+    assert question.key == f"{question.node}.{node.iteration}.{node.execution}" == f"{question.node}.1.2"

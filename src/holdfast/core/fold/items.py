@@ -40,6 +40,8 @@ def item_completed(state: RunState, event: events.ItemCompleted, stored: Stored)
     items.done[event.item] = event.changes
     node.crashes = 0
     node.kept.pop(event.item, None)
+    node.filled.pop(event.item, None)
+    node.withdrawn.pop(event.item, None)
     close_waits(state, event.node, event.item)
     rest(state, event.node, stored.at)
 

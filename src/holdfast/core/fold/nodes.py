@@ -53,8 +53,9 @@ def _start_again(state: RunState, node: NodeState, event: events.NodeStarted) ->
             node.input = dict(state.values)
         if node.failures or node.items is not None:
             node.failures, node.items = 0, None
-        if node.kept or node.asked or node.streamed or node.parked:
+        if node.kept or node.asked or node.streamed or node.parked or node.withdrawn:
             node.kept, node.streamed, node.approved, node.parked = {}, 0, False, {}
+            node.filled, node.withdrawn = {}, {}
         if event.iteration != node.iteration:
             node.crashes = (
                 0  # only for a new visit: a repeated one keeps the count of processes that died in it
@@ -208,8 +209,9 @@ def _close(state: RunState, name: str, status: NodeStatus, at: float) -> None:
         state.questions.pop(node.question, None)
     if state.waits or state.questions:
         close_waits(state, name)
-    if node.kept or node.parked or node.asked:
-        node.kept, node.parked, node.approved, node.answer, node.asked = {}, {}, False, None, 0
+    if node.kept or node.parked or node.asked or node.withdrawn:
+        node.kept, node.parked, node.filled, node.withdrawn = {}, {}, {}, {}
+        node.approved, node.answer, node.asked = False, None, 0
     node.input = None
     if (
         node.items is not None

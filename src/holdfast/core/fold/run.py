@@ -154,6 +154,8 @@ def flow_changed(state: RunState, event: events.FlowChanged, stored: Stored) -> 
         state.fresh = _rename(state.fresh, rename)
         state.writers = {field: _rename(by, rename) for field, by in state.writers.items()}
         state.failure_node = rename.get(state.failure_node or "", state.failure_node)
+        for signal in state.aside:
+            signal.node = rename.get(signal.node, signal.node)
         _rename_waits(state, rename)
 
 
@@ -198,7 +200,8 @@ def _reopen(state: RunState) -> None:
         node.attempt = 0
         node.items = node.retry_at = node.failure = node.question = None
         node.failures = 0
-        node.kept, node.parked, node.approved, node.asked = {}, {}, False, 0
+        node.kept, node.parked, node.filled, node.withdrawn = {}, {}, {}, {}
+        node.approved, node.asked = False, 0
         set_status(state, node, "pending")
     for name in state.arrivals:  # questions that were asked before these nodes began are asked again
         gate = state.nodes.get(name)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any, assert_never
 
 from holdfast.core import events
-from holdfast.core.events import Failure, NodeEvent, Stored
+from holdfast.core.events import Failure, Stored
 from holdfast.core.fold.status import awaken, end_item, set_status, settle, spend
-from holdfast.core.run_state import NODE_LEVEL, Question, RunState, Wait, WaitKind, wait_key
+from holdfast.core.run_state import NODE_LEVEL, Question, RunState, SetAside, Wait, WaitKind, wait_key
 from holdfast.core.slots import CHECKPOINT, step_text
 from holdfast.errors import IllegalEvent
 
@@ -52,34 +52,114 @@ def _keep(state: RunState, name: str, item: int | None, slot: str, value: Any) -
 
 def timer_set(state: RunState, event: events.TimerSet, stored: Stored) -> None:
     """Record that a node waits until a time."""
-    _await(state, event, event.slot, event.item, until=event.until)
+    wait = Wait(event.node, event.iteration, event.execution, event.slot, event.item, until=event.until)
+    state.waits[_key(wait)] = wait
+    _open_again(state, event.node, event.item, event.slot)
 
 
 def signal_awaited(state: RunState, event: events.SignalAwaited, stored: Stored) -> None:
     """Record that a node waits for a signal, or give it the oldest signal of that name that has already come."""
-    waiting = state.signals.get(event.name)
+    wait = Wait(
+        event.node, event.iteration, event.execution, event.slot, event.item, signal=event.name, until=event.until,
+        payload_schema=event.payload_schema,
+    )  # fmt: skip
+    if event.takes is not None and not 0 <= event.takes < len(state.aside):
+        raise IllegalEvent(f"run {state.run_id!r}: no signal {event.takes} was set aside")
+    _open_again(state, event.node, event.item, event.slot)
+    if event.takes is not None:
+        _fill(state, wait, state.aside.pop(event.takes).payload)
+    elif not _take_oldest(state, wait):
+        state.waits[_key(wait)] = wait
+
+
+def _take_oldest(state: RunState, wait: Wait) -> bool:
+    """Give a wait the oldest signal of its name that no visit has taken, if there is one."""
+    name = wait.signal or ""
+    waiting = state.signals.get(name)
     if not waiting:
-        _await(state, event, event.slot, event.item, until=event.until, signal=event.name)
-        return
+        return False
     payload = waiting.pop(0)
     if not waiting:
-        del state.signals[event.name]
-    _keep(state, event.node, event.item, event.slot, [payload])
+        del state.signals[name]
+    _fill(state, wait, payload)
+    return True
 
 
-def _await(state: RunState, event: NodeEvent, slot: str, item: int | None, **what: Any) -> None:
-    wait = Wait(event.node, event.iteration, event.execution, slot, item, **what)
-    state.waits[wait_key(event.node, event.iteration, event.execution, item, slot)] = wait
+def _fill(state: RunState, wait: Wait, payload: Any) -> None:
+    """A wait takes a signal that came before it."""
+    _keep(state, wait.node, wait.item, wait.slot, [payload])
+    _remember(state, wait)
+
+
+def _remember(state: RunState, wait: Wait) -> None:
+    """Only the node can tell whether a payload is of the type that it wants: until it has, the wait may go on."""
+    if wait.payload_schema:
+        level = NODE_LEVEL if wait.item is None else wait.item
+        state.nodes[wait.node].filled.setdefault(level, {})[wait.slot] = wait
+
+
+def _key(wait: Wait) -> str:
+    return wait_key(wait.node, wait.iteration, wait.execution, wait.item, wait.slot)
+
+
+def signal_set_aside(state: RunState, event: events.SignalSetAside, stored: Stored) -> None:
+    """The wait takes the next signal of its name. If there is none it is open again, where it was among the others."""
+    node, level = state.nodes[event.node], NODE_LEVEL if event.item is None else event.item
+    kept = node.kept.get(level, {})
+    if not kept.get(event.slot):
+        raise IllegalEvent(f"run {state.run_id!r}: {event.node!r} has received no signal in {event.slot!r}")
+    (payload,) = kept.pop(event.slot)
+    state.aside.append(SetAside(event.name, payload, event.node, event.reason))
+    wait = node.filled.get(level, {}).pop(event.slot, None)
+    if wait is None:  # of a version that did not keep what a wait wants
+        wait = Wait(
+            event.node, event.iteration, event.execution, event.slot, event.item, signal=event.name
+        )  # fmt: skip
+    wait.node = event.node
+    if not _take_oldest(state, wait):
+        state.waits = {_key(wait): wait, **state.waits}
 
 
 def signal_received(state: RunState, event: events.SignalReceived, stored: Stored) -> None:
     """Give a signal to the oldest wait for it; if no visit waits for it, keep the signal for the next wait."""
+    if not _give_to_oldest(state, event.name, event.payload):
+        state.signals.setdefault(event.name, []).append(event.payload)
+
+
+def _give_to_oldest(state: RunState, name: str, payload: Any) -> bool:
+    """Give a signal to the oldest wait for it, if there is one."""
     for key, wait in state.waits.items():
-        if wait.signal == event.name:
+        if wait.signal == name:
             del state.waits[key]
-            _resolve(state, wait.node, wait.item, wait.slot, [event.payload])
-            return
-    state.signals.setdefault(event.name, []).append(event.payload)
+            _remember(state, wait)
+            _resolve(state, wait.node, wait.item, wait.slot, [payload])
+            return True
+    return False
+
+
+def wait_withdrawn(state: RunState, event: events.WaitWithdrawn, stored: Stored) -> None:
+    """Close a wait. A signal that it had received goes to the next wait for it, before all that came later."""
+    node, level = state.nodes[event.node], NODE_LEVEL if event.item is None else event.item
+    kept = node.kept.get(level, {})
+    key = wait_key(event.node, event.iteration, event.execution, event.item, event.slot)
+    is_open = key in state.waits or key in state.questions
+    if not (is_open if event.returned is None else kept.get(event.slot)):
+        raise IllegalEvent(f"run {state.run_id!r}: {event.node!r} does not wait in {event.slot!r}")
+    state.waits.pop(key, None)
+    state.questions.pop(key, None)
+    node.withdrawn.setdefault(level, []).append(event.slot)
+    if event.returned is not None:
+        (payload,) = kept.pop(event.slot)
+        node.filled.get(level, {}).pop(event.slot, None)
+        if not _give_to_oldest(state, event.returned, payload):
+            state.signals.setdefault(event.returned, []).insert(0, payload)
+
+
+def _open_again(state: RunState, name: str, item: int | None, slot: str) -> None:
+    """A wait that was withdrawn begins again."""
+    given_up = state.nodes[name].withdrawn.get(NODE_LEVEL if item is None else item, ())
+    if slot in given_up:
+        state.nodes[name].withdrawn[NODE_LEVEL if item is None else item].remove(slot)
 
 
 def timer_fired(state: RunState, event: events.TimerFired, stored: Stored) -> None:
@@ -188,6 +268,8 @@ def question_asked(state: RunState, event: events.QuestionAsked, stored: Stored)
         node.question = event.key
         node.asked += event.about == "gate"
         set_status(state, node, "waiting")
+    else:
+        _open_again(state, event.node, event.item, event.slot)
     settle(state)
 
 

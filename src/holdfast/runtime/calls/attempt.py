@@ -6,6 +6,8 @@ Invariants
 - A long wait does not keep the node in memory: the attempt unwinds (`Parked`), and runs again from its top when the wait is
   over. A plain function unwinds at once, because it occupies a thread; a coroutine after `park_after` seconds, and never
   while one of its steps is running.
+- A wait that the node itself cancels is withdrawn, and gets nothing any more. A wait that the engine cancels, because the attempt
+  unwinds or is stopped, stays open.
 - An abandoned attempt records nothing any more.
 - The chunks that a step has streamed are recorded with its result, in the same append.
 
@@ -21,31 +23,46 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from holdfast.core import events
 from holdfast.core.codec import Codec
 from holdfast.core.events import NodeEvent
 from holdfast.core.run_state import NODE_LEVEL, NodeState, wait_key
-from holdfast.core.slots import Slot, labels
+from holdfast.core.slots import CHECKPOINT, Slot, labels
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
 from holdfast.reading.chunks import Step, Streamer
+from holdfast.runtime.calls import asyncio_timers
 from holdfast.runtime.calls.body import Body, Parked, Stopped
 from holdfast.runtime.calls.executors import Threads
 from holdfast.runtime.calls.streams import Stream
 from holdfast.runtime.calls.task_family import Family
+from holdfast.runtime.clock import Timer
 from holdfast.runtime.journal import Journal
 
+T = TypeVar("T")
 _ANY: Codec[Any] = Codec.of(Any)
 _PROMISES_MAX = 100
 _calling: ContextVar[tuple[object, str, int] | None] = ContextVar("holdfast_step", default=None)
 """The step whose function is being called: its attempt, its name, and which call of it this is."""
+_LOOK_AGAIN_S = 0.02
+"""How long until the engine looks again whether a cancelled task goes on, which may take time to clean up."""
 _log = logging.getLogger("holdfast")
 
 
 def _is_untouched(coroutine: Coroutine[Any, Any, Any]) -> bool:
     return inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
+
+
+class _Waiter:
+    """A coroutine of the node that waits in memory."""
+
+    def __init__(self, began_at: float) -> None:
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.task = asyncio.current_task()
+        self.began_at = began_at
+        self.timer: Timer | None = None
 
 
 class Recorder(Protocol):
@@ -112,7 +129,12 @@ class Attempt:
         self._steps = 0
         self._threads = 0
         self._gone: asyncio.Future[None] | None = None
-        self._waiters: dict[str, asyncio.Future[None]] = {}
+        self._waiters: dict[str, _Waiter] = {}
+        self._begin_again: dict[str, Callable[[], object]] = {}
+        """Slot of a wait that the node is in -> records the wait again, if it was withdrawn."""
+        self._cancelled: list[tuple[str, str | None]] = []
+        """Slot and signal of each wait that was cancelled, until it is known whether the node or the engine cancelled it."""
+        self._is_closing = False
         self._park_due = False
         self._in_step: dict[asyncio.Task[Any] | None, str] = {}
         self._promises: list[tuple[Coroutine[Any, Any, Any], str]] = []
@@ -187,6 +209,8 @@ class Attempt:
         streamed are recorded with its result, in the same append.
         """
         self._require_current()
+        if kind is not events.WaitWithdrawn:
+            self._withdraw()
         if "item" in kind.__struct_fields__:
             fields["item"] = self._item
         self._journal.tick()
@@ -295,6 +319,11 @@ class Attempt:
         key = wait_key(*visit, self._item, slot)
         return key in self._journal.state.waits or key in self._journal.state.questions
 
+    def set_aside(self, name: str) -> list[tuple[int, Any]]:
+        """The signals of that name that a visit could not use: each with its position among all of them, oldest first."""
+        aside = self._journal.state.aside
+        return [(number, signal.payload) for number, signal in enumerate(aside) if signal.name == name]
+
     def _refuse_inside_step(self, slot: str) -> None:
         """Refuse a wait inside a step: an attempt does not unwind while a step runs, so it would wait in memory forever."""
         if asyncio.current_task() in self._in_step:
@@ -351,17 +380,19 @@ class Attempt:
         return came
 
     async def _wait_here(self, slot: str) -> None:
-        loop = asyncio.get_running_loop()
-        waiter = self._waiters[slot] = loop.create_future()
-        clock = self._services.clock
-        timer = clock.call_at(clock.now() + self._runner.park_after_s, self.park)
+        clock, longest_s = self._services.clock, self._runner.park_after_s
+        waiter = self._waiters[slot] = _Waiter(clock.now())
+        waiter.timer = clock.call_at(waiter.began_at + longest_s, lambda: self._park_in_time(waiter))
         self._adopt()
+        self._withdraw()
+        if self.is_withdrawn(slot):
+            self._loop.call_soon(self._begin_withdrawn_again, False)
         if not self._steps:
             self.body.hold_limit()
         try:
-            await waiter
+            await waiter.over
         finally:
-            timer.cancel()
+            waiter.timer.cancel()
             self._waiters.pop(slot, None)
             self.body.go_on_with_limit()
 
@@ -369,14 +400,148 @@ class Attempt:
         """Wake the coroutines whose wait is over; called when an event has become durable."""
         kept = self.kept()
         for slot, waiter in self._waiters.items():
-            if slot in kept and not waiter.done():
-                waiter.set_result(None)
+            if slot in kept and not waiter.over.done():
+                waiter.over.set_result(None)
 
-    def park(self) -> None:
-        """Unwind the attempt because a wait takes long, unless a step is running or a wait is over by now."""
-        self._park_due = bool(self._waiters) and all(not waiter.done() for waiter in self._waiters.values())
-        if self._park_due and not self._steps and self._runner.is_current(self.body):
-            self.body.park(list(self._waiters))
+    def _park_in_time(self, waiter: _Waiter) -> None:
+        """Unwind the attempt because this wait takes long. If the node may cancel one of its waits itself, by an asyncio timer
+        which unwinding would lose, the attempt is kept as long as `park_after` allows.
+        """
+        clock, latest_at = self._services.clock, waiter.began_at + self._services.park_after
+        is_timed = self._may_be_cancelled()
+        if is_timed and clock.now() < latest_at:
+            waiter.timer = clock.call_at(latest_at, lambda: self._park_in_time(waiter))
+            return
+        if self.park() and is_timed:
+            self._warn_of_lost_timer()
+
+    def park(self) -> bool:
+        """Unwind the attempt because a wait takes long, unless a step is running or a wait is over by now. Returns whether it
+        unwinds.
+        """
+        waiters = self._waiters
+        self._park_due = bool(waiters) and all(not waiter.over.done() for waiter in waiters.values())
+        is_free = self._park_due and not self._steps and self._runner.is_current(self.body)
+        if not is_free or self._is_about_to_give_up():
+            return False
+        self._begin_withdrawn_again(True)
+        kept = self.kept()
+        if any(slot in kept for slot in waiters):  # it goes on when that is durable
+            return False
+        self.body.park([slot for slot in waiters if not self.is_withdrawn(slot)])
+        return True
+
+    def _is_about_to_give_up(self) -> bool:
+        """Whether the node will cancel a wait that it has given up before, as it did then, and go on from there. Unwound now, it
+        would wait for what it does not need: what it waits for next may have come already.
+        """
+        given_up = [waiter for slot, waiter in self._waiters.items() if self.is_withdrawn(slot)]
+        if not given_up or not self._may_be_cancelled():
+            return False
+        long_since = self._services.clock.now() - self._services.park_after
+        is_recent = all(waiter.began_at > long_since for waiter in given_up)
+        return is_recent or any(slot not in self._used for slot in self.kept() if slot != CHECKPOINT)
+
+    def _may_be_cancelled(self) -> bool:
+        own = self.body.task
+        waiting = {waiter.task for waiter in self._waiters.values() if waiter.task is not None}
+        return own is not None and asyncio_timers.may_be_cancelled(own, waiting, set(self.family))
+
+    def _warn_of_lost_timer(self) -> None:
+        node = (self._journal.flow.name, self._header["node"])
+        if node not in self._services.warned:
+            self._services.warned.add(node)
+            _log.warning(
+                "run %r, node %r: it has waited for %g s, and is unwound now. Its asyncio timer or task ends with that, and may "
+                "never cancel the wait again: give the wait a timeout=… of its own, which is durable.",
+                self._run_id,
+                self._header["node"],
+                self._services.park_after,
+            )
+
+    # --- waits that the node cancels --------------------------------------------------------------------
+
+    @contextmanager
+    def waiting(self, slot: str, begin: T, again: Callable[[], object], signal: str | None) -> Iterator[T]:
+        """Within this, the node is in a wait, which `begin` records. `again` records it if it was withdrawn; `signal` is the name
+        of the signal that it is for. A wait that the node itself cancels is withdrawn; one that the engine cancels goes on when
+        the node runs again.
+        """
+        self._begin_again[slot] = again
+        try:
+            yield begin
+        except asyncio.CancelledError:
+            if not self.blocks and not self._is_unwinding():
+                self._cancelled.append((slot, signal))
+                self._find_out_who_cancelled()
+            raise
+        finally:
+            del self._begin_again[slot]
+
+    def _is_unwinding(self) -> bool:
+        """Whether the engine ends this attempt, and its waits with it."""
+        return self._is_closing or self.body.parking is not None or not self._runner.is_current(self.body)
+
+    def _find_out_who_cancelled(self) -> None:
+        """A wait in another task was cancelled by the node, unless the task of the node was cancelled, too. A wait in that task
+        was cancelled by the node if the task is no longer being cancelled a moment later: `asyncio.timeout` and `TaskGroup`
+        take their cancellation back.
+        """
+        own = self.body.task
+        if own is not None and own.cancelling():
+            self._loop.call_soon(self._look_who_cancelled)
+        else:
+            self._withdraw()
+
+    def _look_who_cancelled(self) -> None:
+        own = self.body.task
+        if self._is_unwinding():
+            self._cancelled.clear()
+        elif self._cancelled and own is not None and own.cancelling():
+            self._loop.call_later(_LOOK_AGAIN_S, self._look_who_cancelled)
+        elif self._cancelled:
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        """Record that the node has given up the waits that it cancelled, before anything else that the node does is recorded. A
+        signal that came in the same moment, which the node has not received, goes to the next wait.
+        """
+        if not self._cancelled and not self._waiters:
+            return
+        cancelled, self._cancelled = self._cancelled, []
+        if not self._is_unwinding():  # a task that the node has cancelled may not know it yet
+            cancelled += [
+                (slot, None) for slot, waiter in self._waiters.items() if self._is_cancelled(waiter)
+            ]
+        for slot, signal in cancelled:
+            if self.is_waiting(slot):
+                self.note(events.WaitWithdrawn, slot=slot)
+            elif signal is not None and self.kept().get(slot):
+                self.note(events.WaitWithdrawn, slot=slot, returned=signal)
+
+    def _is_cancelled(self, waiter: _Waiter) -> bool:
+        """Whether the node has cancelled a task of its own that waits."""
+        task = waiter.task
+        return task is not None and task is not self.body.task and task.cancelling() > 0
+
+    def is_withdrawn(self, slot: str) -> bool:
+        """Whether this execution has given up the wait, so that nothing ends it. A plain function, which unwinds for each wait,
+        could not be woken then: for it, the wait begins again.
+        """
+        level = NODE_LEVEL if self._item is None else self._item
+        return not self.blocks and slot in self.visit.withdrawn.get(level, ())
+
+    def _begin_withdrawn_again(self, unwinds: bool) -> None:
+        """Begin withdrawn waits again, if the node awaits nothing else, and so nothing could wake it: when it `unwinds`, or if
+        it cannot cancel them itself.
+        """
+        if not self._runner.is_current(self.body) or not all(map(self.is_withdrawn, self._waiters)):
+            return
+        if any(map(self._is_cancelled, self._waiters.values())):
+            return
+        if unwinds or not self._may_be_cancelled():
+            for slot in self._waiters:
+                self._begin_again[slot]()
 
     # --- inside ---------------------------------------------------------------------------------------
 
@@ -389,6 +554,7 @@ class Attempt:
 
     async def close(self) -> None:
         """Cancel the tasks that the node left running when it returned, raised or unwound, and wait until they have ended."""
+        self._is_closing = True
         me = asyncio.current_task()
         left = [task for task in self._tasks if task is not me]
         for task in left:

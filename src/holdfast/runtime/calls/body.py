@@ -96,6 +96,11 @@ class Body:
         self.attempt = start.attempt
         self._owner = owner
 
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """The task that the coroutine of the node runs in."""
+        return self._task
+
     def call(
         self, fn: Callable[..., Any], args: tuple[Any, ...], context: contextvars.Context, stage: Stage
     ) -> None:

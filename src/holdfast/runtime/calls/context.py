@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache, wraps
 from hashlib import sha256
@@ -231,10 +232,13 @@ class Context(_AnyContext):
         self._require_time(f"ctx.sleep({seconds!r})", seconds)
         self._work.refuse_waits("ctx.sleep")
         slot = self._claim_wait(Slot.sleep(self._work.number("sleep") if key is None else key))
-        if self._is_new(slot):
-            until = self._work.now() + seconds
-            await self._work.record(events.TimerSet, slot=slot.text, until=until)
-        await self._work.until_kept(slot.text)
+
+        def wanted() -> dict[str, Any]:
+            return {"until": self._work.now() + seconds}
+
+        with self._waiting(slot, events.TimerSet, wanted) as begin:
+            await begin()
+            await self._work.until_kept(slot.text)
 
     @_require_await
     async def wait_for(
@@ -242,6 +246,13 @@ class Context(_AnyContext):
     ) -> Any:
         """Wait for a signal and return its payload. A signal that arrived earlier is returned at once; each signal is returned
         only once. Raises `WaitTimeout`.
+
+        With `type`, a signal that does not fit is refused when it is sent. One that arrived before the wait, or that only the
+        type itself can reject, is set aside for a later wait that it fits, and this wait continues.
+
+        Use `timeout` rather than `asyncio.wait_for` or `asyncio.timeout`: it is durable. An asyncio timer ends when the node is
+        unwound, after `park_after` seconds at the latest, and the run then waits until the signal comes. A wait that the node
+        cancels itself is withdrawn: it gets no signal any more.
         """
         if not isinstance(signal, str) or not signal:
             raise ContextError(
@@ -250,18 +261,39 @@ class Context(_AnyContext):
         if timeout is not None:
             self._require_time(f"ctx.wait_for({signal!r}, timeout={timeout!r})", timeout)
         self._work.refuse_waits("ctx.wait_for")
+        codec = _codec(type)
         number = self._work.number(f"signal:{signal}") if key is None else key
         slot = self._claim_wait(Slot.signal(signal, number))
-        if self._is_new(slot):
-            until = None if timeout is None else self._work.now() + timeout
-            await self._work.record(events.SignalAwaited, slot=slot.text, name=signal, until=until)
-        came = await self._work.until_kept(slot.text)
-        if not came:
-            raise WaitTimeout(
-                f"node {self.node!r}: the signal {signal!r} did not arrive within {timeout:g} s. To wait again: "
-                f"`holdfast retry {self.run_id} {self.node} --fresh`"
-            )
-        return _codec(type).decode(came[0], path=f"signal {signal!r}", node=self.node)
+
+        def wanted() -> dict[str, Any]:
+            return {
+                "name": signal,
+                "until": None if timeout is None else self._work.now() + timeout,
+                "payload_schema": _payload_schema(type),
+                "takes": self._first_fitting(signal, codec),
+            }
+
+        with self._waiting(slot, events.SignalAwaited, wanted, signal) as begin:
+            await begin()
+            while came := await self._work.until_kept(slot.text):
+                try:
+                    return codec.decode(came[0], path="payload")
+                except CodecError as misfit:
+                    await self._work.record(
+                        events.SignalSetAside, slot=slot.text, name=signal, reason=str(misfit)
+                    )
+        raise WaitTimeout(
+            f"node {self.node!r}: the signal {signal!r} did not arrive within {timeout:g} s. To wait again: "
+            f"`holdfast retry {self.run_id} {self.node} --fresh`"
+        )
+
+    def _first_fitting(self, signal: str, codec: Codec[Any]) -> int | None:
+        """The position of the oldest signal of that name that was set aside and fits this wait, if there is one."""
+        for position, payload in self._work.set_aside(signal):
+            with suppress(CodecError):
+                codec.decode(payload)
+                return position
+        return None
 
     @_require_await
     async def ask(
@@ -297,20 +329,22 @@ class Context(_AnyContext):
             self._require_time(f"ctx.ask({question!r}, timeout={timeout!r})", timeout)
         self._work.refuse_waits("ctx.ask")
         slot = self._claim_wait(Slot.ask(question if key is None else key))
-        if self._is_new(slot):
+
+        def wanted() -> dict[str, Any]:
             self._work.warn_of_unused_answers(slot)
-            await self._work.record(
-                events.QuestionAsked,
-                key=wait_key(self.node, self.iteration, self.execution, self.item, slot.text),
-                text=question,
-                options=list(options),
-                about="ask",
-                answer_schema=answers.schema_of(schema, graph=self.flow) if schema is not None else {},
-                slot=slot.text,
-                until=None if timeout is None else self._work.now() + timeout,
-                on_timeout=on_timeout,
-            )
-        came = await self._work.until_kept(slot.text)
+            return {
+                "key": wait_key(self.node, self.iteration, self.execution, self.item, slot.text),
+                "text": question,
+                "options": list(options),
+                "about": "ask",
+                "answer_schema": answers.schema_of(schema, graph=self.flow) if schema is not None else {},
+                "until": None if timeout is None else self._work.now() + timeout,
+                "on_timeout": on_timeout,
+            }
+
+        with self._waiting(slot, events.QuestionAsked, wanted) as begin:
+            await begin()
+            came = await self._work.until_kept(slot.text)
         if not came:
             raise WaitTimeout(
                 f"node {self.node!r}: the question {question!r} was not answered within {timeout:g} s. To ask again: "
@@ -331,9 +365,21 @@ class Context(_AnyContext):
         self._work.claim(text, f"the wait {text!r}")
         return slot
 
-    def _is_new(self, slot: Slot) -> bool:
-        text = slot.text
-        return not self._work.is_waiting(text) and text not in self._work.kept()
+    def _waiting(
+        self,
+        slot: Slot,
+        kind: type[events.NodeEvent],
+        wanted: Callable[[], dict[str, Any]],
+        signal: str | None = None,
+    ) -> AbstractContextManager[Callable[[], Awaitable[None]]]:
+        """Within this, the node is in a wait. Yields the function that records the wait, with what is `wanted`."""
+        work, text = self._work, slot.text
+
+        async def begin() -> None:
+            if not work.is_waiting(text) and text not in work.kept() and not work.is_withdrawn(text):
+                await work.record(kind, slot=text, **wanted())
+
+        return work.waiting(text, begin, lambda: work.note(kind, slot=text, **wanted()), signal)
 
 
 class BlockingContext(_AnyContext):
@@ -494,6 +540,19 @@ def _digest(item: Any) -> str | None:
 
 def _codec(declared: Any) -> Codec[Any]:
     return _ANY if declared is None else Codec.of(declared)
+
+
+def _payload_schema(declared: Any) -> dict[str, Any]:
+    """What a payload must fit. Made once for each type, because a node may wait in a loop."""
+    if declared is None:
+        return {}
+    try:
+        return _cached_schema(declared)
+    except TypeError:  # the type is not hashable
+        return answers.payload_schema_of(declared)
+
+
+_cached_schema = lru_cache(maxsize=256)(answers.payload_schema_of)
 
 
 def _result_codec(fn: Callable[..., Any], declared: Any) -> Codec[Any]:

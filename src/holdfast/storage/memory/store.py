@@ -246,7 +246,7 @@ class MemoryStore:
 
     # --- the inbox -----------------------------------------------------------------------------------
 
-    def post(self, run_id: str, request: Request) -> bool:
+    def post(self, run_id: str, request: Request, *, only_look: bool = False) -> bool:
         with self._use() as data:
             failpoints.reach("post.before")
             self._run(run_id)
@@ -257,7 +257,7 @@ class MemoryStore:
                 raise CodecError(f"cannot be stored: {fault}", path="post") from fault
             key = (run_id, request.id)
             new = key not in data.waiting and key not in data.taken
-            if new:
+            if new and not only_look:
                 at = request.at or self.now()
                 data.waiting[key] = msgspec.structs.replace(request, body=body, run_id=run_id, at=at)
                 data.tell()

@@ -253,7 +253,11 @@ class PostgresStore:
 
     # --- the inbox -----------------------------------------------------------------------------------
 
-    def post(self, run_id: str, request: Request) -> bool:
+    def post(self, run_id: str, request: Request, *, only_look: bool = False) -> bool:
+        if only_look:
+            self.run(run_id)
+            return not self._database.read("posted", run_id, request.id)
+
         def write(session: Session) -> bool:
             with session.transaction() as transaction:
                 (run,) = self._find(transaction, "lock_run", run_id)

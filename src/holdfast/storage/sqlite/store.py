@@ -226,7 +226,11 @@ class SqliteStore:
 
     # --- the inbox -----------------------------------------------------------------------------------
 
-    def post(self, run_id: str, request: Request) -> bool:
+    def post(self, run_id: str, request: Request, *, only_look: bool = False) -> bool:
+        if only_look:
+            self.run(run_id)
+            return not self._database.read("posted", run_id, request.id)
+
         def write() -> bool:
             run: int = self._database.find("run_key", run_id)
             return self._database.do("post",

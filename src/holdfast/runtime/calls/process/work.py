@@ -65,6 +65,8 @@ class Answering:
                 return self._wait(work.until_kept(given["slot"]))
             case "is_waiting":
                 return work.is_waiting(given["slot"])
+            case "set_aside":
+                return work.set_aside(given["name"])
             case "now":
                 return work.now()
             case "clock_time":
@@ -116,6 +118,8 @@ class DistantAttempt(Attempt):
             self.kept()[step_text(fields["step"])] = fields["value"]
         elif kind is events.NodeCheckpointed:
             self.kept()[CHECKPOINT] = fields["value"]
+        elif kind is events.SignalSetAside:
+            del self.kept()[fields["slot"]]
 
     def now(self) -> float:
         return float(self._ask("now", {}))
@@ -125,6 +129,9 @@ class DistantAttempt(Attempt):
 
     def is_waiting(self, slot: str) -> bool:
         return bool(self._ask("is_waiting", {"slot": slot}))
+
+    def set_aside(self, name: str) -> list[tuple[int, Any]]:
+        return [(number, payload) for number, payload in self._ask("set_aside", {"name": name})]
 
     async def until_kept(self, slot: str) -> list[Any]:
         kept = self.kept()

@@ -221,6 +221,9 @@ insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken)
 values ($1, $2, $3, $4, $5, $6, coalesce($7::float8, extract(epoch from clock_timestamp())::float8), 0)
 on conflict (run, id) do nothing returning key
 
+-- posted: a request that was posted, whether or not it has been handled since
+select inbox.key from holdfast.inbox join holdfast.runs on runs.key = inbox.run where runs.run_id = $1 and inbox.id = $2
+
 -- inbox: requests that wait for the runs of a holder
 select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at
 from holdfast.inbox join holdfast.runs on runs.key = inbox.run

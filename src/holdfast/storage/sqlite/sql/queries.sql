@@ -195,6 +195,9 @@ delete from holders where expires_at < ?1 and not exists (select 1 from runs whe
 insert into inbox (run, id, verb, body, "by", reason, at, taken) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0)
 on conflict (run, id) do nothing returning key
 
+-- posted: a request that was posted, whether or not it has been handled since
+select key from inbox where run = (select key from runs where run_id = ?1) and id = ?2
+
 -- inbox: requests that wait for the runs of a holder; begins with the inbox, which is mostly empty
 select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at
 from inbox cross join runs on runs.key = inbox.run cross join holders on holders.key = runs.holder
