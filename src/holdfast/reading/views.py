@@ -9,9 +9,11 @@ import msgspec
 
 from holdfast.core.events import Failure, NodeEvent, Stored
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import NODE_LEVEL, NodeState, Question, RunState, Warned
+from holdfast.core.run_state import NODE_LEVEL, VISIT_STUCK, NodeState, Question, RunState, Warned
 from holdfast.core.slots import CHECKPOINT, labels
 from holdfast.errors import RunCancelled, RunFailed, StateError, ended, named
+from holdfast.reading import text
+from holdfast.reading.places import place_of
 from holdfast.storage.contract import RunRow, RunStatus
 
 S = TypeVar("S")
@@ -228,17 +230,44 @@ def event_view(stored: Stored) -> EventView:
     )
 
 
-def result_of(run: Run[S]) -> Run[S]:
-    """Return a run that completed or waits. Raises `RunFailed` or `RunCancelled` for one that did not."""
+def result_of(run: Run[S], *, fault: BaseException | None = None, earlier: bool = False) -> Run[S]:
+    """Return a run that completed or waits. Raises `RunFailed` or `RunCancelled` for one that did not. `fault`: the exception
+    for which it has failed, where that was raised in this process. `earlier`: it had ended before this call, which therefore
+    executed nothing.
+    """
     if run.status == "failed":
-        error = run.error
-        where = f" in node {run.failed_node!r}" if run.failed_node else ""
-        what = named(error.type, error.message) if error is not None else "unknown"
-        raise RunFailed(
-            run,
-            f"run {run.id!r} failed{where}: {ended(what)} Nothing that completed is lost: fix the cause and resume "
-            f"{run.id!r}, or skip the node.",
-        )
+        raise RunFailed(run, _failed_before(run) if earlier else _failed(run)) from fault
     if run.status == "cancelled":
         raise RunCancelled(run, f"run {run.id!r} was cancelled")
     return run
+
+
+def _failed(run: Run[Any]) -> str:
+    node = run.nodes.get(run.failed_node or "")
+    skip = ", or skip the node" if node is not None and node.status in VISIT_STUCK else ""
+    return (
+        f"run {run.id!r} failed{_fault(run)} Nothing that completed is lost: fix the cause and resume {run.id!r}{skip}."
+        f"{_place(run)}"
+    )
+
+
+def _failed_before(run: Run[Any]) -> str:
+    """The text for a caller that asked for a run which had failed before."""
+    force = ", force=True" if run.error is not None and run.error.kind == "fatal" else ""
+    node = f", {run.failed_node!r}" if run.failed_node else ""
+    return (
+        f"run {run.id!r} failed before, at {text.when(run.updated_at)}{_fault(run)} Nothing was executed now. Fix the cause, "
+        f"then call resume({run.id!r}{force}) or retry({run.id!r}{node}) to continue it; another run_id starts a new run."
+        f"{_place(run)}"
+    )
+
+
+def _fault(run: Run[Any]) -> str:
+    error = run.error
+    where = f" in node {run.failed_node!r}" if run.failed_node else ""
+    return f"{where}: {ended(named(error.type, error.message) if error is not None else 'unknown')}"
+
+
+def _place(run: Run[Any]) -> str:
+    place = place_of(run.error)
+    return f"\n  {place}" if place is not None else ""

@@ -201,6 +201,7 @@ class Engine:
             executors=executors,
             elsewhere=names_elsewhere(executors),
             haunted={},
+            faults={},
             aside=aside,
             park_after=self.settings.park_after,
             holdings=self._holdings,
@@ -298,7 +299,7 @@ class Engine:
         run_id, create, drive = journal.state.run_id, journal.create, self._driver.drive(journal)
         del journal  # while the run is asleep, nothing here keeps it in memory
         try:
-            return result_of(await drive)
+            return self._driver.result(await drive)
         except RunExists:
             self._require_same(run_id, create)
             return await self._run_again(flow, run_id)
@@ -372,7 +373,7 @@ class Engine:
     async def _run_again(self, flow: Flow[S], run_id: str) -> Run[S]:
         row = self.store.run(run_id)
         if row.status in ENDED:
-            return result_of(self._view(run_id, flow))
+            return result_of(self._view(run_id, flow), earlier=True)
         return await self.resume(run_id)
 
     # --- verbs that execute runs ----------------------------------------------------------------------
@@ -419,7 +420,7 @@ class Engine:
             if only_on and self.store.run(run_id).status == "completed":  # since it was looked at
                 return self._view(run_id)
             raise
-        return result_of(await self._driver.drive(journal))
+        return self._driver.result(await self._driver.drive(journal))
 
     async def retry(
         self,

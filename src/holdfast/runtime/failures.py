@@ -26,8 +26,10 @@ from typing import Literal, NamedTuple, TypeAlias
 from holdfast.core.events import Failure, FailureClass
 from holdfast.core.graph import Retry
 from holdfast.errors import Fatal, HoldfastError, ProcessEnded, Recoverable
+from holdfast.reading.places import is_foreign
 
 _TRACEBACK_CHARS_MAX = 8_000
+_FRAMES_MAX = 20
 _CHAIN_MAX = 20
 _OURS = os.path.dirname(os.path.dirname(__file__))
 
@@ -435,6 +437,12 @@ def _trace(error: BaseException) -> str:
         return ""
     frames = traceback.TracebackException(type(error), error, trace)
     theirs = [frame for frame in frames.stack if not frame.filename.startswith(_OURS)]
-    frames.stack = traceback.StackSummary.from_list(theirs[-20:])
+    own = [frame for frame in theirs[:-_FRAMES_MAX] if not is_foreign(frame.filename)]
+    kept = theirs[-_FRAMES_MAX:]
+    if all(
+        is_foreign(frame.filename) for frame in kept
+    ):  # deep inside a client library: where it was called from matters most
+        kept = own[-1:] + kept
+    frames.stack = traceback.StackSummary.from_list(kept)
     text = "".join(frames.format()).encode("utf-8", "replace").decode().replace("\0", "\\0")
     return text if len(text) <= _TRACEBACK_CHARS_MAX else "…" + text[-_TRACEBACK_CHARS_MAX:]

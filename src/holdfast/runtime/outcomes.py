@@ -51,17 +51,20 @@ def complete_node(
     flow: Flow[Any],
     state: RunState,
     writers: Writers,
+    faults: dict[str, BaseException],
     name: str,
     given: Any,
     returned: Any,
     artifacts: dict[str, Any],
 ) -> list[events.Event]:
-    """The events for a node that returned. Raises `StateError` if its result does not fit the state; nothing is recorded."""
+    """The events for a node that returned. Raises `StateError` if its result does not fit the state; nothing is recorded.
+    What a router raises goes into `faults`.
+    """
     node = state.nodes[name]
     changes = (
         returned if type(returned) is Changes else find_changes(flow, name, node.input or {}, given, returned)
     )
-    return _finish_node(flow, state, writers, name, changes, [], artifacts)
+    return _finish_node(flow, state, writers, faults, name, changes, [], artifacts)
 
 
 def find_changes(flow: Flow[Any], name: str, values: Values, given: Any, returned: Any) -> Changes:
@@ -73,13 +76,20 @@ def find_changes(flow: Flow[Any], name: str, values: Values, given: Any, returne
 
 
 def answer_node(
-    flow: Flow[Any], state: RunState, writers: Writers, name: str, update: dict[str, Any]
+    flow: Flow[Any],
+    state: RunState,
+    writers: Writers,
+    faults: dict[str, BaseException],
+    name: str,
+    update: dict[str, Any],
 ) -> list[events.Event]:
     """The events for a question node that was answered: its result is this update, as plain data."""
-    return _finish_node(flow, state, writers, name, flow.state.by_hand(update, node=name), [])
+    return _finish_node(flow, state, writers, faults, name, flow.state.by_hand(update, node=name), [])
 
 
-def complete_items(flow: Flow[Any], state: RunState, writers: Writers, name: str) -> list[events.Event]:
+def complete_items(
+    flow: Flow[Any], state: RunState, writers: Writers, faults: dict[str, BaseException], name: str
+) -> list[events.Event]:
     """The events for a fan-out whose items have all completed. Raises `StateError` if two items set the same field."""
     items = state.nodes[name].items
     assert items is not None
@@ -93,13 +103,14 @@ def complete_items(flow: Flow[Any], state: RunState, writers: Writers, name: str
             node=name,
             field=field,
         )
-    return _finish_node(flow, state, writers, name, Changes(), results)
+    return _finish_node(flow, state, writers, faults, name, Changes(), results)
 
 
 def _finish_node(
     flow: Flow[Any],
     state: RunState,
     writers: Writers,
+    faults: dict[str, BaseException],
     name: str,
     changes: Changes,
     items: Sequence[Changes],
@@ -117,7 +128,8 @@ def _finish_node(
         try:
             routes = route(flow, name, state.values, parts).to
         except RouterError as fault:
-            unroutable = failures.describe(fault.__cause__ or fault, kind="partial")
+            faults[name] = fault.__cause__ or fault
+            unroutable = failures.describe(faults[name], kind="partial")
     completion = events.NodeCompleted(
         node=name,
         iteration=node.iteration,

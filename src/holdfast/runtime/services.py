@@ -124,6 +124,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Those of them that call functions outside of this process."""
     haunted: dict[str, dict[tuple[str, int | None], AbandonedCall]]
     """Run -> abandoned calls whose threads still run: no new attempt starts beside one, not even after a resume."""
+    faults: dict[str, BaseException]
+    """Run -> the exception for which it has failed here. Whoever drove it takes it out (`Driver.result`)."""
     holdings: Holdings
     """The runs that this engine holds."""
     listeners: Listeners

@@ -125,7 +125,7 @@ class History:
                 events.NodeCompleted(**outcomes.visit_of(node, visit), changes=changes, routes=routes)
             )
         given = self.flow.state.load(visit.input or {})
-        for event in outcomes.complete_node(self.flow, self.state, self.writers, node, given, update, {}):
+        for event in outcomes.complete_node(self.flow, self.state, self.writers, {}, node, given, update, {}):
             self.record(event)
         return self
 
@@ -635,6 +635,7 @@ def _services(store: Store, holder: Holder | None) -> Services:
         threads=None,
         reading=ReadingThread(inline=True),
         haunted={},
+        faults={},
         holdings=holdings,
         listeners=Listeners(),
     )
