@@ -1,4 +1,4 @@
-"""The command line as tests call it: in this process, in a folder of its own, without the settings of whoever runs the tests."""
+"""Call the command line from a test: in the test's process and folder, without the settings of the developer's machine."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from holdfast.cli.commands import app
 
 
 class Ended(NamedTuple):
-    """What a command left behind."""
+    """The result of a command: its exit code and its output."""
 
     code: int
     out: str
@@ -29,7 +29,9 @@ Cli = Callable[..., Ended]
 
 
 def furnish(folder: Path, monkeypatch: pytest.MonkeyPatch, **flows: str) -> Path:
-    """Be in a folder with these files of flows (`work` becomes work.py), where the shell finds this very `holdfast`."""
+    """Write these flow files into the folder (`work` becomes work.py), make it the working directory, and put the `holdfast`
+    under test on the PATH.
+    """
     for name, text in flows.items():
         (folder / f"{name}.py").write_text(text, "utf-8")
     (folder / "pyproject.toml").write_text("", "utf-8")
@@ -43,7 +45,7 @@ def furnish(folder: Path, monkeypatch: pytest.MonkeyPatch, **flows: str) -> Path
 
 
 def caller(capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Calls a command as if it were a process of its own."""
+    """Return a function that calls a command in this process, as if it were a new process."""
 
     def call(*words: str) -> Ended:
         capsys.readouterr()
@@ -58,7 +60,7 @@ def caller(capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 def _forget_modules() -> None:
-    """Nothing of what an earlier command has loaded from this folder, or an earlier test from its own, is there."""
+    """Unload all modules that earlier commands and earlier tests have loaded from test folders."""
     flow_files._loaded.clear()
     folder = str(Path.cwd().parent)
     for name, module in list(sys.modules.items()):

@@ -2,8 +2,8 @@
 
 Hypothesis has no deadline (two cores, other processes) and prints the seed of each failure; in CI it draws the same examples
 every time. A process that a shell starts in the background ignores SIGINT, and so do its children: a test that sends SIGINT
-would wait for ever, so the default handler is restored here. Slow files come first, so that no test worker is left alone with
-one at the end.
+would wait for ever, so the default handler is restored here. Slow files run first, so that at the end no test worker is still
+busy with one while the others are idle.
 """
 
 import os

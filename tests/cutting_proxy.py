@@ -1,4 +1,4 @@
-"""A way to a PostgreSQL server that can be cut after any number of bytes, in either direction."""
+"""A proxy in front of a PostgreSQL server that can end its connections after any number of bytes, in either direction."""
 
 import selectors
 import shutil
@@ -12,8 +12,9 @@ NAME = ".s.PGSQL.5432"
 
 
 class CuttingProxy:
-    """Listens on a socket in a folder of its own and passes on what it hears. After `cut` it passes on so many bytes more in that
-    direction, and then ends every connection; new ones are not cut. A context manager.
+    """Listens on a socket in a folder of its own, and forwards all data to the server and back. After `cut` it forwards the given
+    number of bytes in that direction, and then ends the connection; later connections are forwarded as before. Use it as a
+    context manager.
     """
 
     def __init__(self, server_folder):
@@ -92,7 +93,7 @@ class CuttingProxy:
 
     def _end_all(self):
         with self._lock:
-            self._ended = True  # whoever comes now came too late
+            self._ended = True  # connections that are accepted from now on are closed at once
             for end in self._open:
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)

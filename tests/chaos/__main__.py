@@ -1,6 +1,6 @@
-"""`python -m tests.chaos`: run all chaos tests, on both databases. Exit code 1: a check failed.
+"""`python -m tests.chaos`: run all chaos tests, on both databases. The exit code is 1 if a check failed.
 
-With `--unfenced` it is the control, in which a check must fail.
+With `--unfenced` it runs the control, in which stores do not check fences and stale writes must be found.
 """
 
 from __future__ import annotations
@@ -36,20 +36,25 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="A fleet in trouble.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos",
+        description="Run a fleet of workers that are killed, paused and disconnected, and check the result.",
+    )
     parser.add_argument("--store", choices=["sqlite", "postgres", "both"], default="both")
     parser.add_argument("--runs", type=int, default=2000)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
     parser.add_argument("--patience", type=float, default=1800.0, metavar="SECONDS")
     parser.add_argument(
-        "--unfenced", action="store_true", help="the control: stores judge no fences, and it must be seen"
+        "--unfenced",
+        action="store_true",
+        help="run the control: stores do not check fences, and stale writes must be found",
     )
     return parser.parse_args()
 
 
 def _endured(name: str, plan: Plan) -> bool:
-    """Whether something is wrong; of a control: whether nothing is."""
+    """Run a plan on one database. Return whether it failed; a control fails if it finds no stale write."""
     print(f"chaos on {name}, seed {plan.seed}, {plan.runs} runs …", flush=True)
     with tempfile.TemporaryDirectory(prefix="hf-chaos-") as folder:
         ground = SqliteGround(Path(folder)) if name == "sqlite" else PostgresGround()

@@ -2,7 +2,7 @@
 
     summary = endure(SqliteGround(folder), folder, Plan(seed=7, runs=150))
 
-A seed decides when each fault comes, and which process it hits. Runs are started between faults, a few after each. When all
+A seed decides when each fault happens, and which process it hits. Some runs are started after each fault. When all
 runs have ended, the store is compared with three independent witnesses: the receiver of the effects, the witness lines of nodes
 and workers (`holdfast.testing.check` reads them), and the audit, a trigger inside the database that records with every event the
 fence that its run had at that moment. Invariant: nothing here relies on an engine's own report of success.
@@ -40,14 +40,14 @@ PROGRAM = Path(__file__).with_name("chaos_worker.py")
 _UNENDED = ("pending", "running", "waiting", "paused", "interrupted")
 _LOOK_S = 0.5
 _AT_REST_S = 0.5
-"""A worker that writes nothing for so long has nothing to do."""
+"""A worker that writes nothing for this many seconds has nothing to do."""
 _LINES = 40
 _DEFECTS = ("Traceback (most recent call last)", "defect in Holdfast")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be endured."""
+    """The settings of a chaos test: how many runs and workers, and how often each fault happens."""
 
     seed: int
     runs: int
@@ -56,18 +56,18 @@ class Plan:
     kill_every_s: tuple[float, float] | None = (1.0, 3.0)
     pause_every_s: tuple[float, float] = (2.0, 4.0)
     pause_beyond_s: tuple[float, float] = (0.1, 2.0)
-    """How long a worker stands still, over its lease."""
+    """How long a worker is paused after its lease has expired, at least and at most."""
     before_a_write: float = 0.5
-    """The share of pauses that come between a worker's decision to write and its write."""
+    """The share of pauses that happen between a worker's decision to write and the write."""
     linger: float = 0.5
-    """The chance that a worker lets some time pass between taking runs over and its first write to them."""
+    """The probability that a worker waits between taking over runs and its first write to them."""
     restart_every_s: tuple[float, float] | None = (3.0, 6.0)
     batches: int = 10
-    """In so many pieces runs are started, one after each fault: there is work whenever a fault comes."""
+    """How many batches the runs are started in, one batch after each fault, so that there is work whenever a fault happens."""
     least: int = 1
-    """So many faults of each kind come before the last piece is started."""
+    """How many faults of each kind must have happened before the last batch is started."""
     to_the_end: bool = True
-    """Faults come until the last run has ended; otherwise until the last one was started."""
+    """Whether faults happen until the last run has ended, and not only until the last run was started."""
     fenced: bool = True
     patience_s: float = 600.0
 
@@ -76,30 +76,30 @@ class Plan:
 
 
 class Ground(Protocol):
-    """A database to stand on."""
+    """The database of a chaos test."""
 
     name: str
     url: str
     restarts: bool
-    """Whether it can be taken away and brought back."""
+    """Whether the database can be restarted."""
 
     def audit(self) -> None:
-        """From now on, write down beside every event the fence that its run has."""
+        """Install a trigger that records, with every event from now on, the fence that its run has."""
 
     def audited(self) -> list[tuple[bytes, int]]:
-        """Salt and fence of every event."""
+        """Return the salt of every event, and the fence that its run had when the event was written."""
 
     def restart(self) -> None:
-        """Take the database away, without a warning, and bring it back."""
+        """Restart the database without a warning."""
 
     def stands_still(self) -> bool:
-        """Whether somebody who was stopped just now keeps nobody else from writing."""
+        """Return whether other processes can write although a process was just stopped."""
 
     def close(self) -> None: ...
 
 
 class SqliteGround:
-    """A file. A process that is stopped inside of a write keeps everybody out; that is SQLite's nature, and is avoided here."""
+    """A SQLite file. A process that is stopped inside a write locks out all others, as SQLite must; such a pause is avoided."""
 
     name = "SQLite"
     restarts = False
@@ -139,7 +139,7 @@ class SqliteGround:
 
 
 class PostgresGround:
-    """A server of its own."""
+    """A PostgreSQL server that only this test uses."""
 
     name = "PostgreSQL"
     restarts = True
@@ -165,7 +165,7 @@ class PostgresGround:
         self._server.restart("immediate")
 
     def stands_still(self) -> bool:
-        return True  # what it keeps locked is given free when the server has waited long enough for it
+        return True  # the server ends a transaction that is idle for too long, and frees its locks
 
     def close(self) -> None:
         self._server.remove()
@@ -175,7 +175,7 @@ class PostgresGround:
 
 
 class Fleet:
-    """Workers in numbered places. In every second place they are on another machine, as far as anybody can tell."""
+    """The worker processes, in numbered places. Workers in every second place pretend to be on another machine."""
 
     def __init__(self, ground: Ground, folder: Path, plan: Plan) -> None:
         self._ground = ground
@@ -207,13 +207,15 @@ class Fleet:
         )
 
     def kill(self, place: int) -> None:
-        """Kill the worker in a place, and start another there."""
+        """Kill the worker in this place, and start another one in its place."""
         self.places[place].kill()
         self.places[place].wait()
         self.places[place] = self._begin(place)
 
     def pause(self, place: int, *, before_a_write: bool) -> Callable[[], None] | None:
-        """Have a worker stand still, wherever it is or right before a write; what lets it go on, or None where it did not."""
+        """Pause a worker, wherever it is or right before a write. Return a function that lets it continue; None if the worker
+        could not be paused.
+        """
         process = self.places[place]
         if before_a_write:
             return self._pause_before_a_write(process)
@@ -233,22 +235,25 @@ class Fleet:
                 return lambda: process.send_signal(signal.SIGCONT)
             time.sleep(0.02)
         flag.unlink(missing_ok=True)
-        process.send_signal(signal.SIGCONT)  # it may have seen the flag just now
+        process.send_signal(signal.SIGCONT)  # the worker may have seen the flag just before it was removed
         return None
 
     def left_by_themselves(self) -> list[str]:
-        """Workers that have ended although nobody asked them to."""
+        """Return a message for every worker that has exited although it was not asked to."""
         codes = [process.poll() for process in self.places]
-        return [f"a worker left by itself with {code}" for code in codes if code is not None]
+        return [f"a worker exited unasked with code {code}" for code in codes if code is not None]
 
     def drain(self) -> list[str]:
-        """Let all go on, ask them to leave, and say who did not do so in order."""
+        """Let all workers continue, and ask them to stop. Return a message for every worker that did not stop gracefully."""
         for process in self.places:
             process.send_signal(signal.SIGCONT)
             process.terminate()
         codes = [process.wait(60) for process in self.places]
-        in_order = (0, -signal.SIGTERM)  # the latter: it was so young that it had not begun to listen
-        return [f"a worker left with {code}" for code in codes if code not in in_order]
+        in_order = (
+            0,
+            -signal.SIGTERM,
+        )  # the latter: a new worker that had not installed its signal handler yet
+        return [f"a worker exited with code {code} after SIGTERM" for code in codes if code not in in_order]
 
     def close(self) -> None:
         for process in self.places:
@@ -257,14 +262,14 @@ class Fleet:
         self._log.close()
 
     def defects(self) -> list[str]:
-        """What no fault may bring a worker to say."""
+        """Return what workers have printed and must never print: tracebacks, and reports of a defect in Holdfast."""
         lines = (self._folder / "workers.log").read_text(errors="replace").splitlines()
         found = [number for number, line in enumerate(lines) if any(word in line for word in _DEFECTS)]
         return ["\n".join(lines[number : number + _LINES]) for number in found]
 
 
 def _state(pid: int) -> str:
-    """R, S, T, …; empty where there is no such process."""
+    """Return the state of a process as in /proc (R, S, T, …); empty if it does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
@@ -276,7 +281,7 @@ def _state(pid: int) -> str:
 
 @dataclass
 class Summary:
-    """What was endured, and what is wrong."""
+    """The result of a chaos test: how many faults happened, and the violations."""
 
     plan: Plan
     ground: str
@@ -303,7 +308,7 @@ class Summary:
 
 
 class Storm:
-    """The faults of one plan, and the runs that are started meanwhile."""
+    """Causes the faults of one plan, and starts runs meanwhile."""
 
     def __init__(self, ground: Ground, fleet: Fleet, summary: Summary) -> None:
         self._ground = ground
@@ -316,7 +321,7 @@ class Storm:
         self._lucks = random.Random(self._plan.seed)
 
     async def blow(self, is_over: Callable[[bool], bool]) -> None:
-        """Start all runs, and let faults come until it is over, which is asked with whether all were started."""
+        """Start all runs, and cause faults until `is_over(all runs were started)` returns true."""
         faults = [self._pausing(self._luck())]
         if self._restarts:
             faults.append(self._restarting(self._luck()))
@@ -400,7 +405,7 @@ async def _ended(several: list[asyncio.Task[None]]) -> None:
 
 
 async def _insisted(call: Callable[[], Awaitable[Any]]) -> Any:
-    """A store that is away is asked again: starting a run twice is starting it once."""
+    """Repeat the call while the store is unreachable. Starting the same run twice is the same as starting it once."""
     while True:
         try:
             return await call()
@@ -412,7 +417,7 @@ async def _insisted(call: Callable[[], Awaitable[Any]]) -> Any:
 
 
 def endure(ground: Ground, folder: Path, plan: Plan) -> Summary:
-    """Let a fleet endure a plan, and look at what is left."""
+    """Run a chaos test: start a fleet and all runs, cause the faults of the plan, and check the store at the end."""
     summary = Summary(plan, ground.name)
     began = time.monotonic()
     ground.audit()
@@ -432,7 +437,7 @@ def endure(ground: Ground, folder: Path, plan: Plan) -> Summary:
 
 
 def _is_over(ground: Ground, plan: Plan, folder: Path, *, started: bool) -> bool:
-    """All runs were started and have ended; of a control: what it is to show was seen."""
+    """Return whether all runs were started and have ended; for a control, whether a stale write was found."""
     try:
         if not plan.fenced and _stale(ground, Testimony(folder / "witness.jsonl")):
             return True
@@ -448,7 +453,7 @@ def _is_over(ground: Ground, plan: Plan, folder: Path, *, started: bool) -> bool
 
 
 def _look(ground: Ground, folder: Path, summary: Summary) -> None:
-    """Hold what is left against everybody who saw it."""
+    """Compare the store with the witness, the receiver and the audit."""
     seen = Testimony(folder / "witness.jsonl")
     done = Receiver(folder / "receiver").done()
     summary.stale_accepted = _stale(ground, seen)
@@ -470,7 +475,7 @@ def _look(ground: Ground, folder: Path, summary: Summary) -> None:
 
 
 async def _outcomes(ground: Ground, summary: Summary, done: list[str]) -> list[str]:
-    """What an undisturbed fleet would have left, and this one did not."""
+    """Return a message for every run and effect that differs from those of an undisturbed fleet."""
     wrong = []
     wanted: Counter[str] = Counter()
     async with hf.Engine(ground.url) as engine:
@@ -494,13 +499,13 @@ async def _outcomes(ground: Ground, summary: Summary, done: list[str]) -> list[s
 
 
 def _writers(seen: Testimony) -> dict[bytes, int]:
-    """The id of every append that was handed to a store -> the fence that its writer had."""
+    """Return the id of every append that a worker passed to a store -> the fence that the worker had."""
     return {
         bytes.fromhex(line["id"]): line["fence"] for run in seen.runs.values() for line in run.get("ack", ())
     }
 
 
 def _stale(ground: Ground, seen: Testimony) -> int:
-    """Writes that are in the log although their run had another fence than their writer when they came."""
+    """Count the stale writes that were accepted: at the time of the write, the run had another fence than the writer."""
     writers = _writers(seen)
     return sum(writers.get(salt, fence) != fence for salt, fence in ground.audited())

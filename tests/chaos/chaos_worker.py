@@ -39,7 +39,7 @@ LINGER_S = 1.2
 
 
 def note_appends(store: Store, witness: Witness, stop: Path) -> None:
-    """Have every append written down; where it is asked for, stop before one."""
+    """Note every append in the witness file; stop this process before an append if the file `stop` exists."""
     append = store.append
 
     def noted(batch: Sequence[Append]) -> list[Verdict]:
@@ -65,7 +65,7 @@ def _note(witness: Witness, append: Append, *, known: bool) -> None:
 
 
 def linger(store: Store, luck: random.Random, chance: float) -> None:
-    """With this chance, let some time pass between taking runs over and the first write."""
+    """With this probability, wait between taking over runs and the first write to them."""
     take = store.queues.take
 
     def taken(*asked: Any) -> list[Taken]:
@@ -78,18 +78,18 @@ def linger(store: Store, luck: random.Random, chance: float) -> None:
 
 
 def judge_no_fences() -> None:
-    """The control: an append is judged by its place in the log alone."""
+    """Disable the check of fences, for the control: an append is judged only by its place in the log."""
     judge: Callable[..., Verdict] = verdicts.judge
 
     def unfenced(append: Append, *, seq: int, fence: int, holder: str | None) -> Verdict:
         return judge(append, seq=seq, fence=append.fence, holder=append.holder)
 
     verdicts.judge = unfenced
-    postgres_append._is_plain = lambda append: False  # such an append is judged by the database itself
+    postgres_append._is_plain = lambda append: False  # a plain append would be judged inside the database
 
 
 def opened(url: str) -> Store:
-    """The store, as soon as it is there: a worker that finds none is started again by whoever watches over it."""
+    """Open the store as soon as it is reachable. (In production, a supervisor would restart a worker that finds no store.)"""
     while True:
         try:
             return open_store(url)
@@ -125,7 +125,7 @@ def main(asked: dict[str, Any]) -> int:
     try:
         asyncio.run(work())
     except SystemExit:
-        drained = True  # a library passes a signal on when it has drained
+        drained = True  # the engine raises the signal again after it has drained
     store.close()
     return 0 if drained else 1
 

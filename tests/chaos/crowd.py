@@ -2,8 +2,8 @@
 
     python crowd.py '{"store": URL, "run": "r1", "count": 50}'
 
-The processes are forked before Holdfast opens anything, so that fifty cost no more than a few. All wait at a gate until the last
-one is there. The process that executes the run prints `executes` from inside its node and stays there until stdin is closed: so
+The processes are forked before Holdfast opens anything, so that fifty cost no more than a few. All wait until the last one has
+started. The process that executes the run prints `executes` from inside its node and stays there until stdin is closed: so
 the run is held while all others try to resume it. At the end each process prints `held` or the status of the run.
 """
 
@@ -22,7 +22,7 @@ from holdfast.storage.postgres import store as postgres
 from holdfast.storage.sqlite import store as sqlite
 
 LOADED = (blocking, engine, postgres, sqlite)
-"""What would otherwise be loaded fifty times, once in each process."""
+"""Modules that are loaded once, before the fork; otherwise each of the fifty processes would load them."""
 
 graph = Graph("crowd", dict)
 
@@ -39,7 +39,9 @@ flow = graph.chain(START, "only", END).compile()
 
 
 def say(what: str) -> None:
-    os.write(sys.stdout.fileno(), f"{os.getpid()} {what}\n".encode())  # in one piece, among fifty
+    os.write(
+        sys.stdout.fileno(), f"{os.getpid()} {what}\n".encode()
+    )  # one write: fifty processes share stdout
 
 
 def resume(store: str, run_id: str) -> None:
@@ -60,7 +62,7 @@ def main(asked: dict[str, Any]) -> None:
         child = os.fork()
         if not child:
             os.close(open_)
-            select.select([shut], [], [])  # readable when the last writing end is closed
+            select.select([shut], [], [])  # readable when all processes have closed the writing end
             resume(asked["store"], asked["run"])
             os._exit(0)
         children.append(child)

@@ -22,7 +22,7 @@ NAP_S = 0.3
 
 @dataclass
 class Order:
-    """A loop of so many rounds, then a fan-out over so many pages."""
+    """The state of an order: a loop of `rounds` iterations, then a fan-out over `pages` items."""
 
     rounds: int = 2
     pages: int = 3
@@ -34,14 +34,16 @@ class Order:
 
 
 class Receiver:
-    """Another system: a folder with one link for each key. A link is there whole or not at all, whenever its maker dies."""
+    """A fake of another system: a folder with one symbolic link for each key. Creating a link is atomic, even if the process
+    dies.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(exist_ok=True)
 
     def send(self, key: str, what: str) -> bool:
-        """Do something, unless it was done under this key. True: it was done now."""
+        """Do something, unless it was already done for this key. Return whether it was done now."""
         with suppress(FileExistsError):
             os.symlink(what, self._folder / key)
             return True
@@ -52,7 +54,7 @@ class Receiver:
 
 
 def _do(ctx: Any, name: str = "") -> None:
-    """Have the receiver do something for this visit."""
+    """Cause the effect of this visit at the receiver."""
     witness, key = ctx.resources["witness"], ctx.idempotency_key(name)
     witness.effect(ctx, key, name)
     if ctx.resources["receiver"].send(key, _told(ctx.run_id, ctx.node, ctx.iteration, ctx.item)):
@@ -102,7 +104,7 @@ async def nap(state: Order, ctx: hf.Context) -> None:
 def deliver(state: Order, ctx: Any) -> dict[str, Any]:
     with ctx.resources["witness"].visit(ctx):
         _do(ctx)
-        time.sleep(0.05)  # a plain function works in a thread, and is not stopped when its lease is lost
+        time.sleep(0.05)  # a plain function runs in a thread, and is not stopped when the lease is lost
     return {"delivered": True}
 
 
@@ -113,12 +115,12 @@ flow = graph.compile()
 
 
 def order(number: int) -> Order:
-    """The input of the run with this number."""
+    """Return the input of the run with this number."""
     return Order(rounds=1 + number % 3, pages=2 + number % 4)
 
 
 def expected(run_id: str, given: Order) -> list[str]:
-    """What the receiver must have done for a run when it has ended."""
+    """Return the effects that the receiver must have for a run that has ended."""
     return [
         *(_told(run_id, "pack", number + 1, None) for number in range(given.rounds)),
         *(_told(run_id, "fetch", 1, page) for page in range(given.pages)),
@@ -127,7 +129,7 @@ def expected(run_id: str, given: Order) -> list[str]:
 
 
 def is_right(state: dict[str, Any], given: Order) -> bool:
-    """Whether a run ended with what an undisturbed one ends with."""
+    """Return whether the final state of a run is that of an undisturbed run."""
     parcels = [f"parcel {number + 1}" for number in range(given.rounds)]
     found = (state["round"], state["fetched"], state["delivered"], state["parcels"])
     return found == (given.rounds, given.pages, True, parcels) and state["tried"] > 1

@@ -62,7 +62,7 @@ def test_an_unknown_kind_is_refused_with_the_way_out():
 
 
 def test_a_newer_version_of_a_kind_is_refused():
-    with pytest.raises(SchemaTooNew, match="version 2 of 'RunPaused'"):
+    with pytest.raises(SchemaTooNew, match="version 2 of the event 'RunPaused'"):
         decode(Encoded("RunPaused", None, 0, 0, 0, b'{"v":2}'))
 
 
@@ -92,5 +92,7 @@ def test_an_event_that_says_the_version_which_is_known_is_read():
 
 
 def test_an_event_of_a_later_version_is_refused():
-    with pytest.raises(SchemaTooNew, match="version 2 of 'RunPaused'; this Holdfast knows 1"):
+    with pytest.raises(
+        SchemaTooNew, match="version 2 of the event 'RunPaused'; this Holdfast knows versions up to 1"
+    ):
         events.decode(paused_in(events.RunPaused.VERSION + 1))

@@ -36,7 +36,7 @@ def lift(values):
 
 
 NO_TARGETS = "the branch from 'a' has no targets"
-LETTERS = "the branch from 'b' takes the letters of 'publish' for its targets"
+LETTERS = "the branch from 'b' has the letters of 'publish' as its targets"
 TWICE = "the branch from 'c' lists 'publish' more than once"
 
 
@@ -98,14 +98,14 @@ def test_edges_into_start_out_of_end_and_past_every_node_are_problems():
     found = problems(flow("a", "START a END", "a START", "END a", "START END"))
     assert len(found) == 3
     for part, problem in zip(
-        ["leads into START", "leads out of END", "goes past every node"], found, strict=True
+        ["leads into START", "leads out of END", "bypasses every node"], found, strict=True
     ):
         assert part in problem
 
 
 @pytest.mark.parametrize("end", [START, END])
 def test_a_branch_cannot_leave_from_an_end(end):
-    assert f"cannot leave from {end}" in the_problem(flow("a", "START a END", branches={end: ["a"]}))
+    assert f"cannot begin at {end}" in the_problem(flow("a", "START a END", branches={end: ["a"]}))
 
 
 def test_a_branch_into_start_is_a_problem():
@@ -143,12 +143,12 @@ def test_an_unreachable_loop_is_one_problem():
 
 def test_a_node_without_a_way_out_is_told_to_lead_to_end():
     problem = the_problem(flow("a b", "START a b"))
-    assert problem == "nothing leads on from node 'b' (and with it 'a'); add .edge('b', END)"
+    assert problem == "no edge or branch leaves node 'b' (and with it 'a'); add .edge('b', END)"
 
 
 def test_a_loop_of_branches_without_a_way_to_end_is_one_problem():
     problem = the_problem(flow("a b c", "START a c END", "a b", branches={"b": ["b"]}))
-    assert problem.startswith("no way from node 'b' leads to END")
+    assert problem.startswith("no path from node 'b' leads to END")
 
 
 def test_a_plain_self_loop_is_told_to_use_a_branch():
@@ -205,7 +205,7 @@ def test_all_problems_come_at_once_and_in_the_same_order_each_time():
     )
     found = problems(broken)
     parts = ["'?'", "max_parallel", "'nowhere'", "lists 'c'", "node 'b' leads to itself", "node 'b' cannot", "node 'd' cannot",
-             "from node 'c'", "from node 'd'"]  # fmt: skip
+             "from node 'c'", "leaves node 'd'"]  # fmt: skip
     assert len(found) == len(parts), found
     assert all(part in problem for part, problem in zip(parts, found, strict=True)), found
     assert found == problems(broken)
@@ -231,7 +231,7 @@ def test_ten_thousand_nodes_are_checked_well_within_a_second():
 def test_a_branch_from_an_end_hides_no_other_fault():
     found = problems(flow("a", "START a END", branches={START: ["a"], "a": []}))
     assert len(found) == 2
-    assert "cannot leave from START" in found[0]
+    assert "cannot begin at START" in found[0]
     assert "has no targets" in found[1]
 
 
@@ -253,15 +253,15 @@ def test_nodes_that_cannot_be_reached_are_told_together_and_shortly(lost, who, t
 
 def test_nodes_that_lead_nowhere_are_told_together_with_the_first_to_be_mended():
     assert problems(flow("a b c", "START a", "b c", branches={"a": ["b", END], "c": ["b"]})) == [
-        "no way from node 'b' (and with it 'c') leads to END; add .edge('b', END), or a branch with END among its targets"
+        "no path from node 'b' (and with it 'c') leads to END; add .edge('b', END), or a branch with END among its targets"
     ]
 
 
 @pytest.mark.parametrize(
     ("faulty", "words"),
     [
-        ({START: ["a"], "a": []}, ["a branch cannot leave from START", NO_TARGETS]),
-        ({END: ["a"], "a": []}, ["a branch cannot leave from END", NO_TARGETS]),
+        ({START: ["a"], "a": []}, ["a branch cannot begin at START", NO_TARGETS]),
+        ({END: ["a"], "a": []}, ["a branch cannot begin at END", NO_TARGETS]),
         ({"a": [], "b": list("publish")}, [NO_TARGETS, LETTERS]),
         ({"b": list("publish"), "a": []}, [LETTERS, NO_TARGETS]),
         ({"b": list("publish"), "c": ["publish", "publish"]}, [LETTERS, TWICE]),
@@ -336,7 +336,7 @@ def test_all_problems_of_a_node_come_at_once():
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, None])
 def test_a_crash_limit_below_one_is_refused(limit):
     assert the_node_problem("a", crash_limit=limit) == (
-        f"node 'a': crash_limit={limit!r} lets it never run; use a whole number from 1 up"
+        f"node 'a': crash_limit={limit!r} never lets it run; use a whole number from 1 up"
     )
 
 
@@ -426,19 +426,20 @@ def the_question_problem(**options):
 @pytest.mark.parametrize("options", [["yes", "yes"], ["yes", ""], ["yes", 7]])
 def test_options_that_are_not_different_words_are_refused(options):
     assert (
-        the_question_problem(options=options) == f"question 'q': options={options!r} must be different words"
+        the_question_problem(options=options)
+        == f"question 'q': options={options!r} must be different texts that are not empty"
     )
 
 
 def test_a_single_option_leaves_nothing_to_decide():
     assert the_question_problem(options=["yes"]) == (
-        "question 'q': with 'yes' as the only option there is nothing to decide; give another"
+        "question 'q': with 'yes' as the only option there is nothing to decide; give another option"
     )
 
 
 def test_an_answer_that_nothing_takes_is_refused():
     assert the_question_problem(schema=int) == (
-        "question 'q': nothing takes its answer; name a field with into='…', or give options"
+        "question 'q': its answer is not used; name a field with into='…', or give options"
     )
 
 
@@ -500,7 +501,7 @@ def test_a_version_below_the_first_is_refused(version):
     ("version", "upgrades", "part"),
     [
         (2, [2], "raise version= to 3"),
-        (2, [0, 1], "upgrades[0] starts at no version"),
+        (2, [0, 1], "upgrades[0] does not start at a version"),
         (4, [1, 3], "add upgrades for 2"),
         (9, [1, 8], "add upgrades for 2 to 7"),
         (5, [2], "add upgrades for 3 to 4"),
@@ -547,7 +548,7 @@ def test_an_upgrade_beyond_the_version_is_one_problem():
 
 def test_an_upgrade_that_starts_at_no_version_is_one_problem():
     (problem,) = upgrade_problems(2, {1: lift, "x": lift})
-    assert "starts at no version" in problem
+    assert "does not start at a version" in problem
 
 
 @pytest.mark.parametrize(("version", "given"), [(1, []), (2, [1]), (3, [1, 2]), (3, [2]), (3, [])])
@@ -557,5 +558,5 @@ def test_upgrades_without_a_gap_are_sound(version, given):
 
 def test_an_upgrade_from_version_zero_is_one_problem():
     assert upgrade_problems(2, {0: lambda values: values}) == [
-        "upgrades[0] starts at no version; versions are whole numbers from 1 up"
+        "upgrades[0] does not start at a version; versions are whole numbers from 1 up"
     ]

@@ -1,7 +1,7 @@
 """The flows whose runs are in `old_stores/`, for the script that wrote the stores and the test that reads them.
 
-A node meets a mishap where `record_old_stores.py` has planted one. None is planted when a run is resumed, so every run can
-then reach its end. Nodes, edges and states stay as they are: the stores keep the fingerprints of these flows.
+A node dies or fails where `record_old_stores.py` has planted a mishap. No mishap is planted when a run is resumed, so every run
+can then reach its end. Nodes, edges and states must not change: the stores contain the fingerprints of these flows.
 Only public names are used.
 """
 
@@ -18,14 +18,14 @@ import holdfast as hf
 from holdfast import END, START, Graph, Retry, add, append, merge
 
 YEARS_S = 1e9
-"""What failed is not tried again before that, unless somebody asks."""
+"""The backoff of retries: so long that a failed node is not retried by itself, only on request."""
 
 MISHAPS: dict[str, str] = {}
-"""Where something goes wrong -> what. Only the script that writes the stores fills it."""
+"""Place in a flow -> the mishap that happens there. Only the script that writes the stores fills this dict."""
 
 
 def meet(place: str) -> None:
-    """Meet the mishap that is planted here, if there is one."""
+    """Die or raise here, if a mishap is planted at this place."""
     match MISHAPS.get(place):
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -104,7 +104,7 @@ order_graph = Graph("order", Order)
 
 @order_graph.node
 async def charge(state: Order, ctx: hf.Context) -> dict[str, Any]:
-    """Steps, a map, a checkpoint and a cost: what a node keeps."""
+    """Record everything that a node can record: steps, a map, a checkpoint and a cost."""
     paid = await ctx.step("pay", lambda: {"receipt": f"for {state.number}, attempt {ctx.attempt}"})
     weights = await ctx.map("weigh", len, state.parcels, limit=1)
     await ctx.checkpoint({"weighed": len(weights)})
@@ -190,7 +190,7 @@ def ship(state: Parcel) -> dict[str, Any]:
 
 parcel_graph.chain(START, "worth", ship, END).chain(START, call, ship).chain(START, pack, ship)
 parcel = parcel_graph.compile(max_parallel=1)
-"""One node at a time: what happened to `call` is durable before `pack` begins."""
+"""The flow runs one node at a time, so that the end of `call` is durable before `pack` starts."""
 
 
 def longest(current: str | None, update: str) -> str:
@@ -237,7 +237,7 @@ scan_graph = Graph("scan")
 
 @scan_graph.node
 def load(state: dict[str, Any]) -> dict[str, Any]:
-    """One value that becomes a blob (over 1,000 bytes when it was recorded) and two that are packed in the log."""
+    """Return one value that becomes a blob (over 1,000 bytes when it was recorded), and two that are compressed in the log."""
     return {"scan": "long " * 250, "left": "left " * 150, "right": "right " * 150}
 
 

@@ -1,5 +1,5 @@
-"""What is read of every run in `old_stores/`, and what is then done with it, in words that both the script which wrote the
-stores and the test which reads them use. `old_stores/expected.json` is what came of it in the version that wrote them.
+"""How every run in `old_stores/` is read, resumed and forked. The script that wrote the stores and the test that reads them both
+use this module; `old_stores/expected.json` has the results of the version that wrote the stores.
 
 Only public names of Holdfast are used: `Engine` and its verbs, and the fields of what they return.
 """
@@ -20,11 +20,11 @@ FOLDER = Path(__file__).parent / "old_stores"
 EXPECTED = FOLDER / "expected.json"
 
 PATIENCE_S = 30.0
-"""A verb that takes longer waits for something that does not come."""
+"""A call that takes longer than this hangs."""
 
 
 class Do(NamedTuple):
-    """A verb of the engine, called with the run."""
+    """A method of the engine to call on a run, with its arguments."""
 
     verb: str
     args: tuple[Any, ...]
@@ -59,7 +59,7 @@ WAYS_ON: dict[str, list[Do]] = {
     "failed": [RESUME],
     "fatal": [RESUME, do("resume", force=True)],
     "cancelled": [RESUME],
-    # Cut in the middle of a node.
+    # Interrupted in the middle of a node.
     "fan-out": [RESUME],
     "steps": [RESUME, PRICE, RESUME, APPROVE_SENDING, RESUME],
     "publish-cut": [RESUME, do("skip", "publish", {"draft": "it was published"}, by="ann")],
@@ -67,7 +67,7 @@ WAYS_ON: dict[str, list[Do]] = {
     "asks-skip": [do("answer", "publish", "skip", update={"draft": "by hand"}), RESUME],
     "asks-abort": [do("answer", "publish", "abort", by="ann"), RESUME],
     "streaming": [RESUME],
-    # What a run can have behind it.
+    # Everything that can have happened to a run before.
     "layered": [RESUME],
     "rewound": [RESUME, do("fork", run_id="fork-of-it")],
     "replayed": [RESUME],
@@ -77,7 +77,7 @@ WAYS_ON: dict[str, list[Do]] = {
     "large": [do("answer", "keep", "approve"), RESUME],
     "compacted": [do("resume", checkpoint=1), RESUME],
     "trimmed": [do("resume", checkpoint=1), RESUME],
-    # Requests that a process died on before it saw them.
+    # Requests that the process had not read when it died.
     "asked-to-pause": [RESUME, RESUME],
     "asked-to-cancel": [RESUME],
     "asked-to-answer": [RESUME],
@@ -85,10 +85,10 @@ WAYS_ON: dict[str, list[Do]] = {
     "asked-to-retry": [RESUME, WORTH, RESUME],
     "asked-to-skip": [RESUME, WORTH, RESUME],
 }
-"""Run -> what is done with it, until it has ended."""
+"""Run -> the calls that bring it to its end."""
 
 FORK_EDITS: dict[str, dict[str, Any]] = {"timer": {"seconds": 0}}
-"""A fork begins a new execution, and that would sleep anew."""
+"""Run -> the edit with which it is forked: a fork starts a new execution, which would sleep again."""
 
 
 def expected() -> dict[str, Any]:
@@ -97,7 +97,7 @@ def expected() -> dict[str, Any]:
 
 
 async def read(engine: hf.Engine, run_id: str) -> dict[str, Any]:
-    """All that can be told of a run and is the same in every store."""
+    """Return everything about a run that must be the same in every store."""
     run = await engine.get(run_id)
     return {
         "flow": run.flow,
@@ -148,7 +148,7 @@ def _event(event: Any) -> str:
 
 
 async def bring_to_its_end(engine: hf.Engine, run_id: str) -> dict[str, Any]:
-    """Do with a run what is to be done with it. What came of every verb, what was called, and how the run stands then."""
+    """Make the calls that bring a run to its end. Return the outcome of every call, the nodes that ran, and the final run."""
     before = (await engine.get(run_id)).seq
     came = [f"{done.verb}: {await _outcome(engine, run_id, done)}" for done in WAYS_ON[run_id]]
     return {"came": came, **await _stands(engine, run_id, before)}
@@ -180,7 +180,7 @@ async def _stands(engine: hf.Engine, run_id: str, after: int) -> dict[str, Any]:
 
 
 async def fork_in_the_middle(engine: hf.Engine, run_id: str) -> dict[str, Any]:
-    """Fork a run at the checkpoint in the middle of those it has, and resume the fork."""
+    """Fork a run from the middle one of its checkpoints, and resume the fork."""
     points = await engine.checkpoints(run_id)
     point = points[len(points) // 2]
     fork = await engine.fork(point.id, edit=FORK_EDITS.get(run_id), run_id=f"fork-of-{run_id}", by="ann")
@@ -196,7 +196,7 @@ async def fork_in_the_middle(engine: hf.Engine, run_id: str) -> dict[str, Any]:
 
 
 async def let_a_worker_work(engine: hf.Engine) -> dict[str, str]:
-    """Run -> its status when a worker finds nothing more to do."""
+    """Let a worker execute runs until it finds nothing more to do. Return run -> its status."""
     async with asyncio.timeout(PATIENCE_S):
         await engine.work(concurrency=1, until="idle")
     return {run_id: (await engine.get(run_id)).status for run_id in WAYS_ON}
@@ -207,5 +207,5 @@ def with_flows(store: Any) -> hf.Engine:
 
 
 def reading(store: Any) -> hf.Engine:
-    """Knows no flow, so that states are plain data."""
+    """Make an engine that knows no flow, so that states are plain data."""
     return hf.Engine(store)

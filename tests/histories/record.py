@@ -1,10 +1,9 @@
-"""Stories whose logs are kept for ever: `python tests/histories/record.py FOLDER` runs them with the Holdfast that is
-installed and writes what it stored.
+"""Record golden histories: `python tests/histories/record.py FOLDER` executes the stories below with the installed version of
+Holdfast, and writes the logs that it stored. The logs are kept for ever.
 
-Two files a story. NAME.jsonl: the run row's parts and the base of a fork on the first line, then a row a line,
-exactly as stored (a body that was packed is kept as base64). NAME.json: what the fold made of it, as a user sees it.
-A file that is there is never written again: later versions of Holdfast read what this one wrote, they do not write it
-anew.
+Each story has two files. NAME.jsonl: the parts of the run row and the base of a fork on the first line, then one row per line,
+exactly as stored (a compressed body is written as base64). NAME.json: the folded run, as a user sees it. An existing file is
+never written again: later versions of Holdfast must read what an earlier version wrote.
 """
 
 from __future__ import annotations
@@ -108,14 +107,14 @@ def layered_flow(broken: set[str]) -> Flow[Longest]:
 
 
 class Recorder:
-    """One store on one thread, with a clock that jumps and luck that is always the same."""
+    """A memory store and engines on one thread, with a clock that jumps over waits and a fixed seed."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(auto=True)
         self.store = MemoryStore(clock=self.clock.now)
 
     def call(self, use: Callable[[hf.Engine], Awaitable[Any]], *flows: Flow[Any]) -> None:
-        """Do this; a run that fails or is refused is part of the story."""
+        """Call `use` with a new engine. Ignore failed runs and refusals: they are part of the story."""
 
         async def main() -> None:
             options: dict[str, Any] = {"clock": self.clock, "luck": random.Random(1), "inline": True}
@@ -177,13 +176,13 @@ def routed_again(recorder: Recorder) -> str:
 
 
 def paused(recorder: Recorder) -> str:
-    """The fork of the story before, left as it was paused."""
+    """The fork of the story `routed_again`, left paused."""
     routed_again(recorder)
     return "f"
 
 
 def layers(recorder: Recorder) -> str:
-    """Layers with a reducer of the user's own, one of them failed first; two slots for three nodes."""
+    """A layered flow with a custom reducer, a layer that failed first, and at most two nodes in parallel."""
     broken = {"three"}
     flow = layered_flow(broken)
     recorder.call(lambda e: e.run(flow, Longest(), run_id="r"))
@@ -193,7 +192,7 @@ def layers(recorder: Recorder) -> str:
 
 
 def changed(recorder: Recorder) -> str:
-    """A flow with a node more and a state of a newer version."""
+    """A run that is resumed with a changed flow: one more node, and a newer state version."""
     graph = Graph("growing")
     graph.node(name="a")(lambda state: {"a": 1})
     graph.node(name="b")(lambda state: {}[0])
@@ -279,7 +278,7 @@ def order_flow(crash_limit: int = 3) -> Flow[Order]:
 
 
 def kept(recorder: Recorder) -> str:
-    """A process that died between two steps of a node: what was kept is not done again."""
+    """A process that died between two steps of a node: the recorded step is not done again."""
     flow = order_flow()
     recorder.call(lambda e: e.run(flow, Order("T-1", ["a", "bcd", "ef"]), run_id="whole"))
     place = recorder.store.events("whole", kinds=("StepCompleted",))[1].seq
@@ -289,7 +288,7 @@ def kept(recorder: Recorder) -> str:
 
 
 def refused(recorder: Recorder) -> str:
-    """A question that nobody answered in time, then one with an answer; a rejection, a refusal, force, and an approval."""
+    """A question that was not answered in time, then an answered one; a rejection, a refused and a forced resume, an approval."""
     flow = order_flow()
     recorder.call(lambda e: e.run(flow, Order("T-2"), run_id="r"))
     recorder.clock.advance(4000)
@@ -309,7 +308,7 @@ def refused(recorder: Recorder) -> str:
 
 
 def quarantined(recorder: Recorder) -> str:
-    """A process that died twice in the same node, which may do that twice."""
+    """A process that died twice in the same node, whose `crash_limit` is two."""
     flow = order_flow(crash_limit=2)
     recorder.call(lambda e: e.run(flow, Order("T-3"), run_id="whole"))
     for number, (before, after) in enumerate((("whole", "once"), ("once", "r"))):
@@ -320,7 +319,7 @@ def quarantined(recorder: Recorder) -> str:
 
 
 def wait_flow() -> Flow[Order]:
-    """One node that waits for a time, two signals and an answer; then one whose items wait."""
+    """One node that waits for a time, two signals and an answer; then a fan-out whose items wait."""
     graph = Graph("waits", Order)
 
     @graph.node
@@ -340,7 +339,9 @@ def wait_flow() -> Flow[Order]:
 
 
 def waited(recorder: Recorder) -> str:
-    """A signal before its wait, a sleep, a signal behind it, nobody's answer, and items that wait for one signal each."""
+    """A signal that arrives before its wait, a sleep, a signal after its wait began, a question without an answer, and items that
+    wait for one signal each.
+    """
     flow = wait_flow()
     recorder.call(lambda e: e.start(flow, Order("T-4"), run_id="r"))
     recorder.call(lambda e: e.signal("r", "paid", {"eur": 5}, by="bank"), flow)
@@ -355,7 +356,7 @@ def waited(recorder: Recorder) -> str:
 
 
 def waiting(recorder: Recorder) -> str:
-    """A run of the story before that waits for a signal, with its steps kept."""
+    """The run of the story `waited` at the point where it waits for a signal, with recorded steps."""
     waited(recorder)
     place = recorder.store.events("r", kinds=("NodeWaiting",), node="stamp")[-1].seq
     copy_of(recorder.store, "r", "half", place, active="stamp", status="waiting")
@@ -363,7 +364,7 @@ def waiting(recorder: Recorder) -> str:
 
 
 def streamed(recorder: Recorder) -> str:
-    """A process that was asked to stop while its node streamed; the next one streams to the end."""
+    """A process that was asked to stop while its node streamed; the next process streams to the end."""
     graph = Graph("streams")
 
     @graph.node
@@ -391,7 +392,7 @@ def streamed(recorder: Recorder) -> str:
 
 
 def worked(recorder: Recorder) -> str:
-    """A run that a worker claimed, let go for the time that it waits, and claimed again."""
+    """A run that a worker claimed, released while it waited, and claimed again."""
     graph = Graph("worked")
 
     @graph.node
@@ -421,7 +422,9 @@ def copy_of(
     active: str = "publish",
     status: RunStatus = "running",
 ) -> None:
-    """A log that ends there, of a process that died: the rows are sealed anew, because a chain belongs to one run."""
+    """Copy a log up to this event into a new run whose process died there. The hash chain is computed again, because it contains
+    the id of the run.
+    """
     holder, row = dead_process(), store.run(parent)
     store.renew(holder)
     rows: list[Row] = []
@@ -452,7 +455,7 @@ def copy_of(
 
 
 def told(store: MemoryStore, run_id: str) -> dict[str, Any]:
-    """The run as a user sees it, without the flow."""
+    """Return the run as a user sees it who does not have the flow."""
     row = store.run(run_id)
     view: dict[str, Any] = msgspec.to_builtins(
         run_view(history.load(store, run_id, row=row), None, None), str_keys=True
@@ -499,7 +502,7 @@ def main(folder: Path) -> None:
     for story in STORIES:
         name = story.__name__
         if (folder / f"{name}.jsonl").exists():
-            print(f"{name} is there and stays as it is")
+            print(f"{name} exists already, and was not changed")
             continue
         recorder = Recorder()
         run_id = story(recorder)
@@ -512,7 +515,7 @@ def main(folder: Path) -> None:
 
 
 def no_paths(error: BaseException) -> str:
-    """A traceback that does not tell where this file lies."""
+    """Return a traceback without the paths of this machine."""
     return f'Traceback (most recent call last):\n  File "flow.py", line 1, in node\n{type(error).__name__}: {error}\n'
 
 

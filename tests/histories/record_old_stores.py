@@ -1,13 +1,13 @@
 """Write the stores in `old_stores/`: `python tests/histories/record_old_stores.py`, with the Python of a checkout of commit
-f01fb3e (`git worktree add ../old f01fb3e`, then `make` a .venv there). They are written once: later
-versions read what that one wrote. So this script leaves stores alone that are there, and its imports fit that commit only.
+f01fb3e (`git worktree add ../old f01fb3e`, then `make` a .venv there). The stores are written once: later versions must read
+what that version wrote. So this script does not replace existing stores, and its imports fit only that commit.
 
-Two stores with the same runs. `sqlite.tar.xz` has the file and its folder of blobs; `postgres.sql.xz` is the schema as `pg_dump`
-writes it, with inserts, so that any client can load it. `expected.json` says how each run was read, what came of bringing it to
-its end, of a fork of it, and of a worker; both stores must agree on that before anything is written.
+There are two stores with the same runs. `sqlite.tar.xz` has the SQLite file and its folder of blobs; `postgres.sql.xz` is the
+schema as `pg_dump` writes it, with inserts, so that any client can load it. `expected.json` says how each run was read, how it
+ended when it was resumed, forked, and executed by a worker; both stores must agree on that before anything is written.
 
-Runs whose process dies are executed in processes that are really killed. A request is left for a run whose process is stopped,
-and so holds its lease without reading its inbox; then that process is killed.
+Runs whose process dies are executed in processes that are really killed. To leave a request that no process has read, the process
+that holds the lease is first stopped, then the request is posted, and then the process is killed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PARCELS = {"number": "T-1", "parcels": ["a", "bcd", "ef"]}
 BLOB_OVER = 1000
 BEGAN_AT = 1_700_000_000.0
 AGO_S = float(os.environ.setdefault("RECORDED_AGO_S", str(time.time() - BEGAN_AT)))
-"""The processes that this one starts live in the same time."""
+"""How far the clock of this program, and of the processes that it starts, is behind the real time."""
 
 BEGINNINGS: dict[str, tuple[Any, dict[str, Any]]] = {
     "timer": (flows.waits, {"on": "rest", "seconds": 10}),
@@ -68,11 +68,11 @@ BEGINNINGS: dict[str, tuple[Any, dict[str, Any]]] = {
     "asked-to-retry": (flows.parcel, {}),
     "asked-to-skip": (flows.parcel, {}),
 }
-"""Run -> its flow and what it is given; the others are reports about otters."""
+"""Run -> its flow and its input; all other runs are reports about otters."""
 
 
 class Then(SystemClock):
-    """A clock that began at a date long ago: timers are due and leases have run out wherever and whenever the stores are read."""
+    """A clock that is years behind: whenever the stores are read, their timers are due and their leases have expired."""
 
     def now(self) -> float:
         return super().now() - AGO_S
@@ -91,7 +91,7 @@ class Writer:
     def do(
         self, verb: str, run_id: str, /, *args: Any, mishaps: dict[str, str] | None = None, **options: Any
     ) -> None:
-        """A run that fails, waits or is cancelled is what is wanted."""
+        """Call a method on a run, with these mishaps planted. A run that fails, waits or is cancelled is not an error."""
         flows.MISHAPS.clear()
         flows.MISHAPS.update(mishaps or {})
         with suppress(hf.RunFailed, hf.RunCancelled):
@@ -113,7 +113,7 @@ class Writer:
         flows.MISHAPS.clear()
 
     def work(self, run_id: str, mishaps: dict[str, str] | None = None) -> None:
-        """Let a worker execute it: it gives back what waits."""
+        """Let a worker execute the run; the worker releases it when it waits."""
         self.start(run_id)
         flows.MISHAPS.update(mishaps or {})
 
@@ -132,7 +132,7 @@ class Writer:
         assert self.in_a_process(run_id, **mishaps).wait() == -signal.SIGKILL, run_id
 
     def leave_request(self, run_id: str, request: runs.Do, **mishaps: str) -> None:
-        """Stop the process that executes it, leave a request, and kill that process."""
+        """Stop the process that executes the run, post a request to its inbox, and kill the process."""
         child = self.in_a_process(run_id, **mishaps)
         _, how = os.waitpid(child.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(how), run_id
@@ -141,7 +141,7 @@ class Writer:
         child.wait()
 
     def stream_and_die(self, run_id: str) -> None:
-        """Kill the process when what it streams can be seen from here."""
+        """Execute a run that streams, and kill its process when the chunks are visible to other processes."""
         child = self.in_a_process(run_id, tell="wait")
 
         async def main() -> None:
@@ -247,7 +247,7 @@ def leave_requests(writer: Writer) -> None:
 
 
 async def look(kept: str, fresh: Callable[[], str]) -> dict[str, Any]:
-    """How every run of a store is read, and what came of it in copies of the store."""
+    """Read every run of a store; then resume, fork and execute it in copies of the store. Return the results."""
     told: dict[str, Any] = {}
     async with runs.reading(kept) as engine:
         for run_id in runs.WAYS_ON:
@@ -265,7 +265,7 @@ async def look(kept: str, fresh: Callable[[], str]) -> dict[str, Any]:
 
 
 def lines(told: dict[str, Any]) -> str:
-    """A line for every part of a run: a difference is seen at a glance, and the file stays small."""
+    """Format the results as JSON with one line for every part of a run: easy to compare, and small."""
     parts = {
         run_id: ",\n".join(
             f"  {json.dumps(name)}: {json.dumps(part, ensure_ascii=False)}" for name, part in run.items()
@@ -285,7 +285,7 @@ def write_sqlite(folder: Path) -> dict[str, Any]:
     store.parent.mkdir()
     writer = Writer(str(store))
     write_all(writer)
-    hf.runs(**writer.options)  # closing it takes the write-ahead log into the file
+    hf.runs(**writer.options)  # closing the store folds the write-ahead log into the file
     assert not [file.name for file in store.parent.iterdir() if file.name.endswith("-wal")]
     with tarfile.open(folder / "sqlite.tar.xz", "w:xz") as tar:
         for file in sorted(store.parent.rglob("*")):
@@ -313,7 +313,7 @@ def write_postgres(folder: Path) -> dict[str, Any]:
         [*dump, server.url(database="kept")], check=True, capture_output=True
     ).stdout.decode()
     head, create, rest = said.partition("CREATE SCHEMA")
-    # In the head are settings that only servers of this version know; what begins with a backslash only psql knows.
+    # The head has settings that only servers of this version know, and lines with a backslash that only psql knows.
     head = "\n".join(line for line in head.splitlines() if line.startswith("SELECT"))
     lines_kept = [line for line in (head + "\n" + create + rest).splitlines() if not line.startswith("\\")]
     (folder / "postgres.sql.xz").write_bytes(lzma.compress(("\n".join(lines_kept) + "\n").encode()))
@@ -328,7 +328,7 @@ def write_postgres(folder: Path) -> dict[str, Any]:
 
 
 def tell_nothing_of_this_machine() -> None:
-    """Holders have the name of a host and of its boot, failures the paths of files; all processes here say the same."""
+    """Replace what would identify this machine: host name and boot id of holders, and file paths in tracebacks."""
     socket.gethostname = lambda: "old-host"
     holder._boot = lambda: "00000000-0000-0000-0000-000000000000"
     failures._trace = lambda error: (
@@ -338,8 +338,10 @@ def tell_nothing_of_this_machine() -> None:
 
 def main() -> None:
     if runs.EXPECTED.exists():
-        sys.exit(f"{runs.FOLDER} is there and stays as it is")
-    with tempfile.TemporaryDirectory() as place:  # no checkout: a node that was cut says how git stood
+        sys.exit(f"{runs.FOLDER} exists already, and was not changed")
+    with (
+        tempfile.TemporaryDirectory() as place
+    ):  # not a git checkout: an interrupted node would record its state
         folder = Path(place)
         os.chdir(folder)
         sqlite, postgres = write_sqlite(folder), write_postgres(folder)

@@ -2,7 +2,7 @@
 
     python tests/proof/covered.py [pytest arguments]      # exit code 1: a branch was not taken or a test failed; both are listed
 
-It runs the tests of these parts in two parallel processes; no line is excluded by a marker. It needs the extra `night`.
+The program runs the tests of these parts in two parallel processes; no line is excluded by a marker. It needs the extra `night`.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ TESTED_BY = (
         f"tests/runtime/fleet/test_{name}.py" for name in (
             "recovery", "recovery_meanwhile", "leases_kept", "lease_races", "worker"))),
 )  # fmt: skip
-"""About equally long."""
+"""Two groups of tests that take about the same time."""
 _COVERAGE = (sys.executable, "-m", "coverage")
 
 
 class Covered(NamedTuple):
     share: float
-    """Of lines and branches, in percent."""
+    """The share of lines and branches that were executed, in percent."""
     missing: str
-    """Which were not taken."""
+    """The lines and branches that were not executed."""
     failed: int
-    """How many of the processes had a test that failed: then the share says little."""
+    """The number of processes with a failed test; if there are any, the share says little."""
 
 
 def execute(tests: Sequence[str], data: Path) -> int:
-    """Run tests and keep which branches they took: pytest's exit code."""
+    """Run tests, and record which branches they execute. Return pytest's exit code."""
     pytest = ("pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *tests)
     return subprocess.run(
         [*_COVERAGE, "run", "--branch", "--source=holdfast", "-m", *pytest],
@@ -54,7 +54,7 @@ def execute(tests: Sequence[str], data: Path) -> int:
 
 
 def measure(groups: Sequence[Sequence[str]]) -> tuple[dict[str, dict[str, Any]], int]:
-    """File -> what coverage tells of it; and how many groups of tests failed."""
+    """Run groups of tests in parallel. Return file -> its coverage report, and how many groups failed."""
     include = ",".join(f"*/holdfast/{file}" for file in COVERED)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -62,7 +62,7 @@ def measure(groups: Sequence[Sequence[str]]) -> tuple[dict[str, dict[str, Any]],
         with ThreadPoolExecutor(len(groups)) as hands:
             failed = sum(map(bool, hands.map(execute, groups, parts)))
         environment = {**os.environ, "COVERAGE_FILE": str(folder / "data")}
-        # What stands in an `if TYPE_CHECKING` or a Protocol counts as well: no line is left out.
+        # No line is excluded, not even in an `if TYPE_CHECKING` or a Protocol.
         for verb, *words in (
             ("combine", *map(str, parts)),
             ("json", f"--include={include}", f"-o{folder}/told"),
@@ -74,7 +74,7 @@ def measure(groups: Sequence[Sequence[str]]) -> tuple[dict[str, dict[str, Any]],
 
 
 def main(arguments: Sequence[str] = ()) -> Covered:
-    """The share of lines and branches that were taken, and which were not."""
+    """Measure and print the share of lines and branches that were executed, and those that were not."""
     taken = of = 0
     missing = []
     files, failed = measure([arguments] if arguments else TESTED_BY)

@@ -1,12 +1,12 @@
 """Crash points: at every call that changes the disk, in every durable operation, the process dies or the call fails.
 
-For each point and each of the seven modes, a child performs the operation and fails there; a new process then inspects the disk
-and resumes its runs to the end. Two cases that leave the same bytes and reported the same are inspected once, because everything
-is deterministic.
+For each point and each of the seven modes, a child process performs the operation and dies or fails there; a new process then
+inspects the disk and resumes its runs to the end. Two cases that leave the same bytes and report the same are inspected once,
+because everything is deterministic.
 
 The same is then done while a process recovers from the disk of such a case: at every call that changes the disk, in all modes
-for one state of each operation, and once for every other state. Only `make prove-night` continues from there, in further
-rounds, to all of them. In this part a kill is simulated, to save a child process: the process continues, but from that point on
+for one state of each operation, and at one call for every other state. `make prove-night` adds further rounds, until all calls
+have been tried. In this part a kill is simulated, to save a child process: the process continues, but from that point on
 none of its calls changes the disk, and its reports are dropped. (A test compares this with real kills.)
 
     python tests/proof/crash_points.py [cpu seconds] [seed] [rounds]        # prints the figures
@@ -40,18 +40,18 @@ from processes import AT_ONCE, Contents, Pair, contents, digest, lay, workshop
 KILLED = -9
 SHOWN = 20
 WHOLE = 1
-"""States of each operation whose recovery is failed everywhere before the others have their turn."""
+"""For how many states of each operation the recovery is made to fail at every point, before the other states follow."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Perform an operation, or recover from a crash in it, and fail there."""
+    """One test case: perform an operation, or recover from a crash in it, and fail at this point in this mode."""
 
     operation: str
     point: int
     mode: str
     after: str = ""
-    """The case that is recovered from."""
+    """The case whose crash is recovered from; empty if the operation itself is performed."""
 
     def __str__(self) -> str:
         where = f"recovery from ({self.after})" if self.after else self.operation
@@ -59,7 +59,7 @@ class Case:
 
 
 class State:
-    """What a crash left behind, and the cases of recovering from it that were not tried yet."""
+    """The disk after a crash, and the cases of recovery from it that were not tried yet."""
 
     def __init__(self, case: Case, what: Contents, accounts: list[list[str]]) -> None:
         self.case = case
@@ -73,7 +73,7 @@ class State:
         return what
 
     def left(self, harness: Harness, seed: int) -> list[tuple[int, str]]:
-        """Points and modes, in an order that looks random and is the same for the same seed; the next one is the last."""
+        """Return the points and modes that are left to try, shuffled by the seed; the last one is the next to try."""
         if self._left is None:
             points = harness.recovery_points(self)
             self._left = [(point, mode) for point in range(1, points + 1) for mode in shim.MODES]
@@ -83,21 +83,21 @@ class State:
 
 @dataclass
 class Result:
-    """What was tried and what was wrong."""
+    """How many crash points and recoveries were tried, and the problems found."""
 
     points: Counter[str] = field(default_factory=Counter)
     cases: Counter[str] = field(default_factory=Counter)
-    """By mode."""
+    """Mode -> how many cases were tried."""
     recoveries: int = 0
-    """Cases that failed while recovering from another."""
+    """How many recoveries were made to fail."""
     recovery_cases: int = 0
-    """All cases there are of recovering from the states that were come to."""
+    """How many cases of recovery exist for the states that were visited."""
     recovered: set[str] = field(default_factory=set)
-    """Cases, different in what they left behind, that were recovered from under fire."""
+    """The cases with different disks whose recovery was made to fail."""
     whole: Counter[str] = field(default_factory=Counter)
-    """Of each operation, the states whose recovery was failed everywhere."""
+    """Operation -> for how many states the recovery was made to fail at every point."""
     is_complete: bool = False
-    """Whether all that was planned was done."""
+    """Whether the whole plan was carried out."""
     looked: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
@@ -105,7 +105,7 @@ class Result:
 
 
 class Harness:
-    """Pairs of zygotes, and what they have seen."""
+    """Runs crash cases on several pairs of zygotes in parallel, and collects the result."""
 
     def __init__(self, folder: Path) -> None:
         self.result = Result()
@@ -132,13 +132,13 @@ class Harness:
             pair.close()
 
     def cpu_s(self) -> float:
-        """What all this has used of the processors."""
+        """Return the processor time that this process and all zygotes have used."""
         return time.process_time() + sum(pair.cpu_s for pair in self._all)
 
     # --- counting -------------------------------------------------------------------------------------
 
     def points(self, operation: str) -> int:
-        """How many points an operation has that nobody disturbs; what it does must be well."""
+        """Perform an operation without a fault, inspect the result, and return its number of points."""
         with self.pair() as pair:
             base, told = pair.base(operation)
             lay(base, pair.disk)
@@ -149,7 +149,7 @@ class Harness:
         return int(done["points"])
 
     def recovery_points(self, state: State) -> int:
-        """How many points the recovery from a state has that nobody disturbs."""
+        """Recover from a state without a fault, and return the number of points of the recovery."""
         with self.pair() as pair:
             lay(state.contents(), pair.disk)
             done = pair.fail("finish", state.case.operation, day=2)
@@ -161,7 +161,7 @@ class Harness:
     # --- failing --------------------------------------------------------------------------------------
 
     def perform(self, case: Case, **careless: Any) -> None:
-        """Fail there. `careless`: what the child is to do badly, so that this can be found out."""
+        """Run a case. `careless`: options that make the child violate a promise, to test that the harness finds it."""
         with self.pair() as pair:
             base, told = pair.base(case.operation)
             lay(base, pair.disk)
@@ -171,7 +171,7 @@ class Harness:
             self.result.cases[case.mode] += 1
 
     def recover(self, state: State, point: int, mode: str, **careless: Any) -> None:
-        """Fail once more, while recovering from a crash."""
+        """Make the recovery from a crash fail at this point."""
         case = Case(state.case.operation, point, mode, after=str(state.case))
         with self.pair() as pair:
             lay(state.contents(), pair.disk)
@@ -182,7 +182,7 @@ class Harness:
             self.result.recovered.add(case.after)
 
     def _judge(self, pair: Pair, case: Case, before: list[list[str]], done: dict[str, Any]) -> None:
-        """Look at what a case left, unless an equal one was looked at."""
+        """Inspect the disk that a case left, unless an equal disk with equal reports was inspected before."""
         expected = KILLED if case.mode in shim.KILLS else 0
         if done["status"] != expected:
             self.result.problems.append(f"{case}: the process ended with {done['status']}, not {expected}")
@@ -220,8 +220,8 @@ def prove(
     cpu_s: float = math.inf,
     seed: int = 0,
 ) -> Result:
-    """All points of these operations in all modes, or a share of them, always the same. Then failures while recovering from the
-    different states that these have left, as `plan` says: so many, or until so much processor time was used.
+    """Try all points of these operations in all modes, or a share of them, which is always the same. Then make recoveries from
+    the resulting states fail, in the order of `plan`: at most `recoveries` times, and until `cpu_s` of processor time is used.
     """
     cases = [
         Case(name, point, mode)
@@ -251,13 +251,13 @@ def prove(
 
 
 def plan(harness: Harness, whole: int, rounds: float, seed: int) -> Iterator[tuple[State, int, str]]:
-    """What is recovered from, and where that fails: everywhere for so many states of each operation, which the seed chooses; then
-    at one place for each other state, and at one more in each further round, until nothing is left.
+    """Yield the recoveries to try, as state, point and mode: at every point for `whole` states of each operation, which the seed
+    chooses; then at one point for each other state, and at one more in each further round, until nothing is left.
     """
     luck = random.Random(f"{seed} recoveries")
     states = sorted(
         harness.states, key=lambda state: state.digest
-    )  # which thread was first is nobody's choice
+    )  # sorted, because the order in which threads added the states is random
     luck.shuffle(states)
     chosen = harness.result.whole
     others: deque[tuple[int, State]] = deque()
@@ -280,7 +280,7 @@ def plan(harness: Harness, whole: int, rounds: float, seed: int) -> Iterator[tup
 
 
 def figures(result: Result, harness: Harness) -> dict[str, Any]:
-    """What was proved, for a table."""
+    """Return the figures of a result, for a table."""
     points, cases = sum(result.points.values()), sum(result.cases.values())
     states = len(harness.states)
     return {
@@ -303,8 +303,8 @@ def figures(result: Result, harness: Harness) -> dict[str, Any]:
 
 
 def main(cpu_s: float = math.inf, seed: float = 0, rounds: float = 1) -> dict[str, Any]:
-    """The whole of it: all points, and so many rounds of crashes in recoveries, if the processor time allows them. Prints the
-    figures and what is wrong.
+    """Try all crash points, and `rounds` rounds of crashes during recovery, if the processor time allows them. Print the figures
+    and the problems.
     """
     missing = shim.why_not()
     if missing is not None:

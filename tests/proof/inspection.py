@@ -35,7 +35,7 @@ from holdfast.upkeep import archive
 
 OUTCOME_OPEN = frozenset({"StorePoisoned"})
 WRITTEN_ONCE = frozenset({"row", "snapshot", "fence", "request", "taken", "retired", "base", "deleted"})
-"""Facts that only one verb makes true: where it was refused, they must not hold."""
+"""Kinds of facts that only one verb makes true: if the verb was refused, they must not hold."""
 LATER = 1_700_000_000.0 + 1_000 * DAY_S
 
 
@@ -45,13 +45,13 @@ class Verb:
     facts: list[Fact]
     also: list[Fact]
     ended: str = ""
-    """`done`, the name of an error, or nothing: its process died first."""
+    """`done`, the name of the error with which the verb was refused, or empty if the process died before the verb ended."""
     message: str = ""
 
 
 @dataclass
 class Account:
-    """What a process told of itself."""
+    """The reports of one process: the verbs that it called, and how they ended."""
 
     verbs: list[Verb] = field(default_factory=list)
     defects: list[str] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Account:
 
 
 def inspect(disk: Path, accounts: list[Account]) -> list[str]:
-    """What is wrong with a disk, by what those who wrote to it had told."""
+    """Return the problems of a disk, given the reports of the processes that wrote to it."""
     problems = [defect for account in accounts for defect in account.defects]
     problems += [line for account in accounts for verb in account.verbs for line in _of_refusal(verb)]
     problems += _of_files(disk, [verb for account in accounts for verb in account.verbs])
@@ -112,7 +112,9 @@ def inspect(disk: Path, accounts: list[Account]) -> list[str]:
 
 
 def inspect_end(disk: Path, *, files: bool) -> list[str]:
-    """What is wrong once everything was carried on: as `inspect`, and the runs have come to the end they must have."""
+    """Return the problems of a disk after all runs were resumed: the store must be sound, and the runs must have ended as
+    expected.
+    """
     store = SqliteStore(disk / STORE, clock=lambda: LATER)
     try:
         problems = _of_store(store)
@@ -133,11 +135,11 @@ def _of_refusal(verb: Verb) -> list[str]:
         return []
     kind = getattr(holdfast.errors, verb.ended, None)
     if kind is None or not issubclass(kind, (StoreError, RunNotFound)):
-        return [f"{verb.name} was refused with {verb.ended}, which is no StoreError: {verb.message}"]
+        return [f"{verb.name} was refused with {verb.ended}, which is not a StoreError: {verb.message}"]
     if issubclass(kind, StoreCorrupt) or "defect in Holdfast" in verb.message:
-        return [f"{verb.name} on a failing disk says {verb.ended}: {verb.message}"]
+        return [f"{verb.name} on a failing disk wrongly raises {verb.ended}: {verb.message}"]
     if kind in _OF_THE_DISK and not any(place in verb.message for place in (STORE.name, ARCHIVES.name)):
-        return [f"{verb.name}: {verb.ended} does not name the store: {verb.message}"]
+        return [f"{verb.name}: the message of {verb.ended} does not name the store: {verb.message}"]
     return []
 
 
@@ -145,21 +147,21 @@ _OF_THE_DISK = (holdfast.errors.StoreFull, holdfast.errors.StorePoisoned, holdfa
 
 
 def _of_files(disk: Path, verbs: list[Verb]) -> list[str]:
-    """A file that has its name is whole: it holds what anybody was about to put there."""
+    """Check that every file with its final name is complete: it has a content that a process was about to write."""
     told: dict[str, set[str]] = {}
     for kind, *words in (fact for verb in verbs for fact in verb.also):
         if kind == "file":
             told.setdefault(words[0], set()).add(words[1])
     found = {name: disk / name for name in told if (disk / name).exists()}
     return [
-        f"{name} is not whole: it holds nothing that was to be put there"
+        f"{name} is not complete: its content is not what any process wrote there"
         for name, file in found.items()
         if hashlib.sha256(file.read_bytes()).hexdigest() not in told[name]
     ]
 
 
 _sound: set[tuple[bytes, str]] = set()
-"""What stores held that were found sound: SQLite makes the same of many disks, and that is looked at once."""
+"""The contents of stores that were found sound. Many disks have the same content for SQLite; it is checked once."""
 
 
 def _of_store(store: SqliteStore) -> list[str]:
@@ -167,7 +169,7 @@ def _of_store(store: SqliteStore) -> list[str]:
     if held in _sound:
         return []
     problems = [f"check: {line}" for line in store.check()]
-    # A log that is being put back is not whole, and its run says so; when everything was carried on, it must be.
+    # A log that is being put back from an archive is incomplete, and its run row says so; it must be complete in the end.
     for run in (run for run in store.runs(Query()) if run.error != archive._UNFINISHED):
         verdict = verification.verify(store, run.run_id)
         problems += [f"verify {run.run_id}: {line}" for line in verdict.problems]
@@ -177,7 +179,7 @@ def _of_store(store: SqliteStore) -> list[str]:
 
 
 def _held(store: SqliteStore) -> tuple[bytes, str] | None:
-    """Every page that SQLite reads, and every blob; None: it cannot read them all."""
+    """Return every page that SQLite reads, and every blob; None if SQLite cannot read them all."""
     try:
         pages = store._database._reader.serialize("main")
     except apsw.Error:
@@ -186,11 +188,11 @@ def _held(store: SqliteStore) -> tuple[bytes, str] | None:
 
 
 _copies: dict[bytes, list[str]] = {}
-"""What was wrong with copies that were looked at, by their digests: the same one is on many disks."""
+"""Digest of a backup -> its problems. The same backup is on many disks; it is checked once."""
 
 
 def _of_copy(copy: Path) -> list[str]:
-    """A backup that has its name is whole."""
+    """Check that a backup with its final name is complete."""
     if not copy.exists():
         return []
     content = copy.read_bytes()
@@ -206,8 +208,8 @@ def _of_copy(copy: Path) -> list[str]:
 def _of_alone(copy: Path) -> list[str]:
     store = SqliteStore(copy, clock=lambda: LATER)
     try:
-        lacks = [] if store.runs(Query()) else ["it is empty"]
-        return [f"the copy: {line}" for line in _of_store(store) + lacks]
+        lacks = [] if store.runs(Query()) else ["it has no runs"]
+        return [f"the backup: {line}" for line in _of_store(store) + lacks]
     finally:
         store.close()
 
@@ -216,7 +218,7 @@ def _of_verb(truth: Truth, verb: Verb, later: list[Verb]) -> list[str]:
     if verb.ended == "done":
         expected = [*verb.facts, *verb.also]
         return [
-            f"{verb.name} was acknowledged, but not {fact}"
+            f"{verb.name} was acknowledged, but not on the disk: {fact}"
             for fact in expected
             if not truth.holds(fact, later)
         ]
@@ -226,9 +228,9 @@ def _of_verb(truth: Truth, verb: Verb, later: list[Verb]) -> list[str]:
     there = [fact for fact in own if truth.holds(fact, later)]
     if there and len(there) < len(own):
         lacks = next(fact for fact in own if fact not in there)
-        return [f"{verb.name} is half there: {there[0]}, but not {lacks}"]
+        return [f"only a part of {verb.name} is on the disk: {there[0]}, but not {lacks}"]
     if there and verb.ended and verb.ended not in OUTCOME_OPEN:
-        return [f"{verb.name} was refused with {verb.ended} ({verb.message}), but {there[0]}"]
+        return [f"{verb.name} was refused with {verb.ended} ({verb.message}), but is on the disk: {there[0]}"]
     return []
 
 
@@ -236,10 +238,10 @@ def _of_end(store: SqliteStore, run_id: str) -> list[str]:
     state = history.load(store, run_id)
     problems = []
     if state.status != "completed":
-        problems.append(f"run {run_id} was carried on and is {state.status}")
+        problems.append(f"run {run_id} was resumed, but is {state.status}")
     expected = values_of("r1" if run_id == "f1" else run_id)
     if state.values != expected:
-        problems.append(f"run {run_id} ended with another state")
+        problems.append(f"run {run_id} ended with a wrong state")
     seen: set[tuple[str, int]] = set()
     for row in store.events(run_id, kinds=["NodeCompleted"]):
         event = open_row(row, store.blobs).event
@@ -262,14 +264,14 @@ def _of_receipts(store: SqliteStore, disk: Path, run_id: str) -> list[str]:
 
 
 class Truth:
-    """Whether a fact holds on this disk."""
+    """Decides whether a fact is true on a disk."""
 
     def __init__(self, store: SqliteStore, disk: Path) -> None:
         self._store = store
         self._disk = disk
 
     def holds(self, fact: Fact, later: list[Verb]) -> bool:
-        """`later`: what the same process did afterwards, which may have replaced it."""
+        """Return whether a fact is true. `later` are the verbs that were called afterwards, which may have replaced it."""
         kind, *words = fact
         return bool(_HOLDS[kind](self, later, *words))
 
@@ -287,7 +289,7 @@ class Truth:
         return self._store.appended(run_id, seq, bytes.fromhex(salt)) or self._is_over(later, run_id, seq)
 
     def _is_over(self, later: list[Verb], run_id: str, seq: int) -> bool:
-        """Whether something that was begun later takes this place of a log away, and has."""
+        """Return whether a later deletion or compaction has removed this event."""
         for fact in (fact for verb in later for fact in verb.facts):
             if fact == ["deleted", run_id] or (fact[:2] == ["base", run_id] and seq <= fact[2]):
                 return self.holds(fact, [])
@@ -326,7 +328,7 @@ class Truth:
         return run is None or run.fence > fence or run.holder is None or run.holder.id != holder
 
     def until(self, later: list[Verb], holder: str, expires_at: float) -> bool:
-        """One that has run out for a day, or whose lease was taken over, may be dropped by whoever comes next."""
+        """Return whether a lease lasts until this time, or was replaced. Later processes may drop an expired holder."""
         found = self.one("select expires_at from holders where id = ?1", holder)
         replaced = any(verb.name in ("renew", "claim", "give back") for verb in later)
         return replaced if found is None else found >= expires_at
@@ -352,11 +354,11 @@ class Truth:
             return any(["unwanted", digest] in verb.also for verb in later)
 
     def unwanted(self, later: list[Verb], digest: str) -> bool:
-        """Nobody promises anything of a blob that no run refers to: it may be gone, and come back when the power goes."""
+        """Return True: a blob that no run refers to may be missing, and may reappear after a power loss."""
         return True
 
     def archive(self, later: list[Verb], name: str) -> bool:
-        """It is there and whole."""
+        """Return whether the archive exists and is complete."""
         try:
             return any(isinstance(part, archive.End) for part in archive.read(self._disk / ARCHIVES / name))
         except StoreError:

@@ -47,7 +47,7 @@ OPERATORS = frozenset({
 
 
 def annotations(tree: ast.Module) -> Iterator[ast.expr]:
-    """Everything in a module that only a type checker reads."""
+    """Yield everything in a module that only a type checker reads."""
     for node in ast.walk(tree):
         if isinstance(node, ast.AnnAssign):
             yield node.annotation
@@ -67,7 +67,7 @@ def is_read_by_nobody(place: tuple[int, int], spans: list[ast.expr]) -> bool:
 
 
 def mutants(tree: Path, files: list[str]) -> list[Any]:
-    """What is tried, in its order."""
+    """Return the mutants to try, in order."""
     from cosmic_ray.work_db import use_db
 
     chosen = [str(CORE / name) for name in files] or sorted(
@@ -99,7 +99,7 @@ def mutants(tree: Path, files: list[str]) -> list[Any]:
 
 
 def command(module: Path) -> str:
-    """The tests of the core, those of this module first."""
+    """Return the command that runs the tests of the core, those of this module first."""
     subject = module.parent.name if module.parent.name != CORE.name else module.stem
     folder = Path("tests/core")
     places = (folder / f"test_{subject}.py", folder / subject)
@@ -108,14 +108,14 @@ def command(module: Path) -> str:
 
 
 def enter(lanes: Any) -> None:
-    """Work in a copy of the tree from now on."""
+    """Make this process work in its copy of the tree."""
     lane = lanes.get()
     os.chdir(lane)
     os.environ |= {"PYTHONPATH": str(Path(lane) / "src"), "CI": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def attempt(mutant: Any) -> tuple[Any, str, str]:
-    """Make one mutant, and see whether the tests find it."""
+    """Make one mutant, and test whether the tests find it."""
     from cosmic_ray.mutating import mutate_and_test
 
     result = mutate_and_test(mutations=[mutant], test_command=command(mutant.module_path), timeout=PATIENCE_S)
@@ -130,7 +130,7 @@ def attempt(mutant: Any) -> tuple[Any, str, str]:
 
 
 def require_sound() -> None:
-    """Without a mutant the tests must pass here, or every mutant would seem to be found."""
+    """Fail unless the tests pass without a mutant: otherwise every mutant would seem to be found."""
     done = subprocess.run(
         command(CORE / "fold/__init__.py").split(), capture_output=True, text=True, check=False
     )
@@ -140,7 +140,9 @@ def require_sound() -> None:
 def try_all(
     pool: Executor, wanted: Iterable[Any], until: float, least: int = 0
 ) -> Iterator[tuple[Any, str, str]]:
-    """What came of each, as many as are begun by then, and at least so many; a lane never has another one waiting."""
+    """Try mutants until this time, but at least `least` of them, and yield the outcomes. A lane gets a mutant only when it is
+    free.
+    """
     going: set[Future[tuple[Any, str, str]]] = set()
     left = takewhile(lambda one: one[0] < least or time.monotonic() < until, enumerate(wanted))
     while True:
@@ -152,7 +154,7 @@ def try_all(
 
 
 def main(seconds: float = 3600.0, files: list[str] | None = None, least: int = 0) -> dict[str, Any]:
-    """As many mutants as the time allows, from when they are made, and at least so many. Prints those that survived."""
+    """Try as many mutants as the time allows, but at least `least`. Print those that survived; return the figures."""
     outcomes: Counter[str] = Counter()
     survivors: list[str] = []
     with tempfile.TemporaryDirectory(prefix="hf-mutants-") as folder, multiprocessing.Manager() as manager:
@@ -183,7 +185,7 @@ def main(seconds: float = 3600.0, files: list[str] | None = None, least: int = 0
 
 
 def figures(there_are: int, outcomes: Counter[str]) -> dict[str, Any]:
-    """What was tried, for a table. One that Python refuses to load was tried by nobody."""
+    """Return the figures, for a table. A mutant that Python cannot load does not count as tried."""
     killed, survived = outcomes["killed"], outcomes["survived"]
     tried = killed + survived
     share = killed / max(tried, 1)

@@ -49,13 +49,13 @@ from holdfast.upkeep import archive, retention
 
 DAY_S = 86_400.0
 AUTHOR = "author"
-"""Who wrote what is on the disk before an operation; dead when it begins."""
+"""The holder that wrote the disk before an operation; its process is dead when the operation begins."""
 STORE, RUNS = Path("store") / "runs.db", Path("runs")
 COPY = Path("copy.db")
 ARCHIVES = Path("archives")
 SNAPSHOT_AT = 4
 LARGE = 2_000
-"""Bytes over which a value becomes a blob here."""
+"""The number of bytes above which a value becomes a blob in these operations."""
 BULKY = ("large", "early", "kept")
 """Runs whose values are blobs."""
 
@@ -64,12 +64,12 @@ _archive = archive.archive
 
 
 def shrink() -> None:
-    """Let small things go the way of large ones, and say nothing, in a process that does nothing but operations."""
+    """Lower the limits of Holdfast in this process, so that small data takes the code paths of large data; silence its log."""
     logging.getLogger("holdfast").addHandler(logging.NullHandler())
     logging.getLogger("holdfast").propagate = False
     batches.MANY = 4
     archive._PIECE_ROWS = 3
-    retention.YOUNG_S = -DAY_S  # a blob of this very moment is old enough to go
+    retention.YOUNG_S = -DAY_S  # even a blob that was just stored is old enough to be removed
 
 
 # --- a flow and its logs -----------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class Paper:
 
 
 def text_of(title: str, length: int) -> str:
-    """Text that is the same every time and cannot be compressed to nothing."""
+    """Return text that is the same every time, and that cannot be compressed much."""
     return hashlib.shake_256(title.encode()).hexdigest(length // 2)
 
 
@@ -109,7 +109,7 @@ FLOW = paper_flow()
 
 
 class _Recorded:
-    """A store in memory that keeps what is appended to it."""
+    """A memory store that also keeps a list of all appends."""
 
     def __init__(self, name: str) -> None:
         self._store = MemoryStore(name, clock=lambda: STARTS_AT)
@@ -125,7 +125,7 @@ class _Recorded:
 
 @cache
 def values_of(run_id: str) -> dict[str, Any]:
-    """The state of a completed run."""
+    """Return the final state of a completed run."""
     return history.load(_recorded(run_id)._store, run_id).values
 
 
@@ -143,7 +143,7 @@ def _recorded(run_id: str, blob_over: int | None = None) -> _Recorded:
 
 
 def remember() -> None:
-    """Make all stories now: a store in memory is of no use to a forked child."""
+    """Record all runs now, so that forked children find them in the caches."""
     for run_id in ("r1", "e1", *BULKY, *(f"{kind}{number}" for kind in "bn" for number in range(5))):
         story(run_id)
         values_of(run_id)
@@ -152,7 +152,7 @@ def remember() -> None:
 
 
 def story(run_id: str, blob_over: int | None = None) -> list[Append]:
-    """The appends of a whole run, as an engine makes them, in the name of the author."""
+    """Return the appends of a whole run, as an engine makes them, with the author as holder."""
     return [
         msgspec.structs.replace(part, holder=AUTHOR, fence=0 if part.create else 1, release=False)
         for part in _recorded(run_id, blob_over).appends
@@ -161,14 +161,14 @@ def story(run_id: str, blob_over: int | None = None) -> list[Append]:
 
 @cache
 def archive_of(run_id: str) -> tuple[str, bytes]:
-    """The archive of a completed run whose values are blobs: its name and its content."""
+    """Return the name and the content of the archive of a completed run whose values are blobs."""
     with tempfile.TemporaryDirectory() as folder:
         made = Path(_archive(_recorded(run_id, LARGE)._store, run_id, f"{folder}/").place)
         return made.name, made.read_bytes()
 
 
 def digests_of(run_id: str) -> list[str]:
-    """The blobs of that run."""
+    """Return the digests of the blobs of a run."""
     return [blob.digest for part in story(run_id, LARGE) for blob in part.blobs]
 
 
@@ -178,7 +178,7 @@ def digest_at(run_id: str, seq: int) -> bytes:
 
 @cache
 def snapshot_of(run_id: str, seq: int) -> Snapshot:
-    """The fold of the events up to there, as an engine stores it."""
+    """Return the snapshot after this event, as an engine stores it."""
     store = _recorded(run_id)._store
     state = history.load(
         store, run_id, seq, row=msgspec.structs.replace(store.run(run_id), seq=seq), cold=True
@@ -190,18 +190,18 @@ def snapshot_of(run_id: str, seq: int) -> Snapshot:
 
 
 class Teller:
-    """Says what a process is about to do and how that ended, to somebody who outlives it."""
+    """Reports what a process is about to do, and how that ended, to a process that outlives it."""
 
     def __init__(self, say: Callable[[str], None], *, early: bool = False) -> None:
-        """`early`: say of everything that it is done before it is; a harness with teeth finds out."""
+        """`early`: report everything as done before it is done; the harness must find that out."""
         self._say = say
         self._early = early
         self._numbers = itertools.count()
 
     @contextmanager
     def verb(self, name: str, facts: Sequence[Fact] = (), also: Sequence[Fact] = ()) -> Iterator[list[Any]]:
-        """What follows makes these facts true, together; and those of `also`, which may come true on the way. A verb that returns
-        its refusals puts them into the list.
+        """Report a verb, around the block that calls it. The verb makes `facts` true together; those of `also` may become true on
+        the way. A verb that returns its refusals puts them into the list.
         """
         number = next(self._numbers)
         self._tell(verb=number, name=name, facts=list(facts), also=list(also))
@@ -219,7 +219,7 @@ class Teller:
         elif len(refused) == len(verdicts):
             self._tell(refused=number, error=type(refused[0]).__name__, message=str(refused[0]))
         else:
-            self.defect(f"some of a batch were refused: {refused[0]}")
+            self.defect(f"only some appends of a batch were refused: {refused[0]}")
 
     def defect(self, said: str) -> None:
         self._tell(defect=said)
@@ -229,7 +229,7 @@ class Teller:
 
 
 class ToldStore:
-    """A store whose every write is told before and after."""
+    """A store that reports every write before and after it."""
 
     def __init__(self, store: SqliteStore, tell: Teller) -> None:
         self._store = store
@@ -281,7 +281,7 @@ class ToldStore:
 
 
 class ToldBlobs:
-    """Blobs whose every write is told before and after."""
+    """A blob store that reports every write before and after it."""
 
     def __init__(self, blobs: Any, tell: Teller) -> None:
         self._blobs = blobs
@@ -309,14 +309,14 @@ class ToldBlobs:
 
 @dataclass
 class Hands:
-    """What an operation works with: a disk, a day, and somebody to tell."""
+    """Everything that an operation works with: a disk, the date, and the teller for its reports."""
 
     disk: Path
     tell: Teller
     day: int = 1
-    """Every process lives a day after the one before it, so that the leases of the dead have run out."""
+    """The clock of each process is a day ahead of the one before it, so that the leases of dead processes have expired."""
     pragmas: dict[str, Any] = field(default_factory=dict)
-    """What the store's connection is told behind its back: a harness with teeth finds out."""
+    """SQLite pragmas that make the store unsafe; the harness must find that out."""
 
     @property
     def path(self) -> Path:
@@ -337,7 +337,7 @@ class Hands:
         return ToldStore(store, self.tell)
 
     def use(self, call: Callable[[hf.Engine], Awaitable[Any]], *, receipts: bool = False) -> None:
-        """Let an engine work on the store, as a program does."""
+        """Call a function with an engine on the store, as a program does."""
         clock = ManualClock(self.now, auto=True)
         engines.this_process = self.me
         if receipts:
@@ -364,7 +364,7 @@ class Hands:
             files.put_all(folder, contents)
 
     def archived(self, store: Any, run_id: str, place: str) -> archive.Archived:
-        """Who deletes a run counts on its archive from here on."""
+        """Archive a run, and report it: the deletion of the run relies on the archive from here on."""
         with self.tell.verb("archive", [["archive", archive_of(run_id)[0]]]):
             return _archive(store, run_id, place)
 
@@ -372,15 +372,15 @@ class Hands:
 # --- what the disk holds before -----------------------------------------------------------------------
 
 _never_closed: list[Any] = []
-"""Connections of processes that die with them open."""
+"""Stores that are kept open until the process dies."""
 
 
 def nothing(hands: Hands) -> None:
-    """An empty disk."""
+    """Prepare an empty disk."""
 
 
 def begun(hands: Hands, *, length: int = 2, close: bool = False) -> ToldStore:
-    """A run with some of its events, left by a process that was killed, or by one that closed its store."""
+    """Prepare a run with some of its events, left by a process that was killed, or that closed its store (`close`)."""
     store = hands.open()
     store.renew(Holder(id=AUTHOR, ttl_s=30.0))
     for part in story("r1")[:length]:
@@ -404,7 +404,7 @@ def requested(hands: Hands) -> None:
 
 
 def old(hands: Hands) -> None:
-    """A run with snapshots, and a new one beside it."""
+    """Prepare a run with snapshots, and a new run."""
     store = begun(hands)
     part = story("r1")[2]
     kept = tuple(snapshot_of("r1", seq) for seq in (SNAPSHOT_AT - 2, SNAPSHOT_AT))
@@ -419,7 +419,7 @@ def completed(hands: Hands) -> None:
 
 
 def bulky(hands: Hands) -> None:
-    """Two runs that have ended and one that has not, all with blobs."""
+    """Prepare two runs that have ended and one that has not, all with blobs."""
     store = hands.open()
     store.renew(Holder(id=AUTHOR, ttl_s=30.0))
     for run_id in BULKY:
@@ -429,7 +429,7 @@ def bulky(hands: Hands) -> None:
 
 
 def away(hands: Hands) -> None:
-    """The archive of a run, and a store that does not have it."""
+    """Prepare the archive of a run, and a store that does not have the run."""
     hands.open().close()
     name, content = archive_of("large")
     disk.make_folder(hands.disk / ARCHIVES)
@@ -437,7 +437,7 @@ def away(hands: Hands) -> None:
 
 
 def first_version(hands: Hands) -> None:
-    """A store as the first version made it, with a run in it."""
+    """Prepare a store with the first version of the schema, and a run in it."""
     disk.prepare(hands.path)
     parts = story("r1")[:2]
     new, view, last = parts[0].create, parts[-1].view, parts[-1].rows[-1]
@@ -484,7 +484,7 @@ def append_one(hands: Hands) -> None:
 
 
 def append_batch(hands: Hands) -> None:
-    """New runs, then the next append of several: the two ways in which a batch is written."""
+    """Create several runs in one batch, then append to several runs in one batch: the two ways in which a batch is written."""
     store = hands.open()
     with suppress(HoldfastError):
         store.append([story(f"n{number}")[0] for number in range(3)])
@@ -517,7 +517,7 @@ def lease(hands: Hands) -> None:
 
 
 def post(hands: Hands) -> None:
-    """Leave a request, and take one that was left before."""
+    """Post a request to the inbox, and record one that was posted before."""
     store = hands.open()
     with suppress(HoldfastError):
         store.post("r1", Request(id="late", verb="signal", body={"name": "late", "value": "x" * 200}))
@@ -527,7 +527,7 @@ def post(hands: Hands) -> None:
 
 
 def put_blobs(hands: Hands) -> None:
-    """A run whose values are blobs, one of them put twice; one that is removed; and a stream."""
+    """Append a run whose values are blobs, one of them put twice; remove a blob; and spill a stream."""
     store = hands.open()
     with suppress(HoldfastError):
         store.renew(Holder(id=AUTHOR, ttl_s=30.0))
@@ -556,7 +556,7 @@ def receipts(hands: Hands) -> None:
 
 
 def checkpoint(hands: Hands) -> None:
-    """Fold the WAL into the database while the store is in use, and begin the WAL anew."""
+    """Fold the WAL into the database while the store is in use, and start a new WAL."""
     store = hands.open()
     store._store._database._writer.wal_autocheckpoint(12)
     for part in story("r1")[2:]:
@@ -569,7 +569,7 @@ def checkpoint(hands: Hands) -> None:
 
 
 def take(hands: Hands) -> None:
-    """What a worker does: a limit for a queue, and runs that are on offer."""
+    """Set a limit of a queue, and claim runs from the queues, as a worker does."""
     store = hands.open()
     with suppress(HoldfastError), hands.tell.verb("limit", [["limit", "default", 9]]):
         store.queues.limit("default", 9)
@@ -580,7 +580,7 @@ def take(hands: Hands) -> None:
 
 
 def prune(hands: Hands) -> None:
-    """Retire checkpoints and drop a snapshot; remove a whole run; sweep what is left of it."""
+    """Retire checkpoints and drop a snapshot; delete a whole run; sweep its remaining events."""
     store = hands.open()
     with suppress(HoldfastError), hands.tell.verb("retire", [["retired", "r1", SNAPSHOT_AT]]):
         store.upkeep.retire("r1", SNAPSHOT_AT, [SNAPSHOT_AT - 2])
@@ -592,7 +592,7 @@ def prune(hands: Hands) -> None:
 
 
 def compact(hands: Hands) -> None:
-    """Let a base stand for the older half of a log."""
+    """Replace the older half of a log by a base."""
     store = hands.open()
     with suppress(HoldfastError):
         store.renew(hands.me())
@@ -622,7 +622,7 @@ def back_up(hands: Hands) -> None:
 
 
 def give_back(hands: Hands) -> None:
-    """What a recovery does with all the leases of one that died."""
+    """Give back all leases of a dead holder, as a recovery does."""
     store = hands.open()
     facts = [["free", run_id, AUTHOR, 1] for run_id in ("r1", *(f"b{number}" for number in range(5)))]
     with suppress(HoldfastError), hands.tell.verb("give back", [*facts, ["gone", AUTHOR]]):
@@ -631,8 +631,8 @@ def give_back(hands: Hands) -> None:
 
 
 def send_away(hands: Hands) -> None:
-    """Archive what has ended, delete it, and remove the blobs that only it had. The archive of one of the two was named by
-    somebody who was killed before that name was kept for good.
+    """Archive the two runs that have ended, delete them, and remove the blobs that only they used. One of the archives exists
+    already: its process was killed before the name of the file was durable.
     """
     archive.archive = hands.archived
     store = hands.open()
@@ -706,9 +706,9 @@ class Operation:
     prepare: Callable[[Hands], Any]
     perform: Callable[[Hands], Any]
     files: bool = False
-    """Whether engines that carry its runs on write receipts, which must then be whole."""
+    """Whether engines that resume the runs write receipts, which must then be complete."""
     again: bool = False
-    """Whether it has to be asked for once more where it was cut: nobody else carries it on."""
+    """Whether the operation must be repeated after a crash, because resuming the runs does not complete it."""
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -736,7 +736,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def finish(hands: Hands, operation: Operation) -> None:
-    """Carry on whatever has not ended, as a program does that is started after a crash: a few runs of many."""
+    """Resume runs that have not ended (only a few if there are many), as a program does that is started after a crash."""
     if operation.again:
         operation.perform(hands)
 

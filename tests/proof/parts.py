@@ -1,6 +1,6 @@
 """The parts of the proof. Each part returns lines of a table: how much was tried, the target, and the violations.
 
-A part knows the program that does the work and the target that it must reach; it adds no judgement to that of the program.
+A part knows the program that does the work and the target that must be reached; only the program decides what is a violation.
 `prove` runs each part in its own process.
 """
 
@@ -24,9 +24,9 @@ sys.path += [str(TESTS / name) for name in ("proof", "simulation", "chaos", "")]
 CHECKED_EVENTS = 1_000_000
 CHECKED_S = 30.0
 MUTANTS = 50
-"""So many must have been tried before their share says anything."""
+"""How many mutants must have been tried for their share to be meaningful."""
 _PIECE_S = 240.0
-"""Schedules are played in pieces, so that a night of them fits into memory."""
+"""Schedules run in pieces of this many seconds, so that a night of them fits into memory."""
 
 
 @dataclass(frozen=True)
@@ -39,28 +39,28 @@ class Line:
     met: bool
     violations: int = 0
     told: str = ""
-    """More about it, for those who ask."""
+    """Details, for the JSON file and the document."""
     skipped: str = ""
-    """Why nothing was tried; everybody who looks at the table must see that."""
+    """Why nothing was tried; shown prominently with the table."""
     seconds: float = 0.0
-    """How long the part took, in its first line."""
+    """How long the part took; set in the first line of a part."""
     cpu_s: float = 0.0
-    """What it used of the processors meanwhile."""
+    """The processor time that the part used; set in the first line of a part."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Something to prove: how, whether it wants all cores for itself, and how much of it is done in `make prove`."""
+    """One part of the proof: its function, its size in `make prove`, and whether it needs all cores for itself."""
 
     prove: Callable[[float, int], list[Line]]
-    """Takes a size (seconds, rounds or runs: its own measure) and a seed."""
+    """The function: takes a size (seconds, rounds or runs, depending on the part) and a seed, and returns lines of the table."""
     size: float
     share_s: float
-    """Its share of ten minutes: seconds of the processors if it wants all of them, and else of the clock on the wall."""
+    """The part's share of ten minutes: in processor time if it runs alone on all cores, otherwise in wall time."""
     nightly: float = 0.0
-    """The same for each hour of a night; 0: the night does no more of it."""
+    """The size for each hour of `make prove-night`; 0 if the night does no more than `make prove`."""
     night_s: float = 0.0
-    """About how long that takes, on the wall."""
+    """About how many seconds of wall time the nightly size takes."""
     alone: bool = False
     only_at_night: bool = False
 
@@ -71,7 +71,7 @@ PARTS: dict[str, Part] = {}
 def part(
     size: float = 0.0, share_s: float = 0.0, **options: Any
 ) -> Callable[[Callable[[float, int], list[Line]]], Any]:
-    """Put a function into the list of parts, in the order of the table."""
+    """Register a function as a part of the proof; the parts keep this order in the table."""
 
     def register(prove: Callable[[float, int], list[Line]]) -> Callable[[float, int], list[Line]]:
         PARTS[prove.__name__.replace("_", " ")] = Part(prove, size, share_s, **options)
@@ -81,7 +81,7 @@ def part(
 
 
 def number(text: str) -> float:
-    """The first number in a text."""
+    """Return the first number in a text."""
     found = re.search(r"[\d,]+(?:\.\d+)?", text)
     assert found is not None, text
     return float(found[0].replace(",", ""))
@@ -92,7 +92,7 @@ def number(text: str) -> float:
 
 @part(size=70, share_s=150, nightly=900, night_s=900, alone=True)
 def simulated_schedules(seconds: float, seed: int) -> list[Line]:
-    """The real engine and workers on a seeded loop, with faults."""
+    """Run the simulator: the real engine and workers on a seeded event loop, with faults."""
     import figures
 
     pieces = max(1, round(seconds / _PIECE_S))
@@ -120,7 +120,7 @@ def simulated_schedules(seconds: float, seed: int) -> list[Line]:
 
 @part(share_s=150)
 def planted_bugs(size: float, seed: int) -> list[Line]:
-    """Bugs on purpose, each of which the simulator must find."""
+    """Plant bugs, each of which the simulator must find."""
     import figures
 
     told, sharp = figures.prove_teeth()
@@ -138,7 +138,7 @@ def planted_bugs(size: float, seed: int) -> list[Line]:
 
 @part(share_s=10)
 def golden_histories(size: float, seed: int) -> list[Line]:
-    """Logs of earlier versions, replayed."""
+    """Replay the logs that earlier versions wrote."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(TESTS / "histories")],
         cwd=ROOT, capture_output=True, text=True, check=False,
@@ -151,7 +151,7 @@ def golden_histories(size: float, seed: int) -> list[Line]:
 
 @part(share_s=30)
 def checked_events(size: float, seed: int) -> list[Line]:
-    """How fast the independent checker reads."""
+    """Measure how many events per second the independent checker reads."""
     sys.path.insert(0, str(ROOT))
     from bench import checking
 
@@ -170,10 +170,10 @@ def checked_events(size: float, seed: int) -> list[Line]:
 # --- on a real disk ----------------------------------------------------------------------------------
 
 
-# The same work takes more of the processors where others use them, too: so both of these may use more than their share.
+# The same work takes more processor time on a busy machine: so both of these parts may use more than their share.
 @part(size=760, share_s=480, nightly=2000, night_s=1000, alone=True)
 def crash_points(cpu_s: float, seed: int) -> list[Line]:
-    """A crash or a fault at every call that changes the disk, and during the recovery from it."""
+    """Crash or fail at every call that changes the disk, and during the recovery from such a crash."""
     import crash_points as crashes
 
     by_day = cpu_s <= PARTS["crash points"].size
@@ -195,7 +195,7 @@ def crash_points(cpu_s: float, seed: int) -> list[Line]:
 
 @part(size=280, share_s=180, nightly=500, night_s=250, alone=True)
 def power_loss(cpu_s: float, seed: int) -> list[Line]:
-    """What a disk may hold when the power went."""
+    """Check the states that a disk may have after a power loss."""
     import power_loss as losses
 
     wanted = losses.STATES if cpu_s <= PARTS["power loss"].size else math.inf
@@ -221,7 +221,7 @@ def _skipped(what: str, why: str) -> Line:
 
 @part(size=200, share_s=60, nightly=500, night_s=90)
 def zombie_rounds(rounds: float, seed: int) -> list[Line]:
-    """A process that is stopped beyond its lease and comes back."""
+    """Stop processes until their lease has expired, and let them continue."""
     import zombies
 
     told = zombies.main(rounds)
@@ -234,13 +234,13 @@ def zombie_rounds(rounds: float, seed: int) -> list[Line]:
 
 @part(size=150, share_s=60, nightly=1000, night_s=150)
 def chaos_on_sqlite(runs: float, seed: int) -> list[Line]:
-    """A fleet that is killed and paused."""
+    """Run a fleet on SQLite whose workers are killed and paused."""
     return _chaos("SqliteGround", int(runs), seed)
 
 
 @part(size=150, share_s=60, nightly=1000, night_s=150)
 def chaos_on_postgres(runs: float, seed: int) -> list[Line]:
-    """The same, and the database is restarted as well."""
+    """Run a fleet on PostgreSQL whose workers are killed and paused, and whose database is restarted."""
     return _chaos("PostgresGround", int(runs), seed)
 
 
@@ -275,7 +275,7 @@ def _chaos(ground: str, runs: int, seed: int) -> list[Line]:
 
 @part(only_at_night=True, alone=True)
 def branch_coverage(size: float, seed: int) -> list[Line]:
-    """Branches of the parts on which all promises rest, taken by their own tests."""
+    """Measure the branch coverage of the modules that all promises depend on, by their own tests."""
     import covered
 
     found = covered.main()
@@ -287,10 +287,10 @@ def branch_coverage(size: float, seed: int) -> list[Line]:
 
 @part(size=300, nightly=1200, night_s=1200, alone=True, only_at_night=True)
 def mutants_of_the_core(seconds: float, seed: int) -> list[Line]:
-    """Small mistakes in the core, each of which the core's own tests must find."""
+    """Make small mistakes in the core, each of which the core's own tests must find."""
     import mutation
 
-    told = mutation.main(seconds, least=MUTANTS + 10)  # a few may be refused
+    told = mutation.main(seconds, least=MUTANTS + 10)  # Python may refuse to load a few
     many = f"{told['killed']} of {told['tried']} ({told['share']:.1%})"
     well = told["share"] >= 0.85 and told["tried"] >= MUTANTS
     return [Line("mutants killed", many, f"≥ 85 % of ≥ {MUTANTS}", well, told=_listed(told))]

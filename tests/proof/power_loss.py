@@ -47,7 +47,7 @@ CARELESS_STATES = 400
 
 
 class File:
-    """What a file held at its last sync, and every write and truncation since."""
+    """The content of a file at its last sync, and every write and truncation since."""
 
     def __init__(self, content: bytes = b"") -> None:
         self.synced = content
@@ -58,7 +58,7 @@ class File:
         self.pending = []
 
     def content(self, done: Iterable[Call]) -> bytes:
-        """The file if only these calls have come to the disk."""
+        """Return the content of the file if only these calls have reached the disk."""
         content = bytearray(self.synced)
         for call in done:
             _apply(content, call)
@@ -66,7 +66,7 @@ class File:
 
 
 class Disk:
-    """Files and names, as a program sees them and as they are kept."""
+    """Files and their names, as a program sees them, and as they are after a power loss."""
 
     def __init__(self, root: str, what: Contents) -> None:
         self._root = root
@@ -77,11 +77,11 @@ class Disk:
         }
         self._names = dict(self._synced)
         self._renamings: list[Call] = []
-        """What was done to names, in order, and is not known to be kept."""
+        """The calls that changed names and are not known to be durable, in order."""
         self._files: dict[int, File] = {}
 
     def do(self, call: Call) -> None:
-        """Let a call take effect."""
+        """Apply a recorded call."""
         name = self._name(call.path)
         if name.endswith(("-shm", " (deleted)")):
             return
@@ -102,7 +102,7 @@ class Disk:
             self._rename(self._names, call)
 
     def _sync_folder(self, folder: str) -> None:
-        """What was done to names in this folder is kept; a renaming out of another one with it."""
+        """Make the changes of names in this folder durable, also renamings from another folder into this one."""
         left = []
         for call in self._renamings:
             if folder in self._folders(call):
@@ -135,7 +135,7 @@ class Disk:
     # --- what is left ---------------------------------------------------------------------------------
 
     def after(self, way: str, luck: random.Random) -> Contents:
-        """What may be on the disk if the power goes now."""
+        """Return a possible content of the disk if the power is lost now."""
         names = dict(self._synced)
         for call in _drawn(self._renamings, way, luck):
             self._rename(names, call)
@@ -147,7 +147,7 @@ class Disk:
 
     @property
     def is_settled(self) -> bool:
-        """Whether there is only one way in which the power can go."""
+        """Whether a power loss at this moment can leave only one state of the disk."""
         return not self._renamings and not any(
             file.pending for file in self._names.values() if file is not None
         )
@@ -169,7 +169,7 @@ def _apply(content: bytearray, call: Call) -> None:
 
 
 def _drawn(calls: list[Call], way: str, luck: random.Random) -> list[Call]:
-    """Which of these have come to the disk."""
+    """Choose which of these calls have reached the disk."""
     if way == "nothing":
         return []
     if way == "everything":
@@ -190,14 +190,14 @@ def _survived(file: File, way: str, luck: random.Random) -> bytes:
     if way == "some sectors":
         return file.content(_sectors(file.pending, luck))
     if way == "sizes only":
-        # The size of a file is kept apart from its content: what was never written reads as zeros.
+        # The size of a file is stored separately from its content: bytes that were never written read as zeros.
         content = file.content(_sectors(file.pending, luck, 0.2))
         return content + bytes(max(0, len(file.content(file.pending)) - len(content)))
     return file.content(_drawn(file.pending, way, luck))
 
 
 def _sectors(calls: list[Call], luck: random.Random, share: float = 0.5) -> list[Call]:
-    """Parts of calls, as a disk cuts them: it writes sectors, in the order it likes, and may not come to all of them."""
+    """Choose parts of calls that have reached the disk: a disk writes sectors, in any order, and may not get to all of them."""
     size = luck.choice(SECTORS)
     kept = []
     for call in calls:
@@ -219,7 +219,7 @@ def _sectors(calls: list[Call], luck: random.Random, share: float = 0.5) -> list
 
 @dataclass
 class Recording:
-    """An operation as it was performed once."""
+    """The record of one operation: the disk before it, and every call and report."""
 
     operation: str
     base: Contents
@@ -234,7 +234,7 @@ class Recording:
 
 @dataclass
 class Loss:
-    """A state of the disk after power loss, and what had been told by then."""
+    """A state of the disk after a power loss, and what the process had reported before."""
 
     operation: str
     moment: int
@@ -247,7 +247,7 @@ class Loss:
 
 
 def record(pair: Pair, operation: str, **careless: Any) -> Recording:
-    """Perform an operation with the shim and read what it wrote down; as a careless program would, if asked to."""
+    """Perform an operation with the shim, and return the record of its calls. `careless` options make it unsafe."""
     base, told = pair.base(operation)
     lay(base, pair.disk)
     file = pair.folder / "record"
@@ -257,7 +257,7 @@ def record(pair: Pair, operation: str, **careless: Any) -> Recording:
 
 
 def losses(recording: Recording, luck: random.Random, draws: int) -> Iterator[Loss]:
-    """States after power loss at every moment, so many drawings for each way; equal ones may come again."""
+    """Yield states after a power loss at every moment: `draws` states for each way. The same state may be drawn twice."""
     disk = Disk(recording.root, recording.base)
     told: list[str] = []
     moment = 0
@@ -265,7 +265,7 @@ def losses(recording: Recording, luck: random.Random, draws: int) -> Iterator[Lo
         if call is not None and call.kind == "mark":
             told.append(call.data.decode())
             continue
-        # What was told since the last call was told before the power went; what is told after it was not.
+        # Reports since the last call were made before the power loss; reports after it were not.
         for way in WAYS if not disk.is_settled else WAYS[:1]:
             for _ in range(1 if way in WAYS[:2] else draws):
                 contents = disk.after(way, luck)
@@ -280,27 +280,27 @@ def losses(recording: Recording, luck: random.Random, draws: int) -> Iterator[Lo
 
 @dataclass
 class Result:
-    """How many different states were looked at, and what was wrong."""
+    """How many different states were inspected, and the problems found."""
 
     states: Counter[str] = field(default_factory=Counter)
-    """By operation."""
+    """Operation -> how many states were inspected."""
     ways: Counter[str] = field(default_factory=Counter)
     disks: set[str] = field(default_factory=set)
-    """What was looked at, whatever had been told by then."""
+    """The digests of the disks that were inspected, whatever had been reported before."""
     moments: set[tuple[str, int]] = field(default_factory=set)
-    """Of which operation, and when, the power went."""
+    """(operation, moment) of every power loss that was tried."""
     moments_in_all: int = 0
     carried_on: int = 0
     acknowledged: int = 0
-    """Verbs that were acknowledged before the power went, over all states."""
+    """The number of verbs that were acknowledged before the power loss, over all states."""
     lost: int = 0
-    """States that lack something which had been acknowledged."""
+    """The number of states in which something acknowledged is missing."""
     problems: list[str] = field(default_factory=list)
     cpu_s: float = 0.0
 
 
 class Harness:
-    """Looks at states, a few at a time."""
+    """Inspects states after power loss, several in parallel."""
 
     def __init__(self, folder: Path, at_once: int) -> None:
         self.result = Result()
@@ -314,13 +314,13 @@ class Harness:
             pair.close()
 
     def cpu_s(self) -> float:
-        """What all this has used of the processors."""
+        """Return the processor time that this process and all zygotes have used."""
         return time.process_time() + sum(pair.cpu_s for pair in self.pairs)
 
     def look(
         self, drawn: Iterable[Loss], *, most: float, cpu_s: float = math.inf, carry_on_each: int = 5
     ) -> None:
-        """Look at so many different states of these. Every so often their runs are carried on to the end."""
+        """Inspect at most `most` different states. In one of `carry_on_each` states, also resume the runs to their end."""
         fresh = self._fresh(drawn, most, cpu_s)
 
         def go_on(pair: Pair) -> None:
@@ -363,7 +363,7 @@ class Harness:
 
 
 def drawings(recordings: list[Recording], seed: str) -> Iterator[Loss]:
-    """States of all recordings, round after round, without end: the first round draws once at every moment."""
+    """Yield states of all recordings, round after round, without end; the first round draws at every moment."""
     for number in itertools.count():
         for recording in recordings:
             yield from losses(recording, random.Random(f"{seed} {number} {recording.operation}"), 1)
@@ -377,7 +377,7 @@ def prove(
     cpu_s: float = math.inf,
     seed: int = 0,
 ) -> Result:
-    """Look at so many different states after power loss in these operations."""
+    """Inspect this many different states after power loss in these operations."""
     harness.result = Result()
     recordings = [record(harness.pairs[0], name) for name in operations]
     harness.result.moments_in_all = sum(recording.moments for recording in recordings)
@@ -387,7 +387,7 @@ def prove(
 
 
 def control(harness: Harness, operations: Iterable[str], most: int, **careless: Any) -> Result:
-    """Look at states that careless programs leave, spread over all moments of these operations: something must be lost."""
+    """Inspect states that unsafe programs leave, spread over all moments of these operations: something must be lost."""
     harness.result = Result()
     recordings = [record(harness.pairs[0], name, **careless) for name in operations]
     drawn = [loss for recording in recordings for loss in losses(recording, random.Random(1), 1)]
@@ -398,7 +398,7 @@ def control(harness: Harness, operations: Iterable[str], most: int, **careless: 
 
 
 def figures(result: Result, careless: Result) -> dict[str, Any]:
-    """What was proved, for a table."""
+    """Return the figures of a result and its control, for a table."""
     return {
         "power-loss states": sum(result.states.values()),
         "different disks": len(result.disks),
@@ -415,7 +415,7 @@ def figures(result: Result, careless: Result) -> dict[str, Any]:
 
 
 def main(cpu_s: float = 150.0, states: float = STATES, seed: float = 0) -> dict[str, Any]:
-    """So many different states, or as many as the processor time allows. Prints the figures and what is wrong."""
+    """Inspect this many different states, or as many as the processor time allows. Print the figures and the problems."""
     missing = shim.why_not()
     if missing is not None:
         print(f"power loss: SKIPPED: {missing}", flush=True)

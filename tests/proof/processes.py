@@ -40,7 +40,7 @@ class Zygote:
     def __init__(self, preload: Path | None = None) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        environment[ALLOW_NETWORK] = "1"  # nobody has to look anew what file system this is for every store
+        environment[ALLOW_NETWORK] = "1"  # so that the file system is not checked again for every store
         if preload is not None:
             environment["LD_PRELOAD"] = str(preload)
         self._process = subprocess.Popen(
@@ -49,10 +49,10 @@ class Zygote:
             stdout=subprocess.PIPE,
             text=True,
             env=environment,
-            cwd="/",  # no project whose settings are read
+            cwd="/",  # so that no project settings are read
         )
         self.cpu_s = 0.0
-        """What it and its children have used until its last answer."""
+        """The processor time that the zygote and its children had used at its last answer."""
 
     def call(self, **request: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -61,7 +61,7 @@ class Zygote:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"a zygote died over {request}")
+            raise RuntimeError(f"a zygote died during the request {request}")
         answer: dict[str, Any] = json.loads(line)
         self.cpu_s = answer.pop("cpu_s")
         return answer
@@ -71,7 +71,7 @@ class Zygote:
 
 
 class Pair:
-    """Somebody to fail, and somebody to look."""
+    """Two zygotes with one disk: one with the shim, to fail, and one without, to inspect the disk."""
 
     def __init__(self, library: Path, folder: Path) -> None:
         self.folder = folder
@@ -92,7 +92,7 @@ class Pair:
         return file
 
     def base(self, operation: str) -> tuple[Contents, list[str]]:
-        """The disk before an operation, and what its author told."""
+        """Return the disk before an operation, and the reports of the process that prepared it."""
         if operation not in self._bases:
             lay({}, self.disk)
             made = self.fail("prepare", operation, day=0)
@@ -104,8 +104,8 @@ class Pair:
     def fail(
         self, do: str, operation: str, *, day: int, point: int = 0, mode: str = shim.COUNT, **more: Any
     ) -> Any:
-        """Let it be done on the disk with the shim armed: in a child where it dies (unless that is `played`), leaves its store
-        open, or is written down.
+        """Perform an operation on the disk with the shim armed. A child does it if it will be killed (unless the kill is
+        simulated: `played`), leaves its store open, or is recorded.
         """
         return self.failing.call(
             do=do, operation=operation, disk=self.disk, day=day, point=point, mode=mode, armed=True,
@@ -114,11 +114,13 @@ class Pair:
         )  # fmt: skip
 
     def look(self, operation: str, accounts: list[list[str]], *, carry_on: bool) -> list[str]:
-        """What is wrong with the disk, by what those who wrote to it had told; and when its runs are carried on to their end."""
+        """Return the problems of the disk, given the reports of the processes that wrote to it. With `carry_on`, also resume its
+        runs to their end, and inspect the disk again.
+        """
         seen = self.looking.call(
             do="inspect", operation=operation, disk=self.disk, day=LAST_DAY, accounts=accounts, finish=carry_on
         )  # fmt: skip
-        problems: list[str] = seen.get("problems", ["whoever looked died"])
+        problems: list[str] = seen.get("problems", ["the process that inspected the disk died"])
         return problems + [line for line in seen["said"] if '"defect"' in line]
 
     def close(self) -> None:
@@ -128,14 +130,14 @@ class Pair:
 
 @contextmanager
 def workshop() -> Iterator[Path]:
-    """A folder in memory, if there is room, and otherwise wherever temporary files go."""
+    """Make a temporary folder: in memory if there is room, otherwise in the usual place for temporary files."""
     in_memory = RAM.is_dir() and os.access(RAM, os.W_OK) and shutil.disk_usage(RAM).free > RAM_BYTES_MIN
     with tempfile.TemporaryDirectory(prefix="holdfast-proof-", dir=RAM if in_memory else None) as folder:
         yield Path(folder).resolve()
 
 
 def contents(disk: Path) -> Contents:
-    """Everything on a disk, by name; None for a folder."""
+    """Return everything on a disk: name -> content, or None for a folder."""
     found: Contents = {}
     root = len(str(disk)) + 1
     for folder, _, names in os.walk(disk):
@@ -149,7 +151,7 @@ def contents(disk: Path) -> Contents:
 
 
 def lay(what: Contents, disk: Path) -> None:
-    """Make this, and nothing else, what is on a disk."""
+    """Replace everything on a disk by these contents."""
     shutil.rmtree(disk, ignore_errors=True)
     os.mkdir(disk)
     for name in sorted(what):
@@ -163,7 +165,7 @@ def lay(what: Contents, disk: Path) -> None:
 
 
 def digest(what: Contents) -> str:
-    """What is on a disk in one word; but for the memory that processes shared, and names of files that were being written."""
+    """Return a digest of a disk, without shared memory (-shm) and without the names of temporary files."""
     parts = []
     for name, content in what.items():
         folder, _, own = name.rpartition("/")

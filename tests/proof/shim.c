@@ -1,12 +1,12 @@
-/* A disk that fails when it is told to, and that tells what was done to it.
+/* A shim that simulates disk faults, and records every call that changes files.
 
-   Preloaded into a process, this stands between the program (Python, and the SQLite inside apsw) and the C library for every
-   call that changes files. Calls on files below one folder are *points*, counted from 1. At the point it was armed for, it kills
-   the process (before the call, after it, or half-way through a write) or lets calls fail (EIO or ENOSPC, once or for ever).
-   It may also write down every call that succeeded, with its data, in the order in which they took effect: a power loss
-   is made from that record later. Memory that is mapped (the -shm file) passes by unseen: a crash loses it, as it should.
+   Preloaded into a process, the shim is called between the program (Python, and the SQLite inside apsw) and the C library for
+   every call that changes files. Calls on files below one folder are *points*, counted from 1. At the point that it is armed for,
+   it kills the process (before the call, after it, or half-way through a write) or makes calls fail (EIO or ENOSPC, once or for
+   ever). It can also record every call that succeeded, with its data, in the order in which they took effect: states after a power
+   loss are computed from that record later. Writes to mapped memory (the -shm file) are not seen: a crash loses them, as it should.
 
-   It owns no file and changes no result but those it was told to. Until it is armed every call goes straight through. */
+   The shim owns no file, and changes no result except at the armed point. Until it is armed, every call passes through. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,7 +25,7 @@
 
 _Static_assert(sizeof(long) == 8, "offsets are passed to the kernel in one word");
 
-/* The numbers of modes and kinds are known to shim.py. */
+/* shim.py relies on the order of these modes and kinds. */
 enum mode { COUNT, KILL_BEFORE, KILL_AFTER, TEAR, EIO_ONCE, EIO_EVER, ENOSPC_ONCE, ENOSPC_EVER };
 enum kind { MARK, CREATE, WRITE, SYNC, TRUNCATE, UNLINK, RENAME, MKDIR, RMDIR, LINK };
 
@@ -43,7 +43,7 @@ static enum mode mode;
 static int record_to = -1;
 static int is_played, is_dead;
 
-/* --- told from Python ------------------------------------------------------------------------------- */
+/* --- called from Python ----------------------------------------------------------------------------- */
 
 void holdfast_shim_arm(const char *watched, long point, int how, int record_fd, int played) {
     snprintf(folder, sizeof folder, "%s", watched);
@@ -56,12 +56,12 @@ void holdfast_shim_arm(const char *watched, long point, int how, int record_fd, 
     is_dead = 0;
 }
 
-/* SQLite draws its salts from there: two processes with equal randomness write equal bytes. */
+/* SQLite reads its random salts from this file: two processes with equal randomness write equal bytes. */
 void holdfast_shim_randomness(const char *file) { snprintf(randomness, sizeof randomness, "%s", file); }
 
 long holdfast_shim_count(void) { return count; }
 
-/* Whether a death that is only played has come: what the process says from then on, nobody would have heard. */
+/* Whether a simulated kill has happened: reports of the process after that must be dropped. */
 int holdfast_shim_is_dead(void) { return is_dead; }
 
 /* --- what happened ---------------------------------------------------------------------------------- */
@@ -120,7 +120,7 @@ static int path_at(int at, const char *name, char *path) {
     return is_watched(path);
 }
 
-/* A death that is played leaves the process running, and none of its calls changes the disk any more. */
+/* Kill the process; a simulated kill leaves it running, but none of its calls changes the disk any more. */
 static void die(void) {
     if (is_played) {
         is_dead = 1;
@@ -131,7 +131,7 @@ static void die(void) {
     for (;;) pause();
 }
 
-/* Stand at a point: what is to be done with this call. The lock is held from here to `leave`. */
+/* Reach a point, and decide what to do with this call. The lock is held from here to `leave`. */
 enum verdict { GO, GO_AND_DIE, HALF_AND_DIE, FAIL };
 
 static enum verdict enter(void) {
@@ -163,7 +163,7 @@ static long leave(enum verdict verdict, long result) {
     return result;
 }
 
-/* A call that is done whole or not at all: to tear it is to die before it. */
+/* A call that happens completely or not at all: in mode TEAR the process dies before it. */
 #define WHOLE(kind, path, other, offset, bytes, call)                     \
     do {                                                                  \
         enum verdict verdict = enter();                                   \
@@ -182,7 +182,7 @@ static int64_t end_of(int fd) {
     return lseek(fd, 0, SEEK_CUR);
 }
 
-/* offset < 0: at the place where the file stands. */
+/* offset < 0: write at the current position of the file. */
 static ssize_t write_at(int fd, const void *data, size_t bytes, int64_t offset) {
     char path[PATH_MAX];
     if (folder_bytes == 0 || !path_of(fd, path))
@@ -207,7 +207,7 @@ static ssize_t write_parts(int fd, const struct iovec *parts, int many, int64_t 
     return total;
 }
 
-/* The kernel copies from file to file: read and written here, so that it can be torn and noted like any other write. */
+/* A copy inside the kernel is replaced by reads and writes, so that it can be torn and recorded like any other write. */
 static ssize_t copy(int to, int from, int64_t *to_at, int64_t *from_at, size_t bytes) {
     char data[65536];
     if (bytes > sizeof data) bytes = sizeof data;

@@ -29,7 +29,7 @@ _HEAD = struct.Struct("=IIIIqq")
 
 
 class Call(NamedTuple):
-    """One call that took effect. `point` is its number; a mark has that of the call before it."""
+    """One recorded call that took effect. `point` is its number; a mark has the number of the call before it."""
 
     kind: str
     path: str
@@ -44,19 +44,19 @@ def compiler() -> str | None:
 
 
 def why_not() -> str | None:
-    """Why there can be no shim here; None: there can."""
+    """Return why the shim cannot be used on this machine; None if it can."""
     if not sys.platform.startswith("linux"):
-        return "the shim that fails disks needs Linux; crash points and power loss were NOT tested"
+        return "the shim that simulates disk faults needs Linux; crash points and power loss were NOT tested"
     if compiler() is None:
         return (
-            "no C compiler (cc) to build the shim that fails disks; crash points and power loss were NOT tested. "
+            "no C compiler (cc) to build the shim for disk faults; crash points and power loss were NOT tested. "
             "Install one (on Debian and Ubuntu: apt install gcc libc6-dev) and try again."
         )
     return None
 
 
 def build(folder: Path) -> Path:
-    """Compile the shim."""
+    """Compile the shim, and return the path of the library."""
     library = folder / "shim.so"
     command = [compiler() or "cc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-o", library]
     subprocess.run([*command, SOURCE, "-lpthread"], check=True, capture_output=True, text=True)
@@ -79,8 +79,9 @@ def arm(
     randomness: str = "",
     played: bool = False,
 ) -> None:
-    """Watch the files below a folder from now on. `record`: a descriptor for the account of all calls. `randomness`: a file that
-    SQLite takes for /dev/urandom. `played`: to be killed is to go on, but to change nothing any more.
+    """Watch the files below a folder from now on, and fail at `point` in this mode. `record`: a file descriptor to write all
+    calls to. `randomness`: a file that SQLite reads instead of /dev/urandom. `played`: simulate a kill: the process continues,
+    but its calls do not change the disk any more.
     """
     library = ctypes.CDLL(None)
     library.holdfast_shim_randomness(os.fsencode(randomness))
@@ -90,24 +91,24 @@ def arm(
 
 
 def disarm() -> None:
-    """Let every call through again."""
+    """Stop watching: every call passes through again."""
     arm("")
 
 
 def count() -> int:
-    """How many points were reached since `arm`."""
+    """Return how many points were reached since `arm`."""
     library = ctypes.CDLL(None)
     library.holdfast_shim_count.restype = ctypes.c_long
     return int(library.holdfast_shim_count())
 
 
 def is_dead() -> bool:
-    """Whether this process has died, as far as that is played."""
+    """Return whether a simulated kill has happened in this process."""
     return bool(ctypes.CDLL(None).holdfast_shim_is_dead())
 
 
 def mark(text: str) -> None:
-    """Leave a word in the record, between the calls before and after it."""
+    """Write a text into the record, between the calls before and after it."""
     ctypes.CDLL(None).holdfast_shim_mark(text.encode())
 
 
@@ -115,7 +116,7 @@ def mark(text: str) -> None:
 
 
 def calls(record: bytes) -> Iterator[Call]:
-    """What a record says, in order."""
+    """Yield the calls of a record, in order."""
     at = 0
     while at < len(record):
         kind, path_bytes, other_bytes, point, offset, data_bytes = _HEAD.unpack_from(record, at)

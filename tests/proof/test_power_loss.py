@@ -66,7 +66,9 @@ def test_the_record_of_an_operation_makes_the_very_disk_that_it_has_left(harness
 def test_a_store_that_does_not_sync_its_log_is_found_out(harness, synchronous) -> None:
     careless = power_loss.record(harness.pairs[0], "append", pragmas={"synchronous": synchronous})
     result = looked(harness, [careless], 120)
-    assert any("append was acknowledged, but not ['row'" in problem for problem in result.problems)
+    assert any(
+        "append was acknowledged, but not on the disk: ['row'" in problem for problem in result.problems
+    )
 
 
 def test_a_run_goes_only_when_its_archive_is_there_for_good_whoever_named_that(harness, recordings) -> None:

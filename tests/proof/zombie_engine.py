@@ -39,7 +39,7 @@ _AGAIN_S = 0.01
 
 @dataclass
 class Errand:
-    """A loop with a step inside, a fan-out, and a plain function in a thread."""
+    """The state of a flow with a loop that has a step, a fan-out, and a plain function in a thread."""
 
     rounds: int = 0
     seen: Annotated[list[str], append] = field(default_factory=list)
@@ -53,7 +53,7 @@ EFFECTS = ROUNDS + PAGES + 1
 
 
 def _do(ctx: Any) -> None:
-    """Have a receiver do something for this visit: a file under its key, which is made once or found."""
+    """Cause the effect of this visit at a receiver: a file named by the idempotency key, which is created only once."""
     witness, key = ctx.resources["witness"], ctx.idempotency_key()
     witness.effect(ctx, key)
     with suppress(FileExistsError):
@@ -95,7 +95,7 @@ flow = graph.compile()
 
 
 class StandStill:
-    """A hook of failpoints that counts, and stops this process at the n-th of one name."""
+    """A failpoint hook that stops this process (SIGSTOP) at the n-th failpoint of a given name."""
 
     def __init__(self, point: str, count: int) -> None:
         self.reached: Counter[str] = Counter()
@@ -109,12 +109,12 @@ class StandStill:
             here = name == self._point and self.reached[name] == self._count
         if here:
             say(stops_at=name)
-            # To this thread and not to the process: another thread would have to take it, and this one might go on for a while.
+            # Sent to this thread, not to the process: otherwise another thread might receive the signal while this one goes on.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def note_appends(store: Store, witness: Witness, refused: list[str]) -> None:
-    """Have every append written down, and what those are refused for that are refused."""
+    """Note every append in the witness file, and collect the reasons of refused appends in `refused`."""
     asked = store.append
 
     def noted(batch: Sequence[Append]) -> list[Verdict]:
@@ -137,7 +137,7 @@ def _note(witness: Witness, one: Append, *, known: bool) -> None:
 
 
 def judge_no_fences() -> None:
-    """The control: an append is judged by its place in the log alone."""
+    """Disable the check of fences, for the control: an append is judged only by its place in the log."""
     judge = verdicts.judge
 
     def unfenced(append: Append, *, seq: int, fence: int, holder: str | None) -> Verdict:
@@ -155,7 +155,7 @@ def say(**facts: Any) -> None:
 
 
 class Hand:
-    """Does what it is asked, each time with an engine of its own."""
+    """Carries out the requests of the test, each with a new engine."""
 
     def __init__(self, store: str, folder: str, *, fenced: bool) -> None:
         if not fenced:
@@ -184,7 +184,7 @@ class Hand:
         say(ended=ended, why=why, refused=self._refused, reached=still.reached)
 
     async def _carried(self, engine: hf.Engine, run_id: str, patience_s: float) -> str:
-        """Carry a run on as soon as it is to be had, and for as long as it is not over."""
+        """Resume a run as soon as its lease is free, and again until it is over."""
         until = time.monotonic() + patience_s
         while True:
             try:

@@ -48,8 +48,8 @@ PROGRAM = Path(zombie_engine.__file__)
 POINTS = ("append.before", "append.written", "append.committed", "claim.before", "claim.committed",
           "node.enter", "node.exit")  # fmt: skip
 INSIDE = ("append.written",)
-"""Where a transaction is open."""
-TTL_S = 1.0  # the shortest that an engine takes
+"""Failpoints that are inside a transaction."""
+TTL_S = 1.0  # the shortest lease that an engine accepts
 LONG_S = 60.0
 SHOWN = 20
 _LOOK_S = 0.02
@@ -58,7 +58,7 @@ _DEFECTS = ("Traceback (most recent call last)", "defect in Holdfast")
 
 @dataclass(frozen=True)
 class Round:
-    """Stand still at the n-th failpoint of this name, and come back when that is so."""
+    """One round: the first process is stopped at the n-th failpoint of this name, and continues in the situation `way`."""
 
     point: str
     count: int
@@ -70,23 +70,23 @@ class Round:
 
 @dataclass
 class Result:
-    """What was tried and what was wrong."""
+    """How many rounds were tried, and the problems found."""
 
     rounds: Counter[str] = field(default_factory=Counter)
-    """By way."""
+    """Way -> how many rounds were tried."""
     points: set[tuple[str, int]] = field(default_factory=set)
     missed: int = 0
-    """Rounds in which the first process never came to its point; they do not count."""
+    """The number of rounds in which the first process did not reach its failpoint; they do not count."""
     refused: Counter[str] = field(default_factory=Counter)
-    """What stale appends were refused for."""
+    """Name of the error with which a stale append was refused -> how often."""
     ended: Counter[str] = field(default_factory=Counter)
-    """What came of the first process."""
+    """How the first process ended -> how often."""
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
 
 class Hand:
-    """One process of a pair."""
+    """One of the two processes of a pair, and the pipes to it."""
 
     def __init__(self, store: str, folder: Path, name: str, *, fenced: bool) -> None:
         self._log = (folder / f"{name}.log").open("wb")
@@ -114,7 +114,7 @@ class Hand:
         self._process.stdin.flush()
 
     def hear(self) -> dict[str, Any]:
-        """The next thing it says. If it says that it stops, it has stopped when this returns."""
+        """Return the next answer of the process. If the answer is that it stops itself, it has stopped when this returns."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -149,13 +149,13 @@ class Pair:
         self._second = Hand(store, folder, "second", fenced=fenced)
 
     def points(self) -> list[tuple[str, int]]:
-        """Every point that an undisturbed run comes by."""
+        """Return every failpoint that an undisturbed run reaches, as name and number."""
         self._first.ask("start", self._run(), ttl_s=LONG_S, patience_s=0.0)
         reached = self._first.hear()["reached"]
         return [(name, number + 1) for name in POINTS for number in range(reached.get(name, 0))]
 
     def play(self, wanted: Round) -> bool:
-        """One round. False: its point was not reached."""
+        """Execute one round. Return False if the failpoint was not reached."""
         run_id = self._run()
         self._first.ask("start", run_id, ttl_s=TTL_S, patience_s=0.0, at=(wanted.point, wanted.count))
         if "ended" in self._first.hear():
@@ -180,8 +180,8 @@ class Pair:
         return f"r{self._runs}"
 
     def _is_locked(self) -> bool:
-        """Whether nobody can write while the first stands still: it was stopped inside a transaction, perhaps of another thread.
-        PostgreSQL locks rows, and SQLite the whole file.
+        """Return whether no other process can write while the first is stopped: it was stopped inside a transaction, perhaps of
+        another thread. SQLite then locks the whole file; PostgreSQL only locks rows.
         """
         if self._url.startswith("postgresql:"):
             return False
@@ -204,14 +204,16 @@ class Pair:
         self._second.ask("carry", run_id, ttl_s=LONG_S, patience_s=LONG_S, at=("claim.committed", 1))
         told = self._second.hear()
         came_back = self._come_back(run_id)
-        if "stops_at" in told:  # else the run had ended and there was nothing to claim
+        if "stops_at" in told:  # otherwise the run had ended, and there was nothing to claim
             self._second.go_on()
             told = self._second.hear()
         self._has_ended(run_id, told)
         return came_back
 
     def _locked(self, run_id: str) -> tuple[dict[str, Any], str]:
-        """Nobody can get the lease before the first goes on, so what it was writing is no stale write."""
+        """Let the second process wait for the lock of the first. No process can claim the lease before the first continues, so
+        the write of the first is not stale.
+        """
         self._second.ask("carry", run_id, ttl_s=LONG_S, patience_s=LONG_S)
         while self._store.run(run_id).held:
             time.sleep(_LOOK_S)
@@ -226,17 +228,17 @@ class Pair:
 
     def _has_ended(self, run_id: str, told: dict[str, Any]) -> None:
         if told["ended"] != "completed":
-            problem = f"run {run_id}: whoever took it over ended with {told['ended']}: {told['why']}"
+            problem = f"run {run_id}: the process that took it over ended with {told['ended']}: {told['why']}"
             self.result.problems.append(problem)
 
     def _come_back(self, run_id: str) -> tuple[dict[str, Any], str]:
-        """Let the first go on; what it told when it had given up, and what it did to the log."""
+        """Let the first process continue. Return its answer when it has given up, and a text if it changed the log."""
         before = self._store.run(run_id)
         self._first.go_on()
         came_back = self._first.hear()
         after = self._store.run(run_id)
         same = (before.seq, before.digest) == (after.seq, after.digest)
-        return came_back, "" if same else f"event {before.seq} was the last, then event {after.seq}"
+        return came_back, "" if same else f"the log ended at event {before.seq}, then at event {after.seq}"
 
     # --- the end ----------------------------------------------------------------------------------------
 
@@ -246,7 +248,7 @@ class Pair:
         self._store.close()
 
     def look(self) -> None:
-        """Hold everything that is left against what should be."""
+        """Check the final states and effects of all runs, and the store against the witness."""
         self.result.problems += asyncio.run(self._wrong())
         self.result.problems += map(str, check(self._store, self._folder / "witness.jsonl", at_end=True))
         for log in ("first.log", "second.log"):
@@ -254,7 +256,7 @@ class Pair:
             self.result.problems += [line for line in said if any(word in line for word in _DEFECTS)]
 
     async def _wrong(self) -> list[str]:
-        """What an undisturbed engine would have left, and this pair did not."""
+        """Return a message for every run whose state or effects differ from those of an undisturbed run."""
         found = []
         done = Counter(effect.name.split()[0] for effect in (self._folder / "receiver").iterdir())
         async with hf.Engine(self._store, flows=[zombie_engine.flow]) as engine:
@@ -271,7 +273,7 @@ class Pair:
 
 
 def rounds_of(points: Sequence[tuple[str, int]], part: int = 0, parts: int = 1) -> Iterator[Round]:
-    """One part of so many of all points in all ways that they have, in an order that looks random, again and again."""
+    """Yield rounds without end: all points in all their ways, shuffled. With several parts, only those of this part."""
     cases = [
         Round(*point, way)
         for point in points
@@ -282,7 +284,7 @@ def rounds_of(points: Sequence[tuple[str, int]], part: int = 0, parts: int = 1) 
 
 
 def play(pair: Pair, rounds: int, part: int = 0, parts: int = 1) -> Result:
-    """So many rounds in a pair, and the look at what they left."""
+    """Execute this many rounds with a pair, and check what they left."""
     began = time.monotonic()
     try:
         for wanted in rounds_of(pair.points(), part, parts):
@@ -298,7 +300,7 @@ def play(pair: Pair, rounds: int, part: int = 0, parts: int = 1) -> Result:
 
 @contextmanager
 def grounds(sqlite: int, postgres: int) -> Iterator[list[tuple[str, Path]]]:
-    """So many stores of each kind: where they are, and a folder for each."""
+    """Make this many stores of each kind. Yield the URL and a folder for each."""
     with tempfile.TemporaryDirectory(prefix="hf-zombies-") as name:
         folder = Path(name)
         server = PostgresServer() if postgres else None
@@ -315,7 +317,7 @@ def grounds(sqlite: int, postgres: int) -> Iterator[list[tuple[str, Path]]]:
 
 
 def prove(rounds: int, *, sqlite: int = 5, postgres: int = 3) -> dict[str, Result]:
-    """So many rounds, in pairs on both databases at once: nearly all of the time is waiting for leases to run out."""
+    """Execute this many rounds, in pairs on both databases in parallel: most of the time is waiting for leases to expire."""
     with grounds(sqlite, postgres) as places:
         each = -(-rounds // len(places))
 
@@ -329,7 +331,7 @@ def prove(rounds: int, *, sqlite: int = 5, postgres: int = 3) -> dict[str, Resul
 
 
 def control(rounds: int = 4) -> Result:
-    """The same where no fence is judged: what is found here is what the fence keeps out."""
+    """Execute rounds without the check of fences: the stale writes found here are those that fences prevent."""
     with grounds(1, 0) as ((url, folder),):
         pair = Pair(url, folder, fenced=False)
         try:
@@ -343,7 +345,7 @@ def control(rounds: int = 4) -> Result:
 
 
 def figures(results: dict[str, Result], found: Result) -> dict[str, Any]:
-    """What was proved, for a table."""
+    """Return the figures of all rounds and of the control, for a table."""
 
     def total(part: str) -> Counter[str]:
         return sum((getattr(result, part) for result in results.values()), Counter())
@@ -367,7 +369,7 @@ def figures(results: dict[str, Result], found: Result) -> dict[str, Any]:
 
 
 def main(rounds: float = 200) -> dict[str, Any]:
-    """So many rounds, and the control. Prints the figures and what is wrong."""
+    """Execute this many rounds, and the control. Print the figures and the problems."""
     results = prove(int(rounds))
     told = figures(results, control())
     print("zombies: " + ", ".join(f"{name} {value}" for name, value in told.items()), flush=True)

@@ -1,6 +1,6 @@
 """A process that has imported everything, and serves requests. It forks a child for a request in which the process may die: so
-a death does not cost the start of a new interpreter. A simulated death costs no child either: from then on no call changes the
-disk, and no report is sent.
+a death does not cost the start of a new interpreter. A simulated death does not even need a child: from then on no call changes
+the disk, and no report is sent.
 
 Requests are JSON lines on stdin, answers JSON lines on stdout. With the shim preloaded the process can be made to fail; without
 it, it inspects the disk. The sender decides which of both a request needs.
@@ -40,7 +40,7 @@ KILLED = -9
 
 
 class Complaints(logging.Handler):
-    """What an event loop has to say of callbacks that raise: nobody else would hear of it."""
+    """Collects what an event loop logs about callbacks that raise; it would be lost otherwise."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ logging.getLogger("asyncio").propagate = False
 
 
 def answer(request: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
-    """Do what was asked, and say what the teller says."""
+    """Carry out a request, and send the reports of the operation to `say`."""
     teller = Teller(say, early=bool(request.get("early")))
     told: dict[str, Any] = {"points": 0}
     complaints.heard.clear()
@@ -66,7 +66,7 @@ def answer(request: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any
         else:
             work(request, teller)
     except HoldfastError as fault:
-        # What a verb refused was told by the verb; whoever only looks is never refused.
+        # A refused verb was already reported by the teller; an inspection must not be refused.
         told["problems"] = [f"{type(fault).__name__}: {fault}"]
     except BaseException:
         teller.defect(traceback.format_exc(limit=-6))
@@ -105,12 +105,12 @@ def carry_on(operation: Operation) -> Callable[[Hands], None]:
 
 
 _well: set[tuple[bool, str]] = set()
-"""Disks, in one word, whose runs were carried on to their end, with receipts or without, and nothing was wrong."""
+"""(with receipts, digest) of the disks whose runs were resumed to their end without a problem."""
 
 
 def examine(request: dict[str, Any]) -> list[str]:
-    """Look at a disk; where the runs are to be carried on, do so and look again. Whoever looks first has folded the WAL into the
-    database: so many crashes leave one disk, and what is done on that is always the same and done once.
+    """Inspect a disk; if the request says so, also resume its runs to their end, and inspect it again. The first inspection folds
+    the WAL into the database, so many crashes lead to the same disk: from there on, the work is done once.
     """
     disk = Path(request["disk"])
     problems = inspect(disk, [Account.of(lines) for lines in request["accounts"]])
@@ -130,14 +130,14 @@ def finish_and_look(request: dict[str, Any], operation: Operation, disk: Path) -
     try:
         carry_on(operation)(Hands(disk, Teller(said.append), request["day"]))
     except HoldfastError as fault:
-        return [f"the runs cannot be carried on: {type(fault).__name__}: {fault}"]
+        return [f"the runs cannot be resumed: {type(fault).__name__}: {fault}"]
     mine = Account.of(said)
-    problems = [f"carrying on: {line}" for line in inspect(disk, [mine])]
+    problems = [f"after resuming the runs: {line}" for line in inspect(disk, [mine])]
     return problems + inspect_end(disk, files=operation.files)
 
 
 def here(request: dict[str, Any]) -> dict[str, Any]:
-    """Do it in this very process, which will not die of it. SQLite's randomness begins anew, as in a new process."""
+    """Carry out a request in this process, which will not die of it. SQLite's random generator restarts, as in a new process."""
     apsw.randomness(0)
     said: list[str] = []
 
@@ -150,7 +150,7 @@ def here(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_child(request: dict[str, Any]) -> dict[str, Any]:
-    """Do it in a child, listen until that has ended, and tell how."""
+    """Carry out a request in a child process. Return its reports, and how it ended."""
     listen, out = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -176,7 +176,9 @@ def in_child(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def warm_up() -> None:
-    """Do everything once, so that no child imports, compiles or writes a story of its own; and never move what they share."""
+    """Do everything once, so that no child must import modules, compile queries or record runs; then freeze the garbage
+    collector, so that children share this memory.
+    """
     remember()
     for operation in OPERATIONS.values():
         with tempfile.TemporaryDirectory() as folder:
@@ -199,7 +201,7 @@ def main() -> None:
 
 
 def cpu_s() -> float:
-    """The processor time of this process and of all its children that have ended."""
+    """Return the processor time of this process and of all its children that have ended."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 

@@ -1,7 +1,7 @@
-"""What the tests of an engine share: a state, a flow of one node, and the run `r` on an engine of its own.
+"""Shared by the tests of the engine: a state, a flow of one node, and functions that execute the run `r` on a new engine.
 
-Time belongs to the tests: a manual clock that jumps to the next timer when nothing else is to do, or that stands
-still. Where threads take part, they meet the test at events, and nothing sleeps.
+The tests control the time: a manual clock either jumps to the next timer when nothing else is to do, or does not move. Tests
+with threads synchronise through events; nothing sleeps.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def one_node(body: Callable[..., Any], state: type[Any] = Work, **options: Any) 
 
 
 def in_engine(use: Callable[[hf.Engine], Awaitable[Any]], store: Any = None, **options: Any) -> Any:
-    """Use an engine on the event loop; whoever waits longer than anything here can take has found a hang."""
+    """Call `use` with a new engine, and return its result. Fails if that takes longer than `PATIENCE_S`: then something hangs."""
 
     async def main() -> Any:
         async with hf.Engine(store or MemoryStore(), **options) as engine:
@@ -51,7 +51,7 @@ def in_engine(use: Callable[[hf.Engine], Awaitable[Any]], store: Any = None, **o
 def quickly(
     flow: Flow[Any], given: Any = None, *, store: Any = None, clock: ManualClock | None = None, **options: Any
 ) -> Any:
-    """Run `r` on one thread, with a clock that jumps over every wait."""
+    """Execute the run `r` on one thread, with a clock that jumps over every wait."""
     clock = clock or ManualClock(auto=True)
     store = store or MemoryStore(clock=clock.now)
     options = {"clock": clock, "inline": True, "luck": random.Random(7), **options}
@@ -70,7 +70,7 @@ def kinds(store: Any, after: int = 0) -> list[str]:
 
 
 def has(store: Any, kind: str, node: str | None = None) -> bool:
-    """Whether the run `r` has recorded this."""
+    """Return whether the log of the run `r` has an event of this kind (and node)."""
     try:
         return bool(store.events("r", kinds=(kind,), node=node))
     except hf.RunNotFound:
@@ -78,7 +78,7 @@ def has(store: Any, kind: str, node: str | None = None) -> bool:
 
 
 async def started(engine: hf.Engine, node: str) -> None:
-    """Wait until the start of a node is durable and its body has had its first step."""
+    """Wait until the start of a node is durable, and its function has begun."""
     await until(lambda: has(engine.store, "NodeStarted", node))
     await turns(3)
 
@@ -87,7 +87,7 @@ async def started(engine: hf.Engine, node: str) -> None:
 async def running(
     engine: hf.Engine, flow: Flow[Any], given: Any = None, **options: Any
 ) -> AsyncIterator[asyncio.Task[hf.Run[Any]]]:
-    """The run `r`, on its way."""
+    """Execute the run `r` as an asyncio task while the block runs; cancel it at the end."""
     run = asyncio.create_task(engine.run(flow, given, run_id="r", **options))
     try:
         yield run
@@ -97,7 +97,7 @@ async def running(
 
 
 def gated() -> tuple[Flow[Work], dict[str, Any]]:
-    """first -> second; `first` goes on when the gate is opened."""
+    """Make the flow first -> second. `first` sets the event `gate["in"]`, and continues when `gate["open"]` is set."""
     graph, gate = Graph("gated", Work), {}
 
     @graph.node

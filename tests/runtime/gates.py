@@ -1,4 +1,4 @@
-"""What the tests of questions share: a flow with a gate, and answers from an engine of their own."""
+"""Shared by the tests of questions: a flow with a gate, and functions that answer from a new engine."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from holdfast.reading.views import Run
 
 
 def answer(stage: Stage, key: str, value: Any, *flows: Flow[Any], **named: Any) -> Run[Any]:
-    """From an engine that knows no flow, unless one is given."""
+    """Answer a question of the run `r` from a new engine, which knows only the given flows."""
     run: Run[Any] = stage.do(lambda engine: engine.answer("r", key, value, **named), *flows)
     return run
 
 
 def refused(stage: Stage, key: str, value: Any, *flows: Flow[Any], **named: Any) -> str:
-    """Why the answer is not taken. Nothing is recorded."""
+    """Return the message with which the answer is refused. Fails if it is accepted, or if anything is recorded."""
     before = stage.kinds()
     with pytest.raises(AnswerRefused) as told:
         answer(stage, key, value, *flows, **named)
@@ -31,7 +31,7 @@ def refused(stage: Stage, key: str, value: Any, *flows: Flow[Any], **named: Any)
 
 
 class Gate:
-    """`write -> publish -> after`, where `publish` is gated in one of two ways."""
+    """The flow `write -> publish -> after`. `publish` needs approval: by its option `approve`, or a question node before it."""
 
     def __init__(self, how: str, **options: Any) -> None:
         self.ran: list[str] = []

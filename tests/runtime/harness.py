@@ -1,14 +1,15 @@
-"""What the tests of work inside a node share: a store of either kind, a clock, and engines on them, one after the other, as
-processes would be. Nothing but the store connects two of them.
+"""Shared by the tests of work inside a node: a memory or SQLite store, a clock, and engines that use them one after the other,
+like processes. Only the store connects two of them.
 
-A body is written once for both colours, as a script: a generator that yields what an `async def` would await.
+The function of a node is written once for both colours (`def` and `async def`), as a script: a generator that yields what an
+`async def` would await.
 
     def body(state, ctx):
         charged = yield ctx.step("charge", charge)
         return {"log": [charged]}
 
-Plain functions run in threads then, and the clock stands still until a test moves it; coroutines run on one thread with
-a clock that jumps over every wait.
+As a plain function it runs in a thread, with a clock that only the test moves; as a coroutine it runs on the event loop, with a
+clock that jumps over every wait.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Work:
 
 
 def coloured(colour: str, script: Callable[..., Any]) -> Callable[..., Any]:
-    """A node of that colour that does what the script does."""
+    """Make a node function of this colour (`def` or `async`) from a script."""
 
     def plain(state: Any, ctx: Any) -> Any:
         work = script(state, ctx)
@@ -75,7 +76,7 @@ def coloured(colour: str, script: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Stage:
-    """A store, a clock, and one engine after the other."""
+    """A store, a clock, and the engines that use them one after the other."""
 
     def __init__(self, kind: str, folder: Path, colour: str = "async", *, still: bool = False) -> None:
         self.kind = kind
@@ -93,11 +94,11 @@ class Stage:
     # --- flows ----------------------------------------------------------------------------------------
 
     def node(self, script: Callable[..., Any]) -> Callable[..., Any]:
-        """A node of this stage's colour that does what the script does."""
+        """Make a node function of this stage's colour from a script."""
         return coloured(self.colour, script)
 
     def one(self, script: Callable[..., Any], state: type[Any] = Work, **options: Any) -> Flow[Any]:
-        """A flow of one node, `only`, of this stage's colour."""
+        """Make a flow of one node, `only`, of this stage's colour."""
         graph = Graph("one", state)
         graph.node(name="only", **options)(self.node(script))
         return graph.chain(START, "only", END).compile()
@@ -111,7 +112,7 @@ class Stage:
         url: str | None = None,
         **options: Any,
     ) -> Any:
-        """Use an engine of its own; whoever waits longer than anything here can take has found a hang."""
+        """Call `use` with a new engine, and return its result. Fails if that takes longer than `PATIENCE_S`: then it hangs."""
 
         async def main() -> Any:
             async with self.engine(*flows, url=url, **options) as engine:
@@ -128,14 +129,14 @@ class Stage:
         return ended
 
     def fails(self, flow: Flow[Any], given: Any = None, **options: Any) -> hf.Run[Any]:
-        """How the run stood when it failed."""
+        """Execute the run, which must fail, and return it."""
         with pytest.raises(hf.RunFailed) as failed:
             self.run(flow, given, **options)
         run: hf.Run[Any] = failed.value.run
         return run
 
     def verb(self, flow: Flow[Any], name: str, *args: Any, url: str | None = None, **named: Any) -> Any:
-        """One verb on run `r`, in an engine of its own."""
+        """Call one method of a new engine on the run `r`."""
         return self.do(lambda engine: getattr(engine, name)("r", *args, **named), flow, url=url)
 
     def resume(self, flow: Flow[Any], **named: Any) -> Any:
@@ -144,7 +145,7 @@ class Stage:
     # --- crashes --------------------------------------------------------------------------------------
 
     def dies(self, ctx: Any) -> Any:
-        """In a script: the process dies here, if it is one that `crash` started."""
+        """Use in a script that `crash` executes: simulate the death of the process here."""
         if isinstance(ctx, BlockingContext):
             died = self._died
             assert died is not None
@@ -159,7 +160,7 @@ class Stage:
         await asyncio.get_running_loop().create_future()
 
     def crash(self, flow: Flow[Any], given: Any = None, **options: Any) -> None:
-        """Start the run `r`, or take it up, and leave it where its node dies: nothing is recorded from there on."""
+        """Start or resume the run `r`, and abandon it where its node calls `dies`: nothing is recorded after that."""
 
         async def use(engine: hf.Engine) -> None:
             self._died = asyncio.Event()
@@ -169,7 +170,7 @@ class Stage:
             died = asyncio.create_task(self._died.wait())
             await asyncio.wait([run, died], return_when=asyncio.FIRST_COMPLETED)
             if run.done():
-                pytest.fail(f"it did not come to where it dies, and ended: {run.exception() or run.result()}")
+                pytest.fail(f"the run ended without calling `dies`: {run.exception() or run.result()}")
             run.cancel()
             await asyncio.gather(run, return_exceptions=True)
             self._left.set()
@@ -178,7 +179,7 @@ class Stage:
         self.do(use, flow, **options)
 
     def crashed_at(self, seq: int) -> str:
-        """Another store, in which the process of `r` died right behind this event."""
+        """Return the URL of another store, in which the process of the run `r` died right after this event."""
         url = f"{self.url}-{seq}"
         into = self.open(url)
         crashed_copy(self.store, "r", seq, into)
@@ -191,7 +192,7 @@ class Stage:
         return [row.kind for row in self.store.events("r")]
 
     def told(self, kind: str) -> list[Any]:
-        """The events of this kind."""
+        """Return the events of this kind in the log of the run `r`."""
         return [open_row(row, self.store.blobs).event for row in self.store.events("r", kinds=(kind,))]
 
     def problems(self, url: str | None = None) -> list[str]:
@@ -206,7 +207,7 @@ class Stage:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Let the event loop go round until this holds; `Stage.do` bounds how long."""
+    """Run the event loop until the condition holds; `Stage.do` limits the time."""
     for _ in iter(int, 1):  # for ever
         if condition():
             return
@@ -214,13 +215,13 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 async def turns(count: int) -> None:
-    """Let the event loop go round so many times."""
+    """Run the event loop for this many rounds."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 class LeftRuns:
-    """A store with runs on it that nobody carries on."""
+    """A store with unfinished runs that no engine executes."""
 
     def __init__(self, *ids: str) -> None:
         self.clock = ManualClock()

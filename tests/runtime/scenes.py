@@ -1,6 +1,6 @@
-"""A tale whose nodes can be made to raise, for the tests of resuming.
+"""A flow whose nodes can be made to raise, for the tests of resuming.
 
-Each verb is called on an engine of its own, as another process would: nothing but the store connects two calls.
+Each method is called on a new engine, as another process would: only the store connects two calls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Tale:
 
 
 class Scene:
-    """A store, the nodes that ran, and whether a node is to raise."""
+    """A store, the list of nodes that ran, and the exceptions that nodes raise."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
@@ -52,7 +52,7 @@ class Scene:
         nodes: dict[str, dict[str, Any]] | None = None,
         **options: Any,
     ) -> Flow[Tale]:
-        """A chain of these nodes."""
+        """Make a flow that is a chain of these nodes."""
         graph = graph or Graph("tale", Tale)
         for name in names:
             graph.node(name=name, **(nodes or {}).get(name, {}))(self.body(name))
@@ -66,7 +66,7 @@ class Scene:
         return asyncio.run(use())
 
     def fail_at(self, node: str, flow: Flow[Tale], error: BaseException | None = None, **given: Any) -> None:
-        """Run `r` until this node raises; afterwards it does not any more."""
+        """Execute the run `r` until this node raises; when the run is resumed, the node does not raise."""
         self.broken[node] = error or ValueError("broken")
         with pytest.raises(hf.RunFailed):
             self.call("run", flow, Tale(), run_id="r", flows=[flow], **given)
@@ -74,7 +74,7 @@ class Scene:
         self.ran.clear()
 
     def seq(self, kind: str, node: str | None = None) -> int:
-        """Where the latest event of this kind is."""
+        """Return the seq of the latest event of this kind."""
         return self.store.events("r", kinds=(kind,), node=node)[-1].seq
 
     def kinds(self, after: int = 0, run_id: str = "r") -> list[str]:

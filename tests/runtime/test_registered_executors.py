@@ -167,7 +167,7 @@ async def streams(state: nodes.Work) -> Any:
     ("fn", "told"),
     [
         (lambda state: None, "node 'a' has executor='farm', and another process cannot find its function"),
-        (streams, "node 'a' yields its chunks, which executor='farm' does not take"),
+        (streams, "node 'a' yields chunks, which executor='farm' does not support"),
     ],
 )
 def test_a_function_that_a_registered_executor_cannot_call_is_refused_when_the_engine_gets_the_flow(

@@ -1,4 +1,4 @@
-"""What the tests of waiting share: a run on its way, one that has unwound, and a signal from elsewhere."""
+"""Shared by the tests of waiting: a run that is being executed, a run that waits without a process, and signals to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.reading.views import Run
 
 
 class Going:
-    """The run `r` on its way in an engine, with the clock in the test's hands."""
+    """The run `r` while an engine executes it, with a clock that the test controls."""
 
     def __init__(self, stage: Stage, engine: hf.Engine, coroutine: Any) -> None:
         self.stage = stage
@@ -31,7 +31,7 @@ class Going:
             return 0
 
     async def parked(self, times: int = 1) -> None:
-        """Wait until the node has unwound, after the time that a coroutine takes for it."""
+        """Wait until the node has unwound (a coroutine unwinds only after `park_after` seconds, so advance the clock)."""
         if self.stage.colour != "def":
             await self.until("NodeStarted", times)
             await self.asleep()
@@ -39,28 +39,28 @@ class Going:
         await self.until("NodeWaiting", times)
 
     async def asleep(self) -> None:
-        """Wait until the node waits: what it waits for is in the log, and it has been told so."""
+        """Wait until the node waits: its wait is in the log, and the node knows that it is."""
         await until(lambda: any(self.count(kind) for kind in ("TimerSet", "SignalAwaited", "QuestionAsked")))
         for _ in range(10):
             await asyncio.sleep(0)
 
     async def crash(self) -> None:
-        """Leave it where it is, with nothing recorded."""
+        """Stop executing the run without recording anything, as a crash does."""
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
 
 class Boom(Exception):
-    """Something that is not tried again by itself."""
+    """An exception that is not retried automatically."""
 
 
 def waiting(stage: Stage, flow: Flow[Any], *, resume: bool = False) -> Run[Any]:
-    """Carry `r` on until it has unwound and nobody is left to wait for but others."""
+    """Start or resume the run `r`, and execute it until its node has unwound and the run is waiting."""
 
     async def use(engine: hf.Engine) -> Run[Any]:
         going = Going(stage, engine, engine.resume("r") if resume else engine.run(flow, run_id="r"))
         if stage.colour != "def":
-            await turns(60)  # everything happens on the loop, so that is long enough for it to wait
+            await turns(60)  # everything happens on the loop, so after 60 rounds the node waits
             stage.clock.advance(30)
         return await going.task
 
@@ -70,13 +70,13 @@ def waiting(stage: Stage, flow: Flow[Any], *, resume: bool = False) -> Run[Any]:
 
 
 def told(stage: Stage, name: str, payload: Any = None, run_id: str = "r", **named: Any) -> Run[Any]:
-    """Signal a run from an engine that knows no flow."""
+    """Send a signal to a run from an engine that knows no flow."""
     run: Run[Any] = stage.do(lambda engine: engine.signal(run_id, name, payload, **named))
     return run
 
 
 def paid(stage: Stage, seen: list[Any] | None = None, **named: Any) -> Flow[Any]:
-    """Waits for `paid`."""
+    """Make a flow of one node that waits for the signal `paid`."""
 
     def body(state: Work, ctx: Any) -> Any:
         try:

@@ -1,8 +1,8 @@
-"""The figures of the simulator, for `make prove`: schedules per minute, their size and faults, and the planted bugs found.
+"""Measure the simulator, for `make prove`: schedules per minute, their size and faults, and the planted bugs found.
 
     python tests/simulation/figures.py --seconds 60 --processes 2
 
-It prints one line per figure, and exits with 1 if there was a violation or a planted bug was not found.
+The program prints one line per figure, and exits with 1 if there was a violation or a planted bug was not found.
 """
 
 from __future__ import annotations
@@ -24,39 +24,41 @@ from holdfast.testing.simulator_flows import TALES, tale
 SHARP = (
     0, 2, 3, 7, 8, 11, 12, 14, 15, 16, 19, 21, 27, 28, 34, 48, 53, 74, 79, 80, 83, 116, 252, 336, 540, 596, 685, 719, 2719,
 )  # fmt: skip
-"""Seeds that have found many bugs: a quick search begins with them."""
+"""Seeds that have found many planted bugs: a search begins with them."""
 SEARCHED = 1500
 
 
 def seeds_to_find() -> Iterator[int]:
-    """Where a planted bug is looked for."""
+    """Yield the seeds that are tried to find a planted bug."""
     yield from SHARP
     yield from range(SEARCHED)
 
 
 def play(first: int, step: int, seconds: float) -> list[Outcome]:
-    """Schedules one after the other, for so long."""
+    """Run schedules one after the other for this many seconds."""
     for number in range(TALES):
         tale(number)
     gc.collect()
-    gc.freeze()  # what is loaded stays: collections look only at what schedules leave
-    gc.disable()  # and come between them
+    gc.freeze()  # garbage collections then look only at the objects that schedules make
+    gc.disable()  # collections happen only between schedules
     outcomes = []
     over_at = time.monotonic() + seconds
     for seed in itertools.count(first, step):
         outcome = schedule(seed).run()
         if (
             outcome.faults or outcome.violations
-        ):  # one in a thousand is over before its first fault: it does not count
+        ):  # one schedule in a thousand is over before its first fault, and does not count
             outcomes.append(msgspec.structs.replace(outcome, states={}))
-        gc.collect(0)  # what it leaves is still in the processor's cache; outcomes are looked at once
+        gc.collect(
+            0
+        )  # the schedule's objects are still in the processor's cache; each outcome is visited only once
         if time.monotonic() >= over_at:
             return outcomes
     raise AssertionError
 
 
 def prove(seconds: float = 60.0, processes: int = 2, first: int = 0) -> tuple[dict[str, str], bool]:
-    """The figures of schedules played for so long on so many processes, and whether all is well."""
+    """Run schedules for this many seconds on several processes. Return the figures, and whether there was no violation."""
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         wanted = [(first + number, processes, seconds) for number in range(processes)]
         outcomes = [outcome for part in pool.starmap(play, wanted) for outcome in part]
@@ -69,7 +71,7 @@ def prove(seconds: float = 60.0, processes: int = 2, first: int = 0) -> tuple[di
 
 
 def prove_teeth() -> tuple[dict[str, str], bool]:
-    """Which planted bugs are found, and by which seed."""
+    """Search for every planted bug. Return how many were found, and whether all were."""
     found = {}
     for name in planted.BUGS:
         found[name] = planted.found(name, seeds_to_find())
@@ -86,7 +88,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--no-teeth", action="store_true", help="leave the planted bugs out")
+    parser.add_argument("--no-teeth", action="store_true", help="do not search for the planted bugs")
     given = parser.parse_args()
     told, well = prove(given.seconds, given.processes, given.first)
     if not given.no_teeth:

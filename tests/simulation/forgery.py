@@ -1,5 +1,5 @@
-"""Forge stores for tests of the checker: change rows in a SQLite file and, if asked, repair the hash chain and the run row
-afterwards, so that only the planted violation is wrong.
+"""Plant violations in stores, for tests of the checker: change rows in a SQLite file and, if asked, repair the hash chain and the
+run row afterwards, so that nothing else is wrong.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import apsw
 
 @dataclass
 class Forged:
-    """An event, open for changes."""
+    """An event that can be changed."""
 
     seq: int
     at: float
@@ -37,7 +37,7 @@ class Forged:
 
 
 class Forger:
-    """One run of a store in the file at `path`."""
+    """Changes the events and the row of one run in the SQLite file at `path`."""
 
     def __init__(self, path: Path, run_id: str) -> None:
         self.run_id = run_id
@@ -51,7 +51,7 @@ class Forger:
         return [e for e in self.events if e.kind == kind and node in (None, e.node)][nth]
 
     def insert(self, after: Forged, kind: str, node: str | None = None, visit=(0, 0, 0), **told: Any) -> None:
-        """Put an event behind another; those that follow move on by one."""
+        """Insert an event after another; the seqs of the following events grow by one."""
         place = self.events.index(after) + 1
         body = json.dumps(told, separators=(",", ":")).encode() if told else b""
         salt = sha256(f"{kind} {place}".encode()).digest()[:16]
@@ -60,7 +60,7 @@ class Forger:
             event.seq += 1
 
     def seal(self) -> None:
-        """Write the log back, with a chain that fits, and a run row that knows its end."""
+        """Write the changed log back, with a correct hash chain and a run row that agrees with its end."""
         self.db.execute("delete from events where key >> 32 = ?", (self.key,))
         digest = b""
         for e in self.events:
@@ -102,7 +102,7 @@ Plant = Callable[[Forger], None]
 
 
 def forged(path: Path, run_id: str, plant: Plant) -> Path:
-    """The file, with something planted into it."""
+    """Plant a violation in the file, and return its path."""
     forger = Forger(path, run_id)
     try:
         plant(forger)

@@ -1,7 +1,7 @@
 """Planted bugs: each breaks one promise of the engine or the store, as a real mistake might. Only for tests.
 
 `BUGS` maps a name to a context manager that activates the bug. `found(name, seeds)` runs the standard simulation with the bug,
-and returns the first seed that found it. A bug that is not found is a gap in the harness.
+and returns the first seed that found it. A bug that is not found shows a gap in the simulator.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ BUGS: dict[str, Callable] = {}
 
 
 def bug(plant):
-    """A generator that plants a bug, yields, and takes it out again."""
+    """Register a bug: a generator that plants it, yields, and removes it again."""
     BUGS[plant.__name__] = contextmanager(plant)
     return plant
 
 
 def found(name: str, seeds: Iterable[int]) -> tuple[int, str] | None:
-    """The first seed that finds the bug, and what it says."""
+    """Return the first seed that finds the bug, and the violation that it reports; None if no seed does."""
     with BUGS[name]():
         for seed in seeds:
             try:
@@ -57,7 +57,7 @@ def found(name: str, seeds: Iterable[int]) -> tuple[int, str] | None:
 
 @contextmanager
 def patched(*changes) -> Iterator[None]:
-    """(place, name, value), …: as it is while this lasts."""
+    """Set these attributes, given as (object, name, value), while the block runs."""
     with ExitStack() as stack:
         for place, name, value in changes:
             stack.callback(setattr, place, name, getattr(place, name))
@@ -67,7 +67,7 @@ def patched(*changes) -> Iterator[None]:
 
 @contextmanager
 def on_take_up(spoil: Callable) -> Iterator[None]:
-    """Spoil the state of every run that is taken up again."""
+    """Call `spoil` on the state of every run that is resumed or claimed."""
     real = driver.prepare
 
     @wraps(real)
@@ -82,7 +82,7 @@ def on_take_up(spoil: Callable) -> Iterator[None]:
 
 
 def after(place: type, name: str, then: Callable) -> tuple:
-    """The method as it is, and then something more: `then(result, self, *args)` gives the result."""
+    """Return a change for `patched`: the method calls the real one, and returns `then(result, self, *args)`."""
     real = getattr(place, name)
 
     @wraps(real)
@@ -93,11 +93,11 @@ def after(place: type, name: str, then: Callable) -> tuple:
 
 
 def rewritten(place: type, name: str, old: str, new: str) -> tuple:
-    """The method with some of its words replaced: for a slip inside a longer one."""
+    """Return a change for `patched`: the method with a part of its source replaced, for a small mistake in a long method."""
     real = getattr(place, name)
     source = textwrap.dedent(inspect.getsource(real))
     assert source.count(old) == 1, (
-        f"{place.__name__}.{name} does not say {old!r} any more: plant this bug anew"
+        f"the source of {place.__name__}.{name} does not contain {old!r} any more: adapt this planted bug"
     )
     made: dict = {}
     exec(source.replace(old, new), vars(sys.modules[place.__module__]), made)
@@ -314,7 +314,7 @@ def the_hash_chain_forgets_its_predecessor():
 
 @contextmanager
 def rows_say(**said) -> Iterator[None]:
-    """Whatever the log says, the run row says this."""
+    """Make every run row contain these values, whatever the log says."""
     real = MemoryStore._apply
 
     def apply(self, data, append):

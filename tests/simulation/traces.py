@@ -1,4 +1,4 @@
-"""Print the traces of some schedules, one per line. `traces.txt` has them, and every Python version must give the same."""
+"""Print the traces of some schedules, one per line. Every Python version must print the content of `traces.txt`."""
 
 from holdfast.testing.simulator import schedule
 

@@ -52,7 +52,7 @@ def test_a_server_that_is_only_busy_at_the_door_is_told_so(name, monkeypatch):
 
 def test_a_schema_whose_table_of_versions_is_empty_is_another_programs(name):
     execute(shared_url(), f"create schema {name}", f"create table {name}.meta (name text, value text)")
-    with pytest.raises(StoreUnusable, match="holds tables of another program"):
+    with pytest.raises(StoreUnusable, match="contains tables of another program"):
         PostgresStore(shared_url(), schema=name)
 
 

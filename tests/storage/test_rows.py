@@ -25,4 +25,4 @@ def test_the_first_place_is_named_where_a_log_is_not_what_was_written():
     altered = [written[0], msgspec.structs.replace(written[1], body=b"two"), written[2]]
     where, why = rows.broken_at("r", altered, after=0, digest=b"")
     assert where == 2
-    assert "event 2 (NodeCompleted) is not what was written" in why
+    assert "event 2 (NodeCompleted) was altered after it was written" in why

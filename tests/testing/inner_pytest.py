@@ -1,4 +1,4 @@
-"""A pytest of its own on a folder, with Holdfast's plugin."""
+"""Run pytest in a process of its own on a folder, with Holdfast's plugin."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def flow(send=lambda: None):
 
 
 def pytest_on(tests: str, folder: Path, *options: str) -> tuple[int, str]:
-    """Exit code and words of a pytest that has the plugin, whether or not this environment has installed it."""
+    """Run these tests with the plugin, whether or not it is installed here. Return the exit code and the output."""
     (folder / "test_it.py").write_text(FLOW + tests, "utf-8")
     plugins = ("no:holdfast", "holdfast.testing.plugin", "no:cacheprovider", "no:asyncio")
     command = [sys.executable, "-m", "pytest", *(part for plugin in plugins for part in ("-p", plugin))]

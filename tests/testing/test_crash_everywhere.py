@@ -188,7 +188,10 @@ def test_a_write_that_is_lost_makes_a_node_run_again_and_is_found(monkeypatch: p
     monkeypatch.setattr(crashing._Stage, "restart", forgetful)
     report = crash_everywhere(one(lambda state: None), Order())
     assert "ran again" in {finding.kind for finding in report.findings}
-    assert any("'middle' 1.1.1 ran 2 times" in finding.text for finding in report.findings)
+    assert any(
+        "node 'middle' (iteration 1, execution 1, attempt 1) ran 2 times" in finding.text
+        for finding in report.findings
+    )
 
 
 # --- what is not a finding ---------------------------------------------------------------------------

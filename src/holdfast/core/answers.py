@@ -1,9 +1,9 @@
-"""What may be answered: the form that a question asks for, and whether an answer has it.
+"""Check answers to questions against the type that a question asks for.
 
-A question may be asked by one process and answered by another that has never seen the type, so its form is kept as JSON
-Schema. `schema_of` writes one, `misfit` holds a value against it. Invariant: both know the same keywords, and a type whose
-schema would say less than the type does is refused, so that no answer is taken that the asking node could not read. Not
-here: what only a type's own code can tell (`__post_init__`, validators); the asker decodes the answer and finds out.
+A question may be asked by one process and answered by another that does not have the type, so the type is stored as JSON Schema.
+`schema_of` creates the schema, `misfit` checks an answer against it. Invariant: both know the same keywords, and a type whose
+schema would allow more than the type is refused, so that no answer is accepted that the asking node could not decode. Checks that
+only a type's own code can make (`__post_init__`, validators) are not done here, but when the node decodes the answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SHORT.maxstring = _SHORT.maxother = 60
 
 
 def schema_of(declared: Any, *, graph: str = "?") -> dict[str, Any]:
-    """The JSON Schema of a type. Raises `GraphError` for one that a schema cannot express in full."""
+    """The JSON Schema of a type. Raises `GraphError` for a type that a schema cannot express completely."""
     name = type_name(declared)
     try:
         if is_pydantic(declared):
@@ -85,7 +85,7 @@ def _refuse_what_says_more(declared: Any, name: str) -> None:
 
 
 def _parts(shape: shapes.Type) -> Iterator[shapes.Type]:
-    """Every type that a type is made of, itself first; a recursive one once."""
+    """The type itself and every type that it consists of, each once, even if the type is recursive."""
     todo: list[Any] = [shape]
     seen: set[int] = set()
     while todo:
@@ -103,7 +103,7 @@ def _refuse_unknown_keywords(schema: Any, name: str) -> None:
     for part in _subschemas(schema):
         for keyword in part:
             if keyword not in _CHECKS and keyword not in _NOTES:
-                raise CodecError(f"its schema says {keyword!r}, which Holdfast does not check", path=name)
+                raise CodecError(f"its schema uses {keyword!r}, which Holdfast does not check", path=name)
         re.compile(part.get("pattern", ""))
         if part.get("type", "null") not in _WORDS:
             raise CodecError(f"its schema has the unknown type {part['type']!r}", path=name)
@@ -113,7 +113,7 @@ def _refuse_unknown_keywords(schema: Any, name: str) -> None:
 
 
 def _subschemas(schema: Any) -> Iterator[Schema]:
-    """A schema and all within it. `True` and `False` are schemas that have nothing to say."""
+    """A schema and all schemas within it, except `True` and `False`, which have no keywords."""
     if not isinstance(schema, Mapping):
         return
     yield schema
@@ -127,11 +127,11 @@ def _subschemas(schema: Any) -> Iterator[Schema]:
             yield from _subschemas(inner)
 
 
-# --- whether an answer has it ------------------------------------------------------------------------
+# --- checking an answer ------------------------------------------------------------------------------
 
 
 def misfit(value: Any, options: Sequence[str], schema: Schema | None) -> str | None:
-    """Why an answer does not fit and what would, in one sentence; None if it fits. The value is plain data."""
+    """Why an answer does not fit a question and what would, in one sentence; None if it fits. The value is plain data."""
     if options and value not in options:
         near = did_you_mean(value, options) if isinstance(value, str) else ""
         return f"{_show(value)} is not one of its options, {', '.join(map(repr, options))}{near}"
@@ -144,13 +144,13 @@ def misfit(value: Any, options: Sequence[str], schema: Schema | None) -> str | N
     except KeyError as unknown:
         problem = (
             "answer",
-            f"the question says {unknown}, which this Holdfast does not know; answer with a newer one",
+            f"the question's schema uses {unknown}, which this Holdfast does not know; answer with a newer version of Holdfast",
         )
     return f"{problem[0]}: {problem[1]}" if problem else None
 
 
 def _problem(value: Any, schema: Any, path: str, defs: Schema) -> Problem | None:
-    """The first thing in a plain value that its schema does not allow. Raises `KeyError` for what is not known here."""
+    """The first part of a plain value that its schema does not allow, and why. Raises `KeyError` for an unknown keyword."""
     if not isinstance(schema, Mapping):
         return None if schema else (path, "no value is allowed here")
     for keyword in schema:
@@ -175,7 +175,7 @@ def _kind(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None
 
 
 def _is(value: Any, kind: str) -> bool:
-    """Whether a plain value is of a type of JSON Schema; a bool is not a number, and 1.0 not an integer, as for the codec."""
+    """Whether a plain value has this type of JSON Schema. As in the codec, a bool is not a number, and 1.0 is not an integer."""
     match kind:
         case "integer":
             return type(value) is int
@@ -213,7 +213,7 @@ def _alternatives(value: Any, schema: Schema, path: str, defs: Schema) -> Proble
         return None
     if fitting:
         return path, f"{_show(value)} fits {fitting} of the alternatives, and must fit exactly one"
-    # The alternative that was meant is the one that the value went wrong deepest in.
+    # The alternative that was probably meant is the one whose problem is nested deepest in the value.
     deepest = max((problem for problem in problems if problem), key=lambda problem: len(problem[0]))
     if deepest[0] != path:
         return deepest
@@ -228,7 +228,9 @@ def _alternatives(value: Any, schema: Schema, path: str, defs: Schema) -> Proble
 
 
 def _check_tagged(value: dict[str, Any], tags: Schema, path: str, defs: Schema) -> Problem | None:
-    """One field says which alternative is meant. Its value in the mapping is a text, also where the tag is a number."""
+    """Check a value whose tag field says which alternative is meant. The tags in the mapping are texts, even if the tag in the
+    value is a number.
+    """
     field, meant = tags["propertyName"], tags["mapping"]
     if field not in value:
         return path, f"{field!r} is missing; it says which of {', '.join(meant)} this is"
@@ -247,7 +249,7 @@ def _resolve(schema: Any, defs: Schema) -> Schema:
 
 
 def _describe(schema: Any, defs: Schema) -> str:
-    """What fits a schema, as far as two words can say it."""
+    """A short description of the values that fit a schema, such as "a list"."""
     found = _resolve(schema, defs)
     if "enum" in found or "const" in found:
         return " or ".join(map(_show, found.get("enum") or [found.get("const")]))
@@ -380,7 +382,7 @@ def _unreadable(value: Any, declared: Any, path: str, wanted: str) -> Problem | 
 
 
 def _show(value: Any) -> str:
-    """A value as it is answered, `null` and not None; never a long one."""
+    """A value as it is written in an answer (`null`, not None), shortened if it is long."""
     if value is None or isinstance(value, bool):
         return msgspec.json.encode(value).decode()
     if type(value) is int and abs(value) > 10**40:
@@ -412,7 +414,7 @@ _FORMATS: dict[str, tuple[Any, str]] = {
     "decimal": (decimal.Decimal, "1.50"),
 }
 _NOTES = frozenset({"$defs", "title", "description", "default", "examples", "discriminator"})
-"""Keywords that say something to people only. A discriminator repeats what the alternatives say."""
+"""Keywords that are not checked: they are for people, or, like `discriminator`, repeat what the alternatives say."""
 
 _CHECKS: dict[str, _Check] = {
     "$ref": _reference,
@@ -443,6 +445,6 @@ _CHECKS: dict[str, _Check] = {
     "format": _format,
     "contentEncoding": _check_encoding,
 }
-"""Every keyword that `msgspec.json.schema` writes, and how it is held against a value: in this order, the first misfit
-counts.
+"""Every keyword that `msgspec.json.schema` writes, and the function that checks a value against it. They are called in this
+order; the first problem is reported.
 """

@@ -1,19 +1,20 @@
-"""Values into plain data and back, exactly or not at all.
+"""Convert values to plain data and back, exactly or not at all.
 
-Plain data is what JSON holds: dict with str keys, list, str, int, float, bool, None. A `Codec` belongs to one declared type
-and keeps this invariant: what `encode` returns decodes to a value equal to the one given, and shares no mutable object with
-it. Whatever JSON would bend (NaN, NUL, a tuple where nothing is declared, …) is refused here, when it is written, with the
-path that leads to it: nobody can do anything about it when it is read.
+Plain data is what JSON can represent: dict with str keys, list, str, int, float, bool, None. A `Codec` belongs to one declared
+type and keeps this invariant: the result of `encode` decodes to a value equal to the one given, and shares no mutable object
+with it. A value that JSON would change (NaN, NUL, a tuple where no type is declared, …) is refused when it is written, with its
+path, because it is too late to do anything about it when it is read.
 
 What counts as equal, where Python and JSON differ:
-- A declared type makes values its own: an int in a `float` field comes back as that float, a frozenset in a `set` field as a
-  set, a member of a `StrEnum` or `IntEnum` where nothing is declared as its str or int. bool, int and float are never mixed up.
-- An aware datetime keeps its instant and offset, not the name of its zone. A naive one with fold=1 is refused.
-- The members of a declared set are kept sorted: equal sets are equal data in every process (but for pydantic's, which are not).
-- Subclasses of str, int and float (NumPy's, for one) are refused; those of dict and list become plain.
+- A value is converted to its declared type: an int in a `float` field comes back as a float, a frozenset in a `set` field as a
+  set. Without a declared type, a member of a `StrEnum` or `IntEnum` comes back as its str or int. bool, int and float are never
+  mixed up.
+- An aware datetime keeps its instant and offset, not the name of its zone. A naive datetime with fold=1 is refused.
+- The members of a declared set are sorted, so that equal sets are equal data in every process (except in pydantic models).
+- Subclasses of str, int and float (NumPy's, for example) are refused; those of dict and list become plain dicts and lists.
 
-Built on msgspec; pydantic models go through pydantic, which is never imported here: who has a model has pydantic.
-The fast way is C from end to end. Python only walks a value to find the path when something is off.
+Built on msgspec. Pydantic models are converted by pydantic, which is never imported here: a program that has a model has
+imported it. The fast path is implemented in C; a value is walked in Python only to find the path of a problem.
 """
 
 from __future__ import annotations
@@ -37,16 +38,19 @@ from holdfast.errors import CodecError
 
 T = TypeVar("T")
 Problem: TypeAlias = tuple[str, str]
-"""The path to a value and what is wrong with it."""
+"""The path to a value, and what is wrong with the value."""
 
 DEPTH_MAX = 100
-"""Levels of nesting. Far below the interpreter's limit: what was written shallow must be readable deep in a stack."""
+"""How deeply values may be nested. Far below the interpreter's recursion limit, so that a value can also be read when the call
+stack is already deep."""
 
 _TOO_DEEP = f"nested deeper than {DEPTH_MAX} levels; keep deep structures as a flat list with ids"
 _SCALARS: frozenset[type] = frozenset({str, int, float, bool, type(None)})
 _SETS = (shapes.SetType, shapes.FrozenSetType)
 _STR_LIKE = (dt.date, dt.time, dt.timedelta, uuid.UUID, decimal.Decimal)
-_INT_QUICK_MAX = 2**63 - 1  # beyond it an int takes the long way, which knows where Python's own limit is
+_INT_QUICK_MAX = (
+    2**63 - 1
+)  # a larger int takes the slow path, which checks Python's limit for converting it to text
 _NUL_IN_JSON = b"\\u0000"
 _dumps = msgspec.json.Encoder().encode
 _dumps_sorted = msgspec.json.Encoder(order="deterministic").encode
@@ -54,7 +58,7 @@ _loads = msgspec.json.Decoder().decode
 
 
 class Codec(Generic[T]):
-    """How values of one declared type are kept as plain data."""
+    """Converts values of one declared type to plain data and back."""
 
     __slots__ = ("_form", "_scalars", "type")
 
@@ -65,19 +69,23 @@ class Codec(Generic[T]):
 
     @classmethod
     def of(cls, declared: type[T] | Any) -> Codec[T]:
-        """The codec of a type. Raises `CodecError` naming the type (or the part of it) that JSON cannot keep."""
+        """The codec of a type. Raises `CodecError`, which names the type (or the part of it) that cannot be stored as JSON."""
         try:
             return _codec_of(cast("Any", declared))
-        except TypeError:  # not hashable, as an `Annotated` with a list in it: nothing to look it up by
+        except (
+            TypeError
+        ):  # the type is not hashable (such as an `Annotated` with a list in it), so it cannot be cached
             return cls(declared, _form_of(declared))
 
     @classmethod
     def of_pydantic_field(cls, annotation: Any, config: Any) -> Codec[Any]:
-        """The codec of a field of a pydantic model: pydantic knows types that msgspec does not."""
+        """The codec of a field of a pydantic model, because pydantic supports types that msgspec does not."""
         return cls(annotation, _pydantic_form(annotation, config))
 
     def encode(self, value: Any, *, path: str = "value", node: str | None = None) -> Any:
-        """The value as plain data of its own. Raises `CodecError` where it would not come back equal."""
+        """Convert a value to plain data, which shares nothing with it. Raises `CodecError` if it would not decode to an equal
+        value.
+        """
         kind = type(value)
         if kind in self._scalars:
             if kind is str:
@@ -91,7 +99,7 @@ class Codec(Generic[T]):
         return self._encode(value, path, node)
 
     def accept(self, value: Any, *, path: str = "value", node: str | None = None) -> Any:
-        """Like `encode`, for input that may come from a command line: also takes the plain form of a value."""
+        """Like `encode`, but also accepts a value that is already plain data, as input from a command line is."""
         try:
             return self.encode(value, path=path, node=node)
         except CodecError as refused:
@@ -104,7 +112,9 @@ class Codec(Generic[T]):
             return self.encode(typed, path=path, node=node)
 
     def decode(self, plain: Any, *, path: str = "value", node: str | None = None) -> T:
-        """A new value that shares nothing mutable with `plain`. Raises `CodecError` where it does not fit the type."""
+        """Convert plain data to a new value, which shares nothing mutable with it. Raises `CodecError` if it does not fit the
+        type.
+        """
         if type(plain) in self._scalars:
             return cast(T, plain)
         try:
@@ -114,7 +124,7 @@ class Codec(Generic[T]):
             raise CodecError(message, path=where, node=node) from fault
 
     def matches(self, value: Any, plain: Any) -> bool:
-        """Whether `value` is still what `plain` decodes to."""
+        """Whether `value` is equal to what `plain` decodes to."""
         if type(value) in _SCALARS and type(value) is type(plain):
             return bool(value == plain)
         try:
@@ -124,12 +134,12 @@ class Codec(Generic[T]):
             if decoded == value and not self._form.walks:
                 return True
             return self._problem(value, "") is None and difference(value, decoded, "", exact=True) is None
-        except Exception:  # noqa: BLE001 - an `==` of the user's that raises: it is something else by now
+        except Exception:  # noqa: BLE001 - if an `==` of a user's type raises, the value counts as changed
             return False
 
     @property
     def is_ordered(self) -> bool:
-        """Whether equal values always have the same plain data. Not so for pydantic's sets."""
+        """Whether equal values always have the same plain data. This is not the case for sets in pydantic models."""
         return self._form.ordered
 
     def _problem(self, value: Any, path: str) -> Problem | None:
@@ -141,11 +151,11 @@ class Codec(Generic[T]):
             data = form.to_json(value)
             decoded = form.from_json(data)
             same = bool(decoded == value)
-        except Exception as fault:  # msgspec, pydantic, and whatever the user's types raise
+        except Exception as fault:  # msgspec, pydantic and types of users may raise anything
             where, message = self._problem(value, path) or _fault(fault, path)
             raise CodecError(message, path=where, node=node) from fault
         if not same or form.walks:
-            # An `==` that says no may only be missing (`eq=False`); one that says yes may overlook a part.
+            # If `==` is False, it may only be undefined (`eq=False`); if it is True, it may ignore a field.
             problem = self._problem(value, path) or difference(value, decoded, path)
             if problem:
                 raise CodecError(problem[1], path=problem[0], node=node)
@@ -162,24 +172,24 @@ class Codec(Generic[T]):
         return f"<Codec of {type_name(self.type)}>"
 
 
-# --- forms: how a type meets JSON ---------------------------------------------------------------------
+# --- forms: how a type is converted to JSON -----------------------------------------------------------
 
 
 class _Form(NamedTuple):
-    """A declared type as JSON, and what its codec may skip or must add."""
+    """The functions that convert a declared type to JSON and back, and which steps its codec may skip or must add."""
 
     to_json: Callable[[Any], bytes]
     from_json: Callable[[bytes], Any]
     from_plain: Callable[[Any], Any]
-    """The same for plain data that is there already. Shares nothing mutable with it."""
+    """Decodes plain data instead of JSON. The result shares nothing mutable with it."""
     scalars: frozenset[type] = frozenset()
     """Exact types whose values are plain data already."""
     plain: bool = False
-    """Made of JSON's own types only: the decoded value is the plain data."""
+    """Whether the type consists only of JSON's own types, so that the decoded value is the plain data."""
     recodes: bool = False
-    """Encoding the decoded value may differ from encoding the given one (1 in a float field): the former is kept."""
+    """Whether encoding the decoded value may differ from encoding the given one (1 in a float field); the former is stored."""
     walks: bool = False
-    """`==` overlooks a part (fold, fields with compare=False)."""
+    """Whether `==` ignores a part of the value (fold, fields with compare=False), so that it must be compared part by part."""
     sort: Callable[[Any], None] | None = None
     """Sorts the members of sets within plain data."""
     ordered: bool = True
@@ -222,23 +232,23 @@ def _form_of(declared: Any) -> _Form:
 def _from_plain(
     declared: Any, from_json: Callable[[bytes], Any], parts: list[shapes.Type]
 ) -> Callable[[Any], Any]:
-    """How plain data becomes a value of its own. Through JSON it would cost as much as it has bytes; this way, as much as
-    it has members: text is shared, containers are copied.
+    """A function that converts plain data to a value which shares nothing mutable with it. Decoding JSON would take time in
+    proportion to its bytes; this takes time in proportion to its members, because texts are shared and only containers are
+    copied.
     """
     if any(isinstance(part, shapes.CustomType) for part in parts):
         return lambda plain: from_json(_dumps(plain))
     if declared is Any or declared is dict:
         return _own
     convert = functools.partial(msgspec.convert, type=declared, str_keys=True)
-    if any(
-        isinstance(part, shapes.AnyType) for part in parts
-    ):  # what is not declared is handed through as it is
+    # msgspec passes parts without a declared type through as they are, so they are copied first.
+    if any(isinstance(part, shapes.AnyType) for part in parts):
         return lambda plain: convert(_own(plain))
     return convert
 
 
 def _own(plain: Any) -> Any:
-    """A copy of plain data, down to what cannot be changed."""
+    """A deep copy of plain data; immutable values are shared."""
     kind = type(plain)
     if kind is dict:
         return {key: value if type(value) in _SCALARS else _own(value) for key, value in plain.items()}
@@ -248,7 +258,9 @@ def _own(plain: Any) -> Any:
 
 
 def _set_sorter(shape: shapes.Type, parts: list[shapes.Type]) -> Callable[[Any], None] | None:
-    """What sorts the members of sets within plain data of this type. Sets iterate in another order in every process."""
+    """A function that sorts the members of sets within plain data of this type, because sets iterate in a different order in
+    every process; None if the type has no sets.
+    """
     holding = {id(part) for part in parts if any(isinstance(inner, _SETS) for inner in _parts(part))}
 
     def sort(shape: shapes.Type, plain: Any) -> None:
@@ -268,7 +280,7 @@ def _set_sorter(shape: shapes.Type, parts: list[shapes.Type]) -> Callable[[Any],
 
 
 def _typed_children(shape: shapes.Type, plain: Any) -> Iterable[tuple[shapes.Type, Any]]:
-    """The members of a plain container, each with its declared type; none where another member of a union is meant."""
+    """The members of a plain container, each with its declared type; empty if the data belongs to another type of a union."""
     match shape, plain:
         case shapes.DictType(), dict():
             return [(shape.value_type, value) for value in plain.values()]
@@ -290,7 +302,7 @@ def _typed_children(shape: shapes.Type, plain: Any) -> Iterable[tuple[shapes.Typ
 
 
 def _parts(shape: shapes.Type) -> Iterator[shapes.Type]:
-    """Every type that a type is made of, itself first; a recursive one once."""
+    """The type itself and every type that it consists of, each once, even if the type is recursive."""
     todo, seen = [shape], set()
     while todo:
         part = todo.pop()
@@ -329,7 +341,7 @@ def _refuse_unknown(part: shapes.Type, name: str) -> None:
         ),
     ):
         raise CodecError(
-            "JSON's keys are strings: a dict may have str, int, float, Enum, UUID, Decimal or date keys, no others; "
+            "JSON's keys are strings: a dict may only have str, int, float, Enum, UUID, Decimal or date keys; "
             "use a list of pairs",
             path=name,
         )
@@ -360,7 +372,7 @@ def _overlooks(part: shapes.Type) -> bool:
 
 
 def _scalars(shape: shapes.Type) -> frozenset[type]:
-    """Types that need no check but that of their own value: declared, and without a constraint."""
+    """The scalar types among the declared types that have no constraint, so that only the value itself needs a check."""
     if isinstance(shape, shapes.AnyType):
         return _SCALARS
     if isinstance(shape, shapes.UnionType):
@@ -377,11 +389,11 @@ def _scalars(shape: shapes.Type) -> frozenset[type]:
     return frozenset()
 
 
-# --- pydantic, by its face ------------------------------------------------------------------------------
+# --- pydantic, without importing it ---------------------------------------------------------------------
 
 
 def is_pydantic(declared: Any) -> bool:
-    """Whether this is a pydantic model, without importing pydantic."""
+    """Whether a type is a pydantic model. Does not import pydantic."""
     return (
         isinstance(declared, type)
         and hasattr(declared, "model_validate_json")
@@ -395,7 +407,7 @@ def _pydantic_form(annotation: Any, config: Any) -> _Form:
         adapter = pydantic.TypeAdapter(annotation, config=config)
     except pydantic.errors.PydanticSchemaGenerationError as fault:
         raise CodecError(f"the type cannot be kept as JSON: {fault}", path=type_name(annotation)) from fault
-    except pydantic.errors.PydanticUserError:  # a model, dataclass or TypedDict brings its own
+    except pydantic.errors.PydanticUserError:  # a model, dataclass or TypedDict has a config of its own
         adapter = pydantic.TypeAdapter(annotation)
     return _Form(
         to_json=functools.partial(adapter.dump_json, by_alias=True, round_trip=True, warnings="error"),
@@ -411,7 +423,7 @@ def _pydantic_form(annotation: Any, config: Any) -> _Form:
 
 
 def _to_pydantic(value: Any) -> Any:
-    """The door of msgspec for models inside other types."""
+    """Encode a pydantic model inside another type; msgspec calls this for types that it does not know."""
     if is_pydantic(type(value)):
         return msgspec.Raw(value.model_dump_json(by_alias=True, round_trip=True, warnings="error").encode())
     raise TypeError(f"{article(type_name(type(value)))} cannot be kept as JSON")
@@ -421,16 +433,16 @@ def _from_pydantic(declared: Any, plain: Any) -> Any:
     return declared.model_validate_json(_dumps(plain)) if is_pydantic(declared) else plain
 
 
-# --- what is wrong, and where -----------------------------------------------------------------------------
+# --- finding problems and their paths ---------------------------------------------------------------------
 
 
 def plain_problem(value: Any, path: str) -> Problem | None:
-    """The first thing in `value` that is not plain data, or None."""
+    """The first part of `value` that is not plain data, or None."""
     return _walk(value, path, (), declared=False)
 
 
 def value_problem(value: Any, path: str) -> Problem | None:
-    """The first thing in `value` that no declaration could make JSON keep (NaN, NUL, a cycle, …), or None."""
+    """The first part of `value` that cannot be stored as JSON whatever type is declared (NaN, NUL, a cycle, …), or None."""
     return _walk(value, path, (), declared=True)
 
 
@@ -453,7 +465,7 @@ def _walk(value: Any, path: str, above: tuple[int, ...], *, declared: bool) -> P
 
 
 def _leaf_problem(value: Any, *, declared: bool) -> str | None:
-    """What is wrong with a value itself, its children aside."""
+    """What is wrong with a value itself, without its children; None if nothing is."""
     match value:
         case None | bool() | int() | float() | str() if type(value) in _SCALARS:
             return _scalar_problem(value)
@@ -477,7 +489,7 @@ def _scalar_problem(value: Any) -> str | None:
             value.encode()
         except UnicodeEncodeError:
             return (
-                "the text contains half of a surrogate pair, which is not a character; decode it anew with "
+                "the text contains half of a surrogate pair, which is not a character; decode it again with "
                 "errors='replace'"
             )
     elif isinstance(value, float) and not math.isfinite(value):
@@ -503,7 +515,7 @@ def _key_problem(key: Any, *, declared: bool) -> str | None:
 
 
 def _is_declarable(value: Any) -> bool:
-    """Whether some declaration makes JSON keep values of this type."""
+    """Whether values of this type can be stored as JSON if their type is declared."""
     if isinstance(value, (str, int, float)):
         return isinstance(value, enum.Enum)
     known = (tuple, set, frozenset, bytes, bytearray, memoryview, enum.Enum, msgspec.Struct, *_STR_LIKE)
@@ -511,13 +523,13 @@ def _is_declarable(value: Any) -> bool:
 
 
 def _explain_undeclared(value: Any) -> str:
-    """Why a value is not kept where no type is declared, and the remedy."""
+    """Why a value cannot be stored where no type is declared, and the remedy."""
     name = type_name(type(value))
     what = article(name)
     match value:
         case str() | int() | float():
             plain = next(kind.__name__ for kind in (str, int, float) if isinstance(value, kind))
-            return f"{what} is {article(plain)} of its own kind, which JSON does not keep; use {plain}(…)"
+            return f"{what} is a subclass of {plain}, which JSON cannot represent; use {plain}(…)"
         case set() | frozenset() | tuple():
             kind = next(kind.__name__ for kind in (set, frozenset, tuple) if isinstance(value, kind))
             return f"{what} cannot be kept as JSON here; declare the field as {kind}[…] or use a list"
@@ -530,9 +542,9 @@ def _explain_undeclared(value: Any) -> str:
 
 
 def difference(value: Any, decoded: Any, path: str, *, exact: bool = False) -> Problem | None:
-    """The first place where a value and what it decodes to differ, or None. Both are free of cycles.
+    """The first part in which a value and the decoded value differ, or None. Both are free of cycles.
 
-    A number may come back as the type that its field declares, unless this is to be `exact`.
+    Unless `exact`, a number may come back as the type that its field declares.
     """
     if isinstance(value, (dt.datetime, dt.time)) and value.fold and value.tzinfo is None:
         return path, "fold=1 of a time without zone would be lost; make it aware: .astimezone(timezone.utc)"
@@ -567,18 +579,18 @@ def _describe_change(value: Any, decoded: Any) -> str:
         came_back = article(type_name(type(decoded)))
         return (
             f"{article(type_name(type(value)))} would come back as {came_back}; "
-            f"give {came_back}, or declare what the field really holds"
+            f"give {came_back}, or declare the type that the field really has"
         )
     if isinstance(value, dict):
         keys = [key for key in value if key not in decoded]
         if keys and not isinstance(keys[0], str):
             return _key_problem(keys[0], declared=False) or "its keys would change"
         return f"its keys would come back as {sorted(map(str, decoded))!r:.80}; declare all of them"
-    return f"{value!r:.60} would come back as {decoded!r:.60}; keep it in a form that JSON holds exactly, as a str"
+    return f"{value!r:.60} would come back as {decoded!r:.60}; store it in a form that JSON keeps exactly, such as a str"
 
 
 def _children(value: Any, path: str) -> Iterable[tuple[str, Any]] | None:
-    """What a value holds, each with its path; None for one that holds nothing by its nature."""
+    """The members of a container or the fields of an object, each with its path; None if the value is neither."""
     if isinstance(value, dict):
         return ((key_path(path, key), inner) for key, inner in value.items())
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -598,7 +610,7 @@ def _field_names(value: Any) -> list[str] | None:
 
 
 def _fault(fault: BaseException, path: str) -> Problem:
-    """What msgspec, pydantic or a user's type had to say, with the path in our words."""
+    """The path and the message of an error that msgspec, pydantic or a user's type raised."""
     if isinstance(fault, RecursionError):
         return path, _TOO_DEEP
     if isinstance(fault, msgspec.ValidationError):
@@ -612,7 +624,9 @@ def _fault(fault: BaseException, path: str) -> Problem:
 
 
 def _too_deep(plain: Any) -> bool:
-    """Level by level, so that no depth is too much for the check itself."""
+    """Whether plain data is nested too deeply. Checked level by level, without recursion, so that the check itself cannot
+    overflow the stack.
+    """
     level = [plain]
     for _ in range(DEPTH_MAX):
         level = [inner for outer in level for inner in (outer.values() if type(outer) is dict else outer)
@@ -623,7 +637,7 @@ def _too_deep(plain: Any) -> bool:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two plain values are the same to JSON, where 1, 1.0 and true are three things."""
+    """Whether two plain values are the same in JSON, where 1, 1.0 and true are different."""
     if type(one) is not type(other) or one != other:
         return False
     return type(one) not in (list, dict) or not one or _dumps_sorted(one) == _dumps_sorted(other)

@@ -1,4 +1,4 @@
-"""What to do next: the closed union of what `decide` asks of the engine. Imperative; the engine answers with events."""
+"""Commands: what `decide` asks the engine to do next, as a closed union. The engine carries a command out by recording events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.core.events import Failure, NodeName
 
 
 class Command(msgspec.Struct, frozen=True, gc=False):
-    """Something to do."""
+    """The base class of all commands."""
 
 
 class StartNode(Command, frozen=True):
@@ -25,7 +25,7 @@ class StartNode(Command, frozen=True):
 
 
 class AskFirst(Command, frozen=True):
-    """Ask what is to be asked before a visit begins."""
+    """Ask the question that must be answered before a visit of this node begins."""
 
     node: NodeName
     iteration: int
@@ -33,19 +33,19 @@ class AskFirst(Command, frozen=True):
 
 
 class FireTimer(Command, frozen=True):
-    """The time of a wait has come."""
+    """Record `TimerFired`, because the time of this wait has come."""
 
     key: str
 
 
 class ExpireQuestion(Command, frozen=True):
-    """No answer has come in time."""
+    """End a question that was not answered in time."""
 
     key: str
 
 
 class QuarantineNode(Command, frozen=True):
-    """The node crashes its process again and again: it is not tried any more."""
+    """Stop trying a node that has repeatedly crashed its process."""
 
     node: NodeName
 
@@ -60,7 +60,7 @@ class ScheduleNode(Command, frozen=True):
 
 
 class SkipNode(Command, frozen=True):
-    """Put nothing in place of a visit that was interrupted (`on_interrupt="skip"`) or was safe to fail, and continue."""
+    """Skip a visit that was interrupted (`on_interrupt="skip"`) or that failed and is `safe_to_fail`, and continue after it."""
 
     node: NodeName
 
@@ -86,13 +86,13 @@ class StartItem(Command, frozen=True):
 
 
 class CompleteItems(Command, frozen=True):
-    """All items are done: the node is complete."""
+    """Complete a fan-out node, because all its items are done."""
 
     node: NodeName
 
 
 class FailItems(Command, frozen=True):
-    """Items failed for good and the others have ended: the node has failed."""
+    """Fail a fan-out node, because some of its items failed for good and the others have ended."""
 
     node: NodeName
     item: int
@@ -100,31 +100,33 @@ class FailItems(Command, frozen=True):
 
 
 class CompleteLayer(Command, frozen=True):
-    """All nodes of the layer are done: merge what they changed and decide their routes."""
+    """Complete a layer, because all its nodes are done: merge their changes and decide their routes."""
 
     layer: int
     nodes: tuple[NodeName, ...]
 
 
 class CompleteRun(Command, frozen=True):
-    """Every branch has reached its end."""
+    """Complete the run, because every branch has reached its end."""
 
 
 class FailRun(Command, frozen=True):
-    """Something failed for good and nothing runs any more."""
+    """Fail the run, because something failed for good and no node is running."""
 
     failure: Failure
     node: NodeName | None
 
 
 class WakeAt(Command, frozen=True):
-    """Nothing to do before this time, unless a node ends, or an answer, a signal or a request comes."""
+    """Call `decide` again at this time, or earlier if a node ends or an answer, a signal or a request comes."""
 
     at: float
 
 
 class DueAt(Command, frozen=True):
-    """The run is due then; until then only an answer, a signal or an operator can continue it, so no holder need wait."""
+    """Release the run until this time, at which it is due. Only an answer, a signal or an operator can continue it earlier, so no
+    engine needs to hold it.
+    """
 
     at: float
 

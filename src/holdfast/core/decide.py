@@ -1,20 +1,19 @@
-"""What happens next. `decide(flow, state, now) -> commands`: a pure function of the flow's definition, the
-state and the time.
+"""Decide what a run does next. `decide(flow, state, now) -> commands` is a pure function of the flow's definition, the state of
+the run and the time.
 
-It is asked after every append until it has nothing more to say. The order of its thoughts:
+The engine calls it after every append until it returns no more commands. It decides in this order:
 
-1. Waits whose time has come are over.
-2. Open visits that need a decision: an interrupted one is run again, asked about or skipped, as its node says, or
-   quarantined when it crashes its process again and again; one whose retry is due, or for which something came
-   that it waits for, continues; a fan-out starts, completes or fails its items; a completed node whose router had
-   failed is routed.
-3. Nodes that are due begin a new visit, as long as there is room and the loop limit is not reached. A node with a
-   gate asks first, and only an approval lets it begin.
-4. With nothing running and nothing to start: the layer is complete, the run has failed, or it is completed.
+1. Waits whose time has come end.
+2. Open visits that need a decision: an interrupted visit is run again, asked about or skipped, as the options of its node say, or
+   quarantined if it repeatedly crashes its process; a visit whose retry is due, or for which something it waited for has come,
+   continues; a fan-out starts, completes or fails its items; a completed node whose router had failed is routed.
+3. Nodes that are due begin a new visit, as long as fewer than `max_parallel` nodes run and the iteration limit is not reached. A
+   node with a gate asks first, and only an approval lets it begin.
+4. If nothing runs and nothing can start, the layer is complete, the run has failed, or it is completed.
 
-Once a node has failed for good, or while the run is paused, nothing new starts; what runs, ends. (The items
-of a fan-out that runs belong to it and continue.) A run never ends with arrivals for which no visit began: that
-would be a defect here, and is raised as one.
+Once a node has failed for good, or while the run is paused, no node starts, and running nodes may end. (A running fan-out
+continues with its items.) A run never ends while a node that it has reached has not begun: that would be a defect in this
+module, and is raised as one.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from holdfast.errors import IllegalEvent
 
 
 class Shape(Protocol):
-    """What `decide` needs of a flow: data, no functions."""
+    """The part of a flow that `decide` needs: its definition and its topology, but no functions."""
 
     @property
     def definition(self) -> Definition: ...
@@ -61,7 +60,9 @@ class Shape(Protocol):
 
 
 def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = None) -> list[AnyCommand]:
-    """The next commands; none where the run is over, or waits for a node to end, an answer, a signal or an operator."""
+    """The next commands for the engine; none if the run has ended, or waits for a node to end, an answer, a signal or an
+    operator.
+    """
     if state.status not in ACTIVE:
         return []
     ready = ready or Readiness(flow.topology, state)
@@ -76,7 +77,7 @@ def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = N
             if isinstance(command, StartNode):
                 room -= 1
                 if room < 0:
-                    continue  # it is due and stays so; what ends makes room
+                    continue  # the visit stays due until another node ends and makes room
             commands.append(command)
     starts, limit = _begin(flow.definition, state, ready, room)
     if state.running or commands or starts:
@@ -86,7 +87,9 @@ def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = N
 
 
 def _over(state: RunState, now: float, wakes: list[float], lapses: list[float]) -> Iterator[AnyCommand]:
-    """Waits whose time has come. `wakes`: when timers end by themselves; `lapses`: when a signal or an answer is late."""
+    """End the waits and questions whose time has come. Adds the times of the others to `wakes` (when a timer ends) or to `lapses`
+    (when it is too late for a signal or an answer).
+    """
     for key, wait in state.waits.items():
         until = wait.until
         if until is None:
@@ -113,7 +116,7 @@ def _over(state: RunState, now: float, wakes: list[float], lapses: list[float]) 
 def _open_visit(
     definition: Definition, state: RunState, name: str, now: float, wakes: list[float]
 ) -> Iterator[AnyCommand]:
-    """What to do about an open visit that is not simply running."""
+    """The commands for an open visit that needs a decision."""
     node = state.nodes[name]
     options = definition.nodes[name]
     held_back = bool(state.failed) or state.paused
@@ -138,14 +141,14 @@ def _open_visit(
 
 
 def _is_refused(node: NodeState) -> bool:
-    """Whether an answer refused the visit: `safe_to_fail` does not cover that."""
+    """Whether an answer refused the visit. `safe_to_fail` does not apply to a refusal."""
     return node.failure is not None and node.failure.type == "QuestionRefused"
 
 
 def _cut(
     options: NodeOptions, state: RunState, node: NodeState, name: str, *, held_back: bool
 ) -> Iterator[AnyCommand]:
-    """What becomes of an interrupted visit."""
+    """The command for an interrupted visit: ask about it, quarantine it, skip it or run it again."""
     if options.on_interrupt == "ask":
         yield AskAboutNode(name)
     elif options.on_interrupt == "rerun" and node.crashes >= options.crash_limit:
@@ -159,15 +162,15 @@ def _cut(
 
 
 def _again(options: NodeOptions, state: RunState, node: NodeState, name: str) -> AnyCommand:
-    """The next attempt of the same visit, or the same one after a wait; the first of a new execution where the visit is
-    repeated, which asks again where the first one did.
+    """The command that continues a visit: the next attempt, the same attempt after a wait, or, if the visit is repeated, the
+    first attempt of a new execution. A gated node is asked about again before a new execution.
     """
     if NODE_LEVEL in node.parked:
         return StartNode(name, node.iteration, node.execution, node.attempt, 0, woken=True)
     execution = state.next_execution(name, node.iteration)
     interrupted_after_answer = node.status == "interrupted" and bool(node.asked)
     if options.question is not None and not node.approved and not interrupted_after_answer:
-        # What failed was putting the question, or merging the answer: nothing is approved yet.
+        # Computing the question or merging the answer failed, so nothing is approved yet.
         return AskFirst(name, node.iteration, execution)
     if node.attempt:
         return StartNode(name, node.iteration, node.execution, node.attempt + 1, 0)
@@ -177,9 +180,9 @@ def _again(options: NodeOptions, state: RunState, node: NodeState, name: str) ->
 
 
 def _items(limit: int, node: NodeState, name: str, now: float, wakes: list[float]) -> Iterator[AnyCommand]:
-    """Start items as long as there is room; retries and interrupted ones first. When none is left the node ends."""
+    """Start items of a fan-out up to its limit, retries and interrupted items first. When no item is left, end the node."""
     items = node.items
-    assert items is not None, f"{name!r} is open and waits for no decision"  # see Readiness.open
+    assert items is not None, f"node {name!r} is open and needs no decision"  # see Readiness.open
     room = limit - len(items.running)
     for item, at in items.again.items():
         if at > now:
@@ -202,7 +205,9 @@ def _items(limit: int, node: NodeState, name: str, now: float, wakes: list[float
 def _begin(
     definition: Definition, state: RunState, ready: Readiness, room: int
 ) -> tuple[list[StartNode | AskFirst | ScheduleNode], FailRun | None]:
-    """Begin a visit of every node that is due, or say why not now. A node at the loop limit stops all that is new."""
+    """Begin a visit of every node that is due, or record why it does not start now. If a node has reached the iteration limit, no
+    node starts and the run fails.
+    """
     starts: list[StartNode | AskFirst | ScheduleNode] = []
     if state.failed or not ready.due:
         return starts, None
@@ -246,7 +251,7 @@ def _limit(name: str, most: int) -> Failure:
 
 
 def _end(state: RunState, ready: Readiness, wakes: list[float], lapses: list[float]) -> list[AnyCommand]:
-    """Nothing runs and nothing can start."""
+    """The commands if nothing runs and nothing can start: end the run or the layer, or wait."""
     if state.failed:
         name = next(iter(state.failed))
         failure = state.nodes[name].failure
@@ -271,8 +276,8 @@ def _end(state: RunState, ready: Readiness, wakes: list[float], lapses: list[flo
 def _later(
     state: RunState, wanted: list[AnyCommand], wakes: list[float], lapses: list[float]
 ) -> list[AnyCommand]:
-    """When to look again. The holder need not stay for that where nothing runs and only an answer or a signal could come
-    earlier, or where the run is paused.
+    """When to call `decide` again. The engine need not hold the run until then if nothing runs and only an answer or a signal
+    could come earlier, or if the run is paused.
     """
     runs = state.running or any(isinstance(command, (StartNode, StartItem)) for command in wanted)
     if runs or (wakes and not state.paused):

@@ -1,4 +1,4 @@
-"""A flow as plain data: what is stored with its runs, drawn, fingerprinted and compared. No functions."""
+"""The definition of a flow as plain data, without functions: it is stored with runs, drawn, fingerprinted and compared."""
 
 from __future__ import annotations
 
@@ -11,36 +11,38 @@ END = "END"
 
 
 class ExecutorTraits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a graph and an engine have to know about an executor. Neither of them compares names."""
+    """The properties of an executor that a graph and an engine need to know, so that neither checks for names of executors."""
 
     here: bool
-    """It calls functions in the engine's own process. An `async def` is then called on the engine's event loop."""
+    """Whether the executor calls functions in the engine's own process. Then an `async def` is called on the engine's event
+    loop."""
     by_name: bool = False
-    """It finds a function, and the type of the state, by import path: both have to be at the top of a module."""
+    """Whether the executor finds a function, and the type of the state, by import path. Both must then be defined at the top
+    level of a module."""
 
 
 BUILT_IN_EXECUTORS: dict[str, ExecutorTraits] = {
     "thread": ExecutorTraits(here=True),
     "process": ExecutorTraits(here=False, by_name=True),
 }
-"""Every engine has these. Others are given to it by name, and are unknown when a graph is compiled."""
+"""The executors that every engine has. Others are given to an engine by name, and are unknown when a graph is compiled."""
 
 
 class QuestionOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a question node asks, and what becomes of the answer."""
+    """The options of a question node: what it asks, and what happens with the answer."""
 
     text: str = ""
-    """Empty: a function of the state says it."""
+    """The text of the question. Empty: a function of the state returns it."""
     options: list[str] = []
     answer_schema: dict[str, Any] = {}
     into: str | None = None
-    """The field that takes the answer. Without it, only the first option lets the run go on."""
+    """The field of the state that gets the answer. Without it, only the first option lets the run continue."""
     timeout_s: float | None = None
     on_timeout: str = "fail"
 
 
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the engine treats a node."""
+    """The options of a node: how the engine treats it."""
 
     join: Literal["all", "any"] = "all"
     each: bool = False
@@ -50,30 +52,30 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     timeout_s: float | None = None
     retry: dict[str, Any] = {}
     agent: str = "engine"
-    """Whose work this is, for receipts."""
+    """The name of the agent that does this work, for receipts."""
     approve: str | None = None
-    """What is asked before each visit begins; it begins only if the answer is `approve`."""
+    """The question that is asked before each visit; the visit begins only if the answer is `approve`."""
     question: QuestionOptions | None = None
-    """The node is a question: there is no code behind it."""
+    """Set if the node is a question node, which has no function."""
     safe_to_fail: bool = False
     crash_limit: int = 3
-    """Crashes in a row, with nothing kept in between, after which the node is not tried again."""
+    """The node is not tried again after this many crashes in a row in which it kept no new result."""
     executor: str = "thread"
-    """Where the function is called, by the name of an executor: in the engine's own process (`thread`; an `async def` on its
-    event loop), in one of its own (`process`), or by one that was given to the engine.
+    """The name of the executor that calls the function: `thread` calls it in the engine's own process (an `async def` on its
+    event loop), `process` in a process of its own; other executors are given to the engine.
     """
     memory_limit: int | None = None
-    """Bytes of memory that the node's own process may have."""
+    """How many bytes of memory the node's own process may use."""
 
     @property
     def gated(self) -> bool:
-        """Whether something is asked before a visit begins."""
+        """Whether a question must be answered before a visit of the node begins."""
         return self.approve is not None or self.question is not None
 
 
 class Edge(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A way from one node to the next. Stored as the pair `[source, target]`, without the names of its fields: another
-    field would move the stored bytes of every definition.
+    """An edge from one node to the next. Stored as the pair `[source, target]`, without the names of its fields: adding a field
+    would change the stored bytes of every definition.
     """
 
     source: str
@@ -81,12 +83,12 @@ class Edge(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Nodes, edges and options of a flow, in the order they were declared."""
+    """Nodes, edges and options of a flow, in the order in which they were declared."""
 
     name: str
     nodes: dict[str, NodeOptions]
     edges: list[Edge] = []
-    """Plain edges; `START` and `END` are the two ends."""
+    """Edges that are not part of a branch; `START` and `END` are the two ends of the flow."""
     branches: dict[str, list[str]] = {}
     """Source of a branch -> its declared targets."""
     schedule: Literal["eager", "layered"] = "eager"
@@ -94,9 +96,9 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_parallel: int = 64
     state_version: int = 1
     state: dict[str, str] = {}
-    """Declared fields of the state -> how updates are merged: `set append merge add` or a custom reducer's name."""
+    """Declared field of the state -> how updates are merged: `set`, `append`, `merge`, `add` or a custom reducer's name."""
 
     def arrows(self) -> list[Edge]:
-        """Every way the run can go from one node to the next, once each, in the order of declaration."""
+        """All edges, including those of branches, without duplicates and in the order of declaration."""
         branched = [Edge(source, target) for source, targets in self.branches.items() for target in targets]
         return list(dict.fromkeys([*self.edges, *branched]))

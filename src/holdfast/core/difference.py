@@ -1,11 +1,11 @@
-"""What makes two flows the same, how they differ, and whether a run of one may go on with the other.
+"""Compare two flows: their fingerprints, their differences, and whether a run of one may continue with the other.
 
-- Everything in a definition counts for its fingerprint. Order counts only where it means something: the targets of one source
-  (the walk that finds loops follows them in order), and the nodes of a layered flow (a layer's updates merge in node order).
-  Moving a function up or down a file changes nothing.
-- Values that equal their defaults are left out, so an option that a later version adds leaves old fingerprints as they are.
-- The fingerprint of a definition that was stored and read back is the one it had before: 60 and 60.0 are one number.
-- Two definitions have the same fingerprint exactly when their difference is empty.
+- Everything in a definition is part of its fingerprint. Order matters only where it has an effect: the targets of one source (the
+  walk that finds loops follows them in order), and the nodes of a layered flow (the updates of a layer are merged in node order).
+  Moving a function within a file changes nothing.
+- Values that equal their defaults are left out, so that an option added in a later version does not change old fingerprints.
+- Storing a definition and reading it back does not change its fingerprint: 60 and 60.0 count as the same number.
+- Two definitions have the same fingerprint exactly if their difference is empty.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SETTINGS = ("name", "schedule", "max_iterations", "max_parallel", "state_versio
 
 
 def fingerprint(definition: Definition) -> str:
-    """The sha256 of all that a definition says, in hex."""
+    """The fingerprint of a flow: the sha256 of its definition, in hex."""
     said = {**msgspec.to_builtins(definition), "edges": _by_source(definition.edges)}
     if definition.schedule == "layered":
         said["order"] = list(definition.nodes)
@@ -39,8 +39,8 @@ def fingerprint(definition: Definition) -> str:
 
 
 def _is_structural(changed: OptionChanged) -> bool:
-    """Whether a changed option makes another node of it, and not only another treatment: how it joins, what it fans out
-    over, whether it is code or a question.
+    """Whether a changed option changes the structure of the flow and not only how the node is treated: whether it joins,
+    whether it fans out, whether it is a function or a question.
     """
     if changed.option == "question":
         return (changed.old is None) != (changed.new is None)
@@ -48,7 +48,7 @@ def _is_structural(changed: OptionChanged) -> bool:
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """A setting of the flow or a field of its state. None: it is not there."""
+    """A changed setting of the flow, or a changed field of its state. `old` or `new` is None if the field does not exist."""
 
     what: str
     old: Any
@@ -56,7 +56,7 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 class OptionChanged(msgspec.Struct, frozen=True):
-    """An option of a node that both flows have."""
+    """A changed option of a node that both flows have."""
 
     node: str
     option: str
@@ -65,7 +65,7 @@ class OptionChanged(msgspec.Struct, frozen=True):
 
 
 class BranchChanged(msgspec.Struct, frozen=True):
-    """The declared targets of a branch that came or went."""
+    """The declared targets of a branch that were added or removed."""
 
     source: str
     added: list[str]
@@ -82,7 +82,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     edges_removed: list[Edge] = []
     branches: list[BranchChanged] = []
     reordered: list[str] = []
-    """What is in another order now, where order means something."""
+    """Lists of nodes, edges or targets whose order has changed, if their order has an effect."""
     options: list[OptionChanged] = []
     fields: list[Changed] = []
     settings: list[Changed] = []
@@ -93,7 +93,9 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def only_options(self) -> bool:
-        """Whether the shape is the same: retries, timeouts, limits, state fields, version and the like are tuning."""
+        """Whether only options changed and the shape of the flow is the same. Retries, timeouts, limits, state fields, the
+        version and the like do not count as shape.
+        """
         shape = (self.renamed, self.nodes_added, self.nodes_removed, self.edges_added, self.edges_removed,
                  self.branches, self.reordered)  # fmt: skip
         return not (
@@ -103,7 +105,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def lines(self) -> list[str]:
-        """The difference for people: `+` came, `-` went, `~` changed."""
+        """The difference as readable lines: `+` added, `-` removed, `~` changed."""
         return [*self._shape_lines(), *self._value_lines()]
 
     def _shape_lines(self) -> Iterator[str]:
@@ -132,7 +134,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def difference(old: Definition, new: Definition, *, rename: Mapping[str, str] = {}) -> Difference:
-    """How `new` differs from `old`, whose nodes were renamed first (old name -> new name)."""
+    """How `new` differs from `old`, after the nodes of `old` are renamed (`rename`: old name -> new name)."""
     rename = {before: after for before, after in rename.items() if before in old.nodes and before != after}
     was = _rename(old, rename)
     return Difference(
@@ -157,7 +159,7 @@ def difference(old: Definition, new: Definition, *, rename: Mapping[str, str] = 
     )
 
 
-# --- may a run go on? --------------------------------------------------------------------------------
+# --- may a run continue with a changed flow? ---------------------------------------------------------
 
 
 def compatible(
@@ -168,9 +170,9 @@ def compatible(
     pending: Collection[str],
     rename: Mapping[str, str] = {},
 ) -> list[str]:
-    """Why a run of `old` cannot go on with `new`; empty where it can.
+    """The reasons why a run of `old` cannot continue with `new`; empty if it can.
 
-    `completed` are the nodes, by their old names, whose completion the run holds; `pending` those started, waiting or due.
+    `completed` are the nodes, by their old names, that the run has completed; `pending` those that are started, waiting or due.
     """
     refusals = [*_rename_refusals(old, new, rename)]
     if old.name != new.name:
@@ -197,7 +199,7 @@ def _rename_refusals(old: Definition, new: Definition, rename: Mapping[str, str]
     for before, after in rename.items():
         pair = f"rename={{{before!r}: {after!r}}}"
         if before not in old.nodes:
-            yield f"{pair}: the run's flow has no node {before!r}{did_you_mean(before, old.nodes) or '; take it out'}"
+            yield f"{pair}: the run's flow has no node {before!r}{did_you_mean(before, old.nodes) or '; remove it'}"
         elif after not in new.nodes:
             yield f"{pair}: this flow has no node {after!r}{did_you_mean(after, new.nodes) or '; name one that it has'}"
         elif after in taken:
@@ -215,7 +217,7 @@ def _gone_refusals(
 ) -> Iterator[str]:
     came = [name for name in new.nodes if name not in old.nodes and name not in rename.values()]
     for name in old.nodes:
-        if name not in gone or name in rename:  # a rename that leads nowhere is refused as such
+        if name not in gone or name in rename:  # `_rename_refusals` reports a rename to an unknown node
             continue
         near = difflib.get_close_matches(name, came, n=1, cutoff=0.6) or (came if len(came) == 1 else ["…"])
         done = "completed" if name in completed and name not in pending else "has yet to finish"
@@ -228,7 +230,7 @@ def _gone_refusals(
 def _upstream_refusals(
     old: Definition, new: Definition, completed: Iterable[str], rename: Mapping[str, str]
 ) -> Iterator[str]:
-    """New nodes from which a completed one can be reached: the run is past a place where it has never been."""
+    """Refuse new nodes that come before a completed node: the run is already past them and would never run them."""
     known = {rename.get(name, name) for name in old.nodes}
     leads_to = _find_reached(new, completed, backwards=True)
     for name in new.nodes:
@@ -242,7 +244,7 @@ def _upstream_refusals(
 def _overtaken_refusals(
     old: Definition, new: Definition, pending: Iterable[str], rename: Mapping[str, str]
 ) -> Iterator[str]:
-    """New nodes that come before one that the run has reached, and not after it as well: they would never run."""
+    """Refuse new nodes that come before a node that the run has reached, and not also after it: they would never run."""
     known = {rename.get(name, name) for name in old.nodes}
     for reached in pending:
         before, behind = (
@@ -259,12 +261,12 @@ def _overtaken_refusals(
 
 
 def _find_reached(definition: Definition, names: Iterable[str], *, backwards: bool) -> dict[str, str]:
-    """What can be reached from these nodes along the arrows, or against them -> the one it was reached from."""
+    """The nodes that can be reached from `names` along the edges, or against them -> the name from which each was reached."""
     arrows = definition.arrows()
     steps = _by_source([Edge(arrow.target, arrow.source) for arrow in arrows] if backwards else arrows)
     found = {name: name for name in names}
     waiting = list(found)
-    for name in waiting:  # grows while it is walked
+    for name in waiting:  # the list grows during the loop
         for step in steps.get(name, ()):
             if step not in found:
                 found[step] = found[name]
@@ -294,7 +296,7 @@ def _option_refusals(
 
 
 def _rename(definition: Definition, rename: Mapping[str, str]) -> Definition:
-    """The definition with other names for its nodes."""
+    """The definition with its nodes renamed."""
 
     def now(name: str) -> str:
         return name if name in (START, END) else rename.get(name, name)
@@ -362,7 +364,7 @@ def _by_source(arrows: Iterable[Edge]) -> dict[str, list[str]]:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON reads it back: one spelling for each number, null for an infinite one."""
+    """The value as it is after being stored as JSON and read back: 60.0 as 60, and None for a number that is not finite."""
     if isinstance(value, msgspec.Struct):
         value = msgspec.to_builtins(value)
     if isinstance(value, dict):
@@ -375,5 +377,5 @@ def _plain(value: Any) -> Any:
 
 
 def _show(value: Any) -> str:
-    """A value as it is printed in a line: words bare, everything else as JSON."""
+    """A value as it is printed in a line: text without quotes, everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,9 +1,9 @@
-"""Pictures of a flow, with or without the statuses of a run: Mermaid for pages, plain text for terminals.
+"""Draw a flow, with or without the statuses of a run: as Mermaid for web pages, or as plain text for terminals.
 
 Both are pure functions of the definition: the same flow is always drawn the same way.
 
-The terminal picture is a list of nodes with rails beside it, as `git log --graph` draws history. Each row is a node, each rail an
-arrow on its way to a node further down; it forks where the run goes on to several nodes and joins where arrows meet:
+The terminal picture is a list of nodes with rails beside it, as in `git log --graph`. Each row is a node, each rail an edge on
+its way to a node further down; a rail forks where the run continues with several nodes, and rails join where edges meet:
 
     ○    START
     ├─╮
@@ -17,12 +17,12 @@ arrow on its way to a node further down; it forks where the run goes on to sever
     ●    publish
     ◎    END
 
-Dashed rails belong to branches; `◇` lists what the branch may choose. A rail never leads up: an arrow that closes a loop
-is written at its tail (`↺ write`). Two nodes right below each other on one rail follow each other. Where rails would take
-too much room, every node says where it leads instead.
+Dashed rails belong to branches; `◇` lists the nodes that the branch may choose. A rail never leads up: an edge that closes a
+loop is written beside the node it starts from (`↺ write`). A node directly below another on the same rail comes after it. If
+rails would take too much room, the next nodes are listed beside each node instead.
 
-Nothing that a user named reaches Mermaid's syntax or the terminal raw: ids are numbers, labels are escaped, and control
-characters do not pass.
+Names that users chose are never put unescaped into Mermaid or the terminal: ids are numbers, labels are escaped, and control
+characters are removed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MARKS: dict[str, str] = {
     "cancelled": "⊘",
     "skipped": "»",
 }
-"""How a node's status is shown on its rail. A node that the run has not reached has none, and is shown as `·`."""
+"""The mark for each status of a node. A node that the run has not reached has no status and is marked `·`."""
 
 _TIMES = "\N{MULTIPLICATION SIGN}"
 _NOT_REACHED, _UNKNOWN, _NO_RUN = "·", "?", "●"
@@ -79,7 +79,9 @@ _COLOURS: dict[str, str] = {
 
 
 def mermaid(definition: Definition, statuses: Mapping[str, str] = {}) -> str:
-    """The flow as a Mermaid flowchart: branches are dashed, arrows that close a loop say `again`, statuses are colours."""
+    """The flow as a Mermaid flowchart: branches are dashed, edges that close a loop are labelled `again`, statuses are
+    colours.
+    """
     shape = _Shape(definition)
     ids = {name: f"n{number}" for number, name in enumerate(definition.nodes)} | {START: "first", END: "last"}
     lines = ["flowchart TD", '    first(["START"])']
@@ -99,7 +101,9 @@ def mermaid(definition: Definition, statuses: Mapping[str, str] = {}) -> str:
 
 
 def _entities(text: str) -> str:
-    """The text as a Mermaid label: everything but letters, digits and a few harmless signs as its number."""
+    """The text as a Mermaid label: every character except letters, digits and a few harmless ones is written as a numeric
+    entity.
+    """
     return "".join(char if char in _HARMLESS else f"#{ord(char)};" for char in text)
 
 
@@ -113,7 +117,7 @@ def terminal(
 ) -> str:
     """The flow as plain text, at most `width` columns wide unless a node's name or note needs more.
 
-    With `statuses` every node carries its mark; `notes` (a timing, a count) follow the names.
+    With `statuses`, every node has the mark of its status; `notes` (a time, a count) are printed after the names.
     """
     shape = _Shape(definition)
     rows = _rails(shape) if len(definition.nodes) <= _NODES_MAX else []
@@ -134,15 +138,15 @@ def terminal(
 
 
 class _Way(msgspec.Struct, frozen=True):
-    """An arrow on its way to a node."""
+    """An edge that is drawn as a rail on its way to a node."""
 
     to: str
     dashed: bool
-    """It belongs to a branch."""
+    """Whether the edge belongs to a branch."""
 
 
 class _Shape:
-    """Where every node leads: onward, and back round a loop."""
+    """The edges of every node: those that lead onward, and those that lead back around a loop."""
 
     def __init__(self, definition: Definition) -> None:
         back = Topology.of(definition).back_edges
@@ -157,7 +161,7 @@ class _Shape:
                 self.onward[arrow.source].append(_Way(arrow.target, arrow not in plain))
 
     def waiting(self) -> dict[str, int]:
-        """How many arrows each node has to wait for before it can be drawn below all it comes from."""
+        """For each node, how many edges lead to it. It is drawn when the sources of all of them are drawn above it."""
         count = dict.fromkeys(self.onward, 0)
         for ways in self.onward.values():
             for way in ways:
@@ -165,14 +169,14 @@ class _Shape:
         return count
 
     def ends(self) -> frozenset[str]:
-        """The nodes from which END is reached without going round a loop."""
+        """The nodes from which END can be reached without going around a loop."""
         sources: dict[str, list[str]] = {}
         for source, ways in self.onward.items():
             for way in ways:
                 sources.setdefault(way.to, []).append(source)
         met = {END: None}
         walk = [END]
-        for name in walk:  # grows while it is walked
+        for name in walk:  # the list grows during the loop
             for source in sources.get(name, ()):
                 if source not in met:
                     met[source] = None
@@ -184,7 +188,7 @@ class _Shape:
 
 
 class _Row(msgspec.Struct, frozen=True):
-    """One row of rails. `at` is where the mark of a node goes."""
+    """One row of rails. `at` is the position of the node's mark."""
 
     rail: str
     node: str | None = None
@@ -192,7 +196,7 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 def _rails(shape: _Shape) -> list[_Row]:
-    """The nodes from START to END, each below all it comes from, with the rails that lead there."""
+    """The rows of the picture from START to END: each node below all nodes that lead to it, with the rails beside it."""
     rows: list[_Row] = []
     waiting, ends = shape.waiting(), shape.ends()
     lanes: list[_Way | None] = [_Way(START, dashed=False)]
@@ -206,7 +210,8 @@ def _rails(shape: _Shape) -> list[_Row]:
         if len(arrived) > 1:
             rows.append(_Row(_crossbar(lanes, arrived, "┴", "╯")))
         elif rows and rows[-1].node and rows[-1].at == 2 * lane and _vertical(lanes[lane]) == "┆":
-            rows.append(_Row(_verticals(lanes)))  # otherwise nothing would show that a branch leads here
+            # Without this row, nothing would show that a branch leads here.
+            rows.append(_Row(_verticals(lanes)))
         for number in arrived[1:]:
             lanes[number] = None
         while lanes[-1] is None:
@@ -220,7 +225,9 @@ def _rails(shape: _Shape) -> list[_Row]:
 
 
 def _fork(lanes: list[_Way | None], lane: int, ways: Sequence[_Way]) -> list[int]:
-    """Put the arrows that leave from a lane onto rails: the first stays, the others take the nearest free ones to the right."""
+    """Put the edges that leave a node onto rails: the first stays on the node's rail, the others take the nearest free rails to
+    the right.
+    """
     lanes[lane] = ways[0] if ways else None
     taken = [lane]
     for way in ways[1:]:
@@ -241,7 +248,7 @@ def _vertical(lane: _Way | None) -> str:
 
 
 def _crossbar(lanes: Sequence[_Way | None], met: Sequence[int], tee: str, corner: str) -> str:
-    """A row in which the lanes `met` fork or join. A rail in between that has no part in it passes over the bar."""
+    """A row in which the rails `met` fork or join. A rail between them that is not involved crosses the horizontal line."""
     drawn = []
     for number, lane in enumerate(lanes):
         inside = met[0] <= number < met[-1]
@@ -255,7 +262,7 @@ def _crossbar(lanes: Sequence[_Way | None], met: Sequence[int], tee: str, corner
     return "".join(drawn).rstrip()
 
 
-# --- words beside the rails --------------------------------------------------------------------------
+# --- text beside the rails ---------------------------------------------------------------------------
 
 
 def _lines(
@@ -266,7 +273,7 @@ def _lines(
     tails: Mapping[str, str],
     width: int,
 ) -> Iterator[str]:
-    """Rails, name, note and tail in columns. Only the tail is cut where the line would be too wide."""
+    """The lines of the picture: rails, name, note and tail in columns. If a line is too wide, only the tail is shortened."""
     names = max(len(row.rail) for row in rows) + 2
     labels = {row.node: _label(definition, row.node) for row in rows if row.node}
     beside = names + min(max(map(len, labels.values())), _LABEL_COLUMNS_MAX) + 3
@@ -288,7 +295,7 @@ def _lines(
 
 
 def _label(definition: Definition, name: str) -> str:
-    """The name, and what is special about the node: it fans out, or it does not wait for all that lead to it."""
+    """The name of a node, with a sign if the node fans out, or does not wait for all nodes that lead to it (`join="any"`)."""
     options = definition.nodes.get(name)
     each = f" {_TIMES}N" if options and options.each else ""
     return _clean(name) + each + (" (any)" if options and options.join == "any" else "")
@@ -303,15 +310,17 @@ def _mark(name: str, statuses: Mapping[str, str]) -> str:
 
 
 def _leads(shape: _Shape, name: str) -> Iterator[str]:
-    """Where plain edges lead, in words, for pictures without rails."""
+    """The targets of a node's edges as text, for pictures without rails."""
     if plain := [_clean(way.to) for way in shape.onward[name] if not way.dashed]:
         yield f"→ {', '.join(plain)}"
 
 
 def _choices(shape: _Shape, name: str) -> str:
-    """What a branch may choose, and which arrows close a loop."""
+    """The nodes that a branch may choose, and the edges that close a loop, as text."""
     back = shape.back.get(name, [])
-    chosen = sorted(shape.branches.get(name, []), key=lambda target: target in back)  # onward first
+    chosen = sorted(
+        shape.branches.get(name, []), key=lambda target: target in back
+    )  # edges onward come first
     words = [f"↺ {_clean(target)}" for target in back if target not in chosen]
     if chosen:
         words.append(
@@ -321,7 +330,7 @@ def _choices(shape: _Shape, name: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """The text without what would move the cursor, colour the terminal or turn the line around."""
+    """The text without characters that would move the cursor, colour the terminal or reverse the direction of the line."""
     return _CONTROL.sub("?", text)
 
 

@@ -1,17 +1,13 @@
-"""What happened: the closed union of facts that a run's log is made of.
+"""The events that a run's log consists of, as a closed union.
 
-Rules of this file
-- An event is a frozen record in the past tense. It holds everything the fold needs: time, luck, ids,
-  decisions and results of user code are inside it, so that folding it again a year later gives the same
-  state.
-- An event that is about to be stored is an `Event`; one that has its place in a log is `Stored` (seq, at,
-  event).
-- A kind is stored by its class name, so a class is never renamed. When its fields change, `VERSION` grows and
-  an upcaster in `UPCASTERS` upgrades older bodies. A kind this version does not know is refused: the run is left
-  untouched.
-- Where an event belongs to a node (`node iteration execution attempt`) these four, with the kind, are the
-  header: they are columns of the store. The body is the JSON of all other fields that differ from their
-  defaults.
+Rules of this module
+- An event is a frozen record in the past tense. It contains everything the fold needs: times, random values, ids, decisions and
+  results of user code, so that folding it again a year later gives the same state.
+- An event that is about to be stored is an `Event`; an event in a log is a `Stored` (seq, at, event).
+- A kind is stored by its class name, so a class is never renamed. When its fields change, `VERSION` grows and an upcaster in
+  `UPCASTERS` upgrades older bodies. A log with a kind that this version does not know is refused, and the run is left untouched.
+- The header of an event is its kind and, if it belongs to a node, `node`, `iteration`, `execution` and `attempt`: they are
+  columns of the store. The body is the JSON of all other fields that differ from their defaults.
 """
 
 from __future__ import annotations
@@ -27,31 +23,31 @@ T = TypeVar("T")
 NodeName: TypeAlias = str
 Seq: TypeAlias = int
 Values: TypeAlias = dict[str, Any]
-"""The state of a run as plain data: what JSON can hold, one entry a field."""
+"""The state of a run as plain data that JSON can represent, with one entry per field."""
 
 
 class Changes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a node changed, by field. The fold applies every part but `reduce` without calling user code."""
+    """What a node changed in the state, by field. The fold applies every part except `reduce` without calling user code."""
 
     set: dict[str, Any] = {}
     """Fields that have a new value."""
     append: dict[str, list[Any]] = {}
-    """Items that are added to the end of a list field."""
+    """Elements that are added to the end of a list field."""
     merge: dict[str, dict[str, Any]] = {}
-    """Keys that a mapping field gets or replaces."""
+    """Entries that are added to a mapping field or replaced in it."""
     add: dict[str, Any] = {}
-    """What is added to a number."""
+    """Amounts that are added to a number field."""
     reduce: dict[str, Any] = {}
-    """Operands of custom reducers, kept until the engine has computed their result (items, layers)."""
+    """Operands of custom reducers, kept until the engine has computed their result (in items and layers)."""
     unset: list[str] = []
-    """Keys that went away (states without declared fields only)."""
+    """Keys that were removed (only in states without declared fields)."""
 
 
 FailureClass: TypeAlias = Literal["recoverable", "partial", "fatal"]
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Why something failed. The class decides what may follow: see `runtime/failures.py`."""
+    """Why a node, an item or a run failed. `kind` decides whether it may be retried: see `runtime/failures.py`."""
 
     kind: FailureClass
     type: str
@@ -60,7 +56,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A fact about a run. Plain data has no cycles, so the garbage collector need not look at it."""
+    """A fact about a run. Events are plain data without cycles, so the garbage collector does not track them."""
 
     VERSION: ClassVar[int] = 1
 
@@ -78,14 +74,14 @@ class NodeEvent(Event, frozen=True, kw_only=True):
 
 
 class RunCreated(Event, frozen=True, kw_only=True):
-    """Checkpoint 0: everything a first node needs, recorded before anything runs."""
+    """The run was created: checkpoint 0, with everything that the first nodes need, recorded before anything runs."""
 
     flow: str
     fingerprint: str
     state_version: int
     input: Values
     starts: list[NodeName]
-    """Where START leads."""
+    """The nodes that START leads to."""
     schedule: Literal["eager", "layered"] = "eager"
     options: dict[str, Any] = {}
     labels: dict[str, str] = {}
@@ -94,78 +90,80 @@ class RunCreated(Event, frozen=True, kw_only=True):
 
 
 class RunForked(Event, frozen=True, kw_only=True):
-    """The first event of a fork. What came before is its base: the fold of `parent` at `to`."""
+    """The run was forked from an event of another run. Its log begins with a base: the state of `parent` at event `to`."""
 
     parent: str
     to: Seq
     base_digest: str
-    """sha256 of the base as stored, so that an altered base is found like an altered event."""
+    """sha256 of the stored base, so that an altered base is detected like an altered event."""
     labels: dict[str, str] | None = None
     by: str | None = None
     reason: str | None = None
 
 
 class RunClaimed(Event, frozen=True, kw_only=True):
-    """An engine claimed the run without a resume. What was running has been interrupted."""
+    """An engine claimed the run without a resume. Nodes that were running count as interrupted."""
 
     holder: str
     outlived: bool = False
-    """The last holder lives and had to give the run up: what was interrupted has crashed no process."""
+    """The previous holder is alive and had to give up the run, so the interrupted nodes did not crash a process."""
 
 
 class RunResumed(Event, frozen=True, kw_only=True):
-    """A caller resumed the run. What was running has been interrupted; what failed is due again."""
+    """A caller resumed the run. Nodes that were running count as interrupted; nodes that failed are due again."""
 
     holder: str = ""
     nodes: list[NodeName] | None = None
-    """Failed or held nodes to try again; None: all of them."""
+    """Nodes that are tried again; None: all failed nodes."""
     fresh: bool = False
     force: bool = False
     outlived: bool = False
-    """The last holder lives and had to give the run up: what was interrupted has crashed no process."""
+    """The previous holder is alive and had to give up the run, so the interrupted nodes did not crash a process."""
     by: str | None = None
     reason: str | None = None
 
 
 class RunRewound(Event, frozen=True, kw_only=True):
-    """The run continues from an earlier place. Folded onto the fold of the log up to `to`; holds what is never undone."""
+    """The run goes back to event `to` and continues from there. This event is folded onto the state at `to`, and contains what a
+    rewind never undoes: counts, costs and signals.
+    """
 
     to: Seq
     executions: dict[NodeName, dict[int, int]] = {}
-    """How often the visits that are repeated were executed already."""
+    """How often the visits that will be repeated were executed before."""
     crashes: dict[NodeName, int] = {}
     active_s: float = 0.0
     usd: float = 0.0
     tokens: int = 0
     fresh: dict[NodeName, dict[int, int]] = {}
-    """How often the visits that are repeated had been asked to be, with new idempotency keys."""
+    """How often the visits that will be repeated had been repeated with new idempotency keys before."""
     signals: dict[str, list[Any]] = {}
-    """Signals that no visit has taken any more, oldest first, where the rewind changes that: they came, and are there for
-    the next visit that waits for them.
+    """Signals that are available again because the rewind undid the visits that had taken them, oldest first. The next visit that
+    waits for such a signal gets it.
     """
     by: str | None = None
     reason: str | None = None
 
 
 class RunPaused(Event, frozen=True, kw_only=True):
-    """Nothing new starts until the run is resumed; running nodes end."""
+    """The run was paused: no node starts until the run is resumed; running nodes may end."""
 
     by: str | None = None
     reason: str | None = None
 
 
 class RunInterrupted(Event, frozen=True, kw_only=True):
-    """The process was asked to stop, recorded where the run was, and released it."""
+    """The process that held the run was asked to stop; it recorded the run's progress and released it."""
 
     reason: str | None = None
 
 
 class RunCompleted(Event, frozen=True, kw_only=True):
-    """Every branch reached its end. Final."""
+    """The run is completed: every branch has reached its end. Final."""
 
 
 class RunFailed(Event, frozen=True, kw_only=True):
-    """A node failed for good, and what ran beside it has ended. Only a recorded resume may follow."""
+    """The run failed: a node failed for good, and the nodes that ran beside it have ended. Only a recorded resume may follow."""
 
     failure: Failure
     node: NodeName | None = None
@@ -179,7 +177,7 @@ class RunCancelled(Event, frozen=True, kw_only=True):
 
 
 class ResumeRefused(Event, frozen=True, kw_only=True):
-    """A validation refused a resume. Nothing ran."""
+    """A validation refused to resume the run. Nothing was executed."""
 
     reason: str
     by: str | None = None
@@ -189,7 +187,7 @@ class ResumeRefused(Event, frozen=True, kw_only=True):
 
 
 class StateEdited(Event, frozen=True, kw_only=True):
-    """A caller changed the state. It also changes the inputs of visits that have not ended."""
+    """A caller changed the state of the run. The inputs of visits that have not ended change too."""
 
     changes: Changes
     by: str | None = None
@@ -197,7 +195,7 @@ class StateEdited(Event, frozen=True, kw_only=True):
 
 
 class StateUpgraded(Event, frozen=True, kw_only=True):
-    """The state was upgraded to a newer version of its type, with the inputs of visits that have not ended."""
+    """The state, and the inputs of visits that have not ended, were upgraded to a newer version of their type."""
 
     state_version: int
     values: Values
@@ -205,7 +203,7 @@ class StateUpgraded(Event, frozen=True, kw_only=True):
 
 
 class FlowChanged(Event, frozen=True, kw_only=True):
-    """The run continues with a changed flow."""
+    """From here on, the run is executed with a changed flow."""
 
     fingerprint: str
     rename: dict[NodeName, NodeName] = {}
@@ -220,54 +218,56 @@ class NodeScheduled(NodeEvent, frozen=True, kw_only=True):
 
     why: str
     fresh: bool = False
-    """As a new execution, which keeps nothing of the one before."""
+    """The visit is repeated as a new execution, which keeps no results of the previous one."""
     by: str | None = None
     reason: str | None = None
 
 
 class NodeStarted(NodeEvent, frozen=True, kw_only=True):
-    """An attempt begins. The state at the first one of an execution is the input of all its attempts."""
+    """An attempt of a node began. The state at the first attempt of an execution is the input of all its attempts."""
 
     took: int = 1
-    """How many arrivals this visit begins for; 0 for a later attempt or execution."""
+    """How many arrivals at the node this visit takes; 0 for a later attempt or execution."""
     woken: bool = False
-    """The same attempt continues after a wait: from its top, with what it kept."""
+    """The same attempt continues after a wait: its function is called again, with the results that it kept."""
 
 
 class NodeCompleted(NodeEvent, frozen=True, kw_only=True):
-    """The node is done and never runs again unless a caller asks for it. Its route is decided here, once."""
+    """A visit of a node is complete, and is never repeated unless a caller asks for it. Its route is decided here, once."""
 
     changes: Changes = Changes()
     routes: list[NodeName] | None = None
-    """Where the run goes from here; None: not decided yet (a router raised, or the layer decides)."""
+    """The nodes that come next; None: not decided yet (the router raised, or the layer decides)."""
     items: bool = False
-    """The changes of the node's items come first, in item order."""
+    """Whether the node is a fan-out: the changes of its items are applied first, in item order."""
     artifacts: dict[str, Any] = {}
-    """File name -> its sha256 and size, for what the node wrote into its folder."""
+    """Files that the node wrote into its folder: name -> sha256 and size."""
 
 
 class NodeFailed(NodeEvent, frozen=True, kw_only=True):
-    """An attempt failed. With `retry_at` it is tried again then, otherwise it failed for good."""
+    """An attempt of a node failed. It is retried at `retry_at`; without `retry_at`, the node failed for good."""
 
     failure: Failure
     retry_at: float | None = None
 
 
 class NodeInterrupted(NodeEvent, frozen=True, kw_only=True):
-    """An attempt was stopped from outside, before it ended."""
+    """An attempt of a node was stopped from outside before it ended."""
 
     reason: str = ""
     lost: bool = False
-    """It ended with its process, at an unknown time: the time until now is not its own."""
+    """The attempt's process died at an unknown time, so the time until this event does not count as the node's."""
 
 
 class NodeSkipped(NodeEvent, frozen=True, kw_only=True):
-    """A caller, or the node's own `on_interrupt="skip"`, put this in place of a completion."""
+    """A visit was skipped, by a caller or because of `on_interrupt="skip"` or `safe_to_fail`. These changes replace its
+    result.
+    """
 
     changes: Changes = Changes()
     routes: list[NodeName] | None = None
     took: int = 0
-    """How many arrivals this uses up, where the visit had not begun."""
+    """How many arrivals at the node the skip takes, if the visit had not begun."""
     warning: Failure | None = None
     """Why a node that is `safe_to_fail` has no result."""
     by: str | None = None
@@ -275,41 +275,43 @@ class NodeSkipped(NodeEvent, frozen=True, kw_only=True):
 
 
 class NodeRouted(NodeEvent, frozen=True, kw_only=True):
-    """The route of a completed node whose router had raised."""
+    """The route of a completed node was decided, after its router had raised before."""
 
     routes: list[NodeName]
 
 
 class RoutingFailed(NodeEvent, frozen=True, kw_only=True):
-    """The node completed; its router raised. A resume evaluates only the router."""
+    """A node completed, but its router raised. A resume evaluates only the router again."""
 
     failure: Failure
 
 
 class NodeWaiting(NodeEvent, frozen=True, kw_only=True):
-    """An attempt has unwound and holds nothing any more. It continues when something that it waits for has come."""
+    """An attempt waits and has unwound, so that it uses no thread or process. It continues when something it waits for has
+    come.
+    """
 
     on: list[str]
-    """The slots it waits for."""
+    """The slots that the attempt waits for."""
     item: int | None = None
 
 
 class NodeCheckpointed(NodeEvent, frozen=True, kw_only=True):
-    """How far a long node has come, in its own words. The next attempt finds it."""
+    """A node saved its progress as a value of its own choice, which its next attempt can read."""
 
     value: Any
     item: int | None = None
 
 
 class NodeStreamed(NodeEvent, frozen=True, kw_only=True):
-    """What an attempt streamed, in one piece: written when it ended, or when it was found interrupted."""
+    """The chunks that an attempt streamed, recorded together when the attempt ended or was found interrupted."""
 
     chunks: list[Any]
     item: int | None = None
 
 
 class StepCompleted(NodeEvent, frozen=True, kw_only=True):
-    """A piece of work inside a node is done; no attempt of this execution does it again."""
+    """A step inside a node is done; no attempt of this execution calls it again."""
 
     step: str
     value: Any = None
@@ -317,35 +319,35 @@ class StepCompleted(NodeEvent, frozen=True, kw_only=True):
 
 
 class CostIncurred(NodeEvent, frozen=True, kw_only=True):
-    """What a node spent. Never undone."""
+    """A node reported costs. They are never undone, even by a rewind."""
 
     usd: float = 0.0
     tokens: int = 0
 
 
 class ItemsListed(NodeEvent, frozen=True, kw_only=True):
-    """What a node with `each` fans out over. Listed once an execution."""
+    """The items that a node with `each` fans out over were listed, once per execution."""
 
     items: list[Any]
 
 
 class ItemStarted(NodeEvent, frozen=True, kw_only=True):
-    """An attempt at one item begins (`attempt` is the item's)."""
+    """An attempt of one item of a fan-out began. `attempt` counts the attempts of this item."""
 
     item: int
 
 
 class ItemCompleted(NodeEvent, frozen=True, kw_only=True):
-    """One item is done and never runs again unless a caller asks for it."""
+    """One item of a fan-out is done, and never runs again unless a caller asks for it."""
 
     item: int
     changes: Changes = Changes()
     artifacts: dict[str, Any] = {}
-    """File name -> its sha256 and size, for what the item wrote into its folder."""
+    """Files that the item wrote into its folder: name -> sha256 and size."""
 
 
 class ItemFailed(NodeEvent, frozen=True, kw_only=True):
-    """An attempt at one item failed."""
+    """An attempt of one item of a fan-out failed. It is retried at `retry_at`; without `retry_at`, the item failed for good."""
 
     item: int
     failure: Failure
@@ -366,32 +368,33 @@ class LayerCompleted(Event, frozen=True, kw_only=True):
 
 
 class QuestionAsked(NodeEvent, frozen=True, kw_only=True):
-    """The run needs a decision before this node can continue."""
+    """A question was asked: the run needs an answer before this node can begin or continue."""
 
     key: str
     text: str
     options: list[str] = []
     about: Literal["interrupt", "gate", "ask"] = "interrupt"
-    """What the answer decides: about an interrupted visit, whether a visit may begin, or what a running one has asked for."""
+    """What the answer decides: `interrupt`, what to do with an interrupted visit; `gate`, whether a visit may begin; `ask`, what
+    the node asked for with `ctx.ask`."""
     answer_schema: dict[str, Any] = {}
     approving: list[str] = []
-    """The answers that let a visit begin; any other refuses. Empty: every answer does."""
+    """The answers that let the visit begin; any other answer refuses it. Empty: every answer lets it begin."""
     slot: str = ""
     item: int | None = None
     until: float | None = None
     on_timeout: str = "fail"
-    """`fail`, or the option that is taken when no answer comes in time."""
+    """`fail`, or the option that counts as the answer if none comes in time."""
     partial: dict[str, Any] = {}
-    """What is known of the visit that was interrupted."""
+    """What is known about the visit that was interrupted."""
 
 
 class QuestionAnswered(NodeEvent, frozen=True, kw_only=True):
-    """What was decided."""
+    """A question was answered."""
 
     key: str
     answer: Any
     refused: bool = False
-    """The answer keeps the run from continuing."""
+    """Whether the answer refuses the visit, so that the node fails."""
     confidence: float | None = None
     by: str | None = None
     reason: str | None = None
@@ -401,7 +404,7 @@ class QuestionAnswered(NodeEvent, frozen=True, kw_only=True):
 
 
 class TimerSet(NodeEvent, frozen=True, kw_only=True):
-    """A node waits until a time."""
+    """A node began to wait until a time."""
 
     slot: str
     until: float
@@ -409,14 +412,14 @@ class TimerSet(NodeEvent, frozen=True, kw_only=True):
 
 
 class TimerFired(NodeEvent, frozen=True, kw_only=True):
-    """The time has come: of a timer, or of a signal or an answer that did not come."""
+    """The time of a wait has come: a timer has ended, or a signal or an answer did not come in time."""
 
     slot: str
     item: int | None = None
 
 
 class SignalAwaited(NodeEvent, frozen=True, kw_only=True):
-    """A node waits for a signal. One that came before is taken at once."""
+    """A node began to wait for a signal. If the signal came before, the node gets it at once."""
 
     slot: str
     name: str
@@ -440,16 +443,16 @@ AnyEvent: TypeAlias = (
     | ItemFailed | LayerCompleted | QuestionAsked | QuestionAnswered | NodeWaiting | NodeCheckpointed | NodeStreamed
     | StepCompleted | CostIncurred | TimerSet | TimerFired | SignalAwaited | SignalReceived
 )  # fmt: skip
-"""The closed union. What is known about each of these is a row of `core/kinds`."""
+"""All kinds of events. The properties of each kind are a row of the table in `core/kinds`."""
 
 KINDS: dict[str, type[Event]] = {cls.__name__: cls for cls in AnyEvent.__args__}
 
 UPCASTERS: dict[tuple[str, int], Any] = {}
-"""(kind, version) -> a function that upgrades the body of that version, a dict, by one version."""
+"""(kind, version) -> a function that upgrades a body (a dict) of that version to the next version."""
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
-    """An event in its place in a log. `at` is the store's time; it never goes back within a run."""
+    """An event in a log, with its number and time. `at` is the store's time, which never goes back within a run."""
 
     seq: Seq
     at: float
@@ -461,7 +464,9 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
 
 
 class Encoded(msgspec.Struct, frozen=True, gc=False):
-    """An event as a store keeps it: the header as columns, the rest as JSON (empty where nothing is left to say)."""
+    """An event in the form in which it is stored: the header as columns, the other fields as JSON (empty if all have their
+    defaults).
+    """
 
     kind: str
     node: str | None
@@ -494,7 +499,9 @@ class _Header(msgspec.Struct):
 
 
 class _Made(dict[type[Event], T]):
-    """What is made of a kind when it is first wanted: of all of them, it would take a fifth of `import holdfast`."""
+    """Values per kind of event, each computed when it is first needed: computing all of them would take a fifth of the time of
+    `import holdfast`.
+    """
 
     def __init__(self, make: Callable[[type[Event]], T]) -> None:
         self._make = make
@@ -509,7 +516,7 @@ _BODY_FIELDS = _Made(_body_fields)
 
 
 def _completion(event: NodeCompleted) -> dict[str, Any]:
-    """What a completion says beyond its defaults, written out."""
+    """The fields of a completion that differ from their defaults, written out because it is fast."""
     body: dict[str, Any] = {}
     changes = event.changes
     if changes.set or changes != _UNCHANGED:
@@ -524,7 +531,9 @@ def _completion(event: NodeCompleted) -> dict[str, Any]:
 
 
 def encode(event: Event) -> Encoded:
-    """Turn an event into what is stored. Done before the event is folded: the fold may grow a list it still holds."""
+    """Turn an event into its stored form. Call this before the event is folded, because the fold may extend a list that the event
+    still contains.
+    """
     cls = type(event)
     if cls is NodeStarted and event.took == 1 and not event.woken:  # type: ignore[attr-defined]  # half of all events: nothing is left to say
         return Encoded("NodeStarted", event.node, event.iteration, event.execution, event.attempt, b"")  # type: ignore[attr-defined]
@@ -543,12 +552,13 @@ def encode(event: Event) -> Encoded:
 
 
 def _current(cls: type[Event], body: bytes) -> bytes:
-    """A body as this version writes it. One that says no version is of version 1."""
+    """Upgrade the body of an event to the current version. A body without a version is of version 1."""
     fields: dict[str, Any] = msgspec.json.decode(body)
     version = fields.pop("v", 1)
     if version > cls.VERSION:
         raise SchemaTooNew(
-            f"the log holds version {version} of {cls.__name__!r}; this Holdfast knows {cls.VERSION}."
+            f"the log has version {version} of the event {cls.__name__!r}; this Holdfast knows versions up to {cls.VERSION}. "
+            "Use the version of Holdfast that wrote the log, or a newer one."
         )
     while version < cls.VERSION:
         fields = UPCASTERS[cls.__name__, version](fields)
@@ -557,14 +567,14 @@ def _current(cls: type[Event], body: bytes) -> bytes:
 
 
 def decode(encoded: Encoded) -> Event:
-    """Turn what is stored back into an event."""
+    """Turn the stored form of an event back into the event."""
     cls = KINDS.get(encoded.kind)
     if cls is None:
         raise SchemaTooNew(
-            f"the log holds an event of kind {encoded.kind!r}, which this version of Holdfast does not know. "
-            "Use the version that wrote it, or a newer one."
+            f"the log has an event of kind {encoded.kind!r}, which this version of Holdfast does not know. "
+            "Use the version of Holdfast that wrote the log, or a newer one."
         )
-    if cls is NodeStarted and not encoded.body and encoded.node:  # as it was written: see `encode`
+    if cls is NodeStarted and not encoded.body and encoded.node:  # the short form that `encode` writes
         return NodeStarted(
             node=encoded.node,
             iteration=encoded.iteration,

@@ -1,8 +1,8 @@
-"""What a workflow is: a `Graph` is built, and compiled into a `Flow` that never changes.
+"""Build a workflow: a `Graph` is compiled into a `Flow`, which never changes.
 
-A flow has two halves. Its **definition** is plain data (nodes, edges, options): it is stored with the runs,
-drawn, fingerprinted and compared, and it is all that `decide` needs. Its functions (node bodies, routers,
-`each`) are only stored here; nothing in `core` calls them.
+A flow has two parts. Its **definition** is plain data (nodes, edges, options): it is stored with the runs, drawn, fingerprinted
+and compared, and it is all that `decide` needs. Its functions (node bodies, routers, `each`) are only stored here; nothing in
+`core` calls them.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ __all__ = ["END", "START", "Branch", "Flow", "Graph", "Node", "Retry"]
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How often and when a failed attempt is tried again.
+    """How often and when a failed attempt is retried.
 
-    `attempts` counts failures over the whole life of a visit: neither a resume nor a crash gives new ones.
-    The wait before try n+1 is `backoff * factor ** (n - 1)` seconds, at most `max_delay`, give or take the
-    share `jitter`. Without `on`, only *recoverable* failures are tried again; with it, exactly those
-    exception types.
+    `attempts` counts the failures of a visit over its whole life: neither a resume nor a crash resets the count. The wait before
+    attempt n+1 is `backoff * factor ** (n - 1)` seconds, at most `max_delay`, randomly longer or shorter by up to the fraction
+    `jitter`. Without `on`, only *recoverable* failures are retried; with `on`, exactly those exception types.
     """
 
     attempts: int = 3
@@ -60,13 +59,11 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         for name in ("backoff", "factor", "max_delay", "jitter"):
             given = getattr(self, name)
             if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < 1e10:
-                raise ValueError(
-                    f"Retry({name}={given!r}): a number of seconds (jitter: a share), not negative"
-                )
+                raise ValueError(f"Retry({name}={given!r}): must be a number that is not negative")
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A unit of work: a function and how the engine treats it."""
+    """A node of a flow: a function, and the options that say how the engine treats it."""
 
     name: str
     fn: NodeFn
@@ -76,11 +73,11 @@ class Node(msgspec.Struct, frozen=True):
     takes_context: bool
     is_async: bool
     streams: bool = False
-    """An async generator: what it yields are chunks."""
+    """Whether the function is an async generator, which yields chunks."""
     asks: NodeFn | None = None
-    """What is asked before a visit begins, as a function of the state."""
+    """A function of the state that returns the question to ask before a visit begins."""
     is_plain: bool = False
-    """Whether `fn` is a coroutine function that takes only the state. Derived; a field because every step asks for it."""
+    """Whether `fn` is a coroutine function that takes only the state. Derived, but a field, because every step reads it."""
 
     def __post_init__(self) -> None:
         plain = self.is_async and not (self.takes_context or self.streams)
@@ -88,7 +85,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Branch(msgspec.Struct, frozen=True):
-    """A routing function and where it may lead."""
+    """A routing function, and the nodes that it may choose."""
 
     source: str
     router: Callable[[Any], str | Sequence[str]]
@@ -96,7 +93,7 @@ class Branch(msgspec.Struct, frozen=True):
 
 
 class Graph(Generic[S]):
-    """The builder of a flow. Every method that adds something returns the graph or, as a decorator, the function."""
+    """The builder of a flow. Every method that adds something returns the graph, or the function if it is used as a decorator."""
 
     def __init__(
         self,
@@ -162,22 +159,20 @@ class Graph(Generic[S]):
         executor: str = "thread",
         memory_limit: int | None = None,
     ) -> Any:
-        """Add a node: `fn(state)` or `fn(state, ctx)`, `def` or `async def`; with `each`, `fn(item)` or
-        `fn(item, ctx)`.
+        """Add a node: `fn(state)` or `fn(state, ctx)`, `def` or `async def`; with `each`, `fn(item)` or `fn(item, ctx)`.
 
-        It returns a partial update, a whole state, or None. `idempotent=False` promises never to run it twice
-        without asking: it is not retried by default, and a crash inside it leaves the choice to a person.
-        `approve="Publish?"` (or a function of the state
-        that says it) asks that before each visit; it begins only if the answer is `approve`. A node that
-        is `safe_to_fail` lets the run go on without its result. One that killed its process `crash_limit` times
-        in a row, with nothing kept in between, is not tried again.
+        The function returns a partial update, a whole state, or None. With `idempotent=False` it is never run twice without
+        asking: it is not retried by default, and after a crash inside it a person decides. `approve="Publish?"` (or a function
+        of the state that returns the text) asks this question before each visit; the visit begins only if the answer is
+        `approve`. If a node that is `safe_to_fail` fails, the run continues without its result. A node that has crashed its
+        process `crash_limit` times in a row, without keeping any new result in between, is not tried again.
 
-        `executor="process"` calls it in a process of its own, which is really killed when it times out or is cancelled;
-        one that dies, or needs more than `memory_limit` bytes, is a failure of the node and of nothing else. Any other name
-        is that of an executor that the engine is given: `Engine(executors={…})`.
+        `executor="process"` calls the function in a process of its own, which is really killed on a timeout or a cancel. If that
+        process dies, or needs more than `memory_limit` bytes, only the node fails. Any other name is that of an executor that was
+        given to the engine: `Engine(executors={…})`.
 
-        An `async def` that yields streams: what it yields are chunks, and the last thing, where that is a
-        partial update or a whole state, is its result.
+        An `async def` that yields is streamed: the yielded values are chunks, and the last one is the result if it is a partial
+        update or a whole state.
         """
 
         def add(fn: NodeFn) -> NodeFn:
@@ -240,12 +235,12 @@ class Graph(Generic[S]):
         join: Literal["all", "any"] = "all",
         agent: str = "engine",
     ) -> Graph[S]:
-        """Add a question node: the run waits there until a person answers. There is no code that could run twice.
+        """Add a question node: the run waits there until a person answers. It has no code that could run twice.
 
-        The answer is one of `options`, or fits `schema` (a type), or else the type of the field `into`, which
-        takes it. Without `into` the run goes on only if the first option is chosen (default: `approve`, the
-        other is `reject`); any other answer is a refusal, which is fatal. `on_timeout` is what becomes of it
-        when no answer comes for `timeout` seconds: the node fails, or one of the options is taken.
+        The answer must be one of `options`, or match `schema` (a type), or else the type of the field `into`, which gets the
+        answer. Without `into`, the run continues only if the first option is chosen (the default options are `approve` and
+        `reject`); any other answer is a refusal, which is fatal. If no answer comes within `timeout` seconds, `on_timeout`
+        decides: `fail` fails the node, and one of the options counts as the answer.
         """
         listed = list(options) or ([] if into is not None or schema is not None else ["approve", "reject"])
         asked = QuestionOptions(
@@ -275,7 +270,7 @@ class Graph(Generic[S]):
         return self
 
     def _answer_schema(self, name: str, options: list[str], schema: Any, into: str | None) -> dict[str, Any]:
-        """What an answer must fit, as JSON Schema: the type that was given, or the type of the field that takes it."""
+        """The JSON Schema that an answer must match: of the type that was given, or of the field that gets the answer."""
         declared = schema
         if declared is None and not options and into in self.state.fields:
             declared = self.state.fields[into].codec.type
@@ -289,7 +284,7 @@ class Graph(Generic[S]):
             return {}
 
     def edge(self, source: str | NodeFn, target: str | NodeFn) -> Graph[S]:
-        """Add a plain edge: when `source` completes, the run goes on to `target`."""
+        """Add an edge: when `source` completes, the run continues with `target`."""
         edge = Edge(_name(source), _name(target))
         if edge in self._edges:
             self._problems.append(
@@ -300,7 +295,7 @@ class Graph(Generic[S]):
         return self
 
     def chain(self, *nodes: str | NodeFn) -> Graph[S]:
-        """Add the plain edges `nodes[0] -> nodes[1] -> …`."""
+        """Add the edges `nodes[0] -> nodes[1] -> …`."""
         for source, target in itertools.pairwise(nodes):
             self.edge(source, target)
         return self
@@ -311,7 +306,9 @@ class Graph(Generic[S]):
         router: Callable[[S], str | Sequence[str]],
         to: Iterable[str | NodeFn],
     ) -> Graph[S]:
-        """Add a branch: when `source` completes, `router(state)` names which of `to` the run goes on to (one or several)."""
+        """Add a branch: when `source` completes, `router(state)` returns the name of the next node, or a list of names, out of
+        `to`.
+        """
         added = Branch(_name(source), router, tuple(_name(target) for target in to))
         if any(branch.source == added.source for branch in self._branches):
             self._problems.append(f"node {added.source!r} has two branches; put both choices into one router")
@@ -326,10 +323,9 @@ class Graph(Generic[S]):
         max_iterations: int = 1000,
         max_parallel: int = 64,
     ) -> Flow[S]:
-        """Check everything and freeze it. Raises `GraphError` with all problems at once.
+        """Check the graph and turn it into a flow. Raises `GraphError` with all problems at once.
 
-        `max_iterations` bounds how often a run may reach one node, `max_parallel` how many of its nodes run
-        at once.
+        `max_iterations` limits how often a run may reach one node, `max_parallel` how many of its nodes run at once.
         """
         definition = Definition(
             name=self.name,
@@ -390,7 +386,7 @@ class Flow(Generic[S]):
         self.topology = Topology.of(definition)
         self.fingerprint = difference.fingerprint(definition)
         self.definition_json = msgspec.json.encode(definition)
-        """As a store keeps it, once per fingerprint; every new run hands it over."""
+        """The definition as a store keeps it, once per fingerprint; it is passed to the store with every new run."""
         self.nodes = nodes
         self.branches = branches
         self.state = state
@@ -412,7 +408,7 @@ class Flow(Generic[S]):
 
 
 def _nothing(state: Any) -> str:
-    """In place of a function, for a question that is asked in fixed words."""
+    """The function of a question node whose text is fixed."""
     return ""
 
 
@@ -434,12 +430,12 @@ def _describe(retry: Retry) -> dict[str, Any]:
 
 
 def _use_problems(name: str, fn: Any, retry: Any, idempotent: Any, each: Any) -> Iterator[str]:
-    """What no type checker was asked about, and would only show when the node runs."""
+    """Mistakes in a call of `Graph.node` that would otherwise show only when the node runs."""
     if not callable(fn):
         yield f"node {name!r} is {fn!r}, which cannot be called; give a function"
     elif not _takes_one_or_two(fn):
         what = "fn(item) or fn(item, ctx)" if each is not None else "fn(state) or fn(state, ctx)"
-        yield f"node {name!r} is called as {what}, and its function does not take that"
+        yield f"node {name!r} is called as {what}, but its function does not accept these arguments"
     if not isinstance(idempotent, bool):
         yield f"node {name!r} has idempotent={idempotent!r}; use True or False"
     if retry is not None and type(retry) is not int and not isinstance(retry, Retry):
@@ -449,8 +445,8 @@ def _use_problems(name: str, fn: Any, retry: Any, idempotent: Any, each: Any) ->
 
 
 def executor_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> list[str]:
-    """Everything that keeps an executor with these traits from calling a node. For executors that an engine is given;
-    `Graph` asks for the built-in ones.
+    """The reasons why an executor with these traits cannot call a node. For executors that an engine is given; `Graph` checks the
+    built-in ones.
     """
     return [
         *_call_problems(node, state, traits),
@@ -459,12 +455,12 @@ def executor_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> l
 
 
 def _call_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> Iterator[str]:
-    """Another process gets no chunks across; by name, it imports the module of a function and of the state's type, and
-    finds them there.
+    """The reasons why an executor cannot call the function of a node: chunks cannot be yielded from another process, and an
+    executor that works by name must be able to import the function and the type of the state.
     """
     name, executor = node.name, node.options.executor
     if node.streams and not traits.here:
-        yield f"node {name!r} yields its chunks, which executor={executor!r} does not take; return, and give them to ctx.emit(…)"
+        yield f"node {name!r} yields chunks, which executor={executor!r} does not support; pass them to ctx.emit(…) and return"
     if not traits.by_name:
         return
     for what, found in (("its function", node.fn), ("the type of its state", state)):
@@ -482,7 +478,7 @@ def _call_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> Iter
 
 
 def _is_typed_in(found: Any) -> bool:
-    """Whether something was defined at a prompt or in a notebook. A class does not tell; its function does."""
+    """Whether a function was defined at a prompt or in a notebook. For a class this is not known, and the answer is False."""
     around = getattr(inspect.unwrap(found), "__globals__", {}) if callable(found) else {}
     return around.get("__name__") == "__main__" and not (around.get("__file__") or around.get("__spec__"))
 
@@ -491,7 +487,7 @@ def _takes_one_or_two(fn: NodeFn) -> bool:
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):
-        return True  # a builtin that does not tell
+        return True  # a builtin whose signature is unknown
     for arguments in ((None,), (None, None)):
         try:
             signature.bind(*arguments)
@@ -502,7 +498,7 @@ def _takes_one_or_two(fn: NodeFn) -> bool:
 
 
 def _item_type(fn: NodeFn) -> Any:
-    """What a fan-out's function says its items are; anything JSON has, where it says nothing."""
+    """The annotated type of the items of a fan-out's function; `Any` if there is no annotation."""
     try:
         hints = typing.get_type_hints(fn, include_extras=True)
         first = next(iter(inspect.signature(fn).parameters))
@@ -512,7 +508,7 @@ def _item_type(fn: NodeFn) -> Any:
 
 
 def _takes_context(fn: NodeFn) -> bool:
-    """Whether the function wants a second positional argument."""
+    """Whether the function takes a second positional argument, the context."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):

@@ -1,12 +1,12 @@
-"""What is known about each kind of event: one table, one row per kind.
+"""The properties of each kind of event: one table, with one row per kind.
 
-The table says when an event may happen, which function of the fold handles it, and how the rest of the engine treats it.
-Code that treats some kinds differently from others asks a column, so a new kind is named here and not in sets of its own.
-A kind of the union that has no row, or a row without a kind, stops the import of this module; a handler that does not
-exist stops the import of the fold.
+The table says when an event may happen, which function of the fold handles it, and how the rest of the engine treats it. Code
+that treats some kinds differently from others reads a column of this table, so a new kind is added here and nowhere else. If a
+kind of the union has no row, or a row has no kind, importing this module fails; if a handler does not exist, importing the fold
+fails.
 
-The sets and dictionaries below the table are its columns, made once at import: a step looks up what it needs there.
-`testing/replay` reads logs by rules of its own and never uses this table.
+The sets and dictionaries below the table are its columns, computed once at import for fast lookups. `testing/replay` reads logs
+by rules of its own and never uses this table.
 """
 
 from __future__ import annotations
@@ -31,60 +31,64 @@ from holdfast.core.run_state import (
 )
 
 Counts: TypeAlias = Literal["none", "visit", "attempt", "open attempt", "asked"]
-"""Which counts of an event must be those of its node:
+"""Which numbers of an event must match those of its node:
 
-- `visit`: iteration and execution, of a fan-out that has listed its items;
-- `attempt`: these and the attempt, of the node;
-- `open attempt`: the same, of the attempt that runs: the node's, or that of an item;
-- `asked`: as `open attempt` for a question that a node asks itself, none for a question about a node.
+- `visit`: iteration and execution, and the node must be a fan-out that has listed its items;
+- `attempt`: iteration, execution and attempt of the node;
+- `open attempt`: iteration, execution and attempt of the running attempt, which is the node's or an item's;
+- `asked`: as `open attempt` for a question that a node asks with `ctx.ask`; none for a question about a node.
 """
 Look: TypeAlias = Literal["nothing", "node", "routes", "layer", "everything"]
-"""What `Readiness` looks at again: the node of the event; that and the nodes it leads to; those of a layer; all nodes."""
+"""Which nodes `Readiness` must look at again after an event: its node; its node and the nodes that it leads to; the nodes of a
+layer; all nodes."""
 Writes: TypeAlias = Literal["nothing", "fields", "everything"]
-"""What `Writers` must know: the fields that the event sets, or that it must rebuild everything."""
+"""What `Writers` must update after an event: nothing, the fields that the event sets, or everything."""
 
 
 class Kind(msgspec.Struct, frozen=True, gc=False):
-    """A row. The first five columns have no default: each has to be thought about."""
+    """The row of one kind of event. The first five columns have no default, so that each is decided for every kind."""
 
     event: type[Event]
     handler: str
-    """The module and the function of `core/fold`, which the fold binds."""
+    """The module and the function of `core/fold` that handle the event."""
     run: frozenset[Status]
-    """The statuses of the run that allow the event."""
+    """The statuses of the run in which the event may happen."""
     node: frozenset[str] | None
-    """The statuses of its node that allow it ("": not reached yet). None: any, or the event belongs to no node."""
+    """The statuses of its node in which the event may happen ("": not reached yet). None: any, or the event belongs to no
+    node."""
     look: Look
     counts: Counts = "none"
     run_after: Status | None = None
-    """The status of the run afterwards, where that is always the same."""
+    """The status of the run after the event, if it is always the same."""
     node_after: NodeStatus | None = None
-    """The status of the node afterwards, where that is always the same."""
+    """The status of the node after the event, if it is always the same."""
     writes: Writes = "nothing"
     checkpoint: bool = False
-    """A run can be resumed or forked from here."""
+    """Whether the event is a checkpoint: a run can be resumed or forked from it."""
     result: bool = False
-    """A result of user code: refused where it is over the log budget. Other events are recorded whatever they weigh."""
+    """Whether the event contains a result of user code, which is refused if it is over the log budget. Other events are recorded
+    whatever their size."""
     ours: bool = False
-    """Holdfast made every field of it, or has checked it: it need not be decoded before it is recorded."""
+    """Whether Holdfast has created or checked every field of the event, so that it need not be decoded before it is recorded."""
     heard: bool = False
-    """A caller or a node may be waiting for it: it is saved at once, whatever the durability."""
+    """Whether a caller or a node may be waiting for the event, so that it is saved at once, whatever the durability."""
     ends_stream: bool = False
-    """Recorded when the chunks that its attempt has streamed by then are known: followers get those first."""
+    """Whether the event is recorded only when the chunks that its attempt has streamed so far are known: followers get these
+    chunks first."""
     from_process: bool = False
-    """A node in a process of its own may ask the engine to record it."""
+    """Whether a node in a process of its own may ask the engine to record the event."""
     takes_over: bool = False
-    """A holder begins to execute the run with it, after an earlier one."""
+    """Whether a new holder records the event when it begins to execute the run."""
     from_outside: bool = False
-    """A process that does not execute the run may record it."""
+    """Whether a process that does not execute the run may record the event."""
 
 
 _NEW: frozenset[Status] = frozenset({"new"})
 _IDLE = VISIT_DONE | {""}
-"""Nodes that have no visit which has begun and not ended."""
+"""Statuses of a node without an open visit."""
 _RUNNING = frozenset({"running"})
 _RAN = frozenset({"running", "interrupted"})
-"""An attempt runs, or was interrupted and its end is recorded afterwards."""
+"""Statuses of a node whose attempt is running, or was interrupted and its end is recorded later."""
 
 TABLE: tuple[Kind, ...] = (
     # --- the run
@@ -147,7 +151,7 @@ TABLE: tuple[Kind, ...] = (
 
 
 def _require_all() -> None:
-    """Every kind of the closed union has one row."""
+    """Raise unless every kind of the closed union has exactly one row."""
     rows = [kind.event for kind in TABLE]
     lacking = [cls.__name__ for cls in AnyEvent.__args__ if cls not in rows]
     more = [cls.__name__ for cls in rows if cls not in AnyEvent.__args__ or rows.count(cls) > 1]
@@ -160,7 +164,7 @@ def _require_all() -> None:
 _require_all()
 
 
-# --- its columns, for looking things up ------------------------------------------------------------------
+# --- the columns of the table, for fast lookups ----------------------------------------------------------
 
 
 def _names(has: Callable[[Kind], bool]) -> frozenset[str]:

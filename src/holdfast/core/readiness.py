@@ -1,13 +1,11 @@
-"""Which nodes are due: derived from the state, kept up to date event by event.
+"""Which nodes of a run are due, derived from the state and updated with every event.
 
-Nothing here is truth: `Readiness(topology, state)` can be made at any time, and the incremental one equals it
-(a test holds that). It exists so that a step in a graph of ten thousand nodes costs what a step in a graph of
-ten costs.
+This is only a cache: `Readiness(topology, state)` can be computed at any time, and a test proves that it equals the one that was
+updated. It exists so that a step in a graph of ten thousand nodes costs as little as in a graph of ten.
 
-A node is *live* while its visit is open, the run has arrived at it, or its completion waits for its layer. A
-join is blocked as long as a live node can still reach it. Each blocked join watches one such node, its
-witness; only when the witness stops being live is another one looked for. In a flow without joins it does not
-matter which nodes are live, and that is not kept.
+A node is *live* while its visit is open, the run has reached it, or its completion waits for its layer. A join is blocked as long
+as a live node can still reach it. Each blocked join watches one such node, its *witness*; only when the witness is no longer live
+is another one searched for. In a flow without joins it does not matter which nodes are live, so that is not tracked.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ from holdfast.core.topology import Topology
 
 
 class Readiness:
-    """`due`: nodes that may start a new visit now, in order of arrival; `unscheduled`: those of them that the
-    log does not know to be due. `open`: open visits that wait for a decision.
+    """The nodes of a run that need a decision. `due`: nodes that may start a new visit now, in order of arrival; `unscheduled`:
+    due nodes without a `NodeScheduled` in the log. `open`: open visits that `decide` must look at.
     """
 
     __slots__ = (
@@ -47,7 +45,7 @@ class Readiness:
         self.rebuild(state)
 
     def rebuild(self, state: RunState) -> None:
-        """Work everything out from the state alone."""
+        """Compute everything from the state alone."""
         self.live = 0
         self.due: dict[str, None] = {}
         self.unscheduled: dict[str, None] = {}
@@ -62,9 +60,9 @@ class Readiness:
             self._consider(state, name)
 
     def observe(self, state: RunState, event: Any) -> None:
-        """Follow one event that has just been folded into the state."""
+        """Update everything after an event was folded into the state."""
         cls = type(event)
-        # Half of all events are starts: what starts was live and stays so, and needs nothing more.
+        # Half of all events are starts. A node that starts was live and stays live, so nothing else changes.
         if cls is NodeStarted:
             name = event.node
             if name in self.due:
@@ -93,15 +91,15 @@ class Readiness:
                 assert_never(look)
 
     def _move(self, state: RunState, source: str, routes: Sequence[str]) -> None:
-        """The run goes from a node to these. All of them are made live before any of them is considered: a branch
-        may lead to a join and to a node before that join.
+        """Record that the run goes from `source` to these nodes. All of them become live before any is considered, because a
+        branch may lead both to a join and to a node before that join.
         """
         if self.joins:
             self._arrive(routes)
         for name in routes:
             if name in self.index:  # not END
                 self._consider(state, name)
-            # A new round: it may reach a join that was due and still waits for a slot.
+            # A new round of a loop may still reach a join that was due and has not started for want of a free slot.
             if self._back_edges and (source, name) in self._back_edges:
                 for join in [due for due in self.due if due in self.joins]:
                     self._consider(state, join)
@@ -109,7 +107,9 @@ class Readiness:
     def _arrive(self, names: Sequence[str]) -> None:
         for name in names:
             number = self.index.get(name)
-            if number is not None:  # not END, nor what a changed flow has renamed and `FlowChanged` has not
+            if (
+                number is not None
+            ):  # not END, nor the old name of a renamed node as long as `FlowChanged` is not folded
                 self.live |= 1 << number
 
     def _touch(self, state: RunState, name: str) -> None:
@@ -124,7 +124,7 @@ class Readiness:
             self._enliven(state, name, number)
 
     def _enliven(self, state: RunState, name: str, number: int) -> None:
-        """Note whether this node is still live. Where it was a witness and is no longer live, look for another one."""
+        """Update whether this node is live. If it was a witness and is no longer live, search for another one."""
         bit = 1 << number
         if name in state.open or name in state.arrivals or name in state.held:
             self.live |= bit
@@ -135,7 +135,9 @@ class Readiness:
                 self._consider(state, join)
 
     def _attend(self, state: RunState, name: str) -> None:
-        """Open visits that are not simply running need a decision: interrupted, waiting, due again, fanning out, unrouted."""
+        """Update whether the visit of this node needs a decision: it is open and interrupted, waiting, due again, a fan-out, or
+        completed without a route.
+        """
         if name in state.open:
             node = state.nodes[name]
             if node.status != "running" or node.items is not None:
@@ -145,7 +147,7 @@ class Readiness:
             del self.open[name]
 
     def _consider(self, state: RunState, name: str) -> None:
-        """Work out whether this node is due, blocked by a witness, or neither."""
+        """Update whether this node is due, blocked by a witness, or neither."""
         wanted = name in state.arrivals and name not in state.open and name not in state.held
         node = state.nodes.get(name)
         if wanted and node is not None:

@@ -1,11 +1,11 @@
-"""What a log means: the state of a run, as the fold builds it.
+"""The state of a run, as the fold computes it from the log.
 
-It holds everything that `decide` and the engine need to carry the run on, and nothing that is not in the log.
-It is plain data: a snapshot is its JSON. The fold owns it and changes it in place, because a copy per event
-would make a step cost as much as the run is long.
+It contains everything that `decide` and the engine need to continue the run, and nothing that is not in the log. It is plain
+data: a snapshot is its JSON. The fold owns it and changes it in place, because with a copy per event a step would cost more the
+longer the run is.
 
-The input of a visit is the state at its first `NodeStarted`. It is kept beside the values, sharing what is
-equal: a container that an input still refers to is copied before it is changed (`shared`).
+The input of a visit is the state at its first `NodeStarted`. It is kept beside the current values and shares equal values with
+them: a container that an input still refers to is copied before it is changed (`shared`).
 """
 
 from __future__ import annotations
@@ -27,74 +27,75 @@ NodeStatus: TypeAlias = Literal[
 
 WaitKind: TypeAlias = Literal["timer", "signal"]
 
-# --- sets of statuses: each has one name, here ---------------------------------------------------------
+# --- named sets of statuses ----------------------------------------------------------------------------
 
 GOING: frozenset[Status] = frozenset({"pending", "running", "waiting"})
-"""The run continues by itself, or as soon as something that it waits for has come."""
+"""Statuses in which the run continues by itself, or as soon as something that it waits for has come."""
 ACTIVE: frozenset[Status] = GOING | {"paused"}
-"""No event has stopped the run: `decide` has something to say about it."""
+"""Statuses in which no event has stopped the run, so that `decide` may return commands for it."""
 LIVE: frozenset[Status] = ACTIVE - {"pending"}
-"""Nodes of the run may be running."""
+"""Statuses in which nodes of the run may be running."""
 UNDER_WAY: frozenset[Status] = LIVE - {"paused"}
-"""A process has claimed the run and not stopped it: if no process holds it now, that one crashed, or the run only waits."""
+"""Statuses of a run that a process has claimed and not stopped. If no process holds it now, that process crashed, or the run only
+waits."""
 BEGUN: frozenset[Status] = LIVE | {"interrupted"}
-"""The run has begun, and neither ended nor failed."""
+"""Statuses of a run that has begun, and has neither ended nor failed."""
 STUCK: frozenset[Status] = frozenset({"waiting", "paused", "failed"})
-"""The run may need an operator before it continues."""
+"""Statuses in which the run may need an operator before it continues."""
 OPEN: frozenset[Status] = ACTIVE | {"interrupted", "failed"}
-"""The run may continue: by itself, or when it is resumed."""
+"""Statuses in which the run may continue, by itself or when it is resumed."""
 CLAIMABLE: frozenset[Status] = OPEN - {"failed"}
-"""An engine may claim the run without a resume; a paused run only for a request."""
+"""Statuses in which an engine may claim the run without a resume; a paused run only to handle a request."""
 TAKEABLE: frozenset[Status] = CLAIMABLE - {"paused"}
-"""A worker claims the run by itself: at once, or when its time has come."""
+"""Statuses in which a worker claims the run by itself, at once or when the run is due."""
 OFFERED: frozenset[Literal["pending", "running", "interrupted"]] = frozenset(
     {"pending", "running", "interrupted"}
 )
-"""A worker claims the run at once."""
+"""Statuses in which a worker claims the run at once."""
 FINAL: frozenset[Status] = frozenset({"completed", "cancelled"})
-"""No event follows."""
+"""Final statuses: no event may follow."""
 ENDED: frozenset[Status] = FINAL | {"failed"}
-"""The run has a result or a failure. A failed run may be resumed."""
+"""Statuses of a run that has a result or a failure. A failed run may be resumed."""
 STOPPED: frozenset[Status] = ENDED | {"interrupted"}
-"""No engine does anything more about the run unless it is resumed or claimed."""
+"""Statuses in which no engine continues the run unless it is resumed or claimed."""
 HALTED: frozenset[Status] = STOPPED - FINAL
-"""The run stopped before its end, and can be resumed."""
+"""Statuses of a run that stopped before its end and can be resumed."""
 
 VISIT_DONE: frozenset[NodeStatus] = frozenset({"completed", "skipped"})
-"""The node has its result, or something in place of it."""
+"""Statuses of a node that has its result, or a replacement for it."""
 VISIT_OPEN: frozenset[NodeStatus] = frozenset({"running", "waiting", "interrupted", "failed"})
-"""The visit has begun and not ended."""
+"""Statuses of a node whose visit has begun and not ended."""
 VISIT_STUCK: frozenset[NodeStatus] = frozenset({"pending", "waiting", "interrupted", "failed"})
-"""The visit has not ended and does not run: it may be retried or skipped."""
+"""Statuses of a node whose visit has not ended and is not running, so that it may be retried or skipped."""
 
 
 class Items(msgspec.Struct, omit_defaults=True, gc=False):
-    """The items of a fan-out: what there is to do, and how far each has come."""
+    """The items of a fan-out and the progress of each. Items are identified by their index in `values`."""
 
     values: list[Any]
     begun: int = 0
-    """Items before this one have been started at least once."""
+    """All items before this index have been started at least once."""
     done: dict[int, Changes] = {}
     running: dict[int, int] = {}
-    """Item -> attempt."""
+    """Running item -> its attempt."""
     again: dict[int, float] = {}
-    """Item -> when it is tried again (0: as soon as there is room)."""
+    """Item -> the time at which it is tried again (0: as soon as there is room)."""
     failed: dict[int, Failure] = {}
     attempts: dict[int, int] = {}
-    """Only of items that needed more than one."""
+    """Item -> its latest attempt, only for items that needed more than one or that wait."""
     failures: dict[int, int] = {}
 
     def results(self) -> list[Changes]:
-        """What the items changed, in item order."""
+        """The changes of all items, in item order."""
         return [self.done[item] for item in range(len(self.values))]
 
 
 NODE_LEVEL = -1
-"""In place of an item, for what belongs to the node itself."""
+"""The key used in place of an item's index for what belongs to the node itself."""
 
 
 class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
-    """The latest visit of a node, and what is counted over all its visits."""
+    """The state of a node: its latest visit, and totals over all its visits."""
 
     status: NodeStatus = "pending"
     iteration: int = 0
@@ -102,11 +103,11 @@ class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
     attempt: int = 0
     failures: int = 0
     crashes: int = 0
-    """Times in a row that the process died inside this visit."""
+    """How many times in a row the process died inside this visit, without a new result in between."""
     tries: int = 0
-    """Attempts ever started, over all visits that were not rewound."""
+    """How many attempts were started over all visits that were not rewound."""
     seconds: float = 0.0
-    """Spent in attempts that ended."""
+    """Total time of all attempts that ended."""
     started_at: float = 0.0
     ended_at: float = 0.0
     completed_seq: Seq = 0
@@ -114,32 +115,32 @@ class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
     failure: Failure | None = None
     question: str | None = None
     input: Values | None = None
-    """While the visit has not ended: what it was given."""
+    """The state that the visit was given; None once the visit has ended."""
     items: Items | None = None
     routed: bool = True
-    """False: completed, and its router raised."""
+    """False if the node has completed and its router raised."""
     kept: dict[int, dict[str, Any]] = {}
-    """Item (or `NODE_LEVEL`) -> slot -> what this execution has kept: step results, the last checkpoint, what came of waits."""
+    """Item (or `NODE_LEVEL`) -> slot -> what this execution has kept: step results, the latest checkpoint, outcomes of waits."""
     parked: dict[int, list[str]] = {}
-    """Item (or `NODE_LEVEL`) that has unwound -> the slots it waits for."""
+    """Item (or `NODE_LEVEL`) whose attempt has unwound -> the slots that it waits for."""
     approved: bool = False
-    """An answer has let the next visit begin."""
+    """Whether an answer has allowed the next visit to begin."""
     answer: Any = None
-    """What a question node was answered."""
+    """The answer to a question node."""
     cut: str = ""
-    """Why the latest attempt was stopped before it ended, where that is known."""
+    """Why the latest attempt was stopped before it ended, if that is known."""
     asked: int = 0
-    """How often this visit has asked before it began."""
+    """How many times a question was asked before this visit began."""
     fresh: int = 0
-    """How often this visit was asked to be repeated with new idempotency keys."""
+    """How many times a caller asked to repeat this visit with new idempotency keys."""
     streamed: int = 0
-    """Chunks that this visit has streamed, as far as recorded."""
+    """How many chunks of this visit are recorded."""
     usd: float = 0.0
     tokens: int = 0
 
 
 class Question(msgspec.Struct, omit_defaults=True, gc=False):
-    """A decision that the run waits for."""
+    """An open question that the run waits for."""
 
     key: str
     node: NodeName
@@ -165,17 +166,17 @@ class Wait(msgspec.Struct, omit_defaults=True, gc=False):
     slot: str
     item: int | None = None
     signal: str | None = None
-    """The name of the signal; None where the wait is for a time only."""
+    """The name of the signal; None if the wait is only for a time."""
     until: float | None = None
 
     @property
     def kind(self) -> WaitKind:
-        """What ends the wait. Derived: snapshots store the signal, and must keep their bytes."""
+        """What ends the wait: a timer or a signal. Derived from `signal`, because a new field would change stored snapshots."""
         return "timer" if self.signal is None else "signal"
 
 
 class Warned(msgspec.Struct, omit_defaults=True, gc=False):
-    """A node that failed and was safe to."""
+    """The failure of a node that is `safe_to_fail`."""
 
     node: NodeName
     iteration: int
@@ -183,14 +184,14 @@ class Warned(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class Held(msgspec.Struct, omit_defaults=True, gc=False):
-    """A completion that waits for the rest of its layer."""
+    """The changes of a completed node, held back until all nodes of its layer have completed."""
 
     changes: Changes
     items: list[Changes] = []
 
 
 class RunState(msgspec.Struct, omit_defaults=True, gc=False):
-    """A run, folded."""
+    """The state of a run: the result of folding its log."""
 
     run_id: str
     status: Status = "new"
@@ -211,25 +212,25 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     open: dict[NodeName, None] = {}
     """Nodes with a visit that has begun and not ended, or whose route is undecided."""
     arrivals: dict[NodeName, int] = {}
-    """Nodes that the run has reached and that have not taken it up yet, in order of arrival."""
+    """Nodes that the run has reached and whose visit has not begun -> how often it has reached them, in order of arrival."""
     running: int = 0
     waiting: int = 0
     failed: dict[NodeName, None] = {}
-    """Nodes that failed for good, and completed ones whose router failed."""
+    """Nodes that failed for good, and completed nodes whose router failed."""
     paused: bool = False
     layer: int = 0
     held: dict[NodeName, Held] = {}
     writers: dict[str, dict[NodeName, Seq]] = {}
-    """Plain field -> who set it last, and when: how parallel writers are found."""
+    """Field without a reducer -> node that set it -> seq of the event. Parallel writers are detected with this."""
     executions: dict[NodeName, dict[int, int]] = {}
-    """Visits that were rewound -> how often they had been executed."""
+    """Node -> iteration that was rewound or is repeated -> how often it had been executed."""
     fresh: dict[NodeName, dict[int, int]] = {}
-    """Visits that were rewound -> how often they had been asked to be repeated with new idempotency keys."""
+    """Node -> iteration that was rewound -> how often a caller had asked to repeat it with new idempotency keys."""
     questions: dict[str, Question] = {}
     waits: dict[str, Wait] = {}
     """Open timers and awaited signals, oldest first, by `wait_key`."""
     signals: dict[str, list[Any]] = {}
-    """Signals that no visit has taken yet, oldest first."""
+    """Signal name -> payloads that no visit has taken yet, oldest first."""
     warnings: list[Warned] = []
     usd: float = 0.0
     tokens: int = 0
@@ -237,19 +238,20 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     failure_node: NodeName | None = None
     active_s: float = 0.0
     path: list[tuple[Seq, Seq]] = []
-    """The stretches of the log before the current one that this state is the fold of."""
+    """Ranges of the log, before the current one, that this state is the fold of. A rewind leaves out the events after the one it
+    goes back to."""
     since: Seq = 1
-    """Where the current stretch begins."""
+    """The first seq of the current range."""
 
     def visit(self, name: NodeName) -> NodeState:
-        """The node's state, made when it is first reached."""
+        """The state of a node, created when the run first reaches the node."""
         node = self.nodes.get(name)
         if node is None:
             node = self.nodes[name] = NodeState()
         return node
 
     def shared(self, field: str, value: Any) -> bool:
-        """Whether the input of an open visit still refers to this very value."""
+        """Whether the input of an open visit still refers to this value (the same object)."""
         nodes = self.nodes
         for name in self.open:
             given = nodes[name].input
@@ -263,23 +265,23 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
         return done.get(iteration, 0) + 1 if done else 1
 
     def stretches(self) -> list[tuple[Seq, Seq]]:
-        """The parts of the log that this state is the fold of."""
+        """The ranges of the log (first and last seq) that this state is the fold of."""
         return [*self.path, (self.since, self.seq)]
 
 
 def wait_key(node: NodeName, iteration: int, execution: int, item: int | None, slot: str) -> str:
-    """What a wait or a question inside a visit is called within its run."""
+    """The key of a wait or a question inside a visit, unique within its run."""
     place = "" if item is None else f"[{item}]"
     return f"{node}.{iteration}.{execution}{place}:{slot}"
 
 
 def awaited_signals(waits: Iterable[Wait]) -> list[str]:
-    """The name of the signal of each wait that is for one, in the order of the waits."""
+    """The names of the awaited signals, in the order of the waits; timers are left out."""
     return [wait.signal for wait in waits if wait.signal is not None]
 
 
 def stretches(rewinds: Sequence[tuple[Seq, Seq]], upto: Seq, first: Seq = 1) -> list[tuple[Seq, Seq]]:
-    """The parts of a log whose fold is the state at `upto`. `rewinds`: (seq of a RunRewound, where it went back to)."""
+    """The ranges of a log whose fold is the state at `upto`. `rewinds`: pairs (seq of a `RunRewound`, seq it went back to)."""
     found: list[tuple[Seq, Seq]] = []
     for seq, to in sorted(rewinds, reverse=True):
         if seq <= upto:
@@ -291,14 +293,14 @@ def stretches(rewinds: Sequence[tuple[Seq, Seq]], upto: Seq, first: Seq = 1) -> 
 
 
 class _Less(msgspec.Struct, omit_defaults=True):
-    """An input, as what differs from the values."""
+    """The input of a visit, stored as its difference from the values of the state."""
 
     set: Values = {}
     unset: list[str] = []
 
 
 class _Written(msgspec.Struct):
-    """A snapshot as stored."""
+    """The stored form of a snapshot."""
 
     state: RunState
     inputs: dict[NodeName, _Less]
@@ -309,7 +311,9 @@ _decode = msgspec.json.Decoder(_Written).decode
 
 
 def dump(state: RunState) -> bytes:
-    """A snapshot. Inputs are written as what differs from the values, so that many open visits cost little."""
+    """Encode a state as a snapshot. Inputs of visits are stored as their difference from the values, so that many open visits
+    need little space.
+    """
     inputs: dict[NodeName, _Less] = {}
     bare = msgspec.structs.replace(state, nodes=dict(state.nodes))
     for name in state.open:
@@ -321,7 +325,7 @@ def dump(state: RunState) -> bytes:
 
 
 def load(snapshot: bytes) -> RunState:
-    """The state that a snapshot holds."""
+    """Decode a snapshot into the state of a run. Raises `StoreCorrupt`."""
     try:
         written = _decode(snapshot)
     except (msgspec.MsgspecError, UnicodeDecodeError) as fault:

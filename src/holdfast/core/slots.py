@@ -1,15 +1,15 @@
-"""A slot: the place of one thing that an execution keeps or waits for.
+"""A slot identifies one result that an execution of a node keeps, or one thing that it waits for.
 
 Events, snapshots and the keys of waits store a slot as text. That text is written and parsed here, and nowhere else:
 
-    step:charge  step:charge:EUR    the result of a step: its name, and its key where it has one
+    step:charge  step:charge:EUR    the result of a step: its name, and its key if it has one
     checkpoint                      how far the node has come
     sleep:1  sleep:before-retry     a timer: which `ctx.sleep` of the execution it is, counted from 1, or its key
     signal:paid:1                   a signal: its name, and which wait for that name it is, or its key
     ask:Publish?                    a question: its key, which is its text unless the node gives another
 
-A slot holds what is stored, and reads name and key from it. So every text that a log may hold, also one of an earlier
-version, parses and comes back as the same bytes.
+A `Slot` contains the stored text and derives name and key from it. So every text that a log may contain, including one from an
+earlier version, can be parsed and is written back as the same bytes.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ import msgspec
 SlotKind: TypeAlias = Literal["step", "checkpoint", "sleep", "signal", "ask"]
 
 CHECKPOINT = "checkpoint"
-"""The text of the one slot of its kind."""
+"""The text of the checkpoint slot; an execution has only one."""
 _STEP = "step:"
 _STEP_NAME = re.compile(r"(?:[^:]|::)*")
 _LABELLED: dict[str, SlotKind] = {kind: kind for kind in get_args(SlotKind) if kind != CHECKPOINT}
 
 
 class Slot(msgspec.Struct, frozen=True, gc=False):
-    """Kind, name and key of what is kept or waited for. `text` is its stored form."""
+    """The kind, name and key of something that an execution keeps or waits for. `text` is the stored form."""
 
     kind: SlotKind
     label: str = ""
-    """What follows the kind in the text: `charge:EUR`, `1`, `paid:1`, `Publish?`."""
+    """The part of the text after the kind: `charge:EUR`, `1`, `paid:1`, `Publish?`."""
 
     @classmethod
     def step(cls, name: str, key: Any = None) -> Slot:
-        """The slot of a step. Colons of the name are doubled, so that they are not taken for the one before the key."""
+        """The slot of a step. Colons in the name are doubled, to distinguish them from the colon before the key."""
         name = name.replace(":", "::")
         return cls("step", name if key is None else f"{name}:{key}")
 
@@ -69,14 +69,14 @@ class Slot(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> str | None:
-        """What distinguishes the slot from others of its kind and name; None for a step without one and for the checkpoint."""
+        """The key that distinguishes slots of the same kind and name; None for a step without a key and for the checkpoint."""
         return self._parts()[1]
 
     def _parts(self) -> tuple[str, str | None]:
         match self.kind:
             case "step":
                 doubled = _STEP_NAME.match(self.label)
-                assert doubled is not None  # it matches the empty text, too
+                assert doubled is not None  # the pattern also matches the empty text
                 key = self.label[doubled.end() :]
                 return doubled[0].replace("::", ":"), key[1:] if key else None
             case "signal":
@@ -91,7 +91,7 @@ class Slot(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse(text: str) -> Slot | None:
-    """The slot in this text; None where it is not a slot: the gate of a node has none, and stores ''."""
+    """Parse the stored text of a slot. None if it is not a slot, as for the gate of a node, which stores ''."""
     if text == CHECKPOINT:
         return Slot("checkpoint")
     before, colon, label = text.partition(":")
@@ -100,11 +100,13 @@ def parse(text: str) -> Slot | None:
 
 
 def step_text(step: str) -> str:
-    """The text of the slot of a step, from what `StepCompleted.step` stores. For the fold, which is called for each one."""
+    """The text of a step's slot, from the value of `StepCompleted.step`. A fast form for the fold, which needs it for every
+    step.
+    """
     return _STEP + step
 
 
 def labels(kind: SlotKind, texts: Iterable[str]) -> list[str]:
-    """The labels of those of these slots that are of this kind, in their order."""
+    """The labels of the slots of one kind among these texts, in their order."""
     mark = f"{kind}:"
     return [text[len(mark) :] for text in texts if text.startswith(mark)]

@@ -1,12 +1,12 @@
-"""The declared state of a flow, and updates to it as changes.
+"""The declared type of a flow's state, and updates of the state as changes.
 
-Inside the core a state is plain data, one entry a field (`Values`). A `StateType` is at the edge: it makes typed objects
-from plain data, each its own, and turns what a node returned into `Changes` against the input the node was given.
-`apply` is the other half, the fold's: it needs no types and calls no user code.
+Inside the core, a state is plain data with one entry per field (`Values`). A `StateType` converts plain data to new typed
+objects, and turns what a node returned into `Changes` relative to the input that the node was given. `apply` is its counterpart
+in the fold: it needs no types and calls no user code.
 
-The invariant that holds the two together: `apply(values, changes(returned, values))` gives what the node returned.
-Sums are exact: ints and Decimals (kept as str) whatever their size; a float difference that no float can express is refused.
-Nothing here calls a custom reducer: its operand is recorded under `reduce`, and the runtime computes the result.
+The invariant that connects the two: `apply(values, changes(returned, values))` gives what the node returned. Sums are exact: of
+ints and Decimals (stored as str) whatever their size; a float difference that no float can express is refused. Nothing here
+calls a custom reducer: its operand is recorded under `reduce`, and the runtime computes the result.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _ANY: Codec[Any] = Codec.of(Any)
 _MISSING: Any = msgspec.UNSET
 _EXACT = decimal.Context(prec=5_000)
 _DIGITS_MAX = 1_000
-"""Digits before and after the point of numbers that take part in a sum: any number of them add up within `_EXACT`."""
+"""How many digits a number in a sum may have before and after the decimal point, so that sums of them stay exact in `_EXACT`."""
 
 
 class Reducer:
-    """How updates of a field are merged, put beside its type: `Annotated[list[str], append]`."""
+    """Says how updates of a field are merged. Put it beside the field's type: `Annotated[list[str], append]`."""
 
     def __init__(self, name: Literal["append", "merge", "add"]) -> None:
         self.name = name
@@ -48,11 +48,11 @@ class Reducer:
 
 
 append = Reducer("append")
-"""Items of an update are added after the existing ones (lists)."""
+"""A reducer for lists: the items of an update are added after the existing ones."""
 merge = Reducer("merge")
-"""Keys of an update are added or replaced, the others stay (dicts)."""
+"""A reducer for dicts: the keys of an update are added or replaced, the others stay."""
 add = Reducer("add")
-"""An update is added to the number that is there (int, float, Decimal)."""
+"""A reducer for numbers (int, float, Decimal): an update is added to the current value."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,24 +68,26 @@ class Field:
     path: str
 
     def encode(self, value: Any, node: str | None) -> Any:
-        """The whole value as plain data."""
+        """Convert a whole value of the field to plain data."""
         plain = self.codec.encode(value, path=self.path, node=node)
         return _summable(plain, self.path, node) if self.reducer == "add" else plain
 
     def accept(self, value: Any, node: str | None) -> Any:
-        """Like `encode`; the value may be in its plain form already."""
+        """Like `encode`, but the value may already be plain data."""
         plain = self.codec.accept(value, path=self.path, node=node)
         return _summable(plain, self.path, node) if self.reducer == "add" else plain
 
     def encode_operand(self, value: Any, node: str | None, *, by_hand: bool = False) -> Any:
-        """What a partial update gives for this field, as plain data; `by_hand`: it may be in its plain form already."""
+        """Convert the value that a partial update gives for this field to plain data. With `by_hand`, it may already be plain."""
         encode = self.operand.accept if by_hand else self.operand.encode
         plain = encode(value, path=self.path, node=node)
         return _summable(plain, self.path, node) if self.reducer == "add" else plain
 
 
 class StateType(Generic[S]):
-    """What a flow declared as its state: a dataclass, pydantic model, TypedDict, msgspec.Struct, or dict (nothing declared)."""
+    """The declared type of a flow's state: a dataclass, pydantic model, TypedDict, msgspec.Struct, or dict (no fields
+    declared).
+    """
 
     __slots__ = ("_codec", "_defaults", "_keys", "_tag", "fields", "is_dict", "open", "type", "validates")
 
@@ -95,11 +97,10 @@ class StateType(Generic[S]):
         self.type = declared
         self.fields = fields
         self.open = declared is dict
-        self.is_dict = self.open or typing.is_typeddict(
-            declared
-        )  # then a dict that a node returns is a partial update
+        # If the state is a dict, a dict that a node returns is a partial update.
+        self.is_dict = self.open or typing.is_typeddict(declared)
         self.validates = is_pydantic(declared) or hasattr(declared, "__post_init__")
-        """Whether the type has a say of its own on whole states."""
+        """Whether the type validates whole states with code of its own."""
         self._codec: Codec[S] = Codec.of(declared)
         self._keys = keys  # field -> its key in the type's own JSON, where one is renamed
         self._tag = tag
@@ -107,7 +108,7 @@ class StateType(Generic[S]):
 
     @classmethod
     def of(cls, declared: Any) -> StateType[Any]:
-        """The state type of a class. Raises `StateError` naming the field and what is wrong with it."""
+        """The state type of a class. Raises `StateError`, which names the field and what is wrong with it."""
         if _is_open(declared):
             return cls(dict, {}, {}, {})
         try:
@@ -124,14 +125,14 @@ class StateType(Generic[S]):
         return type_name(self.type)
 
     def describe(self) -> dict[str, str]:
-        """Field -> how its updates are merged: `set append merge add`, or the name of a custom reducer."""
+        """Field -> how its updates are merged: `set`, `append`, `merge`, `add`, or the name of a custom reducer."""
         return {name: field.reducer if field.function is None else _function_name(field.function)
                 for name, field in self.fields.items()}  # fmt: skip
 
     # --- whole states ---------------------------------------------------------------------------------
 
     def dump(self, value: Any, *, node: str | None = None) -> Values:
-        """A whole state, given as the typed object or as a dict of its fields, as plain data with defaults filled in."""
+        """Convert a whole state, given as the typed object or as a dict of its fields, to plain data with defaults filled in."""
         if type(value) is self.type and not self.is_dict:
             return self._dump_object(value, node)
         if value is None:
@@ -149,10 +150,12 @@ class StateType(Generic[S]):
                              node=node, field=missing[0])  # fmt: skip
         if self.is_dict:
             return given
-        return self._dump_object(self.load(given), node)  # the type fills in its defaults and has its say
+        return self._dump_object(self.load(given), node)  # the type fills in its defaults and validates
 
     def load(self, values: Values) -> S:
-        """A new typed object that shares nothing mutable with `values`. Raises `StateError` where they do not fit."""
+        """Convert plain data to a new typed object, which shares nothing mutable with `values`. Raises `StateError` if they do
+        not fit the type.
+        """
         if self.open:
             return self._codec.decode(values, path="state")
         if not values.keys() <= self.fields.keys():
@@ -197,10 +200,11 @@ class StateType(Generic[S]):
     # --- updates --------------------------------------------------------------------------------------
 
     def changes(self, returned: Any, values: Values, *, node: str, given: Any = None) -> Changes:
-        """What a node returned, as changes of the plain input `values` it was given.
+        """Turn what a node returned into changes relative to `values`, the plain input that the node was given.
 
-        A dict is a partial update, an object of the state's type a whole state, None no change. `given` is the object the node
-        was handed: where that is a dict and comes back itself, it is a whole state too, not an update of every field.
+        A dict is a partial update, an object of the state's type a whole state, and None no change. `given` is the object that
+        was passed to the node: if it is a dict and the node returns that same dict, it counts as a whole state, not as an
+        update of every field.
         """
         if returned is None:
             return Changes()
@@ -218,7 +222,7 @@ class StateType(Generic[S]):
         )
 
     def by_hand(self, update: Mapping[str, Any] | None, *, node: str) -> Changes:
-        """A partial update that an operator gives in place of a node's result. Its values may be in their JSON form."""
+        """Turn a partial update that an operator gives in place of a node's result into changes. Its values may be plain data."""
         if update is not None and not isinstance(update, Mapping):
             raise StateError(
                 f"the update is {_article(update)}; expected fields and their values (a dict)", node=node
@@ -269,16 +273,16 @@ class StateType(Generic[S]):
         return function
 
     def decode_field(self, field: str, plain: Any) -> Any:
-        """The value of a field as its type; None where there is none yet."""
+        """Convert the plain value of a field to its type; None stays None."""
         return None if plain is None else self._codec_for(field).decode(plain, path=f"state.{field}")
 
     def decode_operand(self, field: str, plain: Any) -> Any:
-        """What an update gave for a field, as its type."""
+        """Convert the plain value that an update gave for a field to its type."""
         codec = _ANY if self.open else self._require_field(field, None).operand
         return codec.decode(plain, path=f"state.{field}")
 
     def encode_field(self, field: str, value: Any, node: str | None = None) -> Any:
-        """A whole value of a field as plain data."""
+        """Convert a whole value of a field to plain data."""
         return (
             self._encode_open(field, value, node)
             if self.open
@@ -286,7 +290,7 @@ class StateType(Generic[S]):
         )
 
     def accept_field(self, field: str, value: Any) -> Any:
-        """The same, for a value that an operator gives: it may be in its JSON form."""
+        """Like `encode_field`, for a value that an operator gives, which may already be plain data."""
         return (
             self._encode_open(field, value, None)
             if self.open
@@ -323,13 +327,17 @@ class StateType(Generic[S]):
             inner = getattr(value, name, _MISSING)
             if inner is _MISSING:
                 raise StateError(
-                    f"the {self.name} has no {name!r}; set it before handing it over", node=node, field=name
+                    f"the {self.name} has no {name!r}; set it before returning or passing it",
+                    node=node,
+                    field=name,
                 )
             values[name] = field.encode(inner, node)
         return values
 
     def _refuse_extras(self, value: Any, node: str | None) -> None:
-        """What is not declared would be lost: extra attributes of a model, unknown keys of a TypedDict."""
+        """Refuse fields that are not declared, because they would be lost: extra attributes of a model, unknown keys of a
+        TypedDict.
+        """
         extras = (
             value.keys() - self.fields.keys() if self.is_dict else getattr(value, "__pydantic_extra__", None)
         )
@@ -347,7 +355,7 @@ class StateType(Generic[S]):
         return field.name
 
     def _default(self, name: str) -> Any:
-        """What a field that a stored state does not know yet starts from."""
+        """The default of a field that a stored state does not have yet."""
         if self._defaults is None:
             self._defaults = {} if self.is_dict else dict(_defaults(self.type, self.fields))
         return self._defaults.get(name, _MISSING)
@@ -367,24 +375,24 @@ class StateType(Generic[S]):
         return f"<StateType {self.name}>"
 
 
-# --- the fold's half ------------------------------------------------------------------------------------
+# --- applying changes, for the fold ---------------------------------------------------------------------
 
 
 def always(field: str, value: Any) -> bool:
-    """Everything is shared: what is applied changes no container that was there."""
+    """For `apply`: every container is shared, so it is copied before it is changed."""
     return True
 
 
 def never(field: str, value: Any) -> bool:
-    """No other value refers to a container: it may be changed in place."""
+    """For `apply`: no container is shared, so all may be changed in place."""
     return False
 
 
 def apply(values: Values, changes: Changes, shared: Callable[[str, Any], bool] = never) -> None:
-    """Change `values` in place as the event says. Where `shared` says so, a container is copied before it is changed.
+    """Apply changes to `values`, in place. A container for which `shared` returns True is copied before it is changed.
 
-    `set` stores the event's own object, so a later `append` may grow a list that the event still holds: events are encoded
-    before they are folded. `reduce` is not applied; its result comes as `set`.
+    `set` stores the event's own object, so a later `append` may extend a list that the event still contains; this is why events
+    are encoded before they are folded. `reduce` is not applied; its result comes as `set`.
     """
     if changes.set:
         values.update(changes.set)
@@ -411,7 +419,7 @@ def apply(values: Values, changes: Changes, shared: Callable[[str, Any], bool] =
 
 
 def item_conflict(results: Sequence[Changes]) -> tuple[str, int, int] | None:
-    """A plain field that two items of one fan-out set, and the two; None where there is none."""
+    """A field without a reducer that two items of one fan-out have set, and the indexes of these items; None if there is none."""
     writers: dict[str, int] = {}
     for item, changes in enumerate(results):
         for field in (*changes.set, *changes.unset):
@@ -422,7 +430,7 @@ def item_conflict(results: Sequence[Changes]) -> tuple[str, int, int] | None:
 
 
 def diff(before: Values, after: Values) -> Changes:
-    """What makes `after` of `before`, as new values and removed keys: for edits, which replace."""
+    """The changes from `before` to `after`, as new values and removed keys only: for edits, which replace values."""
     return Changes(
         set={
             name: value
@@ -433,11 +441,11 @@ def diff(before: Values, after: Values) -> Changes:
     )
 
 
-# --- reducers: what a whole state says as an operand ------------------------------------------------------
+# --- reducers: the operand that a whole state implies -----------------------------------------------------
 
 
 def _operand(field: Field, old: Any, new: Any, node: str) -> Any:
-    """The operand that makes `new` of `old` (both plain and different), by the field's reducer."""
+    """The operand with which the field's reducer turns `old` into `new` (both plain and different)."""
     match field.reducer:
         case "set":
             return new
@@ -448,7 +456,7 @@ def _operand(field: Field, old: Any, new: Any, node: str) -> Any:
         case "add":
             return _amount(field, 0 if old is _MISSING else old, new, node)
         case "custom":
-            raise _ambiguous(field, node, "its reducer cannot be run backwards")
+            raise _ambiguous(field, node, "its reducer cannot be reversed")
         case _:
             typing.assert_never(field.reducer)
 
@@ -456,7 +464,7 @@ def _operand(field: Field, old: Any, new: Any, node: str) -> Any:
 def _suffix(field: Field, old: list[Any], new: list[Any], node: str) -> list[Any]:
     if not same(new[: len(old)], old):
         raise _ambiguous(
-            field, node, f"it is an `append` field, and the {len(old)} items it had are not where they were"
+            field, node, f"it is an `append` field, and the {len(old)} items it had were moved or removed"
         )
     return new[len(old) :]
 
@@ -474,7 +482,7 @@ def _amount(field: Field, old: Any, new: Any, node: str) -> Any:
         return str(_EXACT.subtract(_decimal(new), _decimal(old)))
     try:
         amount = new - old
-        # A float difference is rounded; where it does not add up, one of its neighbours does, if any float does.
+        # A float difference is rounded; if adding it does not give `new`, adding one of its neighbours may.
         near = (
             ()
             if isinstance(amount, int)
@@ -502,17 +510,17 @@ def _sum(field: str, old: Any, amount: Any) -> Any:
         total = math.inf
     if isinstance(total, float) and not math.isfinite(total):
         raise StateError(
-            f"the sum in {field!r} is beyond what a float holds; declare the field as Decimal", field=field
+            f"the sum in {field!r} is too large for a float; declare the field as Decimal", field=field
         )
     return total
 
 
 def _decimal(plain: Any) -> decimal.Decimal:
-    return decimal.Decimal(plain)  # exact, whatever the context says
+    return decimal.Decimal(plain)  # the constructor is exact, whatever the decimal context
 
 
 def _summable(plain: Any, path: str, node: str | None) -> Any:
-    """Refuse numbers so long that a sum of them could not be kept exactly."""
+    """Refuse numbers with so many digits that their sum could not be exact."""
     if isinstance(plain, str):
         number = decimal.Decimal(plain)
         exponent = number.as_tuple().exponent
@@ -529,12 +537,12 @@ def _summable(plain: Any, path: str, node: str | None) -> Any:
         fits = not isinstance(plain, int) or plain.bit_length() <= 3.3 * _DIGITS_MAX
     if not fits:
         raise CodecError(
-            f"a number that is added to may have {_DIGITS_MAX} digits at most", path=path, node=node
+            f"a number in an `add` field may have {_DIGITS_MAX} digits at most", path=path, node=node
         )
     return plain
 
 
-# --- declarations: what a class says about its fields -------------------------------------------------------
+# --- declarations of fields in a class ----------------------------------------------------------------------
 
 
 class _Declared(typing.NamedTuple):
@@ -565,10 +573,10 @@ def _declarations(declared: Any) -> Iterator[_Declared]:
     )
     if not known:
         raise StateError("a state is a dataclass, a pydantic model, a TypedDict, a msgspec.Struct, or dict")
-    Codec.of(declared)  # says what is wrong with the types before their parts are looked at
+    Codec.of(declared)  # raises if a type cannot be stored, before the fields are looked at
     info = msgspec.inspect.type_info(declared)
     if getattr(info, "array_like", False):
-        raise StateError("array_like=True leaves the fields without names; leave it out")
+        raise StateError("array_like=True stores the fields without names; remove it")
     hints = typing.get_type_hints(declared, include_extras=True)
     order = list(hints).index  # msgspec sorts the fields of a TypedDict by name
     for field in sorted(cast("Any", info).fields, key=lambda field: order(field.name)):
@@ -596,7 +604,7 @@ def _pydantic_declarations(model: Any) -> Iterator[_Declared]:
 
 
 def _unwrap(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A type without `Required` and its like, and the metadata beside it in `Annotated`."""
+    """A type without `Required`, `NotRequired` and `Final`, and its metadata from `Annotated`."""
     metadata: tuple[Any, ...] = ()
     while True:
         origin = typing.get_origin(hint)
@@ -640,7 +648,7 @@ def _is_reducer_fn(found: Any) -> bool:
 
 
 def _operand_type(declared: _Declared, kind: Kind) -> Any:
-    """The type of an update, without the constraints that hold for the whole (a longest length, a least number)."""
+    """The type of an update, without the constraints that apply only to the whole value (a maximum length, a minimum)."""
     bare = declared.type.__origin__ if typing.get_origin(declared.type) is typing.Annotated else declared.type
     origin = typing.get_origin(bare) or bare
     match kind:
@@ -661,7 +669,7 @@ def _operand_type(declared: _Declared, kind: Kind) -> Any:
 
 
 def _refuse_buried_reducer(name: str, hint: Any) -> None:
-    """A reducer inside a type, as in `Annotated[list, append] | None`, would be silently ignored."""
+    """Refuse a reducer inside a type, as in `Annotated[list, append] | None`, which would be silently ignored."""
     bare = hint.__origin__ if typing.get_origin(hint) is typing.Annotated else hint
     for part in typing.get_args(bare):
         if any(isinstance(found, Reducer) for found in getattr(part, "__metadata__", ())):
@@ -670,7 +678,7 @@ def _refuse_buried_reducer(name: str, hint: Any) -> None:
 
 
 def _tag(declared: Any) -> dict[str, str]:
-    """What a tagged Struct wants to see in its JSON."""
+    """The tag that the JSON of a tagged Struct must contain."""
     config = getattr(declared, "__struct_config__", None)
     return {config.tag_field: config.tag} if config is not None and config.tag is not None else {}
 
@@ -700,6 +708,6 @@ def _function_name(found: Any) -> str:
 
 
 def _article(value: Any) -> str:
-    """A value as an error names it: `a str ('abc')`, `an int (3)`."""
+    """A value as error messages name it: `a str ('abc')`, `an int (3)`."""
     shown = f" ({value!r:.60})" if isinstance(value, (str, int, float)) else ""
     return f"{article(type_name(type(value)))}{shown}"

@@ -1,15 +1,15 @@
-"""The shape of a flow, worked out once when it is compiled: loops, joins, and who comes before whom.
+"""The shape of a flow, computed once when it is compiled: its loops, its joins, and which nodes come before others.
 
-- Edges that close a loop are *back* edges: found by a walk from START in the order of declaration. All others
-  are *forward* edges and have no cycle. All back edges to one head make one loop; its body is everything
-  between the head and the tails.
-- A *join* is a node with several incoming forward edges (unless it says `join="any"`). It starts once at
-  least one arrival is there and no node that is running or due can still reach it by forward edges or round a
-  loop that it is not part of. So it waits for every branch that is on its way, also one that is still
-  looping, never for a branch that was not chosen; and no two joins wait for each other.
+- Edges that close a loop are *back* edges; they are found by a walk from START in the order of declaration. All other edges are
+  *forward* edges, which form no cycle. All back edges to the same node, the head, form one loop; its body is all nodes between
+  the head and the sources of these back edges, the tails.
+- A *join* is a node with several incoming forward edges (unless it is declared with `join="any"`). It starts when the run has
+  reached it at least once, and no node that is running or due can still reach it by forward edges or around a loop that the
+  join is not part of. So it waits for every branch that is on its way, including one that is still looping, and never for a
+  branch that was not chosen; and two joins never wait for each other.
 
-Sets of nodes are bit masks (`int`), so that one `&` answers "can any of these still get there?" whatever the
-size of the graph.
+Sets of nodes are bit masks (`int`), so that one `&` answers "can any of these nodes still reach it?", whatever the size of the
+graph.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.core.definition import END, START, Definition
 
 
 class Loop(msgspec.Struct, frozen=True):
-    """All back edges to one head."""
+    """A loop: all back edges to one node, its head. `body` is the mask of all nodes in the loop."""
 
     head: int
     tails: tuple[int, ...]
@@ -31,26 +31,28 @@ class Loop(msgspec.Struct, frozen=True):
 
 
 class Topology(msgspec.Struct, frozen=True):
-    """Nodes are numbered in the order of declaration; a mask has bit `index[name]` for each node in it."""
+    """The shape of a flow. Nodes are numbered in the order of declaration; a mask has the bit `index[name]` for each of its
+    nodes.
+    """
 
     names: tuple[str, ...]
     index: dict[str, int]
     back_edges: frozenset[tuple[str, str]]
-    """As pairs of source and target, which `Readiness` looks up for every completion."""
+    """Pairs of source and target, which `Readiness` looks up at every completion."""
     loops: tuple[Loop, ...]
     ancestors: tuple[int, ...]
-    """By forward edges, without the node itself."""
+    """For each node, the nodes before it by forward edges, without the node itself."""
     descendants: tuple[int, ...]
     joins: dict[str, int]
-    """Every join -> the nodes that can still reach it."""
+    """Join -> the nodes that can still reach it."""
     gated: frozenset[str] = frozenset()
-    """Nodes of which something is asked before they begin."""
+    """Nodes with a question that must be answered before they begin."""
     alone: frozenset[str] = frozenset()
-    """Nodes that have no other beside them: each of the others comes before or after."""
+    """Nodes that never run in parallel with another: every other node comes before or after them."""
 
     @classmethod
     def of(cls, definition: Definition) -> Topology:
-        """Work out the shape of a valid definition."""
+        """Compute the shape of a valid definition."""
         names = tuple(definition.nodes)
         index = {name: number for number, name in enumerate(names)}
         arrows = [(arrow.source, arrow.target) for arrow in definition.arrows() if arrow.target != END]
@@ -75,7 +77,7 @@ class Topology(msgspec.Struct, frozen=True):
         return cls(names, index, back, loops, ancestors, descendants, joins, gated, alone)
 
     def parallel(self, node: str, mask: int) -> Iterator[str]:
-        """The nodes of a mask that neither come before this node nor after it."""
+        """The nodes of a mask that come neither before nor after this node."""
         number = self.index[node]
         return self.members(mask & ~self.ancestors[number] & ~self.descendants[number] & ~(1 << number))
 
@@ -91,7 +93,9 @@ class Topology(msgspec.Struct, frozen=True):
 
 
 def _back_edges(arrows: list[tuple[str, str]]) -> frozenset[tuple[str, str]]:
-    """Edges to a node that the walk from START is still inside of. Iterative: flows may be ten thousand nodes deep."""
+    """The edges that lead back to a node on the current path of a depth-first walk from START. The walk is iterative, because
+    flows may be ten thousand nodes deep.
+    """
     successors: dict[str, list[str]] = {}
     for source, target in arrows:
         successors.setdefault(source, []).append(target)
@@ -122,7 +126,7 @@ def _sources(forward: list[tuple[str, str]]) -> dict[str, set[str]]:
 
 
 def _topological(forward: list[tuple[str, str]]) -> list[str]:
-    """Every node after all it has forward edges from."""
+    """The nodes in topological order: each comes after all nodes that have forward edges to it."""
     successors: dict[str, list[str]] = {}
     waiting: dict[str, int] = {}
     for source, target in forward:
@@ -141,7 +145,7 @@ def _topological(forward: list[tuple[str, str]]) -> list[str]:
 
 
 def _closure(order: list[str], edges: list[tuple[int, int]], index: dict[str, int]) -> tuple[int, ...]:
-    """For every node the mask of all nodes that an edge path leads from; `order` has sources first."""
+    """For every node, the mask of all nodes from which a path of edges leads to it; in `order`, sources come first."""
     incoming: dict[int, list[int]] = {}
     for source, target in edges:
         incoming.setdefault(target, []).append(source)
@@ -175,8 +179,8 @@ def _or(masks: Iterable[int]) -> int:
 
 
 def _body(head: int, leads_back: dict[int, int], below: int) -> int:
-    """What lies between a head and its tails. The last node of an inner loop may have no edge but the one
-    back to the inner head: it is part of the outer loop through it.
+    """The nodes between a head and its tails. If the last node of an inner loop has only the edge back to the inner head, it is
+    part of the outer loop through that head.
     """
     body = leads_back[head] & below
     inner = {other for other in leads_back if other != head and below >> other & 1}
@@ -187,10 +191,10 @@ def _body(head: int, leads_back: dict[int, int], below: int) -> int:
 
 
 def _reach(join: int, loops: tuple[Loop, ...], ancestors: tuple[int, ...]) -> int:
-    """Who can still get to a join: by forward edges, or round a loop that the join is not part of."""
+    """The nodes that can still reach a join: by forward edges, or around a loop that the join is not part of."""
     reach = ancestors[join]
     around = [loop for loop in loops if not loop.body >> join & 1]
     while entered := [loop for loop in around if reach >> loop.head & 1]:
         reach |= _or(ancestors[tail] | 1 << tail for loop in entered for tail in loop.tails)
         around = [loop for loop in around if loop not in entered]
-    return reach  # never the join itself: every loop through it was left out
+    return reach  # never contains the join itself, because loops through it are left out

@@ -1,11 +1,13 @@
-"""What makes a graph sound. Every problem is found at once, and each is one sentence: the fault, the node, the remedy.
+"""Find everything that is wrong with a graph. All problems are reported at once, each in one sentence: the fault, the node, the
+remedy.
 
-This room looks at definitions only: plain data, no functions. It keeps three rules:
+This module checks definitions only: plain data, no functions. It keeps three rules:
 
-- One mistake is one problem. A misspelt name does not also make its neighbours unreachable: a name that is near a known one is
-  taken for it from there on, any other is taken for an end of the graph. Of nodes that are cut off together the first is named,
-  the others are listed with it.
-- Problems come in a stable order: the flow, its edges and branches, its loops, its reach; each in the order of declaration.
+- One mistake is reported as one problem. A misspelt name does not also make its neighbours unreachable: a name that is similar to
+  a known name is treated as that name, any other as START or END. If several nodes are unreachable for the same reason, the
+  first is named and the others are listed with it.
+- Problems come in a stable order: the flow, its edges and branches, its loops, unreachable nodes; each in the order of
+  declaration.
 - The work is linear in the size of the graph, and nothing recurses.
 """
 
@@ -40,16 +42,18 @@ _SCHEDULES: tuple[str, ...] = get_args(get_type_hints(Definition)["schedule"])
 _JOINS: tuple[str, ...] = get_args(get_type_hints(NodeOptions)["join"])
 _INTERRUPTS: tuple[str, ...] = get_args(get_type_hints(NodeOptions)["on_interrupt"])
 _NAME_RULE = "1 to 128 letters, digits, '.', '_' or '-', and neither '.' nor '-' first"
-_COMPARISONS_MAX = 20_000  # a near name costs a comparison with every node; past this only the fault is named
+_COMPARISONS_MAX = (
+    20_000  # a search for a similar name compares it with every node; after this many, no name is suggested
+)
 _LISTED_MAX = 5
 
 
 def problems(definition: Definition) -> list[str]:
-    """Everything that is wrong with a graph as a whole. What is wrong with one node, `node_problems` says."""
+    """Everything that is wrong with a graph as a whole. `node_problems` checks a single node."""
     found = [*_flow_problems(definition)]
     nodes = [name for name in definition.nodes if name not in (START, END)]
     if not nodes:
-        return [*found, "the graph has no nodes; add one with @graph.node and lead START to it"]
+        return [*found, "the graph has no nodes; add one with @graph.node and an edge from START to it"]
     names = _Names(nodes)
     edges = [*_sound_edges(definition, names, found)]
     arrows = [*edges, *_sound_branches(definition, names, found)]
@@ -72,7 +76,7 @@ def problems(definition: Definition) -> list[str]:
 
 
 def node_problems(name: str, options: NodeOptions, *, taken: bool) -> list[str]:
-    """Everything that is wrong with one node, when it is added to a graph that may have its name `taken` already."""
+    """Everything that is wrong with one node when it is added to a graph. `taken`: the graph already has a node of this name."""
     return [*_name_problems(name, taken=taken), *_option_problems(name, options)]
 
 
@@ -83,7 +87,9 @@ def upgrade_problems(version: int, upgrades: Mapping[int, Any]) -> list[str]:
     found = []
     for old, upgrade in upgrades.items():
         if not _is_whole(old) or old < 1:
-            found.append(f"upgrades[{old!r}] starts at no version; versions are whole numbers from 1 up")
+            found.append(
+                f"upgrades[{old!r}] does not start at a version; versions are whole numbers from 1 up"
+            )
         elif old >= version:
             found.append(
                 f"upgrades[{old}] starts at version {old}, but the state is at version {version}; "
@@ -116,7 +122,7 @@ def _flow_problems(definition: Definition) -> Iterator[str]:
     if not _is_whole(iterations) or not 1 <= iterations <= ITERATIONS_MAX:
         yield f"max_iterations={iterations!r} is not a limit; use a whole number from 1 to {ITERATIONS_MAX:_}"
     if not _is_whole(definition.max_parallel) or definition.max_parallel < 1:
-        yield f"max_parallel={definition.max_parallel!r} lets nothing run; use a whole number from 1 up"
+        yield f"max_parallel={definition.max_parallel!r} lets no node run; use a whole number from 1 up"
 
 
 # --- one node ----------------------------------------------------------------------------------------
@@ -128,11 +134,11 @@ def _name_problems(name: str, *, taken: bool) -> Iterator[str]:
     elif name == "<lambda>":
         yield "a lambda has no name of its own; add the node with name='…'"
     elif name in (START, END):
-        yield f"{name!r} is the name of an end of the graph; give the node another with name='…'"
+        yield f"{name!r} is the name of an end of the graph; give the node another name with name='…'"
     elif not isinstance(name, str) or not NODE_ID.fullmatch(name):
         yield f"{name!r} cannot name a node; use {_NAME_RULE}"
     elif taken:
-        yield f"two nodes are named {name!r}; give one of them another with name='…'"
+        yield f"two nodes are named {name!r}; give one of them another name with name='…'"
 
 
 def _option_problems(name: str, options: NodeOptions) -> Iterator[str]:
@@ -154,7 +160,7 @@ def _option_problems(name: str, options: NodeOptions) -> Iterator[str]:
             "use on_interrupt='ask' or 'skip', or leave one of the two out"
         )
     if not _is_whole(options.crash_limit) or options.crash_limit < 1:
-        yield f"node {name!r}: crash_limit={options.crash_limit!r} lets it never run; use a whole number from 1 up"
+        yield f"node {name!r}: crash_limit={options.crash_limit!r} never lets it run; use a whole number from 1 up"
     yield from executor_problems(name, options, BUILT_IN_EXECUTORS.get(str(options.executor)))
     if options.approve is not None and not (isinstance(options.approve, str) and options.approve.strip()):
         yield f"node {name!r}: approve={options.approve!r} asks nothing; give the question, such as approve='Publish?'"
@@ -165,7 +171,9 @@ def _option_problems(name: str, options: NodeOptions) -> Iterator[str]:
 
 
 def executor_problems(name: str, options: NodeOptions, traits: ExecutorTraits | None) -> Iterator[str]:
-    """What is wrong with the options that choose an executor. Without `traits` it is one that only an engine knows."""
+    """Everything that is wrong with the options of a node's executor. `traits` is None for an executor that only an engine
+    knows.
+    """
     if not isinstance(options.executor, str) or not NODE_ID.fullmatch(options.executor):
         yield f"node {name!r}: executor={options.executor!r} cannot name an executor; use {_NAME_RULE}"
     limit = options.memory_limit
@@ -180,11 +188,11 @@ def _question_problems(name: str, question: QuestionOptions) -> Iterator[str]:
     if any(not isinstance(option, str) or not option for option in options) or len(set(options)) < len(
         options
     ):
-        yield f"question {name!r}: options={options!r} must be different words"
+        yield f"question {name!r}: options={options!r} must be different texts that are not empty"
     if len(options) == 1:
-        yield f"question {name!r}: with {options[0]!r} as the only option there is nothing to decide; give another"
+        yield f"question {name!r}: with {options[0]!r} as the only option there is nothing to decide; give another option"
     if not options and question.into is None:
-        yield f"question {name!r}: nothing takes its answer; name a field with into='…', or give options"
+        yield f"question {name!r}: its answer is not used; name a field with into='…', or give options"
     timeout = question.timeout_s
     if timeout is not None and not (_is_number(timeout) and 0 < timeout < math.inf):
         yield f"question {name!r}: timeout={timeout!r} is not a time limit; use seconds above 0"
@@ -203,7 +211,7 @@ def _question_problems(name: str, question: QuestionOptions) -> Iterator[str]:
 
 
 class _Names:
-    """The nodes of a graph, and what was probably meant by names that are none of them."""
+    """The names of a graph's nodes, and the nodes that were probably meant by misspelt names."""
 
     def __init__(self, nodes: Collection[str]) -> None:
         self.nodes = frozenset(nodes)
@@ -212,19 +220,21 @@ class _Names:
         self._comparisons_left = _COMPARISONS_MAX
 
     def resolve(self, name: str, *, end: str, where: str, found: list[str]) -> str:
-        """The node that `name` means. An unknown name is a problem once; far from every other it counts as `end`."""
+        """The node that `name` means. An unknown name is added to the problems in `found` once; if it is similar to no other
+        name, it is treated as `end`.
+        """
         if name in self.nodes:
             return name
         if name not in self._guesses:
             guess = self._guesses[name] = self._near(name, end)
-            way_out = did_you_mean(guess, [guess]) if guess else "; add that node, or take the name out"
+            way_out = did_you_mean(guess, [guess]) if guess else "; add that node, or remove the name"
             if name == "<lambda>":
-                way_out = "; name the lambda's node by the name='…' it was added with"
+                way_out = "; use the name='…' with which the lambda's node was added"
             found.append(f"no node is named {name!r} ({where}){way_out}")
         return self._guesses[name] or end
 
     def is_start(self, name: str) -> bool:
-        """Whether the name is START, or one that `resolve` took for a misspelt START."""
+        """Whether the name is START, or was recognised by `resolve` as a misspelt START."""
         return name == START or self._guesses.get(name) == START
 
     def _near(self, name: str, end: str) -> str | None:
@@ -238,16 +248,16 @@ class _Names:
 
 
 def _sound_edges(definition: Definition, names: _Names, found: list[str]) -> Iterator[Edge]:
-    """The plain edges that can be followed; what is wrong with the others goes to `found`."""
+    """The valid edges; problems with the others are added to `found`."""
     for edge in definition.edges:
         source, target = edge.source, edge.target
         where = f"edge from {source!r} to {target!r}"
         if target == START:
             found.append(f"the {where} leads into START, where only runs begin; lead it to the first node")
         elif source == END:
-            found.append(f"the {where} leads out of END, where runs are over; let it leave from another node")
+            found.append(f"the {where} leads out of END, where runs end; let it begin at another node")
         elif (source, target) == (START, END):
-            found.append(f"the {where} goes past every node; remove it")
+            found.append(f"the {where} bypasses every node; remove it")
         else:
             begin = START if source == START else names.resolve(source, end=START, where=where, found=found)
             yield Edge(
@@ -256,11 +266,13 @@ def _sound_edges(definition: Definition, names: _Names, found: list[str]) -> Ite
 
 
 def _sound_branches(definition: Definition, names: _Names, found: list[str]) -> Iterator[Edge]:
-    """The arrows of branches that can be followed; what is wrong with the others goes to `found`."""
+    """The valid edges of branches; problems with the others are added to `found`."""
     for source, targets in definition.branches.items():
         where = f"branch from {source!r}"
         if source in (START, END):
-            found.append(f"a branch cannot leave from {source}; let a node go first, and branch from that")
+            found.append(
+                f"a branch cannot begin at {source}; add a node before it, and branch from that node"
+            )
             continue
         begin = names.resolve(source, end=START, where=where, found=found)
         if not targets:
@@ -269,7 +281,7 @@ def _sound_branches(definition: Definition, names: _Names, found: list[str]) -> 
             continue
         whole = "".join(targets)
         if whole in names.nodes and len(whole) == len(targets) > 1:  # to="publish" instead of to=["publish"]
-            found.append(f"the {where} takes the letters of {whole!r} for its targets; write to=[{whole!r}]")
+            found.append(f"the {where} has the letters of {whole!r} as its targets; write to=[{whole!r}]")
             yield Edge(begin, whole)
             continue
         for target, count in Counter(targets).items():
@@ -289,7 +301,7 @@ def _sound_branches(definition: Definition, names: _Names, found: list[str]) -> 
 
 
 def _successors(nodes: Iterable[str], arrows: Iterable[Edge]) -> dict[str, list[str]]:
-    """Where the arrows lead, by source; the two ends are left out."""
+    """The targets of the arrows by their source, without START and END."""
     successors: dict[str, list[str]] = {name: [] for name in nodes}
     for arrow in arrows:
         if arrow.source in successors and arrow.target in successors:
@@ -298,7 +310,7 @@ def _successors(nodes: Iterable[str], arrows: Iterable[Edge]) -> dict[str, list[
 
 
 def _plain_loops(nodes: Iterable[str], successors: Mapping[str, list[str]]) -> list[list[str]]:
-    """Loops of these arrows that share no node. Every node is on the path once, so the walk is linear."""
+    """Loops of these edges that share no node. The walk visits every node once, so it is linear."""
     loops: list[list[str]] = []
     done: set[str] = set()
     for first in nodes:
@@ -325,7 +337,7 @@ def _plain_loops(nodes: Iterable[str], successors: Mapping[str, list[str]]) -> l
 
 
 def _reach_problems(nodes: list[str], arrows: list[Edge], endless: Collection[str]) -> Iterator[str]:
-    """Nodes that no run reaches, and nodes from which no run ends. `endless` loops are known already."""
+    """Report nodes that no run can reach, and nodes from which no run can end. Loops in `endless` are reported already."""
     onward = _successors(nodes, arrows)
     back = _successors(nodes, (Edge(arrow.target, arrow.source) for arrow in arrows))
     entries = dict.fromkeys(arrow.target for arrow in arrows if arrow.source == START and arrow.target != END)
@@ -339,10 +351,10 @@ def _reach_problems(nodes: list[str], arrows: list[Edge], endless: Collection[st
     sources = {arrow.source for arrow in arrows}
     for group in _cut_off(nodes, back, onward, [*exits, *endless]):
         if group[0] not in sources:
-            yield f"nothing leads on from {_group(group)}; add .edge({group[0]!r}, END)"
+            yield f"no edge or branch leaves {_group(group)}; add .edge({group[0]!r}, END)"
         else:
             yield (
-                f"no way from {_group(group)} leads to END; add .edge({group[0]!r}, END), "
+                f"no path from {_group(group)} leads to END; add .edge({group[0]!r}, END), "
                 "or a branch with END among its targets"
             )
 
@@ -350,7 +362,7 @@ def _reach_problems(nodes: list[str], arrows: list[Edge], endless: Collection[st
 def _cut_off(
     nodes: list[str], onward: Mapping[str, list[str]], back: Mapping[str, list[str]], starts: Iterable[str]
 ) -> Iterator[list[str]]:
-    """Nodes that cannot be reached from `starts`, in groups: what mends the first of a group mends the others."""
+    """Nodes that cannot be reached from `starts`, in groups: connecting the first node of a group connects the others too."""
     reached = _reach(starts, onward, set())
     lost = [name for name in nodes if name not in reached]
     sources_first = sorted(lost, key=lambda name: bool([before for before in back[name] if before != name]))
@@ -362,10 +374,10 @@ def _cut_off(
 
 
 def _reach(starts: Iterable[str], onward: Mapping[str, list[str]], known: Collection[str]) -> dict[str, None]:
-    """Everything that can be reached from `starts`, starts included, except what is `known`; in the order it is met."""
+    """All nodes that can be reached from `starts`, including these, except `known` ones, in the order in which they are found."""
     met = dict.fromkeys(starts)
     waiting = list(met)
-    for name in waiting:  # grows while it is walked
+    for name in waiting:  # the list grows during the loop
         for target in onward[name]:
             if target not in met and target not in known:
                 met[target] = None
@@ -382,7 +394,7 @@ def _group(names: list[str]) -> str:
 
 
 def _shorten(names: list[str]) -> list[str]:
-    """The names, or the first few of many and how many more there are."""
+    """The names; if there are many, the first few, how many more, and the last."""
     if len(names) <= _LISTED_MAX + 2:
         return names
     return [*names[:_LISTED_MAX], f"{len(names) - _LISTED_MAX - 1} more", names[-1]]

@@ -1,8 +1,8 @@
-"""Parallel writers: two nodes that set the same plain field, where the graph does not say which comes last.
+"""Detect parallel writers: two nodes that set the same plain field (one without a reducer), although the graph does not say which
+of them comes last.
 
-It is a conflict when neither node is a forward ancestor of the other and both wrote since their common
-ancestors last completed. The graph decides, not the timing: the answer is the same whichever of the two ended
-first.
+It is a conflict if neither node is a forward ancestor of the other and both have set the field since their common ancestors last
+completed. This depends on the graph, not on timing: the answer is the same whichever of the two nodes ended first.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from holdfast.core.topology import Topology
 
 
 class Writers:
-    """For every plain field the mask of the nodes that have set it and have others beside them: derived from the state,
-    kept up to date.
+    """For every plain field, the nodes that have set it and that may run in parallel with others, as a bit mask. Derived from the
+    state and updated with every event.
     """
 
     __slots__ = ("_masks", "_topology")
@@ -28,7 +28,7 @@ class Writers:
         self.rebuild(state)
 
     def rebuild(self, state: RunState) -> None:
-        """Work everything out from the state alone."""
+        """Compute everything from the state alone."""
         self._masks: dict[str, int] = {}
         if len(self._topology.alone) == len(self._topology.names):
             return
@@ -37,7 +37,7 @@ class Writers:
                 self._add(name, (field,))
 
     def observe(self, state: RunState, event: Any) -> None:
-        """Follow one event that has just been folded into the state."""
+        """Update the masks after an event was folded into the state."""
         match WRITES[type(event)]:
             case "fields":
                 if event.node not in self._topology.alone and state.schedule == "eager":
@@ -50,14 +50,14 @@ class Writers:
                 assert_never(writes)
 
     def _follow(self, state: RunState, event: Any) -> None:
-        """A node that has others beside it has set fields."""
+        """Add the fields that a node with parallel nodes has set."""
         if type(event) is NodeCompleted and event.items:
             self._add(event.node, [field for field, by in state.writers.items() if event.node in by])
         changes = event.changes
         self._add(event.node, (*changes.set, *changes.unset) if changes.unset else changes.set)
 
     def conflict(self, state: RunState, name: str, fields: Iterable[str]) -> tuple[str, str] | None:
-        """The first of these fields that a parallel node has set, and that node."""
+        """The first of these fields that a node parallel to `name` has set, and that node; None: no conflict."""
         topology = self._topology
         if name in topology.alone:
             return None

@@ -1,1 +1,1 @@
-"""Stores: where logs are kept. They know rows, transactions, leases and bytes, and nothing of what an event means."""
+"""Stores keep the logs of runs. They know rows, transactions, leases and bytes, but not what an event means."""

@@ -1,14 +1,16 @@
-"""Blobs: large values beside the log, named by their content; and the partial output of nodes that still stream.
+"""Blobs: large values stored beside the log, named by the hash of their content; and spills, the partial output of nodes that are
+still streaming.
 
 `Blobs` is the contract; its implementations are in `memory/`, `files/` and `postgres/`, and each passes `holdfast.testing.blobs`.
-`oversize` decides which value becomes a blob. `Store.append` puts it before the row that refers to it, so a crash leaves at most
-a blob to which no row refers, never a reference to a missing blob. Nothing here knows events.
+`oversize` decides which value becomes a blob. `Store.append` stores a blob before the row that refers to it, so a crash leaves at
+most a blob to which no row refers, never a reference to a missing blob. This module knows nothing about events.
 
 Invariants:
 - The name of a blob is the sha256 of its content. A blob is stored compressed, and its content is checked against its name when
   it is read.
 - A blob appears whole or not at all, and is durable when `put` returns. Equal content is stored once.
-- A spill is appended and durable when `spill` returns. A record that was torn by a crash is dropped; the records before it stay.
+- What is added to a spill is durable when `spill` returns. A record that a crash left incomplete is dropped; the records before
+  it stay.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Blob(msgspec.Struct, frozen=True, gc=False):
-    """A value that is to be kept beside the log."""
+    """A large value that is stored beside the log, and its digest."""
 
     digest: str
     """sha256 of the body, in hex."""
@@ -36,7 +38,7 @@ class Blob(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, body: bytes) -> Blob:
-        """The blob with this content."""
+        """Create the blob with this content."""
         return cls(sha256(body).hexdigest(), body)
 
 
@@ -47,59 +49,63 @@ class Blobs(Protocol):
     """
 
     where: str
-    """The place, as errors name it: without any secret."""
+    """The place as error messages name it, without secrets."""
 
     def put(self, digest: str, body: bytes) -> None:
-        """Keep a blob; durable when this returns. One that is there already stays, unless it is found damaged."""
+        """Store a blob; it is durable when this returns. A blob that exists already is replaced only if it is damaged."""
 
     def get(self, digest: str) -> bytes:
         """The content of a blob. Raises `BlobMissing`, `BlobCorrupt`."""
 
     def digests(self) -> Iterator[str]:
-        """Every blob that is kept, by name, in order."""
+        """The digests of all stored blobs, in order."""
 
     def delete(self, digest: str) -> None:
-        """Remove a blob. Does nothing where there is none."""
+        """Delete a blob. Does nothing if it does not exist."""
 
     def now(self) -> float:
-        """The time by the clock of the place, which says when a blob was put; 0.0 where nothing was ever put, or the place
-        cannot tell.
+        """The time of the clock that records when a blob was put; 0.0 if no blob was ever put, or if the place does not record
+        times.
         """
 
     def expire(self, digest: str, before: float) -> bool:
-        """Remove a blob that was last put before this time, by the clock of the place: whether it went. One that is put again
-        just then stays. A place that cannot tell when a blob was put keeps it.
+        """Delete a blob if it was last put before this time (see `now`), and return whether it was deleted. A blob that is put
+        again at the same moment stays. A place that does not record when a blob was put keeps it.
         """
 
     def tidy(self, before: float) -> int:
-        """Remove what puts have left that were killed before this time: how many pieces."""
+        """Delete the temporary files of `put` calls that were killed before this time, and return how many were deleted."""
 
     def spilling(self) -> list[str]:
-        """The runs that have partial streams, in order."""
+        """The ids of the runs that have partial streams, in order."""
 
     def spill(self, run_id: str, key: str, data: bytes) -> None:
-        """Add to the partial stream `key` of a run; durable when this returns. One process at a time writes to a stream."""
+        """Append data to the partial stream `key` of a run; it is durable when this returns. Only one process at a time may write
+        to a stream.
+        """
 
     def spilled(self, run_id: str) -> dict[str, bytes]:
-        """The partial streams of a run, as far as they are whole, ordered by key."""
+        """The partial streams of a run, ordered by key, each up to its last complete record."""
 
     def unspill(self, run_id: str, keys: Iterable[str]) -> None:
-        """Remove partial streams; unknown ones are none. After power loss one may be there again: remove it again."""
+        """Delete partial streams of a run; unknown keys are ignored. After a power loss a deleted stream may exist again: delete
+        it again.
+        """
 
 
-# --- what every implementation does the same way ------------------------------------------------------
+# --- shared by all implementations ---------------------------------------------------------------------
 
 
 def pack(body: bytes) -> bytes:
-    """A blob as stored."""
+    """Compress the content of a blob for storage."""
     stored: bytes = zstandard.ZstdCompressor(level=3).compress(body)
     return stored
 
 
 def unpack(digest: str, stored: bytes, where: str) -> bytes:
-    """A blob as put. Raises `BlobCorrupt` where it is not that."""
+    """Decompress a stored blob. Raises `BlobCorrupt` if its content does not match its digest."""
     try:
-        # Piece by piece: the size that a damaged head claims must not be believed.
+        # As a stream, because the size in the header of a damaged blob cannot be trusted.
         body: bytes = zstandard.ZstdDecompressor().decompressobj().decompress(stored)
     except zstandard.ZstdError as fault:
         raise BlobCorrupt(digest, where) from fault
@@ -109,14 +115,14 @@ def unpack(digest: str, stored: bytes, where: str) -> bytes:
 
 
 def require_digest(digest: str) -> str:
-    """A name that a blob can have, and that leads nowhere else."""
+    """Refuse a name that is not a digest, so that it can never be used as a path to another file."""
     if not DIGEST.fullmatch(digest):
         raise SettingError(f"{digest!r} is not the name of a blob: give the sha256 of its content, in hex")
     return digest
 
 
 def require_run_id(run_id: str) -> None:
-    """An id that a run can have, and that leads nowhere else."""
+    """Refuse an invalid run id, so that it can never be used as a path to another file."""
     if not RUN_ID.fullmatch(run_id):
         raise SettingError(
             f"{run_id!r} is not a valid run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter "

@@ -1,12 +1,14 @@
-"""What a store is: fifteen verbs, their words and their errors. Every store passes `holdfast.testing.conformance`.
+"""The contract of a store: fifteen methods (verbs), their types and their errors. Every store passes
+`holdfast.testing.conformance`.
 
-A store keeps, per run, a log of rows without gaps, one run row that is a view of that log, the snapshots that make
-loading fast, a lease (who may append) and an inbox (what everyone else wants); and beside them blobs, values too large for
-a log (`holdfast.storage.blobs`), and queues of runs that want a holder (`holdfast.storage.queues`). It never looks into a body.
+A store keeps, per run: a log of rows without gaps, one run row that summarises the log, snapshots that make loading fast, a lease
+(which engine may append) and an inbox (requests from all other processes). Beside the runs it keeps blobs, which are values too
+large for a log (`holdfast.storage.blobs`), and queues of runs that wait for a worker (`holdfast.storage.queues`). It never
+interprets the body of an event.
 
-The one write that matters is `append`. It is conditional: the log must end at `expected_seq`, and the writer must still hold
-the lease with `fence`. Both are checked in the transaction that writes, so a late writer is harmless whatever the clocks say.
-A batch of appends is one transaction, and each append has a verdict of its own: a refused one leaves its neighbours alone.
+The most important write is `append`. It is conditional: the log must end at `expected_seq`, and the writer must still hold the
+lease with `fence`. Both are checked in the transaction that writes, so a late writer does no harm, whatever the clocks say. A
+batch of appends is one transaction, and each append has a verdict of its own: if one is refused, the others are still written.
 
 All verbs are plain functions and may be called from any thread. A store that was closed, or that was opened before a fork and
 is used in the child, raises `StoreUnusable` from every verb. Every verb may raise `StoreBusy`, `StoreUnusable`, `StoreCorrupt`
@@ -45,12 +47,12 @@ Lease: TypeAlias = leases.Lease
 
 
 def in_order(statuses: Collection[str]) -> tuple[RunStatus, ...]:
-    """A set of statuses in the order of `STATUSES`, as a `Query` takes them."""
+    """Sort a set of statuses in the order of `STATUSES`, for use in a `Query`."""
     return tuple(status for status in STATUSES if status in statuses)
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """An event as stored. `body` is JSON or, where that is shorter, zstd of JSON; `digest` chains it to its predecessor."""
+    """An event as stored. `body` is JSON, compressed with zstd if that is shorter; `digest` chains the row to the one before."""
 
     seq: int
     at: float
@@ -65,7 +67,9 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A stored fold. A `base` replaces the events up to `seq`, which this log does not hold; `digest` is the chain there."""
+    """A stored state of a run at `seq`. If `base` is true, it is a compaction base: it replaces the events up to `seq`, which are
+    no longer in the log, and `digest` is the digest of event `seq`, from which the hash chain continues.
+    """
 
     seq: int
     body: bytes
@@ -74,7 +78,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The part of a run row that every append rewrites: a view of the log, checked by `verify`."""
+    """The part of a run row that every append rewrites. It is derived from the log, and `verify` compares the two."""
 
     status: RunStatus
     fingerprint: str
@@ -83,13 +87,13 @@ class View(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Names of the nodes that have started and not ended (the first few), for listings."""
     error: str | None = None
     rewinds: tuple[tuple[int, int], ...] = ()
-    """(seq of a RunRewound, where it went back to), oldest first."""
+    """Pairs (seq of a `RunRewound` event, seq that the run went back to), oldest first."""
     due_at: float | None = None
-    """When the run wants attention by itself (a retry, a timer)."""
+    """When the run is due without a request: the time of its next retry or timer."""
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a run row that is written once."""
+    """The part of a run row that is written once, when the run is created."""
 
     flow: str
     input_digest: bytes
@@ -98,36 +102,37 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None = None
     queue: str = DEFAULT_QUEUE
     priority: int = 0
-    """Of the runs on offer, those with the highest are taken first."""
+    """Workers take the runs with the highest priority first."""
 
 
 class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Everything that one step writes, in one transaction."""
+    """Everything that an engine writes to a run in one step; the store writes it in one transaction."""
 
     run_id: str
     expected_seq: int
     rows: tuple[Row, ...]
-    """At least one; seqs follow `expected_seq` without gap. The salt of the first is the id of the append."""
+    """The new events, at least one; their seqs follow `expected_seq` without a gap. The salt of the first row is the id of the
+    append."""
     view: View
     holder: str | None = None
     """Id of the holder whose lease this append uses; None only to create a run that no engine holds yet."""
     fence: int = 0
     create: NewRun | None = None
-    """This append makes the run. With `holder` it is leased at once, with fence 1."""
+    """Set if this append creates the run. If `holder` is also given, that holder has the lease at once, with fence 1."""
     snapshots: tuple[Snapshot, ...] = ()
     definition: bytes | None = None
     """The flow's definition, stored once per `view.fingerprint`."""
     taken: tuple[str, ...] = ()
-    """Ids of inbox requests that these rows answer; they leave the inbox."""
+    """Ids of the inbox requests that these rows handle; the requests leave the inbox."""
     release: bool = False
-    """Give the lease back with this append."""
+    """Release the lease together with this append."""
     blobs: tuple[Blob, ...] = ()
-    """What rows and snapshots refer to: durable before they are."""
+    """The blobs that the rows and snapshots refer to. They become durable before the rows."""
 
     @property
     def has_extras(self) -> bool:
-        """Whether it writes more than its rows and the run row. Every store writes that in one function of its own, so a
-        new extra is a field, a line here, and a line in each of those.
+        """Whether the append writes more than its rows and the run row. Each store has one function that writes these extras; a
+        new kind of extra needs a field here, a term in this expression, and a line in each of these functions.
         """
         return bool(self.snapshots or self.definition is not None or self.taken)
 
@@ -155,13 +160,13 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     due_at: float | None
     fence: int
     holder: Holder | None
-    """Who holds the lease, dead or alive."""
+    """The engine that has the lease, whether its process is alive or dead."""
     held: bool
-    """Whether that keeps others out: the lease has not run out, and its holder is not known to be dead."""
+    """Whether the lease keeps other engines out: it has not expired, and its holder is not known to be dead."""
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Which runs to list. Every condition must hold; the newest come first."""
+    """Which runs to list: those that meet every condition, newest first."""
 
     status: tuple[RunStatus, ...] = ()
     flow: str | None = None
@@ -169,12 +174,12 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None = None
     queue: str | None = None
     before: str | None = None
-    """Only runs that come after this run id in the listing (paging)."""
+    """Only runs that come after the run with this id in the listing (for paging)."""
     limit: int = 100
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller that does not hold the lease wants of a run. `id` makes posting it twice harmless."""
+    """A request to a run from a caller that does not hold its lease. Because of its `id`, posting it twice has no effect."""
 
     id: str
     verb: str
@@ -189,37 +194,40 @@ Verdict: TypeAlias = HoldfastError | None
 
 
 class Store(Protocol):
-    """What a store has to implement. The head of this file says what holds for all its methods."""
+    """The methods that a store must implement. The docstring of this module says what applies to all of them."""
 
     url: str
-    """How to open this store again, without any secret."""
+    """The URL to open this store again, without a password."""
     blobs: Blobs
-    """Where the values that are too large for the log are kept."""
+    """The place for values that are too large for the log."""
     upkeep: Upkeep
-    """How it is kept small and whole."""
+    """The methods that keep the store small and intact: retire, compact, delete, sweep, back up."""
     queues: Queues
-    """Which runs wait for a worker to execute them."""
+    """The methods that offer waiting runs to workers."""
     generation: str
-    """Chosen at random when the store was made, and again when it was put back from a copy (`Queues.renew_generation`)."""
+    """A random id of this store, chosen when it is created, and again when it is restored from a copy
+    (`Queues.renew_generation`)."""
 
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
-        """Write a batch in one transaction; acknowledged means durable. Verdicts, in order: None (written), `RunExists`,
-        `RunNotFound`, `FenceLost` (also for a holder that the store does not know), `SeqConflict`, `CodecError` (text that no
-        store can keep), `StoreCorrupt` (this run's log is damaged), or why a blob of the append could not be kept
-        (`StoreFull`, `StoreBusy`, …). Blobs are durable before the transaction begins; those of an append that is refused, or
-        that a crash forestalls, stay without harm. Raises `StoreFull`: nothing of the batch is written.
+        """Write a batch of appends in one transaction; when this returns, they are durable. Returns a verdict for each append, in
+        order: None (written), `RunExists`, `RunNotFound`, `FenceLost` (also for a holder that the store does not know),
+        `SeqConflict`, `CodecError` (text that cannot be stored), `StoreCorrupt` (this run's log is damaged), or the reason why
+        a blob of the append could not be stored (`StoreFull`, `StoreBusy`, …). Blobs are durable before the transaction begins;
+        if the append is refused, or a crash prevents it, its blobs stay and do no harm. Raises `StoreFull` if nothing of the
+        batch was written for lack of space.
         """
 
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
-        """Whether the row at `seq` was written by the append with this id: resolves an unknown outcome. False for no
-        such run. A poisoned store cannot tell and raises `StorePoisoned`: ask again from a new process.
+        """Whether the row at `seq` was written by the append with this id. A writer calls this after a commit whose outcome is
+        unknown. False if there is no such run. A poisoned store cannot know and raises `StorePoisoned`: ask again from a new
+        process.
         """
 
     def run(self, run_id: str) -> RunRow:
-        """One run. Raises `RunNotFound`."""
+        """The run row of one run. Raises `RunNotFound`."""
 
     def runs(self, query: Query) -> list[RunRow]:
-        """The runs that fit, newest first. Raises `RunNotFound` for an unknown `before`."""
+        """The runs that match the query, newest first. Raises `RunNotFound` if `before` names an unknown run."""
 
     def events(
         self,
@@ -231,38 +239,43 @@ class Store(Protocol):
         node: str | None = None,
         limit: int | None = None,
     ) -> list[Row]:
-        """Rows with `after < seq <= upto`, in order. Raises `RunNotFound`."""
+        """The events of a run with `after < seq <= upto`, in order, optionally only of some kinds or of one node. Raises
+        `RunNotFound`.
+        """
 
     def snapshot(self, run_id: str, within: Sequence[tuple[int, int]]) -> Snapshot | None:
-        """The latest snapshot whose seq lies in one of these ranges (both ends included). Raises `RunNotFound`."""
+        """The latest snapshot of a run whose seq is in one of these ranges (both ends included). Raises `RunNotFound`."""
 
     def definition(self, fingerprint: str) -> bytes | None:
-        """A flow's definition, if any run of this store was made with it."""
+        """The definition of the flow with this fingerprint; None if no run of this store was created with it."""
 
     def claim(self, run_id: str, holder: Holder) -> Lease:
-        """Take the lease: the fence grows by one. The same holder may claim again. Raises `RunNotFound`, `RunHeld`."""
+        """Claim the lease of a run; its fence grows by one. The same holder may claim it again. Raises `RunNotFound`,
+        `RunHeld`.
+        """
 
     def renew(self, holder: Holder) -> None:
-        """Say that this holder lives: one row, for all its leases, `ttl_s` from now. An engine says so before it first appends
-        in its name. With `ttl_s=0` it is gone: all its leases are released at once.
+        """Renew all leases of a holder, by one row: they expire `ttl_s` seconds from now. An engine must do this before it first
+        appends as this holder. With `ttl_s=0` the holder is deleted, and all its leases are released at once.
         """
 
     def release(self, run_id: str, holder: str, fence: int) -> None:
-        """Give a lease back. Does nothing where it is already another's."""
+        """Release the lease of a run. Does nothing if another engine has claimed it since."""
 
     def post(self, run_id: str, request: Request) -> bool:
-        """Leave a request; durable when this returns. False: it was left before, whether or not it has been taken since. The
-        store fills in `run_id`, and `at` where it is 0. Raises `RunNotFound`, `CodecError`, `StoreFull`.
+        """Put a request into the inbox of a run; it is durable when this returns. False: a request with this id was posted
+        before, whether or not it has been handled since. The store fills in `run_id`, and `at` if it is 0. Raises
+        `RunNotFound`, `CodecError`, `StoreFull`.
         """
 
     def inbox(self, holder: str) -> list[Request]:
-        """Requests for the runs of this holder, oldest first; they stay until an append takes them."""
+        """The requests to all runs of this holder, oldest first. A request stays until an append lists it in `taken`."""
 
     def now(self) -> float:
-        """The store's time, in seconds since the epoch: leases and timers go by it."""
+        """The store's time, in seconds since the epoch; leases and timers use it."""
 
     def check(self) -> list[str]:
-        """What is damaged in the store as a whole (pages, indexes); empty where it is intact."""
+        """Descriptions of damage to the store as a whole (pages, indexes); empty if it is intact."""
 
     def close(self) -> None:
-        """Idempotent. What was acknowledged is durable already."""
+        """Close the store; it may be closed more than once. Everything that was acknowledged is durable already."""

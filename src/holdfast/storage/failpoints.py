@@ -1,7 +1,7 @@
-"""Named places where a process may die, so that tests can make it die there, and list that they tried them all.
+"""Failpoints: named places in the code where tests can kill the process, and a list of them that tests can check off.
 
-There is a failpoint at every boundary of a write, and around a node's body. Nothing happens at one until a hook is installed:
-a hook may kill the process, raise, or count. `reach` with a name that is not listed here is a defect and raises.
+There is a failpoint before and after every write, and around a node's body. A failpoint does nothing until a hook is installed;
+the hook may kill the process, raise, or count. Calling `reach` with a name that is not listed here is a defect and raises.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FAILPOINTS: dict[str, str] = {
     "append.committed": "a batch is durable and its writer has not been notified",
     "claim.before": "a lease is about to be claimed",
     "claim.committed": "a lease is claimed and its new holder has not been notified",
-    "post.before": "a request is about to be left in the inbox",
+    "post.before": "a request is about to be put into a run's inbox",
     "post.committed": "a request is durable and its sender has not been notified",
     "release.before": "a lease is about to be released",
     "release.committed": "a lease is released and its old holder has not been notified",
@@ -25,23 +25,24 @@ FAILPOINTS: dict[str, str] = {
     "renew.committed": "a renewal is durable and its holder has not been notified",
     "prune.before": "checkpoints of a run are about to be retired",
     "prune.committed": "checkpoints are retired, and their snapshots are deleted",
-    "compact.before": "a base is about to replace events",
-    "compact.committed": "a base has replaced events, which are not swept yet",
+    "compact.before": "a compaction base is about to replace events",
+    "compact.committed": "a compaction base has replaced events, which are not swept yet",
     "delete.before": "a run is about to be deleted",
     "delete.committed": "a run is deleted, and its events are not swept yet",
     "sweep.before": "a batch of leftover events is about to be deleted",
     "sweep.committed": "a batch of leftover events is deleted",
-    "backup.copied": "a backup is written and does not have its name yet",
-    "backup.named": "a backup has its name and the caller has not been notified",
+    "backup.copied": "a backup is written to a temporary file, which is not renamed yet",
+    "backup.named": "a backup file has its final name and the caller has not been notified",
     "node.enter": "a node's body is about to be called",
-    "node.exit": "a node's body has returned and nothing of it is recorded",
+    "node.exit": "a node's body has returned and its result is not recorded",
 }
 
 OF_UPKEEP = ("prune.", "compact.", "delete.", "sweep.", "backup.")
-"""How the names of those begin that no run comes by."""
+"""Prefixes of the failpoints that only upkeep reaches; executing a run reaches all the others."""
 
 hook: Hook | None = None
-"""Look at it before `reach` where every step comes by: then a process without a hook makes no call."""
+"""The installed hook. Code that every step runs checks it before it calls `reach`, so that a process without a hook makes no
+call."""
 
 
 def install(given: Hook | None) -> None:
@@ -51,7 +52,7 @@ def install(given: Hook | None) -> None:
 
 
 def reach(name: str) -> None:
-    """Mark that a failpoint is reached. Does nothing while no hook is installed."""
+    """Report to the installed hook that a failpoint is reached. Does nothing while no hook is installed."""
     if hook is None:
         return
     if name not in FAILPOINTS:

@@ -1,12 +1,13 @@
-"""Who may append to a run: leases, their holders, and whether the process of a holder still lives.
+"""Leases: which engine may append to a run, and whether the process of that engine is still alive.
 
 A holder is an engine in a process. On one host, in one pid namespace, a process is identified by its pid and its start time
-(pids are used again), so a dead holder is recognised at once and its lease can be claimed without waiting. Whether a process of
-another host or container lives cannot be seen from here, nor where there is no /proc; then the lease's time to live decides.
+(pids are reused), so a dead holder is recognised at once and its lease can be claimed without waiting. Whether a process on
+another host or in another container is alive cannot be seen from here, nor on a system without /proc; then the lease's time to
+live decides.
 
-Only death is certain: a process that lives may be stopped, or its engine may be gone. So a holder that is not known to be dead
-holds its runs until its lease expires, and the fence makes a takeover harmless if the holder comes back after that. What a
-store does about leases is in `contract`.
+Only the death of a process is certain: a process that is alive may be suspended, or its engine may have ended. So a holder that
+is not known to be dead keeps its runs until its lease expires; if it continues after that, the fence refuses its writes. The
+operations of a store on leases are in `contract`.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ import msgspec
 KEPT_S = 86_400.0
 """How long a store keeps the row of a holder that has expired and holds no run."""
 FORGETS_S = 3600.0
-"""How often an open store looks for such holders."""
+"""How often, in seconds, an open store deletes expired holders."""
 
 _NAMES_OF_MANY_HOSTS = frozenset({"", "localhost", "localhost.localdomain"})
-_STATES_OF_THE_DEAD = frozenset("ZXx")  # a zombie has a pid, and will never run again
+_STATES_OF_THE_DEAD = frozenset("ZXx")  # a zombie process still has its pid, but will never run again
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine that holds runs. On one host a dead one is recognised by its process, elsewhere by its lease."""
+    """An engine that holds runs. On the same host, a dead holder is recognised by its process; on others, by its expired
+    lease.
+    """
 
     id: str
     host: str = ""
@@ -46,7 +49,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to append to a run, until another holder claims it. `seq` is where the log ends."""
+    """The right to append to a run, until another holder claims it. `seq` is the last event of the log."""
 
     run_id: str
     fence: int
@@ -54,11 +57,11 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 Alive: TypeAlias = Callable[[Holder], bool | None]
-"""Whether the process of a holder lives; None: that cannot be seen from here."""
+"""A function that says whether the process of a holder is alive; None: that cannot be seen from this process."""
 
 
 def this_process(ttl_s: float = 30.0, engine_id: str | None = None) -> Holder:
-    """A holder for an engine in this process. Each engine needs an id of its own."""
+    """Create a holder for an engine in this process. Each engine needs an id of its own."""
     boot, pid_namespace, pid, process_started = _own(os.getpid())
     return Holder(
         id=engine_id or uuid.uuid4().hex,
@@ -72,7 +75,7 @@ def this_process(ttl_s: float = 30.0, engine_id: str | None = None) -> Holder:
 
 
 def alive(holder: Holder) -> bool | None:
-    """Whether the holder's process lives; None where that cannot be seen from here."""
+    """Whether the holder's process is alive; None if that cannot be seen from this process."""
     boot, namespace, pid, started = _own(os.getpid())
     if not (
         holder.boot and holder.pid_namespace and holder.pid and holder.process_started and boot and namespace
@@ -87,23 +90,27 @@ def alive(holder: Holder) -> bool | None:
     if holder.pid_namespace != namespace:
         return None
     if (holder.pid, holder.process_started) == (pid, started):
-        return True  # it is this very process
+        return True  # the holder is in this process
     return _runs(holder.pid, holder.process_started)
 
 
 def alive_elsewhere(holder: Holder) -> bool | None:
-    """The same for a database that other machines use: one that was started at another time may be another one of this name."""
+    """Whether the holder's process is alive, for a database that several machines use; None if that cannot be seen. If the boot
+    id differs, the holder may be on another machine with the same host name, not on this machine before a restart.
+    """
     return alive(holder) if holder.boot == _own(os.getpid())[0] else None
 
 
 def is_held(holder: Holder | None, expires_at: float, now: float, alive: Alive = alive) -> bool:
-    """Whether a lease of this holder keeps others out: its time has not run out, and it is not known to be dead."""
+    """Whether a lease of this holder keeps other engines out: it has not expired, and the holder is not known to be dead."""
     return holder is not None and expires_at > now and alive(holder) is not False
 
 
 @lru_cache(maxsize=1)
 def _own(pid: int) -> tuple[str, str, int, str]:
-    """Boot, pid namespace, pid and start of this process: they stay as long as it does. A forked child has another pid."""
+    """Boot id, pid namespace, pid and start time of this process. They never change, so they are cached by pid; a forked child
+    has another pid.
+    """
     found = _state_and_start(pid)
     return _boot(), _pid_namespace(), pid, found[1] if found else ""
 
@@ -118,12 +125,12 @@ def _runs(pid: int, started: str) -> bool | None:
     except ProcessLookupError:
         return False
     except OSError:
-        return None  # there is one, but /proc hides it (hidepid): it may be another with the same pid
+        return None  # a process with this pid exists, but /proc hides it (hidepid): it may be a different process
     return None
 
 
 def _state_and_start(pid: int) -> tuple[str, str] | None:
-    """State and start time (ticks since boot) of a process. The name before them may hold spaces and parentheses."""
+    """State and start time (ticks since boot) of a process. In /proc, the name before them may contain spaces and parentheses."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return fields[0].decode(), fields[19].decode()

@@ -1,4 +1,4 @@
-"""Which of the runs on offer a worker gets: what the queues of all databases work out alike. It owns no database."""
+"""Decide which of the runs on offer a worker gets. The queues of all databases share these functions, which read no database."""
 
 from __future__ import annotations
 
@@ -34,17 +34,18 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class Fates(Generic[K]):
-    """What became of the holders in the rows of the query `holders`: key, when their leases expire, and who they are.
-    `asking`: the holder that asks. It lives, and what it holds counts, also where it was late with its renewal.
+    """Which holders are live, lost or dead, from the rows of the query `holders`: key, when their leases expire, and the holder.
+    `asking` is the id of the holder that takes runs now: its process is alive, so its runs count as held even if it was late
+    with its renewal.
     """
 
     def __init__(self, told: Iterable[Cells], now: float, alive: leases.Alive, asking: str = "") -> None:
         self.live: set[K] = set()
         self._asking: set[K] = set()
         self.lost: list[K] = []
-        """Holders whose leases no longer protect their runs."""
+        """Holders whose leases no longer protect their runs: they have expired or are dead."""
         self.dead: list[K] = []
-        """Those of them that will never come back."""
+        """The lost holders whose process is known to be dead, so that they will never come back."""
         for key, expires_at, *cells in told:
             holder = Holder(**dict(zip(Holder.__struct_fields__, cells, strict=True)))
             state = alive(holder)
@@ -58,7 +59,7 @@ class Fates(Generic[K]):
                 self.dead.append(key)
 
     def held(self, told: Iterable[Cells]) -> Counter[str]:
-        """How many runs of each queue are held, by the rows of the query `held_runs`."""
+        """How many runs of each queue are held, from the rows of the query `held_runs`."""
         held: Counter[str] = Counter()
         for queue, holder, count in told:
             if holder in self.live or holder in self._asking:
@@ -72,7 +73,7 @@ def room(limits: Iterable[Cells], held: Counter[str]) -> dict[str, int]:
 
 
 def choose(offers: Sequence[Offer], room: Mapping[str, int], limit: int) -> list[Offer]:
-    """The first of these, in their order, as far as their queues have room."""
+    """The first `limit` offers, in their order, leaving out those whose queue has no room."""
     chosen: list[Offer] = []
     left = dict(room)
     for offer in offers:
@@ -94,7 +95,7 @@ def full(room: Mapping[str, int]) -> list[str]:
 def list_queues(
     names: Iterable[Cells], limits: Iterable[Cells], held: Counter[str], offered: Iterable[Cells]
 ) -> list[Queue]:
-    """Queues by their names."""
+    """One `Queue` per name, from the rows of the queries about names, limits, held and offered runs."""
     limit: dict[str, int] = dict(limits)
     on_offer: dict[str, int] = dict(offered)
     return [

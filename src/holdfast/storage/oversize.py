@@ -1,13 +1,15 @@
-"""Values that are too large for a log leave the body of an event, or of a snapshot, and become blobs.
+"""Move values that are too large for a log out of the body of an event or a snapshot and into blobs.
 
-The body then says so *beside* its values, never inside them: its first key is `"$blobs"`, which maps the JSON pointer of each
-value that was taken out to the digest of its JSON; in its place is null. No field of an event can have that name, so
-a body that begins with it has references, any other has none, and no value of a user can look like one.
+The references to these blobs are *beside* the values of the body, never inside them: its first key is `"$blobs"`, which maps
+the JSON pointer of each value that was moved to the digest of its JSON; the value itself is replaced by null. No field of an
+event can have that name, so a body has references if it begins with that key, and no value of a user can look like a reference.
 
-What is too large: a value not over the limit stays; text over it goes; of a container the parts over the limit go first, and
-if what is left is still over it, the container goes too. So a value that many events hold is one blob, whatever is beside it.
+Which values are moved: a value not over the limit stays, and a text over the limit is moved. In a container, the parts over the
+limit are moved first; if the rest is still over the limit, the container is moved too. So a large value that many events contain
+is stored as one blob, whatever other values are beside it.
 
-Invariant: `put_back` gives the very bytes that `take_out` was given. The hash chain is over what is stored: the references.
+Invariant: `put_back` returns exactly the bytes that were given to `take_out`. The hash chain covers the stored body, with the
+references.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from holdfast.storage.blobs import Blob, Blobs
 from holdfast.storage.contract import Append, Verdict
 
 BLOB_OVER = 1_000_000
-"""Bytes of JSON over which a value becomes a blob."""
+"""A value with more bytes of JSON than this becomes a blob."""
 LOG_BUDGET = 64_000_000
-"""Bytes of log for one checkpoint over which a result is refused."""
+"""A result that needs more bytes of log than this for one checkpoint is refused."""
 KEY = "$blobs"
 _MARK = b'{"$blobs":'
 
@@ -36,7 +38,7 @@ _references = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def take_out(body: bytes, limit: int = BLOB_OVER) -> tuple[bytes, tuple[Blob, ...]]:
-    """A body without what is too large for it, and the blobs that hold that."""
+    """Move the values that are too large out of a body: the new body, which refers to blobs, and these blobs."""
     if len(body) <= limit:
         return body, ()
     taken: dict[str, Blob] = {}
@@ -47,14 +49,14 @@ def take_out(body: bytes, limit: int = BLOB_OVER) -> tuple[bytes, tuple[Blob, ..
 
 
 def put_back(body: bytes, blobs: Blobs) -> bytes:
-    """A body with everything that was taken out of it. Raises `BlobMissing`, `BlobCorrupt`."""
+    """Undo `take_out`: the body with the values from the blobs that it refers to. Raises `BlobMissing`, `BlobCorrupt`."""
     if not body.startswith(_MARK):
         return body
     try:
         fields = _fields(body)
         told = _references(fields.pop(KEY))
         tree: Any = fields
-        for pointer in sorted(told):  # a container comes before what was taken out of it
+        for pointer in sorted(told):  # a container is put back before the values that were moved out of it
             tree = _place(tree, pointer, Raw(blobs.get(told[pointer])))
         return _encode(tree)
     except (msgspec.MsgspecError, LookupError, ValueError) as fault:
@@ -62,7 +64,7 @@ def put_back(body: bytes, blobs: Blobs) -> bytes:
 
 
 def references(body: bytes) -> dict[str, str]:
-    """JSON pointer -> digest of every blob that a body refers to."""
+    """The blobs that a body refers to: JSON pointer -> digest."""
     if not body.startswith(_MARK):
         return {}
     try:
@@ -72,8 +74,8 @@ def references(body: bytes) -> dict[str, str]:
 
 
 def keep_blobs(blobs: Blobs, batch: Iterable[Append]) -> dict[int, Verdict]:
-    """Make the blobs of a batch durable, as a store does before it writes a row that refers to them. Those appends whose
-    blobs could not be kept are refused, by their place in the batch, with the reason; their neighbours are not.
+    """Make the blobs of a batch durable; a store calls this before it writes the rows that refer to them. Returns the appends
+    whose blobs could not be stored: index in the batch -> the error. The other appends are not affected.
     """
     refused: dict[int, Verdict] = {}
     for index, append in enumerate(batch):
@@ -86,7 +88,9 @@ def keep_blobs(blobs: Blobs, batch: Iterable[Append]) -> dict[int, Verdict]:
 
 
 def _lighten(value: bytes | Raw, pointer: str, limit: int, taken: dict[str, Blob]) -> bytes:
-    """What takes the place of a value that is over the limit."""
+    """The JSON that replaces a value over the limit: the container without its largest parts, or null. Adds the blobs to
+    `taken`, by JSON pointer.
+    """
     json = bytes(value)
     if json[:1] in (b"{", b"["):
         parts = _parts(json)
@@ -101,7 +105,7 @@ def _lighten(value: bytes | Raw, pointer: str, limit: int, taken: dict[str, Blob
 
 
 def _place(tree: Any, pointer: str, value: Raw) -> Any:
-    """A tree with a value where the pointer leads. Only the way there is opened."""
+    """A JSON tree with `value` at the place that `pointer` names. Only the containers on the way there are decoded."""
     if not pointer:
         return value
     step = pointer[1:].partition("/")[0]

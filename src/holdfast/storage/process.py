@@ -1,7 +1,7 @@
-"""Whether this process was forked since: connections, locks and threads do not survive that.
+"""Detect that the process was forked since an object was created: connections, locks and threads do not survive a fork.
 
-`count` grows in every child. Comparing two numbers costs nothing; asking the kernel for the process id, as often as stores and
-writers would have to, takes longer than folding an event.
+`count` grows by one in every forked child. Comparing two numbers costs next to nothing; asking the kernel for the process id, as
+often as stores and writers would have to, takes longer than folding an event.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Which runs wait for a worker, and which worker gets them: what a worker asks of a store.
+"""Queues: which runs wait for a worker, and which worker gets them. This is the part of a store that workers use.
 
-A run belongs to one named queue and has a priority, both from its creation. It is *on offer* when no live engine holds it (it has
-no lease, or one whose holder is dead or that has expired) and something can be done with it:
+A run belongs to one named queue and has a priority, both fixed when it is created. It is *on offer* when no live engine holds it
+(it has no lease, or its lease has expired, or its holder is dead) and it can be executed, for one of these reasons:
 
-- `pending`: recorded, and not begun;
-- `running` or `interrupted`: its holder left it, or died;
-- `due`: it waits, and the time it waits for (`View.due_at`) has come;
-- `asked`: it waits, is paused or has failed, and a request is in its inbox.
+- `pending`: the run is recorded and has not begun;
+- `running` or `interrupted`: its holder died or released it;
+- `due`: the run waits, and the time that it waits for (`View.due_at`) has come;
+- `asked`: the run waits, is paused or has failed, and a request is in its inbox.
 
-`completed` and `cancelled` runs are never on offer. A queue may have a limit: no more of its runs than that are held at a time,
-over all workers of the store. Offers are worked out from run rows, leases and inbox when a worker asks: there is no second
-record of them that could be lost or be wrong. Every store passes `holdfast.testing.queues`.
+`completed` and `cancelled` runs are never on offer. A queue may have a limit: how many of its runs may be held at the same time
+by all workers of the store together. Offers are computed from run rows, leases and inbox when a worker asks for runs: there is
+no second record of them that could be lost or wrong. Every store passes `holdfast.testing.queues`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from holdfast.storage.leases import Holder, Lease
 DEFAULT_QUEUE = "default"
 
 FENCE_STEP = 1_000_000
-"""By how much every fence grows when a store is restored from a copy: more than were granted since the copy was made."""
+"""By how much every fence grows when a store is restored from a copy. Far more than a run can have been claimed since the copy
+was made, so that fences granted in between are invalid."""
 
 Why: TypeAlias = Literal["pending", "running", "interrupted", "due", "asked"]
 
@@ -34,13 +35,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """Which runs a worker is ready to execute."""
 
     flows: tuple[str, ...]
-    """Names of the flows it knows; runs of others are left alone."""
+    """Names of the flows that the worker knows; it takes no runs of other flows."""
     queues: tuple[str, ...] = ()
-    """Only these queues; empty: all."""
+    """Take runs only from these queues; empty: from all queues."""
     limit: int = 1
-    """How many runs at most."""
+    """Take at most this many runs."""
     without: Collection[str] = ()
-    """Ids of runs to pass over: this worker failed to resume them lately, and another may succeed."""
+    """Ids of runs not to take: this worker recently failed to resume them, and another worker may succeed."""
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -52,14 +53,14 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue as the store sees it."""
+    """The state of a queue: its limit, and how many of its runs are held and on offer."""
 
     name: str
     limit: int | None = None
-    """Runs of it that may be held at a time; None: no limit."""
+    """How many of its runs may be held at the same time; None: no limit."""
     held: int = 0
     offered: int = 0
-    """Runs of it that are on offer, whether or not the limit lets a worker claim them."""
+    """How many of its runs are on offer, whether or not the limit lets a worker claim them."""
 
 
 class Queues(Protocol):
@@ -68,46 +69,48 @@ class Queues(Protocol):
     """
 
     def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
-        """Claim runs that are on offer, in one transaction: those with the highest priority first, then those that wait
-        longest (due: since then; asked: since the request; others: since their creation). Two workers that ask at once
-        never get the same run, and neither waits for the other's rows. A take that gets something says that the
-        holder lives (as `Store.renew` does). The fence of each run grows by one. A holder that was late and has renewed
-        before that transaction keeps its runs.
+        """Claim runs that are on offer, in one transaction: those with the highest priority first, then those that have waited
+        longest (`due` runs since that time, `asked` runs since the request, other runs since their creation). Two workers that
+        call this at the same time never get the same run, and neither waits for the other's rows. If any run is taken, the
+        holder is also renewed (as by `Store.renew`). The fence of each run grows by one. A holder that was late but renewed
+        before this transaction keeps its runs.
         """
 
     def held_by(self, holder: str) -> list[Lease]:
-        """The leases in a holder's name, by run id."""
+        """The leases of a holder, ordered by run id."""
 
     def give_back(self, holders: Collection[str]) -> list[str]:
-        """Release the leases of those of these holders that are gone: their time has run out or their process is dead, as
-        it is in the transaction that does it. Returns the ids of those; one that has renewed meanwhile keeps everything.
+        """Release the leases of those of these holders that have expired or whose process is dead, and return the ids of these
+        holders. This is checked in the transaction that releases: a holder that has renewed meanwhile keeps its leases.
         """
 
     def next_due(self, wanted: Wanted) -> float | None:
-        """When the next run that is wanted falls due by itself, in the store's time, which may be past; None: no time is
-        known. Queues at their limit do not count: a released lease is heard. When a lease expires is not reported.
+        """When the next wanted run is due, in the store's time; this may be in the past. None: no wanted run waits for a time.
+        Runs in queues at their limit are left out: `hear` returns when a lease is released. Expiring leases are not considered.
         """
 
     def limit(self, queue: str, limit: int | None) -> None:
-        """Let no more than `limit` runs of a queue be held at a time, from now on; None: as many as there are. Holders keep
-        what they have.
+        """From now on, let at most `limit` runs of a queue be held at the same time; None: any number. Holders keep the runs that
+        they hold.
         """
 
     def queues(self) -> list[Queue]:
-        """Every queue that has a limit or a run that has not ended, by name."""
+        """Every queue that has a limit, or a run that is not completed or cancelled, ordered by name."""
 
     def hear(self, timeout_s: float) -> bool:
-        """Wait until something may have come on offer or into an inbox (a new run, a request, a released lease), also since
-        the last `hear`, at most this long. True: look again; False: nothing was heard, which is no proof that there is
-        nothing. Costs no query while nothing happens where the database can tell; never raises for a lost connection: it
-        waits, and returns False. One worker hears at a time: of two on one store object each may miss what woke the other.
+        """Wait, at most this long, for news: a run may have come on offer or a request into an inbox (a new run, a request, a
+        released lease), since the last `hear`. True: look for runs again. False: there was no news, which does not prove that
+        no run is on offer. If the database can notify, waiting runs no query. A lost connection is not raised: `hear` waits
+        and returns False. Only one worker may use it at a time: of two on one store object, each may miss the other's news.
         """
 
     def hush(self) -> None:
-        """Have every `hear` of this store return at once, or the next one if there is none: for who stops. Never raises."""
+        """Make every waiting `hear` of this store return at once, or the next `hear` if none is waiting. A worker that stops
+        calls this. Never raises.
+        """
 
     def renew_generation(self) -> str:
-        """Mark a store that was restored from a copy: a new generation, which is returned, no run is held, and every
-        fence grows by `FENCE_STEP`. Engines that used the store after the copy was made are refused from then on. Close the
-        store afterwards: `Store.generation` is read when it is opened.
+        """Give a store that was restored from a copy a new generation, and return it. All leases are released, and every fence
+        grows by `FENCE_STEP`, so that engines which used the original store after the copy was made can no longer write. Close
+        the store afterwards: `Store.generation` is read only when a store is opened.
         """

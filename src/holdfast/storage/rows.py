@@ -1,7 +1,7 @@
-"""Events into rows and back: compression and the hash chain.
+"""Turn events into the rows of a log and back, with compression and a hash chain.
 
 digest(n) = sha256(digest(n-1) ‖ header(n) ‖ sha256(salt(n) ‖ body(n))), over the bytes as stored. A missing or altered row is
-found; a body can be taken out (its salted hash kept) without breaking the chain.
+detected. A body can be removed without breaking the chain if its salted hash is kept.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _local = threading.local()  # zstd contexts must not be shared between threads
 
 
 class Salts:
-    """Random bytes for events, fetched from the system for many at a time: every call for them releases the GIL, which
-    other threads then hold.
+    """Random salts for events, read from the system many at a time, because every such call releases the interpreter lock (GIL),
+    which other threads then take.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Salts:
 
 
 def pack(body: bytes) -> bytes:
-    """The body as stored: compressed where it is long and that makes it shorter."""
+    """The body of an event as stored: compressed if it is long and compression makes it shorter."""
     if len(body) <= COMPRESS_OVER_BYTES:
         return body
     packer = getattr(_local, "packer", None)
@@ -53,7 +53,7 @@ def pack(body: bytes) -> bytes:
 
 
 def unpack(body: bytes) -> bytes:
-    """The body as written."""
+    """Undo `pack`: the body of an event as it was before it was compressed."""
     if not body.startswith(_ZSTD_MAGIC):
         return body
     unpacker = getattr(_local, "unpacker", None)
@@ -69,7 +69,7 @@ def unpack(body: bytes) -> bytes:
 
 
 def chain(previous: bytes, run_id: str, row: Row) -> bytes:
-    """The digest of a row that follows `previous`."""
+    """The digest of a row, given the digest of the row before it (`previous`)."""
     header = f"{run_id}\n{row.seq}\n{row.at!r}\n{row.kind}\n{row.node or ''}\n{row.iteration}\n{row.execution}\n{row.attempt}\n"
     return sha256(previous + header.encode() + sha256(row.salt + row.body).digest()).digest()
 
@@ -77,8 +77,8 @@ def chain(previous: bytes, run_id: str, row: Row) -> bytes:
 def seal_row(
     previous: bytes, run_id: str, seq: int, at: float, stamp: str, event: Encoded, salt: bytes
 ) -> Row:
-    """The row of an event, chained after `previous`: `chain`, written out, since every step goes through here. `stamp` is
-    `repr(at)`, the slowest part of a header, which events of one moment share.
+    """The row of an event, chained to the digest `previous`. The digest is computed inline, not by `chain`, because every step
+    calls this function. `stamp` is `repr(at)`, the slowest part of a header, which events of the same time share.
     """
     body, kind, node = event.body, event.kind, event.node
     iteration, execution, attempt = event.iteration, event.execution, event.attempt
@@ -92,7 +92,9 @@ def seal_row(
 def seal(
     previous: bytes, run_id: str, seq: int, at: float, encoded: Iterable[Encoded], salts: bytes
 ) -> tuple[Row, ...]:
-    """Rows for the events that follow `seq`, all of time `at`, chained after `previous`. `salts`: 16 random bytes each."""
+    """Rows for the events that follow `seq`, all of time `at`, chained to the digest `previous`. `salts`: 16 random bytes for
+    each event.
+    """
     rows: list[Row] = []
     for number, event in enumerate(encoded):
         salt = salts[number * SALT_BYTES : (number + 1) * SALT_BYTES]
@@ -103,8 +105,8 @@ def seal(
 
 
 def open_body(body: bytes, blobs: Blobs) -> bytes:
-    """The body of a row or a snapshot as it was before it was packed, with what was taken out of it. Raises `BlobMissing`,
-    `BlobCorrupt`.
+    """The body of a row or a snapshot, decompressed, with the large values that were moved to blobs put back into it. Raises
+    `BlobMissing`, `BlobCorrupt`.
     """
     return put_back(unpack(body), blobs)
 
@@ -112,14 +114,16 @@ def open_body(body: bytes, blobs: Blobs) -> bytes:
 def open_row(row: Row, blobs: Blobs) -> Stored:
     """The event that a row holds. Raises `BlobMissing`, `BlobCorrupt`."""
     body = row.body
-    if body and (body[:1] != b"{" or body[2:3] == b"$"):  # nearly none is packed, or refers to blobs
+    if body and (body[:1] != b"{" or body[2:3] == b"$"):  # few bodies are compressed or refer to blobs
         body = open_body(body, blobs)
     encoded = Encoded(row.kind, row.node, row.iteration, row.execution, row.attempt, body)
     return Stored(row.seq, row.at, decode(encoded))
 
 
 def broken_at(run_id: str, rows: Sequence[Row], *, after: int, digest: bytes) -> tuple[int, str] | None:
-    """The first seq where rows that should follow `after` are missing or altered, and what is wrong there."""
+    """The first seq after `after` at which a row is missing or altered, and a description of the damage; None: all rows are
+    intact. `digest` is the digest of the row `after`.
+    """
     for row in rows:
         after += 1
         if row.seq != after:
@@ -128,6 +132,6 @@ def broken_at(run_id: str, rows: Sequence[Row], *, after: int, digest: bytes) ->
         if digest != row.digest:
             return (
                 after,
-                f"event {after} ({row.kind}) is not what was written, or an event before it is not",
+                f"event {after} ({row.kind}) was altered after it was written, or an event before it was",
             )
     return None

@@ -1,7 +1,7 @@
-"""The SQL of a store as it is written in the `sql/` folder of its dialect: named queries, and the numbered migrations that
-make the schema.
+"""Load the SQL of a store from the `sql/` folder of its dialect: named queries, and the numbered migrations that create the
+schema.
 
-In PostgreSQL the tables are in a schema, which the files call `holdfast`; a store in another one has its name put in that place.
+In PostgreSQL the tables are in a schema, which the files call `holdfast`; for a store in another schema, that name is replaced.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _stores = resources.files("holdfast.storage")
 
 
 def queries(dialect: str, schema: str | None = None) -> dict[str, str]:
-    """The named queries of `queries.sql`. Each is put on one line: the driver caches prepared statements by their text."""
+    """The named queries of `queries.sql`. Each is put on one line, because drivers cache prepared statements by their text."""
     parts = _NAME.split(
         within((_stores / dialect / "sql" / "queries.sql").read_text(encoding="utf-8"), schema)
     )
@@ -27,20 +27,20 @@ def queries(dialect: str, schema: str | None = None) -> dict[str, str]:
 
 @cache
 def migrations(dialect: str, schema: str | None = None) -> tuple[str, ...]:
-    """The migrations in order; the n-th takes a store from version n-1 to n."""
+    """The migrations in order; the n-th migrates a store from version n-1 to version n."""
     files = sorted((_stores / dialect / "sql" / "migrations").iterdir(), key=lambda file: file.name)
     texts = [file.read_text(encoding="utf-8") for file in files if file.name.endswith(".sql")]
     return tuple(within(text, schema) for text in texts)
 
 
 def newer_schema_error(where: str, version: int, known: int) -> SchemaTooNew:
-    """Why a process that opened a store writes nothing more to it: a newer Holdfast has changed what is there."""
+    """The error for a process whose store was migrated by a newer Holdfast while it was open: it must write nothing more."""
     return SchemaTooNew(
-        f"{where} was migrated to schema version {version} while this process used it, which knows versions up to "
-        f"{known}. This step was not written. Restart this process with the newer version of Holdfast."
+        f"{where} was migrated to schema version {version} while this process used it; this process knows versions up "
+        f"to {known}. This step was not written. Restart this process with the newer version of Holdfast."
     )
 
 
 def within(sql: str, schema: str | None) -> str:
-    """A text of ours with another schema in the place of `holdfast`."""
+    """SQL of ours with the name of another schema in place of `holdfast`."""
     return sql if schema is None else _SCHEMA.sub(f'"{schema}"', sql)

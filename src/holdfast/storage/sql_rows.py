@@ -1,5 +1,5 @@
-"""Rows that both SQL databases keep in the same columns, as structs and back: the row of a run, its holder, the generation of
-a store.
+"""Convert rows that SQLite and PostgreSQL store in the same columns to structs and back: run rows, holders, the generation of a
+store.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _strings = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def holder_of(cells: tuple[Any, ...]) -> Holder | None:
-    """The holder in a row; None: there is none."""
+    """The holder in the columns of a row; None if the run is not held."""
     engine, host, boot, pid_namespace, pid, process_started, ttl_s = cells
     if engine is None:
         return None
@@ -27,13 +27,13 @@ def holder_of(cells: tuple[Any, ...]) -> Holder | None:
 
 
 def holder_cells(holder: Holder, expires_at: float) -> tuple[Any, ...]:
-    """A holder as the query `renew_holder` takes it, with when its leases expire."""
+    """A holder as parameters of the query `renew_holder`, with the time at which its leases expire."""
     return (holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid, holder.process_started, holder.ttl_s,
             expires_at)  # fmt: skip
 
 
 def run_row(cells: tuple[Any, ...], holder: Holder | None, held: bool) -> RunRow:
-    """The row of a run, by the columns that every database has for it."""
+    """A `RunRow` from the columns that both databases select for it. Raises `StoreCorrupt` if they cannot be read."""
     (run_id, flow, status, seq, digest, fingerprint, state_version, created_at, updated_at, input_digest, labels, parent,
      active, error, rewinds, due_at, fence, queue, priority) = cells[:19]  # fmt: skip
     try:
@@ -51,7 +51,7 @@ def run_row(cells: tuple[Any, ...], holder: Holder | None, held: bool) -> RunRow
 
 
 def generation_of(where: str, found: Sequence[tuple[str, ...]]) -> str:
-    """The generation of a store, by what the query `generation` found."""
+    """The generation of a store, from the rows of the query `generation`. Raises `StoreCorrupt` if there is none."""
     if not found:
         raise StoreCorrupt(f"{where} is damaged: its generation is missing. Restore it from a backup.")
     return found[0][0]

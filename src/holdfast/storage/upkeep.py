@@ -1,13 +1,13 @@
 """The upkeep of a store: retire, compact, delete, sweep, back up. Every store passes `holdfast.testing.upkeep`.
 
-Which run is no longer wanted, and what still needs it, is decided in `holdfast.upkeep.retention`; nothing here knows events.
-Every verb is one small transaction that leaves a store in which each run can be read and resumed:
+`holdfast.upkeep.retention` decides which runs are no longer needed; this module knows nothing about events. Every method is one
+small transaction, after which each run of the store can be read and resumed:
 
-- A log is *trimmed* in two ways. Its older checkpoints are retired: no run can go back to them, the events stay. Or it is
-  compacted: a base replaces the events up to its place, and `Store.events` begins after it.
-- The events that a compaction or a deletion makes obsolete are invisible at once, and removed by `sweep`, a piece at a time: a
-  log of a million events blocks no other process. A crash in between leaves the rest to the next sweep.
-- Nothing that is written here can race with a holder: a compaction needs the lease, a deletion needs that no engine has it.
+- A log is *trimmed* in two ways. Its older checkpoints are retired: the run cannot go back to them, but the events stay. Or it is
+  compacted: a compaction base replaces the events up to its seq, and `Store.events` begins after it.
+- The events that a compaction or a deletion makes obsolete are invisible at once, and `sweep` deletes them in batches, so that
+  deleting a log of a million events blocks no other process. After a crash, the next sweep deletes the rest.
+- Upkeep cannot race with a holder: a compaction needs the lease, and a deletion is refused while an engine has the lease.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import msgspec
 from holdfast.errors import FenceLost, ResumeRefused, SeqConflict
 
 PIECE = 2000
-"""Events that one sweep removes."""
+"""How many events one sweep deletes at most."""
 
 
 class Trimmed(msgspec.Struct, frozen=True, kw_only=True):
-    """What was taken from a log."""
+    """What upkeep has removed from the log of a run: retired checkpoints and compacted events."""
 
     retired: int = 0
-    """The run can no longer go back to checkpoints before this place."""
+    """The run can no longer go back to checkpoints before this seq."""
     retired_at: float = 0.0
     base: int = 0
-    """The log begins after this place; 0: it was never compacted."""
+    """The log begins after this seq; 0: it was never compacted."""
     base_at: float = 0.0
     base_digest: bytes = b""
-    """sha256 of the base as stored."""
+    """sha256 of the stored compaction base."""
     place: str = ""
     """Where the log was archived before it was compacted; empty: nowhere."""
 
@@ -50,20 +50,20 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store reports about itself; None: that does not apply, or cannot be seen from here."""
+    """What a store reports about itself; None: the fact does not apply to this kind of store, or cannot be found out."""
 
     kind: str
     now: float
-    """Its own clock, asked just now."""
+    """The current time of the store's clock."""
     schema_version: int | None = None
     schema_known: int | None = None
     size_bytes: int | None = None
     log_bytes: int | None = None
-    """The write-ahead log beside it; of a server, what the slowest replication slot keeps of it."""
+    """The size of the write-ahead log; on a PostgreSQL server, how much of it the slowest replication slot keeps."""
     free_bytes: int | None = None
     settings: dict[str, str] = {}
     unswept: int = 0
-    """Logs of which a compaction or deletion has left something to sweep."""
+    """How many runs have leftover events of a compaction or a deletion, which `sweep` will delete."""
 
 
 class Upkeep(Protocol):
@@ -72,19 +72,20 @@ class Upkeep(Protocol):
     """
 
     def trimmed(self, run_id: str) -> Trimmed:
-        """What was taken from the log of a run; `WHOLE` also where there is no such run."""
+        """What upkeep has removed from the log of a run; `WHOLE` if nothing, or if there is no such run."""
 
     def snapshots(self, run_id: str) -> list[Kept]:
         """The snapshots of a run, oldest first. Raises `RunNotFound`."""
 
     def referring(self, run_id: str, after: int = 0, limit: int = PIECE) -> list[tuple[int, bytes]]:
-        """Events after a place whose bodies may refer to blobs, in order: seq, and the body as stored. Those that do are among
-        them, and those that are compressed, which must be opened to see that; none of a run that is not there.
+        """Events after a seq whose bodies may refer to blobs, in order: seq, and the body as stored. The list has all events that
+        refer to blobs, and may have compressed ones that do not, because they must be decompressed to know. Empty if there is no
+        such run.
         """
 
     def retire(self, run_id: str, before: int, drop: Collection[int] = ()) -> None:
-        """Retire the checkpoints before a place, and drop these snapshots; a base stays. A place before the one that is known
-        already changes nothing. Raises `RunNotFound`.
+        """Retire the checkpoints before a seq, and delete the snapshots in `drop`, but never a compaction base. If later
+        checkpoints are retired already, only the snapshots are deleted. Raises `RunNotFound`.
         """
 
     def compact(
@@ -98,50 +99,55 @@ class Upkeep(Protocol):
         fence: int,
         place: str = "",
     ) -> None:
-        """Let a base (its stored fold, and the chain there) replace the events up to `seq`, all of them below the end of the
-        log; earlier snapshots go. Raises `RunNotFound`, `FenceLost`, `SeqConflict`.
+        """Replace the events up to `seq`, which must be before the end of the log, by a compaction base: `body` is the snapshot
+        at `seq`, `digest` the digest of that event. Earlier snapshots are deleted. Raises `RunNotFound`, `FenceLost`,
+        `SeqConflict`.
         """
 
     def delete(self, run_id: str, seq: int) -> None:
-        """Remove a run whose log still ends at `seq`, with everything that is its own; its blobs are left to the caller, who
-        knows what else refers to them. Raises `RunNotFound`, `RunHeld`, `SeqConflict`, and `ResumeRefused` where another run
-        names it as its parent, or where it can still be resumed and a request waits in its inbox: the sender relies on it.
+        """Delete a run whose log still ends at `seq`, with everything that belongs only to it. Its blobs are left to the caller,
+        who knows what else refers to them. Raises `RunNotFound`, `RunHeld`, `SeqConflict`; and `ResumeRefused` if another run was
+        forked from it, or if it can still be resumed and a request waits in its inbox, because the sender relies on it.
         """
 
     def sweep(self, limit: int = PIECE) -> int:
-        """Remove up to so many events that compactions and deletions have left: how many there were. 0: nothing is left."""
+        """Delete up to `limit` leftover events of compactions and deletions, and return how many were deleted. 0: none are
+        left.
+        """
 
     def fingerprints(self) -> list[str]:
-        """Of every definition that is kept, in order."""
+        """The fingerprints of all stored definitions, in order."""
 
     def drop_definitions(self, fingerprints: Collection[str]) -> int:
-        """Drop these definitions, unless the row of a run names them: how many went."""
+        """Delete those of these definitions that no run row refers to, and return how many were deleted."""
 
     def adopt(
         self, run_id: str, trimmed: Trimmed, definitions: Mapping[str, bytes], *, fence: int = 0
     ) -> None:
-        """Keep what belongs to a run that was put back from an archive: definitions by fingerprint, and what was taken from its
-        log before. A run that no engine holds has that fence from then on, where its own is lower: as many were granted
-        in the store it comes from. If the run is not there yet, only the definitions are kept.
+        """Store what belongs to a run that is restored from an archive: definitions by fingerprint, and what upkeep had removed
+        from its log. If no engine holds the run, its fence is raised to `fence`, the last one granted in the store that it comes
+        from. If the run does not exist yet, only the definitions are stored.
         """
 
     def facts(self) -> Facts:
-        """How the store is, for `holdfast doctor`."""
+        """Facts about the state of the store, for `holdfast doctor`."""
 
     def backup(self, file: str, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
-        """Write a copy of the whole database, as it is at one moment, to a new file, while runs go on. `progress` is called with
-        how much is done, and of how much. Blobs outside of the database are not in it. Raises `SettingError` where the
-        file exists or the database's own means are missing.
+        """Write a copy of the whole database, as it is at one moment, to a new file, while runs continue. `progress` is called
+        with the amount done and the total. Blobs outside the database are not copied. Raises `SettingError` if the file exists
+        or the database's own tool for backups is missing.
         """
 
 
-# --- what is refused, in the same words by every store ---------------------------------------------------
+# --- refusals, with the same messages in every store ---------------------------------------------------
 
 
 def refuse_compaction(
     run_id: str, seq: int, *, base: int, end: int, held: tuple[str | None, int], by: tuple[str, int]
 ) -> None:
-    """Refuse a base for the events up to `seq` unless that is within a log that begins after `base` and ends at `end`."""
+    """Refuse a compaction up to `seq` unless the caller (`by`) holds the lease and `seq` is within the log, which begins after
+    `base` and ends at `end`.
+    """
     if held != by:
         who = f"engine {held[0]!r} holds it with fence {held[1]}" if held[0] else "no engine holds it"
         raise FenceLost(
@@ -158,8 +164,8 @@ def refuse_deletion(run_id: str, *, seq: int, end: int, child: str | None, asked
     """Refuse to delete a run that changed, has a child (`child`: a fork of it) or a waiting request (`asked`: its verb)."""
     if seq != end:
         raise SeqConflict(
-            f"run {run_id!r} was not deleted: its log ends at {end}, not at {seq}. Another process has resumed "
-            "it; look at the run again."
+            f"run {run_id!r} was not deleted: its log ends at {end}, not at {seq}, because another process has resumed "
+            "it. Look at the run again."
         )
     if child is not None:
         raise ResumeRefused(
@@ -170,7 +176,7 @@ def refuse_deletion(run_id: str, *, seq: int, end: int, child: str | None, asked
     if asked is not None:
         raise ResumeRefused(
             run_id,
-            f"a request ({asked}) waits in its inbox. A worker that knows its flow carries it out, or `holdfast "
+            f"a request ({asked}) waits in its inbox. A worker that knows its flow handles the request, or `holdfast "
             f"resume {run_id}`; cancel the run if it is no longer needed.",
             asked="deleted",
         )

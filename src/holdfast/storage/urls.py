@@ -1,6 +1,6 @@
-"""From a URL or a path to a store, and to the place of its blobs.
+"""Open a store, or a place for blobs, by its URL or path.
 
-A URL may carry a password: none of it is ever printed but its scheme (of blobs also host and path).
+A URL may contain a password: no part of an unknown URL is ever printed except its scheme (for blobs, also the host and path).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def open_store(
     clock: Callable[[], float] | None = None,
     blobs: str | os.PathLike[str] | None = None,
 ) -> Store:
-    """Open `memory://[name]`, `sqlite:///path` (`sqlite:////path` from the root) or a bare path, which means SQLite, or
-    `postgresql://…`. Its blobs are where it keeps them itself, or at the URL `blobs`. Without `clock` a store goes by the clock
-    that it shares with its other users: this machine's, or that of the database's server.
+    """Open the store at `memory://[name]`, `sqlite:///path` (`sqlite:////path` for an absolute path), a bare path, which means
+    SQLite, or `postgresql://…`. Its blobs are where this kind of store keeps them, or at the URL `blobs`. Without `clock`, a
+    store uses the clock that all its users share: this machine's, or that of the database server.
     """
     store = _open(url, clock)
     try:
@@ -53,7 +53,9 @@ def open_store(
 
 
 def open_blobs(url: str | os.PathLike[str], *, spills: Blobs) -> Blobs:
-    """Open `file:///path` or a bare path, `memory://[name]`, or any URL of fsspec; there partial streams stay in `spills`."""
+    """Open the place for blobs at `file:///path` or a bare path, `memory://[name]`, or any URL that fsspec knows. For an fsspec
+    URL, partial streams are kept in `spills`.
+    """
     text = os.fspath(url)
     match = _SCHEME.match(text)
     if match is None:
@@ -68,7 +70,7 @@ def open_blobs(url: str | os.PathLike[str], *, spills: Blobs) -> Blobs:
 
 
 def is_there(url: str | os.PathLike[str]) -> bool:
-    """Whether opening this finds a store and need not make one; asking makes none. One in memory is always there."""
+    """Whether a store exists at this URL or path. The check creates nothing. A store in memory always exists."""
     path = sqlite_path(url)
     if path is not None:
         file = os.path.expanduser(path)
@@ -83,7 +85,7 @@ def is_there(url: str | os.PathLike[str]) -> bool:
 
 
 def is_memory(url: str | os.PathLike[str]) -> bool:
-    """Whether this names a store that only this process sees, and that ends with it."""
+    """Whether the URL names a store in memory, which only this process can use and which ends with it."""
     return _scheme(url) == "memory"
 
 
@@ -102,7 +104,7 @@ def sqlite_path(url: str | os.PathLike[str]) -> str | None:
 
 
 def shown(url: str | os.PathLike[str]) -> str:
-    """A URL or path of a store as it may be printed, and typed where the password is known by other means."""
+    """The URL or path of a store without its password, so that it may be printed."""
     text = os.fspath(url)
     match = _SCHEME.match(text)
     try:
@@ -124,7 +126,7 @@ def _open(
     text = os.fspath(url)
     if not text:
         raise SettingError(
-            "the store URL is empty. Give a path, e.g. runs.db, or memory:// for a store that nothing survives."
+            "the store URL is empty. Give a path, e.g. runs.db, or memory:// for a store that ends with the process."
         )
     match = _SCHEME.match(text)
     if match is None:
@@ -161,8 +163,8 @@ def _require_driver() -> None:
 
 
 def _bare_path(url: str | os.PathLike[str]) -> str:
-    """A path without a scheme. What looks like the way to a database is refused, unquoted: it would become the name of a file,
-    with the password in it.
+    """The path of a SQLite store that was given without a scheme. A text that looks like the address of a database is refused,
+    because it would become the name of a file that contains the password; the error does not quote it.
     """
     text = os.fspath(url)
     if not isinstance(url, str) or _PATH.match(text):
@@ -172,7 +174,7 @@ def _bare_path(url: str | os.PathLike[str]) -> str:
     if word in known or did_you_mean(word, known) or _LOGIN.match(text):
         raise SettingError(
             "the store looks like the address of a database, and not like a path or a URL. A PostgreSQL store is "
-            "postgresql://user:password@host:5432/database, with options behind a ?; a file of such a name is ./NAME."
+            "postgresql://user:password@host:5432/database, with options after a ?; write ./NAME if you mean a file."
         )
     return text
 
@@ -189,7 +191,7 @@ def _memory_name(rest: str) -> str:
 def _file_path(rest: str) -> str:
     if not rest.startswith("//") or not rest.strip("/"):
         raise SettingError(
-            "a folder for blobs is a path or file:///path, with three slashes before the path from the root."
+            "a folder for blobs is a path or file:///path, with three slashes before an absolute path."
         )
     return unquote(rest[1:])
 

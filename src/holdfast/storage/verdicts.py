@@ -1,4 +1,4 @@
-"""What an append is refused for. Every store judges by these rules, in this order, and says so in these words."""
+"""The rules by which an append is refused. Every store applies these rules, in this order, with these messages."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from holdfast.storage.contract import Append, Verdict
 
 
 def judge_create(append: Append, *, exists: bool, holder_known: bool) -> Verdict:
-    """Whether an append may make its run. A holder must have said that it lives before it can hold."""
+    """The verdict on an append that creates a run. A holder must be known to the store (by `renew`) before it can hold a run."""
     if exists:
         return RunExists(append.run_id, "input or flow")
     if append.holder is not None and not holder_known:
         return FenceLost(
-            f"run {append.run_id!r} was not created: engine {append.holder!r} is not known to the store as alive. "
+            f"run {append.run_id!r} was not created: the store does not know engine {append.holder!r}. "
             "Renew the holder first."
         )
     return _gap(append)
 
 
 def judge(append: Append, *, seq: int, fence: int, holder: str | None) -> Verdict:
-    """Whether an append may follow a log that ends at `seq`, for a lease of `holder` with `fence`."""
+    """The verdict on an append to a run whose log ends at `seq` and whose lease belongs to `holder` with `fence`."""
     if append.holder is None or append.holder != holder or append.fence != fence:
         who = (
             f"engine {holder!r} holds it with fence {fence}"
@@ -43,6 +43,6 @@ def _gap(append: Append) -> SeqConflict | None:
         expected += 1
         if row.seq != expected:
             return SeqConflict(
-                f"run {append.run_id!r}: row {row.seq} was to be written in the place of row {expected}."
+                f"run {append.run_id!r}: the append has row {row.seq} where row {expected} must follow. Nothing was written."
             )
     return None if append.rows else SeqConflict(f"run {append.run_id!r}: an append needs at least one row.")

@@ -1,10 +1,10 @@
-"""Group commit: everything that waits is committed together, on one thread, and each append gets its own verdict.
+"""Group commit: queued appends are committed together, on one thread, and each append gets its own verdict.
 
-Invariants: no caller is notified before the commit has returned; appends are committed in the order they were handed in; one
-commit is under way at a time, on the writer's thread or, for a lone append, on the caller's.
+Invariants: no caller is notified before the commit has returned; appends are committed in the order in which they were
+submitted; one commit is under way at a time, on the writer's thread or, for a lone append, on the caller's.
 
-A hop to another thread and back costs about as much as a commit on a good disk, so a lone append may be committed by
-its caller (`try_commit`) as long as commits have lately been quick. Where they are not, an event loop must not be held up.
+Switching to another thread and back costs about as much as a commit on a good disk, so a caller may commit a lone append
+itself (`try_commit`) as long as recent commits were quick. If they were slow, the commit would hold up the caller's event loop.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _FURTHER_S = 0.00006
 
 
 class Writer:
-    """Commits for many on a daemon thread of its own, which starts with the first `submit`.
+    """Commits the appends of many callers on a daemon thread of its own, which starts with the first `submit`.
 
-    After a batch, `wake(fn)` is called once and is to have `fn` run where the callbacks belong (an engine
-    passes `loop.call_soon_threadsafe`); without it they run on the writer's thread.
+    After each batch, the writer calls `wake(fn)` once; `wake` must run `fn` on the thread that the callbacks expect (an engine
+    passes `loop.call_soon_threadsafe`). Without `wake`, the callbacks run on the writer's thread.
     """
 
     def __init__(
@@ -62,15 +62,17 @@ class Writer:
 
     @property
     def quick(self) -> bool:
-        """Whether commits have lately been quick enough to wait for."""
+        """Whether recent commits were quick enough for an event loop to wait for one."""
         return self._commit_s < QUICK_S
 
     def submit(self, append: Append, done: Done) -> None:
-        """Queue an append; `done(None)` once it is durable, `done(error)` if it was refused or its outcome is unknown."""
+        """Queue an append. The writer calls `done(None)` once the append is durable, and `done(error)` if it was refused or its
+        outcome is unknown.
+        """
         self.submit_all([(append, done)])
 
     def submit_all(self, appends: Sequence[tuple[Append, Done]]) -> None:
-        """Queue several at once, so that they share a commit."""
+        """Queue several appends at once, so that they share a commit."""
         self._require_own()
         with self._changed:
             self._require_open()
@@ -81,7 +83,9 @@ class Writer:
             self._changed.notify_all()
 
     def try_commit(self, appends: Sequence[Append]) -> list[BaseException | None] | None:
-        """Commit a few on this thread: what became of each. None: not now, nothing was done."""
+        """Commit a few appends on the caller's thread, and return the outcome of each (None: durable). Returns None in place of
+        the list if nothing was written because commits are slow, blobs must be written, or the writer is busy.
+        """
         self._require_own()
         if not self.quick or _carry_blobs(appends):
             return None
@@ -103,9 +107,9 @@ class Writer:
                     self._changed.notify_all()
 
     def close(self) -> None:
-        """Commit what waits, notify every caller, and end the thread. Idempotent."""
+        """Commit the queued appends, notify every caller, and end the thread. May be called more than once."""
         if self._forks != process.count:
-            return  # the thread, and what waits for it, are the parent's
+            return  # after a fork, the thread and the queue belong to the parent process
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -120,11 +124,11 @@ class Writer:
             if not _carry_blobs(appends):
                 self._took(self._timer() - began, len(batch))
             with self._changed:
-                self._in_flight = False  # before callers are notified: what they do next may be a lone append
+                self._in_flight = False  # before callers are notified: they may go on to commit a lone append
             _tell(batch, outcomes, self._wake)
 
     def _next_batch(self) -> list[tuple[Append, Done]] | None:
-        """Everything that waits, up to the bounds of a batch; None when the writer is closed and nothing waits."""
+        """All queued appends, up to the limits of a batch; None when the writer is closed and its queue is empty."""
         with self._changed:
             while self._in_flight or not self._queue:
                 if self._closing and not self._in_flight and not self._queue:
@@ -141,14 +145,16 @@ class Writer:
             return batch
 
     def _took(self, seconds: float, count: int) -> None:
-        """Keep in mind how long a lone append would have taken: the others of a batch added their rows, no sync."""
+        """Update the moving average of how long a lone append takes. The further appends of a batch share its one sync, so
+        only the time that their rows took is subtracted.
+        """
         seconds = max(seconds - (count - 1) * _FURTHER_S, seconds / count)
         self._commit_s += _NEWEST_SHARE * (seconds - self._commit_s)
 
     def _require_own(self) -> None:
         if self._forks != process.count:
             raise StoreUnusable(
-                "this writer was made before the process was forked. Open the store in the child."
+                "this writer was created before the process was forked. Open the store in the child."
             )
 
     def _require_open(self) -> None:
@@ -157,7 +163,7 @@ class Writer:
 
 
 class InlineWriter:
-    """The same, on the caller's thread: for driving everything from one thread, in an order that can be repeated."""
+    """A writer that commits on the caller's thread, so that a test can drive everything from one thread in a fixed order."""
 
     quick = True
 
@@ -186,7 +192,9 @@ class InlineWriter:
 
 
 def _commit(store: Store, appends: Sequence[Append]) -> list[BaseException | None]:
-    """What became of each append. Any exception goes to the waiting callers: if the thread ended, they would wait for ever."""
+    """Commit appends and return the outcome of each. Any exception is passed to the waiting callers: if it ended the writer's
+    thread, they would wait for ever.
+    """
     try:
         return list(store.append(appends))
     except BaseException as fault:  # noqa: BLE001
@@ -207,7 +215,7 @@ def _tell(
 
 
 def _call(callback: Callable[[T], None], what: T) -> None:
-    """Call back; an error in there is reported like one of a thread, and neither the writer nor its other callers suffer."""
+    """Call a callback. If it raises, the error goes to `threading.excepthook`, and the writer and its other callers continue."""
     try:
         callback(what)
     except Exception as fault:  # noqa: BLE001
@@ -216,8 +224,10 @@ def _call(callback: Callable[[T], None], what: T) -> None:
 
 
 def _carry_blobs(appends: Sequence[Append]) -> bool:
-    """Whether megabytes are to be written: nothing to wait for on an event loop, and no measure of other commits."""
-    for append in appends:  # noqa: SIM110 - every step comes by here, and a generator costs more than all the rest
+    """Whether any of the appends has blobs. Writing megabytes would hold up an event loop, and says nothing about how long
+    other commits take.
+    """
+    for append in appends:  # noqa: SIM110 - every step runs this loop, and a generator would cost more than the rest
         if append.blobs:
             return True
     return False

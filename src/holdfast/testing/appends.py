@@ -1,4 +1,4 @@
-"""Parts for tests of stores: a clock, appends to a run's log, failpoints that kill, and dead processes."""
+"""Building blocks for tests of stores: a clock, appends to a run's log, kills at failpoints, holders that are dead."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Time:
 
 
 class Log:
-    """Makes the appends of one run: it knows where the log ends, and the digest there."""
+    """Builds appends to the log of one run. It tracks the seq and the digest of the last event that was written."""
 
     def __init__(
         self, run_id: str, *, holder: str | None = None, fence: int = 0, seq: int = 0, digest: bytes = b""
@@ -56,7 +56,7 @@ class Log:
     def next(
         self, *bodies: bytes, kind: str = "NodeCompleted", node: str | None = "node", **changes: Any
     ) -> Append:
-        """Make an append after the end of the log. The end does not move until `wrote` is called."""
+        """Make an append that continues the log. Call `wrote` after the store accepted it: the next append continues there."""
         given = {name: changes.pop(name) for name in View.__struct_fields__ if name in changes}
         view = View(**{"status": "running", "fingerprint": "print", "state_version": 1, **given})
         encoded = [Encoded(kind, node, 1, 1, 1, body) for body in bodies or (b'{"n":1}', b"")]
@@ -73,6 +73,7 @@ class Log:
         )
 
     def wrote(self, append: Append) -> None:
+        """Note that the store accepted this append; the next append continues after it."""
         self.seq = append.rows[-1].seq
         self.digest = append.rows[-1].digest
         self.at += 1.0
@@ -106,7 +107,7 @@ def hooked(hook: Callable[[str], None]) -> Iterator[None]:
 
 
 class KilledAtFailpoint(BaseException):
-    """Raised at the failpoint where a real process would die."""
+    """Raised at a failpoint to simulate the death of the process there."""
 
 
 def kill_at(place: str) -> Callable[[str], None]:
@@ -120,7 +121,7 @@ def kill_at(place: str) -> Callable[[str], None]:
 
 
 def dead_process() -> Holder:
-    """Make a holder whose process has ended."""
+    """Return the holder of a process that has ended: the process is really started, and has exited."""
     ask = "import holdfast.storage.leases as h, msgspec; print(msgspec.json.encode(h.this_process(30.0, 'dead')).decode())"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     said = subprocess.run(

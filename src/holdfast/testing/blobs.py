@@ -39,8 +39,8 @@ class BlobsConformance:
     persistent = True
 
     def open(self, folder: Path) -> Blobs:
-        """Open the blobs in this folder."""
-        raise NotImplementedError("implement open(folder): return your blobs, opened in that folder")
+        """Open the blob store in this folder."""
+        raise NotImplementedError("implement open(folder): return your blob store, opened in that folder")
 
     def alter(self, digest: str, change: Callable[[bytes], bytes]) -> None:
         """Replace the stored bytes of a blob by `change(stored bytes)`."""

@@ -3,10 +3,10 @@
     History("r1", flow).created({"ticket": "T-1"}).completed("a", {"draft": "…"}).completed("b").crashed_before("c").write(store)
     run = await engine.resume("r1")
 
-A history calls no node. It asks `decide` what comes next, records that and the node results that a test gives, and
-folds every event as the engine does; `write` sends the log through the engine's own journal into a store. So a
-history that no engine could have written is refused at the line that builds it. A history has its own time: the first
-event is at `STARTS_AT`, every other one a second later.
+A history does not call any node. It asks `decide` what comes next, records that and the node results that the test gives,
+and folds every event as the engine does; `write` sends the log through the engine's own journal into a store. So a history
+that no engine could have written is refused at the line that builds it. A history has its own time: the first event is at
+`STARTS_AT`, and each event is one second after the previous one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class History:
-    """The log of a run as far as it is built, and its fold. Every method that adds events returns the history."""
+    """The log of a run under construction, and the run state folded from it. Methods that add events return the history."""
 
     def __init__(self, run_id: str, flow: Flow[Any], *, starts_at: float = STARTS_AT) -> None:
         self.run_id = run_id
@@ -58,12 +58,14 @@ class History:
         self.writers = Writers(flow.topology, self.state)
         self.at = starts_at
         self.log: list[tuple[float, Encoded]] = []
-        """Events, encoded before they are folded: the fold may grow a list that an event still holds."""
+        """The time and the encoded form of every event. Events are encoded before they are folded, because the fold may
+        append to a list that the event still refers to.
+        """
 
     # --- the run --------------------------------------------------------------------------------------
 
     def created(self, given: Any = None, **options: Any) -> History:
-        """The run was created with this input; `options` as in `RunCreated.options`, e.g. `timeout_s`."""
+        """Record that the run was created with this input; `options` as in `RunCreated.options`, e.g. `timeout_s`."""
         flow = self.flow
         return self.record(
             events.RunCreated(
@@ -81,38 +83,40 @@ class History:
         return self.record(events.RunPaused())
 
     def taken_up(self, *, force: bool = False) -> History:
-        """Another process resumed the run, and running nodes are interrupted."""
+        """Record that another process resumed the run, which interrupts the nodes that were running."""
         return self.record(events.RunResumed(force=force))
 
     def told(self, signal: str, payload: Any = None) -> History:
-        """The run received a signal."""
+        """Record that the run received a signal."""
         return self.record(events.SignalReceived(name=signal, payload=payload))
 
     def answered(self, key: str, answer: Any, **said: Any) -> History:
-        """The question with this key, or the only one of this node, was answered. `said`: `by`, `reason`, `confidence`."""
+        """Record an answer. `key` is the key of the question, or the name of a node with a single open question; `said` may
+        contain `by`, `reason` and `confidence`.
+        """
         questions.answer(self._journal, key, answer, **said)
         return self
 
     def crashed_before(self, node: str) -> History:
-        """The process died when this node was due but had not begun."""
+        """Assume that the process died when this node was due but had not started. Records nothing."""
         assert node in self.state.arrivals, f"the run has not reached {node!r}: {self._describe()}"
         return self
 
     def crashed_in(self, node: str) -> History:
-        """The process died while this node was running."""
+        """Assume that the process died while this node was running. Records the start of the node if that is missing."""
         return self if self._is_running(node) else self.started(node)
 
     # --- its nodes ------------------------------------------------------------------------------------
 
     def started(self, *nodes: str) -> History:
-        """These nodes began, and have not ended."""
+        """Record that these nodes started; they stay running."""
         for node in nodes:
             self.perform(self._wanted(commands.StartNode, node))
         return self
 
     def completed(self, node: str, update: Any = None, *, routes: list[str] | None = None) -> History:
-        """The node returned `update`; complete all items of a fan-out first (`item_completed`). `routes` replaces the
-        result of its router.
+        """Record that the node returned `update`. `routes` replaces the choice of its branch. For a fan-out, complete all of
+        its items first (`item_completed`).
         """
         if not self._is_running(node):
             self.started(node)
@@ -130,12 +134,12 @@ class History:
         return self
 
     def item_completed(self, node: str, item: int, update: Any = None) -> History:
-        """One item of a fan-out returned `update`."""
+        """Record that one item of a fan-out returned `update`."""
         header = self._item_header(node, item)
         return self.record(outcomes.complete_item(self.flow, node, header, item, update))
 
     def failed(self, node: str, error: BaseException, *, retry_in: float | None = None) -> History:
-        """The node raised this error; with `retry_in` it is retried after that many seconds."""
+        """Record that the node raised this error; with `retry_in`, that it will be retried after so many seconds."""
         if not self._is_running(node):
             self.started(node)
         return self.record(
@@ -149,7 +153,7 @@ class History:
     def item_failed(
         self, node: str, item: int, error: BaseException, *, retry_in: float | None = None
     ) -> History:
-        """One item of a fan-out raised this error."""
+        """Record that one item of a fan-out raised this error; with `retry_in`, that it will be retried."""
         header = self._item_header(node, item)
         retry_at = None if retry_in is None else self.at + retry_in
         return self.record(
@@ -157,7 +161,7 @@ class History:
         )
 
     def settled(self) -> History:
-        """Everything that needs no node result has happened: due nodes have started, and a run without open nodes has ended."""
+        """Record everything that happens without a node result: due nodes start, and a run without open nodes ends."""
         later = (commands.WakeAt, commands.DueAt)
         while wanted := [command for command in self.commands() if not isinstance(command, later)]:
             for command in wanted:
@@ -165,33 +169,33 @@ class History:
         return self
 
     def passed(self, seconds: float) -> History:
-        """Time has passed, and everything that needs only time has happened."""
+        """Let this time pass, and record everything that happens without a node result (`settled`)."""
         self.at += seconds
         return self.settled()
 
     # --- inside its nodes -----------------------------------------------------------------------------
 
     def stepped(self, node: str, step: str, value: Any = None, *, item: int | None = None) -> History:
-        """The node completed a step."""
+        """Record that the node completed a step."""
         return self._inside(events.StepCompleted, node, item, step=step, value=value)
 
     def checkpointed(self, node: str, value: Any, *, item: int | None = None) -> History:
-        """The node saved a checkpoint."""
+        """Record that the node saved a checkpoint (`ctx.checkpoint`)."""
         return self._inside(events.NodeCheckpointed, node, item, value=value)
 
     def streamed(self, node: str, *chunks: Any, item: int | None = None) -> History:
-        """The chunks that an attempt streamed were recorded."""
+        """Record chunks that the node streamed."""
         return self._inside(events.NodeStreamed, node, item, chunks=list(chunks))
 
     def spent(self, node: str, usd: float = 0.0, tokens: int = 0) -> History:
-        """The node reported a cost."""
+        """Record a cost that the node reported."""
         header = outcomes.visit_of(node, self.state.nodes[node])
         return self.record(events.CostIncurred(**header, usd=usd, tokens=tokens))
 
     def sleeping(
         self, node: str, seconds: float, *, slot: str = "sleep:1", item: int | None = None
     ) -> History:
-        """The node began to sleep; its attempt still runs until `parked`."""
+        """Record that the node began to sleep; its attempt runs until `parked` ends it."""
         return self._inside(events.TimerSet, node, item, slot=slot, until=self.at + seconds)
 
     def awaiting(
@@ -203,7 +207,7 @@ class History:
         slot: str | None = None,
         item: int | None = None,
     ) -> History:
-        """The node began to wait for a signal, or took one that had arrived before."""
+        """Record that the node began to wait for a signal, or received a signal that had arrived before."""
         until = None if timeout is None else self.at + timeout
         slot = slot or Slot.signal(signal, 1).text
         return self._inside(events.SignalAwaited, node, item, slot=slot, name=signal, until=until)
@@ -217,7 +221,7 @@ class History:
         on_timeout: str = "fail",
         item: int | None = None,
     ) -> History:
-        """The node asked a question with `ctx.ask`."""
+        """Record that the node asked a question with `ctx.ask`."""
         visit, slot = self.state.nodes[node], Slot.ask(text).text
         return self._inside(
             events.QuestionAsked,
@@ -233,30 +237,32 @@ class History:
         )
 
     def parked(self, node: str, *slots: str, item: int | None = None) -> History:
-        """The attempt ended, and the node waits for one of these slots."""
+        """Record that the attempt ended, and that the node waits until one of these slots is filled."""
         return self._inside(events.NodeWaiting, node, item, on=list(slots))
 
     def kept(self, node: str, item: int | None = None) -> dict[str, Any]:
-        """The values that the visit has recorded, by slot."""
+        """Return the values that the current visit of the node, or of one item, has recorded, by slot."""
         return self.state.nodes[node].kept.get(run_state.NODE_LEVEL if item is None else item, {})
 
     # --- reading --------------------------------------------------------------------------------------
 
     @property
     def running(self) -> list[str]:
-        """Nodes whose body would be running now, in the order they started."""
+        """The names of the nodes that are running now, in the order in which they started."""
         return [name for name in self.state.open if self.state.nodes[name].status == "running"]
 
     def commands(self) -> list[AnyCommand]:
-        """The commands that `decide` returns now."""
+        """Return the commands that `decide` returns now."""
         return decide(self.flow, self.state, self.at, self.ready)
 
     def events(self) -> list[Stored]:
-        """The log, decoded."""
+        """Return the events of the log, decoded."""
         return [Stored(seq, at, events.decode(encoded)) for seq, (at, encoded) in enumerate(self.log, 1)]
 
     def write(self, store: Store, *, holder: Holder | None = None) -> History:
-        """Append the log to a store, as a run without a holder; with `holder`, as a run of that holder, which then died."""
+        """Append the log to a store, as a run without a lease; with `holder`, as a run that this holder had leased when it
+        died.
+        """
         if holder is not None:
             store.renew(holder)
         journal = Journal(
@@ -282,7 +288,7 @@ class History:
     # --- inside ---------------------------------------------------------------------------------------
 
     def record(self, event: Event) -> History:
-        """Encode and fold one event; a second passes."""
+        """Add one event to the log and fold it, then advance the time of the history by one second."""
         encoded = events.encode(event)
         fold(self.state, Stored(self.state.seq + 1, self.at, event))
         self.ready.observe(self.state, event)
@@ -296,7 +302,9 @@ class History:
         match command:
             case commands.WakeAt() | commands.DueAt():
                 self.at = max(self.at, command.at)
-            case commands.AskAboutNode(node):  # the engine would also record what it knows about this machine
+            case commands.AskAboutNode(
+                node
+            ):  # the engine also records what it knows about this machine; a history does not
                 visit = self.state.nodes[node]
                 key = f"{node}.{visit.iteration}.{visit.execution}.{visit.attempt}"
                 options = ["retry", "skip", "abort"]
@@ -309,16 +317,16 @@ class History:
 
     @property
     def _journal(self) -> Journal:
-        """The history as a journal, for code that only records events and reads the time."""
+        """The history itself, typed as a journal: for engine code that only records events and reads the time."""
         return cast("Journal", self)
 
     @cached_property
     def services(self) -> Services:
-        """Services of an engine, with an empty store whose clock is that of the history."""
+        """The services of an engine, with an empty memory store that uses the time of this history."""
         return _services(MemoryStore(clock=lambda: self.at), None)
 
     def _inside(self, kind: Callable[..., NodeEvent], node: str, item: int | None, **fields: Any) -> History:
-        """Record an event of the open attempt at a node or one of its items; start the attempt if it is not open."""
+        """Record an event inside a node or one of its items; start the attempt first if none is running."""
         if item is None and not self._is_running(node):
             self.started(node)
         header = (
@@ -327,7 +335,7 @@ class History:
         return self.record(kind(**header, item=item, **fields))
 
     def _item_header(self, node: str, item: int) -> dict[str, Any]:
-        """The header for the end of an item. Start the item if it has not started, and all items before it."""
+        """Return the header (node, visit, attempt) for an event of an item. Starts the item and all before it if needed."""
         if self._is_idle(node):
             self.started(node)
         items = self.state.nodes[node].items
@@ -337,7 +345,7 @@ class History:
         return outcomes.visit_of(node, self.state.nodes[node]) | {"attempt": items.running[item]}
 
     def _is_idle(self, node: str) -> bool:
-        """Whether a fan-out has not begun or was interrupted. A fan-out that waits has begun."""
+        """Return whether a fan-out has not started or was interrupted. A fan-out that waits has started."""
         visit = self.state.nodes.get(node)
         return visit is None or visit.items is None or visit.status not in ("running", "waiting")
 
@@ -346,7 +354,7 @@ class History:
         return visit is not None and visit.status == "running"
 
     def _wanted(self, kind: type[T], node: str) -> T:
-        """The first command of this kind for this node, among those that `decide` returns now."""
+        """Return the first command of this kind for this node among those that `decide` returns now."""
         for command in self.commands():
             if isinstance(command, kind) and getattr(command, "node", None) == node:
                 return command
@@ -362,11 +370,12 @@ class History:
 def play(
     history: History, sketch: Sketch, luck: random.Random, *, trouble: float = 0.0, inside: float = 0.0
 ) -> Iterator[History]:
-    """Extend a history of this sketch until its run is over; luck chooses what ends next. Yields after one or a few events.
+    """Extend a history of this sketch until its run is over; `luck` chooses which node or item ends next. Yields the history
+    after every few events.
 
-    `trouble` is the probability of a fault instead: the process dies, a node fails and is retried, or fails for good and is
-    resumed, or the operator pauses the run and resumes it. `inside` is the probability of an event inside a node instead:
-    it records a step, a cost or a stream, or waits for a time, a signal or an answer.
+    `trouble` is the probability that a fault happens instead: the process dies, a node fails and is retried, a node fails for
+    good and the run is resumed, or an operator pauses the run and resumes it. `inside` is the probability of an event inside
+    a node instead: the node records a step, a checkpoint, a cost or chunks, or waits for a time, a signal or an answer.
     """
     while True:
         for command in history.commands():
@@ -385,7 +394,7 @@ def play(
 
 
 def _extend(history: History, sketch: Sketch, luck: random.Random, trouble: float, inside: float) -> History:
-    """Add an end, a fault, an event inside a node, or an answer or signal that the run waits for."""
+    """Add what happens next: a node ends, a fault, an event inside a node, or an answer or signal that the run waits for."""
     bodies = [*_bodies(history)]
     if not bodies or (_awaited(history) and luck.random() < 0.3):
         return _answer_or_signal(history, luck)
@@ -400,14 +409,14 @@ def _extend(history: History, sketch: Sketch, luck: random.Random, trouble: floa
 
 
 def _awaited(history: History) -> list[str]:
-    """Signals that a node waits for, and questions that can still be answered."""
+    """Return the names of the awaited signals, and the keys of the questions that can still be answered."""
     signals = run_state.awaited_signals(history.state.waits.values())
     questions = history.state.questions.items()
     return [*signals, *(key for key, asked in questions if asked.until is None or asked.until > history.at)]
 
 
 def _answer_or_signal(history: History, luck: random.Random) -> History:
-    """Add an answer or a signal that the run waits for. The first option of a question is the likeliest."""
+    """Add an answer or a signal that the run waits for. The first option of a question is chosen most often."""
     word = luck.choice(_awaited(history))
     question = history.state.questions.get(word)
     if question is None:
@@ -419,7 +428,7 @@ def _answer_or_signal(history: History, luck: random.Random) -> History:
 
 
 def _work(history: History, name: str, item: int | None, luck: random.Random) -> History:
-    """Add an event inside a node."""
+    """Add a random event inside a node: a step, a checkpoint, a cost, chunks or a wait."""
     number = luck.randrange(3)
     match luck.choice(("step", "checkpoint", "cost", "stream", "sleep", "signal", "ask", "signal")):
         case "step":
@@ -435,7 +444,7 @@ def _work(history: History, name: str, item: int | None, luck: random.Random) ->
 
 
 def _wait(history: History, name: str, item: int | None, luck: random.Random, what: str) -> History:
-    """Let a node wait for a time, a signal or an answer, and park it; sometimes the signal comes before it is parked."""
+    """Let a node wait for a time, a signal or an answer, and park it; sometimes the signal arrives before it is parked."""
     slot = {"sleep": "sleep:1", "signal": "signal:go:1", "ask": "ask:Sure?"}[what]
     visit = history.state.nodes[name]
     key = wait_key(name, visit.iteration, visit.execution, item, slot)
@@ -486,11 +495,11 @@ def outline(
     state: type[Any] = dict,
     **options: Any,
 ) -> Flow[Any]:
-    """Make a flow from its arrows: `outline("START a b c END", branches={"c": "a END"}, nodes={"b": {"join": "any"}},
-    schedule="layered")`. `asks` are its question nodes: the question is the name with a question mark.
+    """Make a flow from paths of node names: `outline("START a b c END", branches={"c": "a END"}, nodes={"b": {"join":
+    "any"}}, schedule="layered")`. `asks` are its question nodes; the question is the name with a question mark.
 
-    Nodes are declared in the order in which they are named, and do nothing; a history gives their results. A branch takes
-    its last target, unless the history gives another (`completed(…, routes=[…])`).
+    The nodes are declared in the order in which they are named. Their functions do nothing; a history gives their results. A
+    branch chooses its last target, unless the history gives another one (`completed(…, routes=[…])`).
     """
     graph: Graph[Any] = Graph("outline", state)
     mentioned = [
@@ -509,7 +518,7 @@ def outline(
 
 
 def _nothing(given: Any) -> None:
-    """The body of a node that is never called, or does nothing."""
+    """The function of every node of an outline: does nothing."""
 
 
 def _last_of(targets: list[str]) -> Callable[[Any], str]:
@@ -517,8 +526,8 @@ def _last_of(targets: list[str]) -> Callable[[Any], str]:
 
 
 def example(kind: type[Event], **fields: Any) -> Any:
-    """Make an event of this kind; an event of a node belongs to the first attempt of node `a`. Tests use it to cover every
-    kind.
+    """Make an event of this kind, for tests that cover every kind. An event of a node belongs to the first attempt of node
+    `a`.
     """
     told: dict[type[Event], dict[str, Any]] = {
         events.RunCreated: {
@@ -565,7 +574,7 @@ def example(kind: type[Event], **fields: Any) -> Any:
 
 
 def _plainest(kind: type[Event]) -> dict[str, Any]:
-    """The required fields of a kind, each with the plainest value of its type."""
+    """Return the required fields of an event kind, each with an empty value of its type."""
     made: dict[Any, Callable[[], Any]] = {Failure: failure, Changes: Changes, Any: lambda: None}
     types = {field.name: field.type for field in msgspec.structs.fields(kind) if field.required}
     return {name: made.get(one, get_origin(one) or one)() for name, one in types.items()}
@@ -577,10 +586,10 @@ def failure(message: str = "broken") -> Failure:
 
 
 def crashed_copy(store: Store, run_id: str, seq: int, into: Store, *, snapshot_at: int | None = None) -> None:
-    """Copy the first `seq` events of a run into another store, as if its process had died there. With `snapshot_at`, also
-    store a snapshot.
+    """Copy the first `seq` events of a run into another store, as if its process had died after event `seq`. With
+    `snapshot_at`, also store a snapshot of that event.
 
-    The run must not be a fork: the base of one is in its own store.
+    The run must not be a fork: the base of a fork is not copied.
     """
     rows = store.events(run_id, upto=seq)
     rewinds = tuple(

@@ -1,9 +1,9 @@
-"""What the checker reads: the rows of a store as plain bytes. A SQLite file is read with queries of this module, any other
-store, open or named by its URL, through `runs`, `events` and `snapshot`.
+"""Read the rows of a store as plain bytes, for the checker. A SQLite file is read with the queries of `checked.sql`; any other
+store, open or given by its URL, through its verbs (`runs`, `events`, `snapshot`).
 
 This module decodes bodies by itself (JSON, zstd, references to blobs) and shares no code with `storage.rows` or
-`storage.oversize`: a mistake there must not be hidden by the same mistake here. It judges nothing. Invariant: the store is not
-changed, and its file is only opened through SQLite.
+`storage.oversize`: a mistake there must not be hidden by the same mistake here. It only reads; `checker` decides what is wrong.
+Invariant: the store is not changed, and its file is only opened through SQLite.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.errors import StoreBusy, StoreCorrupt, StoreError, StoreUnusable
 from holdfast.storage.contract import Query, Store
 
 Event: TypeAlias = tuple[int, float, str, str | None, int, int, int, bytes, bytes, bytes]
-"""Seq, time, kind, node, iteration, execution, attempt, salt, body, digest."""
+"""One row of a log: seq, time, kind, node, iteration, execution, attempt, salt, body, digest."""
 
 _PAGE = 5000
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -55,7 +55,7 @@ class RunFacts(NamedTuple):
 
 
 class SnapshotFacts(NamedTuple):
-    """A stored fold. A base replaces the events up to `seq`, and `digest` is the hash chain there."""
+    """A snapshot, as stored. A base replaces the events up to `seq`; `digest` is the hash chain at that event."""
 
     seq: int
     base: bool
@@ -64,7 +64,7 @@ class SnapshotFacts(NamedTuple):
 
 
 class StoredRequest(NamedTuple):
-    """A request in the inbox. `taken`: the seq of the event that took it; 0 if it still waits."""
+    """A request in the inbox. `taken`: the seq of the event that recorded it; 0 if the request is still waiting."""
 
     run_id: str | None
     id: str
@@ -74,37 +74,37 @@ class StoredRequest(NamedTuple):
 
 
 class Source(Protocol):
-    """A store, read-only."""
+    """Read-only access to everything in a store that the checker compares."""
 
     def runs(self) -> Iterator[RunFacts]: ...
 
     def events(self, run: RunFacts) -> Iterator[Event]: ...
 
     def rewinds(self, run: RunFacts) -> list[tuple[int, bytes]]:
-        """Seq and body of every RunRewound."""
+        """Return the seq and the body of every RunRewound event of the run."""
 
     def snapshots(self, run: RunFacts) -> list[SnapshotFacts]: ...
 
     def base(self, run: RunFacts) -> bytes | None:
-        """The sha256 of the base of a compacted log; None if the log was not compacted."""
+        """Return the sha256 of the base of a compacted log; None if the log was not compacted."""
 
     def strangers(self) -> list[tuple[int, int, int]]:
-        """Key, first seq and number of events of runs that do not exist."""
+        """Return the events that belong to no run: for each run key, the first seq and the number of events."""
 
     def definitions(self, fingerprints: set[str]) -> dict[str, bytes]: ...
 
     def inbox(self) -> list[StoredRequest]:
-        """All requests; empty if the store cannot list them."""
+        """Return all requests of all runs; empty if the store has no way to list them."""
 
     def blob(self, digest: str) -> bytes | None:
-        """The content of a blob, or None if it is missing or does not match its digest."""
+        """Return the content of a blob, or None if it is missing or does not match its digest."""
 
     def close(self) -> None: ...
 
 
 def source_of(store: Store | str | os.PathLike[str]) -> Source:
-    """Open a source: a SQLite file (given as a path or an open store) directly, any other store through its verbs. Raises
-    `StoreError` if there is no store there, and `SettingError` for a URL that names no kind of store.
+    """Open a store for reading: a SQLite file (given as a path or an open store) directly, any other store through its verbs.
+    Raises `StoreError` if the store does not exist, and `SettingError` for a URL with an unknown scheme.
     """
     if not isinstance(store, (str, os.PathLike)):
         path = getattr(store, "path", None)
@@ -116,7 +116,7 @@ def source_of(store: Store | str | os.PathLike[str]) -> Source:
 
 
 def _source_at(url: str) -> Source:
-    """Open the store at a URL. A missing store is not created: a check changes nothing."""
+    """Open the store at a URL. A missing store is not created, because a check must not change anything."""
     from holdfast.storage import urls  # imports every store; a file is read without them
 
     if not urls.is_there(url):
@@ -142,7 +142,7 @@ class FileSource:
             raise self._unusable(fault) from fault
 
     def _read_once(self) -> None:
-        """Read what concerns all runs, once."""
+        """Read once, for all runs: which logs were compacted, what is still to be swept, and the rewinds."""
         for _ in self._select("begin"):
             pass
         ((tables,),) = self._select("upkeep")
@@ -160,7 +160,7 @@ class FileSource:
             raise self._unusable(fault) from fault
 
     def _unusable(self, fault: apsw.Error) -> StoreError:
-        """Make the error that says why a file cannot be checked."""
+        """Return the exception that says why the file cannot be checked."""
         path, advice = self._path, "Give the path of a store, or its URL."
         if not os.path.exists(path):
             return StoreUnusable(f"there is no store at {path}. {advice}")
@@ -170,7 +170,7 @@ class FileSource:
             return StoreUnusable(f"there is no store at {path}: the file is empty. {advice}")
         if isinstance(fault, apsw.NotADBError):
             return StoreUnusable(f"{path} is not a SQLite database. {advice}")
-        if isinstance(fault, apsw.SQLError):  # it has other tables
+        if isinstance(fault, apsw.SQLError):  # the database has other tables
             return StoreUnusable(f"{path} is a SQLite database, but not a Holdfast store ({fault}). {advice}")
         if isinstance(fault, apsw.BusyError):
             return StoreBusy(f"{path}: another process has locked the database for too long. Try again.")
@@ -231,7 +231,7 @@ class StoreSource:
     def __init__(self, store: Store, *, owned: bool = False) -> None:
         self._store = store
         self._owned = owned
-        """The store was opened for this check, and is closed with it."""
+        """Whether the store was opened for this check and must be closed by `close`."""
 
     def runs(self) -> Iterator[RunFacts]:
         before: str | None = None
@@ -249,7 +249,7 @@ class StoreSource:
 
     def events(self, run: RunFacts) -> Iterator[Event]:
         after = 0
-        # A store that has rows twice may return rows before `after`: this loop must still end.
+        # A damaged store that has a row twice may return rows at or before `after`: without the filter this loop would not end.
         while rows := [row for row in self._store.events(run.run_id, after, limit=_PAGE) if row.seq > after]:
             for row in rows:
                 yield (
@@ -295,7 +295,7 @@ class StoreSource:
 
 
 def unpack(body: bytes) -> bytes:
-    """Decompress a body if it is compressed. Raises `ValueError`."""
+    """Return a stored body, decompressed if it is compressed. Raises `ValueError` if it cannot be decompressed."""
     if not body.startswith(_ZSTD):
         return body
     try:
@@ -305,7 +305,9 @@ def unpack(body: bytes) -> bytes:
 
 
 def open_body(body: bytes, source: Source) -> tuple[dict[str, Any], list[str]]:
-    """Decode a stored body, and list the blobs that it refers to and that are missing. Raises `ValueError`."""
+    """Decode a stored body, with the values of its blobs. Also return the digests of the blobs that are missing. Raises
+    `ValueError` for a body that cannot be decoded.
+    """
     if not body:
         return {}, []
     plain = unpack(body)

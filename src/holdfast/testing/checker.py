@@ -3,10 +3,10 @@
     violations = check("runs.db", "witness.jsonl")
     python -m holdfast.testing.checker runs.db --witness witness.jsonl
 
-It reads rows (`checked`), interprets them by its own rules (`replay`), and compares the result with the run rows, the
+The checker reads rows (`checked`), interprets them by its own rules (`replay`), and compares the result with the run rows, the
 snapshots and the lines of a witness (`witness`). It imports nothing of the fold, of `decide` or of the runtime, so that it does
-not share a mistake of the engine. It checks the invariants of `docs/testing.md`: I1 to I15, L1 to L4 and D1. Invariant: its time
-is linear in the number of events, and it changes nothing.
+not share a mistake of the engine. It checks the invariants of `docs/testing.md`: I1 to I15, L1 to L4 and D1. Invariant: a check
+takes time linear in the number of events, and changes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Place: TypeAlias = Store | str | os.PathLike[str]
 Say: TypeAlias = Callable[[str, str], None]
 
 WAL_BYTES_MAX = 64 * 1024 * 1024
-"""How large the write-ahead log of a SQLite file may be at rest."""
+"""The largest allowed size of a SQLite write-ahead log when no process uses the store."""
 USAGE, UNREADABLE = 2, 6
 """Exit codes, the same as those of the `holdfast` command (`holdfast.cli.exits`)."""
 _PER_RUN_MAX = 20
@@ -41,7 +41,7 @@ _decode = json.JSONDecoder().decode
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """An invariant that does not hold: which one, where, and a sentence that says what is wrong."""
+    """A broken invariant: which one, in which run, at which event, and a sentence that says what is wrong."""
 
     invariant: str
     run_id: str | None
@@ -64,12 +64,13 @@ def check(
     secrets: Iterable[str] = (),
     takeover_s: float | None = None,
 ) -> list[Violation]:
-    """Return the violations in a store, by its content and the lines of a witness. An empty list: no violation was found.
+    """Check a store, alone or against a witness file, and return the violations found: an empty list if there are none.
 
-    `testified` are witness lines that were never in a file. `at_end` says that all faults are over and workers had time to
-    finish: then every run must have ended or wait for an answer, a signal or a time, and no lease or request may be left; with
-    `now`, no timer may be overdue either. None of `secrets` may occur anywhere. `takeover_s` is how long a run may stay with an
-    engine that died according to the witness. Raises `StoreError` for a store that cannot be read.
+    `testified` are more witness lines, given directly. `at_end` says that all faults are over and workers had time to finish:
+    then every run must have ended or wait for an answer, a signal or a time, and no lease or request may be left; with `now`,
+    no timer may be overdue either. None of `secrets` may occur anywhere in the store. `takeover_s` is how many seconds after
+    the death of an engine, as the witness noted it, its runs must have been claimed by another. Raises `StoreError` for a store
+    that cannot be read.
     """
     source = source_of(store)
     try:
@@ -86,7 +87,7 @@ def check(
 
 
 def compare(one: Place, other: Place) -> list[Violation]:
-    """I14: return the first difference of each run between the logs of two stores, apart from times and random values."""
+    """Check I14: return, for each run, the first difference between its logs in two stores, except times and random values."""
     violations: list[Violation] = []
     left, right = source_of(one), source_of(other)
     try:
@@ -105,7 +106,7 @@ def compare(one: Place, other: Place) -> list[Violation]:
 
 
 def trace(store: Place) -> str:
-    """Return a digest of all logs of a store: the same schedule gives the same trace (D1)."""
+    """Return a digest of all logs of a store. Two runs of the same simulated schedule must give the same digest (D1)."""
     source = source_of(store)
     try:
         digest = sha256()
@@ -120,7 +121,7 @@ def trace(store: Place) -> str:
 
 
 class Checking:
-    """One pass over a store. `violations` are those found so far."""
+    """One check of a store. `violations` are those found so far."""
 
     def __init__(self, source: Source, seen: Testimony, secrets: list[bytes]) -> None:
         self.violations: list[Violation] = []
@@ -136,7 +137,7 @@ class Checking:
     # --- one run ----------------------------------------------------------------------------------------
 
     def run(self, run: RunFacts, *, at_end: bool, now: float | None) -> None:
-        """Read the log of a run and compare it with everything else that is known about the run."""
+        """Check one run: read its log, and compare it with the run row and the witness."""
         before = len(self.violations)
 
         def say(invariant: str, text: str, seq: int | None = None) -> None:
@@ -160,7 +161,7 @@ class Checking:
             _require_over_or_waiting(run, replay.now, now, say)
 
     def _log(self, run: RunFacts, notes: testimony.Notes, say: Callable[..., None]) -> Replay:
-        """Sequence, time, hash chain, meaning and snapshots, in one pass."""
+        """Check the log of a run in one pass: seqs, times, hash chain, the meaning of the events, and the snapshots."""
         source, run_id, secrets = self._source, run.run_id, self._secrets
         snapshots = {snapshot.seq: snapshot for snapshot in source.snapshots(run)}
         replay = Replay(
@@ -172,9 +173,13 @@ class Checking:
             if last_seq is None:
                 last_seq, previous = self._beginning(run, seq, body, snapshots, replay, say)
             if seq != last_seq + 1:
-                say("I1", f"event {seq} follows event {last_seq}: the events between them are missing", seq)
+                say(
+                    "I1",
+                    f"the log has event {seq} right after event {last_seq}: seqs must grow by one",
+                    seq,
+                )
             if at < last_at:
-                say("I1", f"its time {at!r} is before the time of the previous event, {last_at!r}", seq)
+                say("I1", f"the event has the time {at!r}, but the event before it {last_at!r}", seq)
             last_seq, last_at = seq, at
             header = f"{run_id}\n{seq}\n{at!r}\n{kind}\n{node or ''}\n{iteration}\n{execution}\n{attempt}\n"
             previous = sha256(previous + header.encode() + sha256(salt + body).digest()).digest()
@@ -208,7 +213,9 @@ class Checking:
         replay: Replay,
         say: Callable[..., None],
     ) -> tuple[int, bytes]:
-        """Return the seq and digest before the first event: 0 at the start of a log, or those of the base in a compacted one."""
+        """Return the seq and the digest that the first event continues from: those of the base if the log was compacted or
+        forked, otherwise 0 and no digest.
+        """
         if first == 1:
             return 0, b""
         base = snapshots.pop(first - 1, None)
@@ -235,25 +242,27 @@ class Checking:
         return base.seq, base.digest
 
     def _open(self, body: bytes, seq: int, say: Callable[..., None]) -> Line:
-        """Decode a body, with the blobs that it refers to."""
+        """Decode the body of an event or a snapshot, with the values of its blobs. Report what is missing or cannot be read."""
         try:
-            if body[:2] == b'{"' and body[2:3] != b"$":  # nearly every body: not compressed, no blob
+            if (
+                body[:2] == b'{"' and body[2:3] != b"$"
+            ):  # fast path for nearly every body: not compressed, without blobs
                 plain: Line = _decode(body.decode())
                 return plain
             fields, missing = open_body(body, self._source)
         except (ValueError, LookupError, TypeError) as fault:
-            say("I12", f"its body cannot be read: {fault}", seq)
+            say("I12", f"the stored body cannot be read: {fault}", seq)
             return {}
         for digest in missing:
             say(
                 "I13",
-                f"it refers to the blob {digest[:12]}…, which is missing or was changed after it was stored",
+                f"the stored body refers to the blob {digest[:12]}…, which is missing or was changed",
                 seq,
             )
         return fields
 
     def _snapshot(self, snapshot: SnapshotFacts, now: RewindableState, say: Callable[..., None]) -> None:
-        """Check that a snapshot is the fold of the events before it."""
+        """Check that a snapshot is the state of the run after the events up to its seq."""
         fields = self._open(snapshot.body, snapshot.seq, say)
         if not fields:
             return
@@ -262,7 +271,11 @@ class Checking:
         kept = standing_of(fields)
         if fields.get("state", {}).get("seq", 0) != snapshot.seq:
             last_folded = fields["state"].get("seq", 0)
-            say("I2", f"the snapshot says that it is the fold up to event {last_folded}", snapshot.seq)
+            say(
+                "I2",
+                f"the snapshot is stored for event {snapshot.seq}, but has the state after event {last_folded}",
+                snapshot.seq,
+            )
         for part in ("status", "values", "arrivals", "fingerprint", "state_version", "open", "failed"):
             mine, theirs = getattr(now, part), getattr(kept, part)
             if mine != theirs:
@@ -289,7 +302,7 @@ class Checking:
     # --- the store --------------------------------------------------------------------------------------
 
     def store_as_a_whole(self, *, at_end: bool) -> None:
-        """Check what belongs to no run, or to a run that does not exist."""
+        """Check definitions, requests, events without a run, and the witness lines that belong to no stored run."""
         say = self._say
         for key, first, count in self._source.strangers():
             say("I13", None, first, f"the store has {count} events of a run that does not exist (key {key})")
@@ -300,7 +313,7 @@ class Checking:
                     "I12",
                     run_id,
                     None,
-                    f"the definition of its flow ({fingerprint[:12]}) is not in the store",
+                    f"the definition of the run's flow ({fingerprint[:12]}) is not in the store",
                 )
         for fingerprint, body in definitions.items():
             self._look_for_secrets(body, f"the definition {fingerprint[:12]}", None, None)
@@ -311,14 +324,16 @@ class Checking:
         testimony.check_others(self._seen.others, self._seen.runs, say, at_end=at_end)
 
     def _requests(self, *, at_end: bool) -> None:
-        """Check the requests in the inbox, and those that the witness says were acknowledged."""
+        """Check the requests in the inbox, and that it has every request that was acknowledged according to the witness."""
         inbox = self._source.inbox()
         there = {(asked.run_id, asked.id) for asked in inbox}
         for asked in inbox:
             if asked.run_id is None:
                 self._say("I13", None, None, f"the request {asked.id!r} belongs to a run that does not exist")
             elif asked.taken > self._ends.get(asked.run_id, 0):
-                text = f"the request {asked.id!r} was taken by an event that the log does not have"
+                text = (
+                    f"the request {asked.id!r} is marked as recorded by an event that the log does not have"
+                )
                 self._say("I9", asked.run_id, asked.taken, text)
             elif at_end and not asked.taken and asked.run_id not in self._final:
                 self._say(
@@ -332,18 +347,23 @@ class Checking:
                     self._say("I9", run_id, None, text)
 
     def leftovers(self, store: Place) -> None:
-        """L3: no large write-ahead log is left beside the file."""
+        """Check L3: no large write-ahead log is left beside the SQLite file."""
         path = store if isinstance(store, (str, os.PathLike)) else getattr(store, "path", None)
         wal = f"{path}-wal"
         if path is not None and os.path.exists(wal) and os.stat(wal).st_size > WAL_BYTES_MAX:
-            self._say("L3", None, None, f"the write-ahead log has {os.stat(wal).st_size:,} bytes at rest")
+            self._say(
+                "L3",
+                None,
+                None,
+                f"the write-ahead log still has {os.stat(wal).st_size:,} bytes (at most {WAL_BYTES_MAX:,})",
+            )
 
     def _say(self, invariant: str, run_id: str | None, seq: int | None, text: str) -> None:
         self.violations.append(Violation(invariant, run_id, seq, text))
 
 
 def _rewind_targets(source: Source, run: RunFacts) -> frozenset[int]:
-    """The events that the run goes back to."""
+    """Return the seqs of the events that rewinds of the run go back to."""
     found = set()
     for _, body in source.rewinds(run):
         try:
@@ -361,7 +381,7 @@ def _end_of_the_log(
     say: Callable[..., None],
 ) -> None:
     if last != run.seq:
-        say("I1", f"the log ends at event {last or 0}, but by the run row at event {run.seq}", last)
+        say("I1", f"the log ends at event {last or 0}, but the run row says event {run.seq}", last)
     elif digest != run.digest:
         say("I12", "the digest in the run row is not that of the last event", last)
     for seq in snapshots:
@@ -369,7 +389,7 @@ def _end_of_the_log(
 
 
 def _compare_row(run: RunFacts, replay: Replay, say: Callable[..., None]) -> None:
-    """I2 and I3: the run row agrees with the log."""
+    """Check I2 and I3: the run row agrees with the log."""
     now = replay.now
     rewinds = [pair for pair in run.rewinds if pair[0] > replay.base]
     columns = {
@@ -404,11 +424,11 @@ def _compare_row(run: RunFacts, replay: Replay, say: Callable[..., None]) -> Non
 def _require_over_or_waiting(
     run: RunFacts, now: RewindableState, at: float | None, say: Callable[..., None]
 ) -> None:
-    """L1 and L3: at the end a run has ended or waits for something, and no engine holds it."""
+    """Check L1 and L3: at the end a run has ended or waits for something, and no engine holds its lease."""
     overdue = run.due_at is not None and at is not None and run.due_at <= at
     signals = any(wait.get("signal") is not None for wait in now.waits.values())
     if run.status in ("pending", "running", "interrupted"):
-        say("L1", f"the run is {run.status}, but no worker drives it", run.seq)
+        say("L1", f"the run is still {run.status}, but should have ended or wait for something", run.seq)
     elif run.status == "waiting" and overdue:
         say("L1", f"the run was due at {run.due_at!r}, but no worker has claimed it", run.seq)
     elif run.status == "waiting" and not now.questions and not signals and run.due_at is None:
@@ -446,18 +466,26 @@ def _short(value: object) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check a store from the command line. Return 0 if there is no violation, 1 if there is one, 6 if the store cannot be
-    read and 2 for a wrong call; the last two are the exit codes of the `holdfast` command.
+    """Check a store from the command line. Return the exit code: 0 without violations, 1 with violations, 6 if the store cannot
+    be read, 2 for wrong arguments; the last two are the exit codes of the `holdfast` command.
     """
-    parser = argparse.ArgumentParser(prog="python -m holdfast.testing.checker", description="Check a store.")
+    parser = argparse.ArgumentParser(
+        prog="python -m holdfast.testing.checker",
+        description="Check the invariants of a store, and print every violation.",
+    )
     parser.add_argument("store", help="path of a SQLite file, or the URL of a store")
-    parser.add_argument("--witness", help="path of the witness file")
+    parser.add_argument("--witness", help="path of a witness file to compare the store with")
     parser.add_argument(
         "--at-end",
         action="store_true",
-        help="every run must have ended, or wait for an answer, a signal or a time",
+        help="also require that every run has ended, or waits for an answer, a signal or a time",
     )
-    parser.add_argument("--secret", action="append", default=[], help="text that must not occur anywhere")
+    parser.add_argument(
+        "--secret",
+        action="append",
+        default=[],
+        help="text that must not occur anywhere in the store; may be given several times",
+    )
     given = parser.parse_args(arguments)
     if given.witness is not None and not os.path.exists(given.witness):
         parser.error(f"there is no witness file at {given.witness}")

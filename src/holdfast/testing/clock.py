@@ -25,7 +25,7 @@ def _nothing() -> None: ...
 
 
 class ManualTimer:
-    """A call that is scheduled for a time of the clock."""
+    """A call that is scheduled for a time of a `ManualClock`."""
 
     __slots__ = ("at", "call", "cancelled", "loop")
 
@@ -41,7 +41,7 @@ class ManualTimer:
 
     @property
     def waits(self) -> bool:
-        """Whether the timer is still pending: it is neither cancelled nor is its loop closed."""
+        """Whether the timer is still pending: it was not cancelled, and its event loop is not closed."""
         return not self.cancelled and not self.loop.is_closed()
 
 
@@ -115,7 +115,7 @@ class ManualClock:
         if is_idle(loop):
             self.advance_to_next()
         if self.next_at is None:
-            self._watched = None  # the next `call_at` watches again
+            self._watched = None  # the next `call_at` starts this check again
         else:
             loop.call_soon(self._jump_when_idle, loop)
 

@@ -1,4 +1,4 @@
-"""The suite that every store must pass: the rules of `holdfast.storage.contract` as tests. A backend's test file is ten lines:
+"""The suite that every store must pass: the rules of `holdfast.storage.contract` as tests. The test file of a store is ten lines:
 
     from holdfast.testing.conformance import StoreConformance
 

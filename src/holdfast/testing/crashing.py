@@ -3,16 +3,16 @@
     report = crash_everywhere(flow, Order(12))
     assert report.ok, report
 
-First the flow runs undisturbed, and its durable writes are counted (`storage.failpoints`). Then it runs once for every crash: at
-that write its engine is torn down as if its process had been killed. From then on the engine writes nothing, its event loop
-does not run again, and only the store in memory, or the SQLite file, remains. A new engine, which is another holder, resumes
-the run. Every difference from the undisturbed run is a finding: in the end, the state or the effects of nodes outside; a node
-that ran again although its end was recorded; and any violation that `checker` finds in the log. An undisturbed run that does
-not end as expected is a finding by itself: the nodes that it did not reach were not tested.
+First the flow runs undisturbed, and its durable writes are counted (`storage.failpoints`). Then the flow runs once for every
+crash: at that write its engine is torn down as if its process had been killed. From then on the engine writes nothing, its event
+loop does not run again, and only the store in memory, or the SQLite file, remains. A new engine, which is another holder,
+resumes the run. Every difference from the undisturbed run is a finding: another final status or state; other effects of nodes
+outside the run; a node that ran again although its end was recorded; and any violation that `checker` finds in the log. An
+undisturbed run that does not end as expected is a finding by itself: the nodes that it did not reach were not tested.
 
-This is the real engine on one thread and a manual clock, so a crash takes milliseconds. No process dies here, so its memory is
-not lost: `forget` is the function that clears it. Invariant: a crash is a place in an order of events that is the same every
-time; the same call gives the same report.
+This is the real engine on one thread and a manual clock, so a crash takes milliseconds. No process really dies, so its memory is
+not lost: pass a function as `forget` to clear what a real process would lose. Invariant: the order of writes is the same every
+time, so the same call gives the same report.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class Write(msgspec.Struct, frozen=True):
     number: int
     verb: str
     added: str = ""
-    """The events that it added to the log."""
+    """The events that this write added to the log."""
 
     def __str__(self) -> str:
         return f"write {self.number} ({self.verb}{': ' + self.added if self.added else ''})"
 
 
 class Crash(msgspec.Struct, frozen=True):
-    """The place at which an engine crashed."""
+    """A simulated crash: right before or right after one durable write."""
 
     moment: Moment
     write: Write
@@ -85,7 +85,9 @@ class Crash(msgspec.Struct, frozen=True):
 
 
 class CrashFinding(msgspec.Struct, frozen=True):
-    """A difference from the undisturbed run, and the crashes that show it. No crashes: the undisturbed run itself is wrong."""
+    """A difference from the undisturbed run, and the crashes that cause it. Without crashes: the undisturbed run itself did not
+    end as expected.
+    """
 
     kind: Literal["end", "state", "effect", "ran again", "log"]
     text: str
@@ -100,7 +102,7 @@ class CrashFinding(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `crash_everywhere`. `ok`: the undisturbed run ended as expected, and no crash changed the result."""
+    """The result of `crash_everywhere`. `ok` means that the undisturbed run ended as expected and no crash changed the result."""
 
     flow: str
     status: str
@@ -113,7 +115,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     again: dict[str, int]
     """Node -> how often it was called again after a crash interrupted it. This is correct: each such call is a new attempt."""
     parked: tuple[Crash, ...]
-    """Crashes after which the run asks the operator what to do, because the interrupted node is not idempotent."""
+    """Crashes after which the run waits for a decision of the operator, because the interrupted node is not idempotent."""
 
     @property
     def ok(self) -> bool:
@@ -141,7 +143,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Died(BaseException):
-    """Raised at the failpoint where the process dies, and at every later one."""
+    """Raised at the failpoint where the simulated process dies, and at every failpoint that its code reaches later."""
 
 
 class _Outcome(msgspec.Struct, frozen=True):
@@ -152,7 +154,7 @@ class _Outcome(msgspec.Struct, frozen=True):
     state: Any
     effects: dict[str, Any]
     asks: bool
-    """The run waits for a decision about an interrupted node."""
+    """Whether the run waits for a decision of the operator about an interrupted node."""
     log: tuple[str, ...]
     again: Counter[str]
     unreached: tuple[str, ...]
@@ -161,7 +163,7 @@ class _Outcome(msgspec.Struct, frozen=True):
 
 
 class _Watch:
-    """A failpoint hook that counts the writes and lets the engine die at one of them."""
+    """A failpoint hook that counts the durable writes and lets the engine die at one of them."""
 
     def __init__(self, store: Store | None = None, crash: Crash | None = None) -> None:
         self.writes: list[Write] = []
@@ -190,7 +192,7 @@ class _Watch:
             raise _Died
 
     def _describe_append(self) -> str:
-        """Name the events that the latest append added."""
+        """Return the kinds and nodes of the events that the latest append added."""
         assert self._store is not None
         with suppress(RunNotFound):
             rows = self._store.events(RUN_ID, self._seq)
@@ -202,7 +204,7 @@ class _Watch:
 
 
 class _Life:
-    """One engine on an event loop of its own, until it finishes its work or dies."""
+    """Runs one engine, on an event loop of its own, until its work is finished or the engine dies."""
 
     def __init__(self, stage: _Stage, watch: _Watch) -> None:
         self._stage = stage
@@ -213,7 +215,7 @@ class _Life:
         self._engine: PatientEngine | None = None
 
     def live(self) -> bool:
-        """Drive the run. Return False if the engine died."""
+        """Start or resume the run, and drive it until it ends or stops. Return False if the engine died."""
         self._watch.died = self._loop.stop
         work = self._loop.create_task(self._work())
         work.add_done_callback(lambda _: self._loop.stop())
@@ -250,7 +252,7 @@ class _Life:
             )
 
     def bury(self) -> None:
-        """Unwind the coroutines that the dead engine left. Nothing that they still do is written or observed."""
+        """Unwind the coroutines that the dead engine left. Nothing that they still do is written to the store or observed."""
         loop = self._loop
         if loop.is_closed():
             return
@@ -291,7 +293,7 @@ class _Plan(msgspec.Struct, frozen=True):
 
 
 class _Stage:
-    """One run of the flow: its store, its clock, the holders that died, and the systems outside."""
+    """Everything around one run of the flow: its store, its clock, the holders that died, and the receivers."""
 
     def __init__(self, plan: _Plan, folder: str) -> None:
         self.plan = plan
@@ -321,7 +323,7 @@ class _Stage:
         return holder.id not in self.dead
 
     def restart(self) -> None:
-        """Lose everything that was only in the memory of the process, and open the store again."""
+        """Restart as a new process would: drop what was only in memory, and open the store again."""
         self.clock = ManualClock(self.clock.now(), auto=True)
         if self.plan.forget is not None:
             self.plan.forget()
@@ -329,7 +331,7 @@ class _Stage:
             self._left, self.store = self.store, self._open_store()
 
     def outcome(self) -> _Outcome:
-        """The status of the run, and its effects outside."""
+        """Return how the run ended, its effects outside, and what the checker found in its log."""
         state = history.load(self.store, RUN_ID)
         effects = {receiver.name: list(receiver.done) for receiver in self.receivers}
         if self.plan.observe is not None:
@@ -381,12 +383,13 @@ def crash_everywhere(
 ) -> Report:
     """Crash a flow at each of its durable writes, resume it, and report every difference that a crash makes.
 
-    `answers` and `signals` are given to the run (`fakes`). The effects of its nodes outside are recorded by each `Receiver`
-    among `resources` and by `observe()`, whose result is compared; `reset()` is called before each run. `forget()` is called at
-    each crash: it clears what a real process would lose with its memory. `ignore` names fields of the state that may differ;
-    `same(undisturbed, resumed)` compares states in place of equality. At most `limit` crashes are tried, spread evenly. `ends`
-    is the expected status of the undisturbed run; if it ends otherwise, that is the only finding, and nothing is crashed.
-    `options` are the engine's. Raises `SettingError`, and `AnswerRefused` for an answer that its question does not allow.
+    `answers` and `signals` are given to the run (`fakes`). Two things record the effects of nodes outside the run: each
+    `Receiver` among `resources`, and `observe()`, whose result is compared; `reset()` is called before each run. `forget()` is
+    called at each crash, to clear what a real process would lose with its memory. `ignore` names fields of the state that may
+    differ; `same(undisturbed, resumed)` compares states in place of equality. At most `limit` crashes are tried, spread evenly.
+    `ends` is the expected status of the undisturbed run; if that run ends otherwise, this is the only finding, and no crash is
+    tried. `options` are options of `Engine`. Raises `SettingError` for a wrong argument, and `AnswerRefused` for an answer that
+    its question does not allow.
     """
     _refuse_running_loop()
     _require_one_of("store", store, get_args(Place))
@@ -411,7 +414,7 @@ def crash_everywhere(
 def _crash_at(
     crashes: list[Crash], plan: _Plan, folder: str, writes: list[Write], undisturbed: _Outcome
 ) -> Report:
-    """Run the flow once for each crash, and collect the differences."""
+    """Run the flow once for each crash, and report the differences from the undisturbed run."""
     found: dict[tuple[Any, str], list[Crash]] = {}
     again: Counter[str] = Counter()
     parked: list[Crash] = []
@@ -474,7 +477,7 @@ def _require_crashes(moments: Any, limit: Any) -> None:
 
 
 def _wrong_end(undisturbed: _Outcome, ends: str) -> str:
-    """The text of the finding that the undisturbed run did not end as expected."""
+    """Return the text of the finding that the undisturbed run did not end as expected."""
     never = f" It did not reach: {', '.join(undisturbed.unreached)}." if undisturbed.unreached else ""
     why = f": {undisturbed.why}" if undisturbed.why else "."
     return (
@@ -484,7 +487,7 @@ def _wrong_end(undisturbed: _Outcome, ends: str) -> str:
 
 
 def _why(state: RunState) -> str:
-    """Why a run stopped, and which argument would have let it continue."""
+    """Return why a run stopped, and which argument of `crash_everywhere` would have let it continue."""
     if state.failure is not None:
         at = f" at node {state.failure_node!r}" if state.failure_node else ""
         lacks = (
@@ -520,7 +523,7 @@ def _run_undisturbed(plan: _Plan, folder: str) -> tuple[list[Write], _Outcome]:
 
 
 def _crash_and_resume(plan: _Plan, folder: str, crash: Crash) -> _Outcome:
-    """Crash a new run there, and let another engine resume it."""
+    """Start a new run, crash it at this write, and let another engine resume it. Return how it ended."""
     stage = _Stage(plan, folder)
     first = _Life(stage, _Watch(crash=crash))
     try:
@@ -534,7 +537,7 @@ def _crash_and_resume(plan: _Plan, folder: str, crash: Crash) -> _Outcome:
 
 
 def _findings(plan: _Plan, undisturbed: _Outcome, resumed: _Outcome) -> Iterable[tuple[str, str]]:
-    """Every difference, as its kind and a sentence."""
+    """Yield every difference between the two runs, as the kind of the finding and a sentence."""
     for line in resumed.log:
         if line not in undisturbed.log:
             yield ("ran again" if line.startswith("I5") else "log"), line.partition(": ")[2]

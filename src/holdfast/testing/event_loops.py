@@ -1,9 +1,9 @@
-"""Everything that the simulator and the manual clock use of the internals of asyncio, in one place.
+"""Access to the asyncio internals that the simulator and the manual clock need, in one place.
 
-A simulated world runs several processes in one thread, and drops some of them midway. asyncio documents how a task is entered
-and left (`_enter_task`, `_leave_task`), for authors of event loops. It does not document how the running loop of a thread is
-set, what a task passes to `call_soon`, the flag that silences a dropped task, and the queue of ready callbacks. These are the
-same in every Python version in `TRIED`; try any other version before you rely on it.
+A simulated world runs several processes in one thread, and drops some of them midway. asyncio documents, for authors of event
+loops, how a task is entered and left (`_enter_task`, `_leave_task`). It does not document how the running loop of a thread is
+set, what a task passes to `call_soon`, the flag that silences a dropped task, and the queue of ready callbacks. These internals
+are the same in every Python version in `TRIED`; test any other version before you rely on it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from contextlib import contextmanager
 from typing import Any
 
 TRIED = ((3, 11), (3, 13), (3, 14))
-"""The Python versions in which the simulator gave the same schedules; 3.12 is between two of them."""
+"""The Python versions with which the simulator was tested; it gave the same schedules with all of them."""
 
 running_loop = asyncio._get_running_loop  # noqa: SLF001
 set_running_loop = asyncio._set_running_loop  # noqa: SLF001
 
 
 def _find_step_type() -> type:
-    """The type that a task passes to `call_soon` when it begins: a search in asyncio's weak set of tasks would be slow."""
+    """Return the type of the callback that a new task passes to `call_soon`. With it, an event loop recognises new tasks
+    without a search in asyncio's weak set of tasks, which would be slow.
+    """
     steps: list[Any] = []
     event_loop: Any = asyncio.AbstractEventLoop
 
@@ -33,7 +35,7 @@ def _find_step_type() -> type:
             return False
 
         def call_exception_handler(self, context: Any) -> None:
-            """The probe reports nothing."""
+            """Report nothing: the probe is not a real event loop."""
 
     async def nothing() -> None: ...
 
@@ -49,12 +51,12 @@ def forget(task: asyncio.Task[Any]) -> None:
 
 
 def is_idle(loop: Any) -> bool:
-    """Whether only the caller is ready to run on an asyncio event loop."""
+    """Return whether an asyncio event loop has nothing else to run than the caller."""
     return not loop._ready  # noqa: SLF001
 
 
 STEP: type = _find_step_type()
-"""The type of the callback that begins a task; its `__self__` is the task."""
+"""The type of the callback with which a task begins; the `__self__` of such a callback is the task."""
 
 
 @contextmanager

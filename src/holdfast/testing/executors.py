@@ -6,11 +6,11 @@
         def open(self):
             return MyExecutor()
 
-Run it with pytest (importing it does not need pytest). An executor that cannot kill a call sets `kills = False`; one whose calls
-run in the process of the engine sets `isolates = False`.
+Run it with pytest (importing it does not need pytest). An executor that cannot kill a call sets `kills = False`; an executor
+whose calls run in the process of the engine sets `isolates = False`.
 
-No test here sleeps or guesses: a called function opens a named pipe, which blocks until the test opens the other end, and a
-test that reads such a pipe to its end knows that every process that held it is dead.
+No test here sleeps. A called function opens a named pipe, which blocks until the test opens the other end; a test that reads
+such a pipe to its end knows that every process that had it open is dead.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from holdfast.runtime.calls.executors import Call, Executor, ExecutorTraits, Han
 PATIENCE_S = 60.0
 AT_ONCE = 16
 
-# --- functions of nodes: another process finds them here ----------------------------------------------
+# --- functions of nodes: at module level, so that another process can import them ----------------------
 
 
 def double(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a partial update."""
+    """Return a partial update of the state."""
     return {"n": state["n"] * 2, "text": "é🐙", "nested": {"list": [1, 2.5, None, True]}}
 
 
 def grow(state: dict[str, Any]) -> dict[str, Any]:
-    """Change the given state, and return it."""
+    """Change the given state in place, and return it."""
     state["seen"].append("here")
     return state
 
@@ -57,11 +57,11 @@ def identify(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def nothing(state: dict[str, Any]) -> None:
-    """Return nothing."""
+    """Return no update."""
 
 
 def touch(state: dict[str, Any]) -> None:
-    """Change the given state, and forget to return it."""
+    """Change the given state in place, but do not return it."""
     state["n"] = 1
 
 
@@ -95,17 +95,17 @@ def raise_it(state: dict[str, Any]) -> None:
 
 
 def leave(state: dict[str, Any]) -> None:
-    """End the process without a message."""
+    """End the process at once, with exit code 3."""
     os._exit(3)
 
 
 def die(state: dict[str, Any]) -> None:
-    """End the process as a memory fault would."""
+    """End the process with SIGSEGV, as a memory fault does."""
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
 class TooMany(Recoverable):
-    """An exception that says when to retry."""
+    """An exception that says after how many seconds to retry."""
 
     retry_after = 7.0
 
@@ -126,7 +126,7 @@ RAISED: dict[str, Callable[[], BaseException]] = {
 
 
 class Submitted:
-    """A call that an executor runs, and how it ended."""
+    """A call that was submitted to an executor, and its result."""
 
     def __init__(self, executor: Executor, call: Call) -> None:
         self._call = call
@@ -141,7 +141,9 @@ class Submitted:
         return error
 
     def changes(self) -> Changes:
-        """Wait for the end of the call, and return its changes, whether the executor or the test computes them."""
+        """Wait for the end of the call, and return its changes to the state. An executor may return them, or only what the
+        function returned; then they are computed here.
+        """
         value, error = self._ends.get(timeout=PATIENCE_S)
         if error is not None:
             raise error
@@ -186,7 +188,7 @@ class ExecutorConformance:
         return path
 
     def start_waiting(self, count: int = 1) -> list[tuple[Submitted, Callable[[], None]]]:
-        """Start calls that wait, and return each with the function that lets it continue."""
+        """Start calls that wait, and return each call with a function that lets it continue."""
         calls: list[tuple[Submitted, Callable[[], None]]] = []
         for number in range(count):
             begun, go = self.pipe(f"begun-{number}"), self.pipe(f"go-{number}")
@@ -287,7 +289,7 @@ class ExecutorConformance:
         with open(begun) as told:
             assert told.read(5) == "begun"
             assert call.handle.kill() is True
-            assert told.read() == ""  # the end of the pipe: no process holds it any more
+            assert told.read() == ""  # the end of the pipe: no process has it open any more
         assert isinstance(call.error(), Killed)
         assert call.handle.kill() is True
         assert not call.ended_more_than_once()

@@ -2,10 +2,10 @@
 
     run = rehearse(flow, Order(12), answers={"approve": "approve"}, signals=[Signal("paid", {"sum": 12}, after=3600)])
 
-Everything goes through the engine's own verbs, as in production. Time is a manual clock that jumps over every wait, so a test
-of a flow that waits a month takes no time. An answer that no question of the flow can use is refused, so that no test passes
-because of a misspelt name. Invariant: an answer depends on its question and on nothing else, so that it can be given again
-after a crash; a signal has an id, and the run takes it once, however often it is sent.
+All answers and signals go through the methods of the engine, as in production. Time is a manual clock that jumps over every
+wait, so a test of a flow that waits a month takes no time. An answer that fits no node of the flow is refused, so that no test
+passes because of a misspelt name. Invariant: an answer depends only on its question, so it can be given again after a crash; a
+signal has an id, so the run receives it once, however often it is sent.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from holdfast.testing.watching import watch_flow
 
 S = TypeVar("S")
 Answer: TypeAlias = Any
-"""An answer: a value, a list of values (one for each time the question is asked), or a function of the question."""
+"""A prepared answer: a value, a list of values (one for each time the node asks), or a function of the question."""
 
 _ROUNDS_MAX = 1000
 _PATIENCE_S = 5.0
 
 
 class Signal(msgspec.Struct, frozen=True):
-    """A signal that is sent to a run `after` seconds from its creation."""
+    """A signal to send to a run, `after` seconds after the run was created."""
 
     name: str
     payload: Any = None
@@ -58,7 +58,7 @@ class Signal(msgspec.Struct, frozen=True):
 
 
 def require_answers(flow: Flow[Any], answers: Mapping[str, Answer] | None, *, keys: bool = True) -> None:
-    """Raise `SettingError` for an answer that fits no node of the flow. `keys`: answers may also be named by question key."""
+    """Raise `SettingError` unless `answers` is a dict with names of nodes as keys; with `keys`, question keys are allowed too."""
     if answers is None:
         return
     if not isinstance(answers, Mapping):
@@ -86,10 +86,11 @@ def require_signals(signals: Sequence[Signal]) -> None:
 
 
 class Receiver:
-    """A fake of another system that nodes send requests to. It does a request with a key once, one without a key every time.
+    """A fake of another system that nodes send requests to. It carries out requests with the same key once, and requests without
+    a key every time.
 
-    `done` lists what it did, in order. `crash_everywhere` empties the list before each run, and compares it after a crash with
-    the list of the undisturbed run.
+    `done` lists the requests that were carried out, in order. `crash_everywhere` empties the list before each run, and compares
+    it after a crash with the list of the undisturbed run.
     """
 
     def __init__(self, name: str = "receiver") -> None:
@@ -98,7 +99,7 @@ class Receiver:
         self._replies: dict[str, Any] = {}
 
     def send(self, what: Any, *, key: str | None = None, reply: Any = None) -> Any:
-        """Send a request. A key that was used before does nothing and returns the first reply again."""
+        """Send a request, and return the reply. If the key was used before, nothing is done and the first reply is returned."""
         if key is not None and key in self._replies:
             return self._replies[key]
         self.done.append(what)
@@ -113,7 +114,7 @@ class Receiver:
 
 
 class _PatientDriver(Driver):
-    """Leaves a run that only waits, instead of waiting for it."""
+    """A driver that stops driving a run that only waits, instead of waiting until it can continue."""
 
     async def drive(self, journal: Journal, runner: Runner | None = None) -> Run[Any]:
         runner = runner or Runner(journal)
@@ -122,18 +123,18 @@ class _PatientDriver(Driver):
 
 
 class PatientEngine(Engine):
-    """An engine on one thread that stops driving a run which only waits, so that the test can move the clock over the wait."""
+    """An engine on one thread that stops driving a run that only waits, so that the test can move the clock past the wait."""
 
     _driver_type = _PatientDriver
 
     def __init__(self, store: Store, clock: ManualClock, luck: random.Random, **options: Any) -> None:
-        # The lease must outlast any jump of the clock: no thread renews it here.
+        # No thread renews the lease here, so it must outlast any jump of the clock.
         chosen = {"park_after": 1.0, "lease_ttl": 1e9, **options}
         super().__init__(store, clock=clock, luck=luck, inline=True, **chosen)
 
 
 class Audience:
-    """Answers and signals for one run. `answers` are looked up by the key of a question, then by the name of its node."""
+    """Gives one run its prepared answers and signals. An answer is looked up by the question's key, then by its node's name."""
 
     def __init__(self, answers: Mapping[str, Answer] | None = None, signals: Sequence[Signal] = ()) -> None:
         self._answers = dict(answers or {})
@@ -141,12 +142,12 @@ class Audience:
         self._asked: dict[tuple[str, bool], list[str]] = {}
 
     def answer_to(self, question: Question | QuestionAsked) -> list[Any]:
-        """Return `[answer]`, or an empty list if there is none. A question that is asked again gets the same answer."""
+        """Return `[answer]`, or an empty list without a prepared answer. The same question always gets the same answer."""
         place = question.key if question.key in self._answers else question.node
         if place not in self._answers:
             return []
         given = self._answers[place]
-        # The question about an interrupted node has the name of that node too; only `retry`, `skip` and `abort` answer it.
+        # A question about an interrupted node has the name of that node too, but accepts only `retry`, `skip` and `abort`.
         cut = question.about == "interrupt" and place == question.node
         if callable(given):
             said = [given(question)]
@@ -182,7 +183,9 @@ class Audience:
             await asyncio.gather(sending, return_exceptions=True)
 
     async def step_in(self, engine: Engine, run_id: str, clock: ManualClock) -> bool:
-        """Give a stopped run what it waits for, or move the clock until it is due. Return False if neither is possible."""
+        """Give a stopped run its answers or its next signal, or move the clock until it is due. Return False if none of these
+        is possible.
+        """
         if await self._answer_all(engine, run_id):
             return True
         row = engine.store.run(run_id)
@@ -212,7 +215,7 @@ class Audience:
         return said
 
     async def _send_signals(self, engine: Engine, run_id: str, started_at: float, clock: ManualClock) -> None:
-        """Send each signal at its time."""
+        """Send each signal when its time has come."""
         for number, signal in self._signals:
             if self._is_sent(engine, run_id, number):
                 continue
@@ -231,7 +234,7 @@ class Audience:
 
 
 async def _is_open(engine: Engine, run_id: str, key: str) -> bool:
-    """Whether a question can still be answered. If it can, a refusal was the fault of the answer."""
+    """Return whether a question can still be answered. If it can, an answer was refused because the answer is wrong."""
     asked = [found.question for found in await engine.questions(run_id) if found.question.key == key]
     return any(one.until is None or one.until > engine.store.now() for one in asked)
 
@@ -249,7 +252,7 @@ async def attend_run(
     audience: Audience,
     clock: ManualClock,
 ) -> Run[S]:
-    """Start or resume a run, and drive it until it ends or waits for something that the audience does not have."""
+    """Start or resume a run, and drive it until it ends or waits for an answer or a signal that the audience does not have."""
     for _ in range(_ROUNDS_MAX):
         going = asyncio.ensure_future(_go(engine, flow, given, run_id))
         attending = asyncio.ensure_future(audience.attend(engine, run_id, going, clock))
@@ -287,14 +290,14 @@ def rehearse(
 ) -> Run[S]:
     """Run a flow with prepared answers and signals, on a manual clock and one thread. A failed run is returned, not raised.
 
-    Pass `store` (default: in memory) and `clock` to inspect them afterwards; `options` are the engine's. Raises
-    `AnswerRefused` for an answer that its question does not allow, `SettingError` for an answer that fits no node.
+    Pass `store` (default: in memory) and `clock` to inspect them afterwards; `options` are options of `Engine`. Raises
+    `AnswerRefused` for an answer that its question does not allow, and `SettingError` for an answer that fits no node.
     """
     require_answers(flow, answers)
     require_signals(signals)
     time = clock or ManualClock(auto=True)
     place = store or MemoryStore(clock=time.now)
-    # A watched flow can call plain functions that wait on the loop, too.
+    # In a watched flow, plain `def` nodes may also wait through their context, although the engine has no threads here.
     twin = watch_flow(flow, lambda what, ctx: None)
 
     async def main() -> Run[S]:

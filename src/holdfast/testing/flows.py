@@ -1,18 +1,17 @@
-"""Random flows for tests, from one `random.Random`: the same luck draws the same flow, and its runs end in the same state.
+"""Random flows for tests, drawn from one `random.Random`: the same seed gives the same flow, and its runs end in the same state.
 
-A `Sketch` is a drawing: edges, branches, and for every branch a `Plan` that says where the n-th visit of its node
-leads. All functions of a flow made from it are pure and depend only on the name and the iteration of their node. So
-the result of a run is known before it starts, whatever order its nodes end in:
+A `Sketch` describes a random graph: edges, branches, and for every branch a `Plan` that says where the n-th visit of its node
+leads. All functions of its flow are pure and depend only on the name and the iteration of their node. So the result of a run is
+known before it starts, whatever the order in which its nodes end:
 
 - `nested(luck)` draws steps, fan-outs, splits with joins, choices and loops, one inside the other. Such a sketch
-  knows how often each of its nodes is visited (`visits`), by a walk that has nothing in common with the engine.
-- `arbitrary(luck)` draws arrows at random: loops that cross, loops with two entries, joins anywhere. Every run of it
-  ends, because from some visit on each branch takes a way to END; how often a join is visited there may depend on the
-  order.
-- `attended(sketch, luck)` is the same drawing for a run that an operator attends to: some of its nodes need approval, some
-  are questions, some are safe to fail and do fail. `answer_to` gives the answers.
+  knows how often each of its nodes is visited (`visits`), because it counts the visits without the engine.
+- `arbitrary(luck)` draws edges at random: loops that cross, loops with two entries, joins anywhere. Every run ends, because from
+  some visit on each branch chooses a way to END; how often a join is visited may depend on the order in which nodes end.
+- `attended(sketch, luck)` adds work for an operator: some nodes need approval, some are questions, some are safe to fail and do
+  fail. `answer_to` gives the answers.
 
-`random_flow(luck)` compiles a nested sketch. An engine that is given `resources={"witness": fn}` calls `fn(ctx)` from every node.
+`random_flow(luck)` compiles a nested sketch. With `Engine(resources={"witness": fn})`, every node calls `fn(ctx)`.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ _DECISIONS = ["on", "off"]
 
 
 def largest(one: int, other: int) -> int:
-    """A custom reducer whose result does not depend on the order."""
+    """Reduce to the larger value: a custom reducer whose result does not depend on the order of updates."""
     return max(one, other)
 
 
 @dataclass
 class Journey:
-    """The state of every random flow. Fields that parallel nodes write are merged, and only the order of `trail` depends on
-    the order of visits.
+    """The state of every random flow. Every field that parallel nodes write has a reducer; of the results, only the order of
+    `trail` depends on the order of visits.
     """
 
     total: Annotated[int, add] = 0
@@ -51,17 +50,17 @@ class Journey:
     trail: Annotated[list[str], append] = field(default_factory=list)
     longest: Annotated[int, largest] = 0
     stage: str = ""
-    """A plain field: set only by nodes that never run in parallel."""
+    """A field without a reducer: only nodes that never run in parallel set it."""
 
 
 def without_order(journey: Journey) -> dict[str, Any]:
-    """What two runs of one sketch must agree on, whatever order their nodes ended in."""
+    """Return the final state without the order of visits: it must be equal in all runs of the same sketch."""
     return {**vars(journey), "trail": sorted(journey.trail)}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Where a branch leads: at the n-th visit of its node to `choices[n-1]`, after that to `rest`."""
+    """The choices of a branch: at the n-th visit of its node it leads to `choices[n-1]`, at all later visits to `rest`."""
 
     targets: tuple[str, ...]
     choices: tuple[tuple[str, ...], ...]
@@ -73,52 +72,54 @@ class Plan:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A drawn graph, and what its nodes do."""
+    """A random graph, and what its nodes do."""
 
     name: str
     nodes: tuple[str, ...]
     edges: tuple[tuple[str, str], ...]
     plans: dict[str, Plan]
     items: dict[str, int]
-    """Nodes that fan out -> their number of items."""
+    """Fan-out node -> its number of items."""
     any_joins: frozenset[str]
     alone: frozenset[str]
     """Nodes that never run in parallel."""
     yields: dict[str, int]
-    """`async def` nodes -> how often they yield to the event loop; all others are `def`."""
+    """`async def` node -> how often it yields to the event loop; all other nodes are `def`."""
     visits: dict[str, int] | None
-    """How often a run visits each node; None if that depends on the order."""
+    """Node -> how often a run visits it; None if that depends on the order in which nodes end."""
     gated: frozenset[str] = frozenset()
     questions: frozenset[str] = frozenset()
-    """Nodes that are questions; those that never run in parallel put the answer into `stage`."""
+    """Question nodes. A question that is never asked in parallel with other nodes puts its answer into `stage`."""
     safe: frozenset[str] = frozenset()
     """Nodes that are safe to fail, and fail at every odd visit."""
     crash_limit: int = CRASHES_MAX
 
     def routes(self, node: str, iteration: int) -> list[str]:
-        """Where a visit leads."""
+        """Return the names of the nodes that this visit of the node leads to."""
         plain = [target for source, target in self.edges if source == node]
         chosen = self.plans[node].at(iteration) if node in self.plans else ()
         return list(dict.fromkeys([*plain, *chosen]))
 
     def fails(self, node: str, iteration: int) -> bool:
-        """Whether a visit raises."""
+        """Return whether this visit of the node raises."""
         return node in self.safe and iteration % 2 == 1
 
     def answer_to(self, node: str, iteration: int) -> str:
-        """The answer before a visit, chosen so that the run continues and every run of the sketch ends in the same state."""
+        """Return the answer to the question of this visit. With it the run continues, and all runs of the sketch end in the same
+        state.
+        """
         if node in self.questions and node in self.alone:
             return _DECISIONS[iteration % 2]
         return "approve"
 
     def update(self, node: str, iteration: int, item: int | None = None) -> dict[str, Any]:
-        """The result of a visit, or of one item of it."""
+        """Return the update that this visit of the node, or one item of the visit, returns."""
         mark = f"{node}.{iteration}" if item is None else f"{node}.{iteration}[{item}]"
         update = {"total": 1, "visits": {node: iteration}, "trail": [mark], "longest": iteration}
         return {**update, "stage": mark} if item is None and node in self.alone else update
 
     def definition(self) -> Definition:
-        """The graph without its functions: enough for `decide`, and quick to make."""
+        """Return the definition of the graph, without functions: enough for `decide`, and quick to make."""
         branches = {source: list(plan.targets) for source, plan in self.plans.items()}
         return Definition(
             name=self.name,
@@ -176,12 +177,14 @@ class Sketch:
 
 
 def random_flow(luck: random.Random, *, schedule: Literal["eager", "layered"] = "eager") -> Flow[Journey]:
-    """Make a nested flow whose runs all end in the same state."""
+    """Make a random flow whose runs all end in the same state."""
     return nested(luck).flow(schedule=schedule)
 
 
 def attended(sketch: Sketch, luck: random.Random) -> Sketch:
-    """Add approvals, questions and nodes that are safe to fail to a sketch. A node with a router needs its result and stays."""
+    """Return a copy of the sketch with approvals, questions and nodes that are safe to fail. A node with a branch never becomes a
+    question or fails, because its branch needs its result.
+    """
     plain = [name for name in sketch.nodes if name not in sketch.plans and name not in sketch.items]
     questions = frozenset(name for name in plain if luck.random() < 0.15)
     return replace(
@@ -240,13 +243,13 @@ def _router(name: str, plan: Plan) -> Callable[[Journey], Sequence[str]]:
 
 
 def nested(luck: random.Random, *, depth: int = 3) -> Sketch:
-    """Draw steps, splits and loops, nested at most `depth` deep."""
+    """Draw a sketch of steps, splits and loops, nested at most `depth` deep."""
     return _Nest(luck).sketch(depth)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A piece of a nested drawing: its entry, its exits, and a walk that visits the same nodes as a run."""
+    """A part of a nested sketch: its entry, its exits, and a function that counts the visits of a run through it."""
 
     entry: str
     exits: tuple[str, ...]
@@ -254,20 +257,20 @@ class _Part:
 
 
 class _Fork:
-    """A branch that is being drawn; its targets are complete when the parts around it are drawn."""
+    """A branch of an unfinished sketch. Its targets are complete when the parts around it are drawn."""
 
     def __init__(self) -> None:
         self.targets: dict[str, None] = {}
         self.choices: list[tuple[str, ...]] = []
         self.onward: str | None = None
-        """The entry of the next part; None until that part is drawn."""
+        """The target that the branch chooses in the end: the entry of the next part; None until that part is drawn."""
 
 
 _ONWARD = ""
 
 
 class _Nest:
-    """Draws a nested sketch. `_visits` is filled by the walk."""
+    """Draws a nested sketch, and counts the visits of its nodes in `_visits`."""
 
     def __init__(self, luck: random.Random) -> None:
         self._luck = luck
@@ -385,7 +388,7 @@ class _Nest:
         return _Part(split, (join,), walk)
 
     def _until_loop(self, depth: int, *, alone: bool) -> _Part:
-        """Draw a loop with its exit at the end. Between the parts of its body it may have a `continue` or a `break`."""
+        """Draw a loop that is left at its end. Between the parts of its body it may have a `continue` or a `break`."""
         parts: list[_Part] = []
         gates: list[tuple[str, str] | None] = []
         for _ in range(self._luck.choice((1, 1, 2))):
@@ -416,14 +419,14 @@ class _Nest:
             self._turns(gate[0], following, _ONWARD)
 
     def _turns(self, name: str, often: str, rest: str) -> None:
-        """Draw a branch between two targets that finally takes the second. `_ONWARD` means a target that is drawn later."""
+        """Draw a branch with two targets that chooses the second one in the end. `_ONWARD` is a target that is drawn later."""
         fork = self._forks[name] = _Fork()
         fork.targets = dict.fromkeys(way for way in (often, rest) if way != _ONWARD)
         fork.choices = [(self._luck.choice((often, often, rest)),) for _ in range(self._luck.randrange(4))]
         fork.onward = None if rest == _ONWARD else rest
 
     def _walk_body(self, parts: list[_Part], gates: list[tuple[str, str] | None], tail: str) -> bool:
-        """Walk one round of a loop. Return whether it was the last."""
+        """Count the visits of one round of a loop. Return whether this round was the last."""
         for part, gate in zip(parts, gates, strict=True):
             if gate is None:
                 part.walk()
@@ -436,7 +439,7 @@ class _Nest:
         return way != parts[0].entry
 
     def _while_loop(self, depth: int, *, alone: bool) -> _Part:
-        """Draw a loop with its exit at the head. Its body ends with a plain edge back."""
+        """Draw a loop that is left at its head. Its body ends with a plain edge back to the head."""
         head = self._node("head", alone=alone)
         body = self._sequence(depth, alone=alone)
         self._lead(body, head)
@@ -463,7 +466,7 @@ def _plan_of(fork: _Fork) -> Plan:
 
 
 def arbitrary(luck: random.Random, *, most: int = 9) -> Sketch:
-    """Draw any graph that compiles, with 2 to `most` nodes."""
+    """Draw a sketch of any shape that compiles, with 2 to `most` nodes."""
     nodes = [f"n{number}" for number in range(luck.randrange(2, most + 1))]
     plain, branched = _arrows(luck, nodes)
     _break_plain_loops(nodes, plain, branched)
@@ -542,7 +545,7 @@ def _ways_out(
             for n in nodes
             if n not in safe and safe.issuperset(plain[n]) and _has_way(n, plain, branched, safe)
         ]
-        if not found:  # a node whose plain edges are safe gets a branch or an edge to END
+        if not found:  # no node has a safe way out: give END as a target to one whose plain edges are safe
             name = next(n for n in nodes if n not in safe and safe.issuperset(plain[n]))
             (branched if branched[name] else plain)[name].append(END)
             continue

@@ -1,4 +1,4 @@
-"""The part of the conformance suite about which engine may write: leases, fences and the inbox."""
+"""The part of the conformance suite for stores that is about leases, fences and the inbox: which engine may write to a run."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class LeaseConformance:
     def test_a_dead_process_is_taken_over_at_once(self) -> None:
         dead = dead_process()
         if alive(dead) is None:
-            return  # this platform cannot see whether a process lives; the time to live decides
+            return  # on this platform it cannot be known whether a process is alive; only the expiry of the lease counts
         self.store.renew(dead)
         self.write(Log("r1", holder=dead.id))
         assert not self.store.run("r1").held

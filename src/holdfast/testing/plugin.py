@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The options of the nearest marker, with defaults for the others."""
+    """Return the options of the nearest `holdfast` marker, completed with the defaults."""
     marker = request.node.get_closest_marker("holdfast")
     given = dict(marker.kwargs) if marker is not None else {}
     unknown = [name for name in given if name not in _OPTIONS]
@@ -82,8 +82,8 @@ def holdfast_store(request: pytest.FixtureRequest, manual_clock: ManualClock) ->
 
 @pytest.fixture
 def holdfast_engine(holdfast_store: Store, manual_clock: ManualClock) -> Callable[..., Engine]:
-    """A factory of engines on the test's store and clock, for `async with`. They do everything on one thread; a plain `def`
-    node that waits through its context needs `inline=False`.
+    """A factory of engines that use the store and the clock of the test, for `async with`. The engines run everything on one
+    thread; a plain `def` node that waits through its context needs `inline=False`.
     """
 
     def engine(*flows: Any, **options: Any) -> Engine:
@@ -99,7 +99,9 @@ def holdfast_engine(holdfast_store: Store, manual_clock: ManualClock) -> Callabl
 
 @pytest.fixture
 def crash_everywhere() -> Callable[..., Report]:
-    """Crash a flow at every durable write, and fail the test if a crash changes the result. `check=False` only reports."""
+    """Crash a flow at every durable write, and fail the test if a crash changes the result. With `check=False` it only returns
+    the report.
+    """
 
     def crash(*args: Any, check: bool = True, **options: Any) -> Report:
         from holdfast.testing.crashing import crash_everywhere as crash_flow

@@ -115,12 +115,12 @@ class QueuesConformance:
         return log
 
     def take(self, holder: Holder | None = None, **wanted: Any) -> list[str]:
-        """Take runs for a holder, and return their ids in order."""
+        """Claim runs from the queues for a holder, and return their ids in order."""
         asked = msgspec.structs.replace(ANY, **wanted)
         return [one.lease.run_id for one in self.queues.take(holder or self.worker, asked)]
 
     def wait_until_quiet(self, store: Store) -> None:
-        """Wait until no more notifications come."""
+        """Consume notifications until none has arrived for `QUIET_S` seconds."""
         while store.queues.hear(QUIET_S):
             pass
 
@@ -255,7 +255,7 @@ class QueuesConformance:
     def test_the_runs_of_a_dead_process_are_on_offer_at_once(self) -> None:
         dead = dead_process()
         if alive(dead) is None:
-            return  # this platform cannot see whether a process lives; the time to live decides
+            return  # on this platform it is not known whether a process is alive; only the expiry of leases counts
         for number in range(3):
             self.create_held(dead, f"r{number}", priority=-number)
         assert self.take(limit=2) == ["r0", "r1"]
@@ -298,7 +298,7 @@ class QueuesConformance:
     def test_the_dead_give_back_at_once_and_that_is_heard(self) -> None:
         dead = dead_process()
         if alive(dead) is None:
-            return  # this platform cannot see whether a process lives; the time to live decides
+            return  # on this platform it is not known whether a process is alive; only the expiry of leases counts
         self.create_held(dead, "r1")
         self.wait_until_quiet(self.store)
         assert self.queues.give_back([dead.id]) == [dead.id]
@@ -443,7 +443,9 @@ class QueuesConformance:
         self.create_pending("r1")
         self.create_pending("r2")
         assert self.take() == ["r1"]
-        self.time.pass_s(TTL_S + 1)  # no other holder has taken it over, and the next take revives the lease
+        self.time.pass_s(
+            TTL_S + 1
+        )  # no other holder has claimed the run, and the next `take` revives the lease
         assert self.take(limit=5) == []
 
     def test_a_limit_holds_however_many_ask_at_once(self) -> None:
@@ -527,7 +529,7 @@ class QueuesConformance:
         assert sorted(found) == sorted(f"r{number}" for number in range(60))
 
     def _process(self, name: str) -> subprocess.Popen[str]:
-        """Start a process that, once it reads a line, takes every run that it can."""
+        """Start a process that waits for a line on its stdin, and then claims every run that it can get."""
         return subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, self.store.url, name],
             stdin=subprocess.PIPE,

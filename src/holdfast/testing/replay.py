@@ -1,7 +1,7 @@
-"""A second interpretation of a log: what its events mean, written from the design alone.
+"""A second implementation of the fold, for the checker: it derives the state of a run from the log, by the rules of the design.
 
-It shares no code with the engine: it knows rows, JSON and its own rules. It calls nothing of `core.fold`, decides nothing and
-stores nothing. `checker` gives it the events of one run in order. An event that cannot have happened is reported through
+This module shares no code with the engine: it knows rows, JSON and its own rules. It does not call `core.fold`, decides nothing
+and stores nothing. `checker` gives it the events of one run in order. An event that cannot have happened is reported through
 `say(invariant, text)`, and reading continues as well as possible, so that one fault does not hide the next.
 
 Invariant: the work for an event does not grow with the log. A state that a later rewind goes back to is copied once.
@@ -13,11 +13,11 @@ import copy
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from holdfast.testing.standings import NODE, Body, RewindableState, Visit, apply, standing_of
+from holdfast.testing.standings import NODE, Body, RewindableState, Visit, apply, name_visit, standing_of
 
 Say: TypeAlias = Callable[[str, str], None]
 Where: TypeAlias = tuple[str, int, int, int]
-"""Node, iteration, execution, attempt."""
+"""The attempt that an event belongs to: node, iteration, execution, attempt."""
 Handler: TypeAlias = Callable[[Where, Body, float], None]
 
 FINAL = frozenset({"completed", "cancelled"})
@@ -25,7 +25,7 @@ _AFTER_FAILURE = frozenset({
     "RunResumed", "RunRewound", "RunCancelled", "ResumeRefused", "StateEdited", "StateUpgraded", "FlowChanged",
     "QuestionAnswered", "SignalReceived",
 })  # fmt: skip
-"""The kinds that may follow a failure: those that an operator or a caller causes, and those of a resume."""
+"""The event kinds that may follow the failure of a run: those that an operator or a caller causes, and those of a resume."""
 _INSIDE = frozenset({"StepCompleted", "NodeCheckpointed", "TimerSet", "SignalAwaited", "NodeWaiting"})
 
 
@@ -69,7 +69,7 @@ _HANDLERS = {
     "SignalAwaited": "_signal_awaited",
     "SignalReceived": "_signal_received",
 }
-"""Kind -> the method that reads it."""
+"""Event kind -> the method that handles it."""
 
 
 class Replay:
@@ -83,32 +83,32 @@ class Replay:
         """The seq of the base that replaces the first events of the log; 0 if there is none."""
         self.durability = "sync"
         self.asked_fresh = False
-        """Whether an operator asked to repeat a visit with nothing kept."""
+        """Whether an operator asked to repeat a visit from scratch, without the results it had recorded."""
         self.rewinds: list[tuple[int, int]] = []
         self.take_ups: list[tuple[int, float, str]] = []
-        """Seq and time of every claim, resume and rewind in the log, and the status of the run before it."""
+        """(seq, time, status of the run before) for every claim, resume and rewind in the log."""
         self.starts: dict[Where, int] = {}
-        """Attempt of a node -> how often it began or was woken, according to the log."""
+        """Attempt of a node -> how often the log says that it started, or continued after a wait."""
         self.item_starts: dict[tuple[str, int, int, int, int], int] = {}
-        """Attempt of an item -> the same."""
+        """Attempt of an item (node, iteration, execution, attempt, item) -> how often the log says that it started."""
         self.done: dict[tuple[str, int, int, int], int] = {}
         """Node, iteration, execution and item (-1: the node) -> the attempt that completed it."""
         self._say = say
         self._last: dict[tuple[str, int, int, int], int] = {}
-        """The same -> its latest attempt."""
+        """Node, iteration, execution and item (-1: the node) -> its latest attempt."""
         self._steps: set[tuple[str, int, int, int, str]] = set()
         self._returns_to = returns_to
         self._places: dict[int, RewindableState] = {}
         self._handlers: dict[str, Handler] = {kind: getattr(self, name) for kind, name in _HANDLERS.items()}
 
     def begin_from(self, seq: int, base: Body) -> None:
-        """Begin with a base, which replaces the events up to `seq`."""
+        """Begin with the state of a base, which replaces the events up to `seq`."""
         self.now = standing_of(base)
         self.seq = self.base = seq
         self._remember(seq)
 
     def read(self, seq: int, at: float, kind: str, where: Where, body: Body) -> None:
-        """Read the next event. `where` is the header of an event of a node."""
+        """Read the next event. `where` is the attempt that the event belongs to; its node is empty for an event of the run."""
         self.seq, self.at = seq, at
         now = self.now
         if now.status in FINAL:
@@ -195,7 +195,7 @@ class Replay:
         now = self.now
         left = [*now.open, *now.arrivals, *now.held]
         if left:
-            self._say("I7", f"the run completes while {left} is not done")
+            self._say("I7", f"RunCompleted is recorded, but these nodes are still open or due: {left}")
         now.status = "completed"
 
     def _failed(self, where: Where, body: Body, at: float) -> None:
@@ -262,7 +262,7 @@ class Replay:
         if took:
             self._take_up(name, took)
         if visit.status == "running":
-            self._say("I6", f"{_named(where)} begins while attempt {visit.attempt} of {name!r} is open")
+            self._say("I6", f"{_named(where)} starts while its attempt {visit.attempt} is open")
         self._require_new(where, NODE)
         if (iteration, execution) != (visit.iteration, visit.execution) or attempt == 1:
             visit.forget_items()
@@ -278,7 +278,7 @@ class Replay:
 
     def _woken(self, where: Where, visit: Visit) -> None:
         if where[1:] != visit.here() or NODE not in visit.parked:
-            self._say("I6", f"{_named(where)} is woken, but was not waiting")
+            self._say("I6", f"{_named(where)} is recorded as woken, but was not waiting")
         visit.parked.pop(NODE, None)
         self.now.turn(visit, "running")
         self.now.open[where[0]] = None
@@ -289,19 +289,24 @@ class Replay:
         name, iteration, execution, attempt = where
         key = (name, iteration, execution, item)
         if key in self.done:
-            self._say("I5", f"{_named(where, item)} begins although its completion is in the log")
+            self._say("I5", f"{_named(where, item)} starts although its completion is in the log")
         last = self._last.get(key, 0)
         if attempt <= last:
             self._say(
-                "I6", f"{_named(where, item)} begins after attempt {last}: the number of an attempt must grow"
+                "I6",
+                f"{_named(where, item)} starts after its attempt {last}: the numbers of attempts must grow",
             )
         self._last[key] = attempt
 
     def _require_end(self, kind: str, where: Where, allowed: tuple[str, ...]) -> Visit:
         visit = self.now.visit(where[0])
         if visit.status not in allowed or where[1:] != visit.here():
-            status = f"{visit.status or 'not begun'} at {'.'.join(map(str, visit.here()))}"
-            self._say("I6", f"{kind} belongs to {_named(where)}, but the node is {status}")
+            latest = _named((where[0], *visit.here()))
+            self._say(
+                "I6",
+                f"{kind} belongs to {_named(where)}, but the latest attempt is {latest}, which is "
+                f"{visit.status or 'not started'}",
+            )
         return visit
 
     def _node_completed(self, where: Where, body: Body, at: float) -> None:
@@ -403,7 +408,7 @@ class Replay:
         if not waits or attempt != self._last.get((name, iteration, execution, item), 0):
             self._require_new(where, item)
         if item in visit.running:
-            self._say("I6", f"{_named(where, item)} begins while attempt {visit.running[item]} is open")
+            self._say("I6", f"{_named(where, item)} starts while its attempt {visit.running[item]} is open")
         if visit.status == "waiting":
             now.turn(visit, "running")
             now.status = "running"
@@ -454,7 +459,7 @@ class Replay:
         item = _level(body)
         step = (name, iteration, execution, item, body.get("step", ""))
         if step in self._steps:
-            self._say("I5", f"the step {step[4]!r} of {_named(where, item)} is done a second time")
+            self._say("I5", f"the step {step[4]!r} of {_named(where, item)} is recorded a second time")
         self._steps.add(step)
         self._keep(name, item, f"step:{step[4]}")
 
@@ -503,7 +508,7 @@ class Replay:
                     self._refuse(place[0])
                     now.settle()
                 return
-        self._say("I6", f"the timer {place[2]!r} of {_named(where)} fires, but nothing waits for it")
+        self._say("I6", f"the timer {place[2]!r} of {_named(where)} fires, but is not set")
 
     def _resolve(self, name: str, item: int | None, slot: str) -> None:
         visit, level = self.now.visit(name), NODE if item is None else item
@@ -585,7 +590,9 @@ class Replay:
     def _take_up(self, name: str, took: int) -> None:
         there = self.now.arrivals.pop(name, 0)
         if there < took:
-            self._say("I5", f"{name!r} takes {took} arrivals, but the log has {there}")
+            self._say(
+                "I5", f"{name!r} starts after {took} arrivals, but by the log only {there} have arrived"
+            )
         elif there > took:
             self.now.arrivals[name] = there - took
 
@@ -627,7 +634,7 @@ class Replay:
                 del now.questions[key]
 
     def _cut(self) -> None:
-        """Interrupt all running attempts: the process that ran them is gone."""
+        """Mark all running attempts as interrupted: the process that ran them no longer holds the run."""
         for name in self.now.open:
             visit = self.now.visit(name)
             if visit.status == "running":
@@ -656,7 +663,7 @@ class Replay:
         now.turn(visit, "pending")
 
     def _reopen(self) -> None:
-        """Make every open visit due again as a new execution, after a rewind or in a fork."""
+        """After a rewind, or at the start of a fork: make every open visit due again, as a new execution."""
         now = self.now
         for name in tuple(now.open):
             visit = now.visit(name)
@@ -695,5 +702,5 @@ def _level(body: Body) -> int:
 
 
 def _named(where: Where, item: int | None = None) -> str:
-    place = "" if item is None or item == NODE else f"[{item}]"
-    return f"{where[0]!r}{place} {where[1]}.{where[2]}.{where[3]}"
+    node, iteration, execution, attempt = where
+    return name_visit(node, iteration, execution, item, attempt)

@@ -1,14 +1,14 @@
-"""Simulate the real engine with several workers on one store, and with every fault that can happen between them, from a seed.
+"""Simulate several workers with the real engine on one store, and faults between them, all drawn from a seed.
 
     report = simulate(flow, {"ticket": "T-1"}, seeds=range(200))
     assert report.ok, report
 
-This module owns the processes of a schedule; simulated callers start and operate its runs (`simulator_hands`). A simulation
-uses no thread, no socket and no wall clock; the disk is a memory store unless another is given. A seed also draws the settings
-of the engines (durability, how many checkpoints they keep), queues and priorities. One seed is one schedule: running it again
-gives the same trace (`Outcome.trace`), whatever the machine and the hash seed.
+This module owns the simulated processes of a schedule; simulated callers start and operate its runs (`simulator_hands`). A
+simulation uses no thread, no socket and no wall clock; the shared store is a memory store unless another is given. The seed also
+determines the settings of the engines (durability, how many checkpoints they keep), queues and priorities. One seed is one
+schedule: running it again gives the same trace (`Outcome.trace`), on every machine and with every hash seed.
 
-A schedule ends when every run is over. Faults come first and then stop (`simulator_faults`); a run that does not end by itself
+A schedule ends when every run is over. Faults happen first and then stop (`simulator_faults`); a run that does not end by itself
 after that is stuck, which is a violation like any other (`simulator_oracle`).
 """
 
@@ -62,24 +62,24 @@ from holdfast.testing.simulator_hands import Answers, Hand, Subject, answers_of
 from holdfast.testing.simulator_loop import Hung, Luck, ProcessDied, SimulatedLoop, Stuck, World
 
 PATIENCE_S = 60.0
-"""In virtual time: a run that takes longer than this is stuck."""
+"""How long a schedule may take in virtual time; after that its runs are reported as stuck."""
 SCHEDULE_CPU_S = 60.0
-"""In processor time: a schedule takes some milliseconds; one that takes this long hangs."""
+"""How long a schedule may take in processor time; after that it is reported as hung. It usually takes some milliseconds."""
 _COLLECT_EVERY = 64
 _VERIFIED = 4
-"""One schedule in this many is folded from its first event and from its snapshots, and one is read by the checker. Logs,
-node calls and results are checked in all of them.
+"""In one of this many schedules the run rows and snapshots are compared with the fold of the log, and in another one the checker
+reads the store. Logs, node calls and results are checked in all schedules.
 """
 _NARROW = "narrow"
-"""The name of a queue with a limit of one held run."""
+"""The name of a queue whose limit is one run at a time."""
 _NARROW_SHARE = 0.4
 _TIDY_SHARE = 0.15
 _packed = msgspec.msgpack.Encoder().encode
 
 Disk: TypeAlias = Callable[[Callable[[], float], Callable[[Holder], bool | None]], Store]
-"""Makes the store of a world, given its clock and a function that says whether a holder is known to be dead."""
+"""Makes the store of a simulated world, given its clock and a function that says whether a holder is known to be dead."""
 Effects: TypeAlias = dict[str, Counter[str]]
-"""Receiver -> each effect, and how often it happened."""
+"""Name of a receiver -> each effect on it, and how often it happened."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,14 +91,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     faults: dict[str, int]
     violations: list[str]
     trace: str
-    """A hash of everything that happened."""
+    """A hash of everything that happened in the schedule."""
     states: dict[str, Any]
-    """Run -> its final values."""
+    """Run -> its final state, for completed runs."""
     virtual_s: float = 0.0
 
 
 class SeededViolation(msgspec.Struct, frozen=True):
-    """Something that must never happen, and the seed that reproduces it."""
+    """A violation of an invariant, and the seed that reproduces it."""
 
     seed: int
     text: str
@@ -108,7 +108,7 @@ class SeededViolation(msgspec.Struct, frozen=True):
 
 
 class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of many schedules. `ok`: there is no violation."""
+    """The result of many schedules. `ok` means that no violation was found."""
 
     schedules: int
     events: list[int]
@@ -125,7 +125,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.ok
 
     def __str__(self) -> str:
-        """The figures of `figures`, one line each."""
+        """Return the figures of the report (`figures`), one line each."""
         return "\n".join(f"{name:<24}{value}" for name, value in figures(self).items())
 
 
@@ -139,17 +139,17 @@ def simulate(
     resources: Mapping[str, Any] | None = None,
     compare: Callable[[dict[str, Any]], Any] = lambda values: values,
 ) -> SimulationReport:
-    """Run a flow once without faults, then once per seed with two or three workers that crash, pause, lose replies and come
-    back. The report lists every difference in the final state (`compare(values)` selects what is compared), every node that ran
+    """Run a flow once without faults, then once per seed with two or three workers that crash, pause, lose replies and restart.
+    The report lists every difference in the final state (`compare(values)` selects what is compared), every node that ran
     although its end was recorded, every effect that happened more or less often at a `Receiver` among `resources`, and every
     run that got stuck. If the run does not complete without faults, the report contains only that.
 
     Nodes may only compute, and wait through asyncio or their context: a simulated world has no threads and no sockets. A
     schedule that takes a minute of processor time (`SCHEDULE_CPU_S`) is reported as hung, with its stack.
     `answers` maps the name of a node that asks to a value, a list (one value for each iteration of the node) or a function
-    of the question; or it is one function for all nodes, `answers(node, iteration, options)`. A question without an answer
-    gets `approve`, `retry` or else its first option. `signals` maps names of signals to payloads. Raises `StateError` for a
-    wrong input, `AnswerRefused` and `SettingError` for an answer that no question allows.
+    of the question; or it is one function for all nodes, `answers(node, iteration, options)`. A question without a prepared
+    answer gets `approve`, `retry` or else its first option. `signals` maps names of signals to payloads. Raises `StateError` for
+    a wrong input, and `AnswerRefused` or `SettingError` for an answer that no question allows.
     """
     if answers is not None and not callable(answers):
         require_answers(flow, answers, keys=False)
@@ -183,7 +183,7 @@ def simulate(
 
 
 def _play(scene: Schedule) -> tuple[Outcome, Effects | None]:
-    """Run a schedule. The effects at receivers are None if the run was cancelled, or if a rewind repeated a part of it."""
+    """Run a schedule, and count the effects on its receivers: None if the run was cancelled, or if a rewind repeated a part."""
     receivers = [one for one in scene.resources.values() if isinstance(one, Receiver)]
     for receiver in receivers:
         receiver.reset()
@@ -218,7 +218,7 @@ def simulate_random(seeds: Iterable[int], *, disk: Disk | None = None) -> Iterat
 
 
 def schedule(seed: int, *, disk: Disk | None = None) -> Schedule:
-    """Make the schedule of a seed: one run of a random flow, or two."""
+    """Make the schedule of a seed, with one or two runs of random flows."""
     luck = random.Random(f"subjects {seed}")
     tales = [tale(luck.randrange(TALES)) for _ in range(luck.choice((1, 1, 1, 2)))]
     if len({one.flow.name for one in tales}) < len(tales):
@@ -248,7 +248,7 @@ def report_of(outcomes: Iterable[Outcome]) -> SimulationReport:
 
 
 def figures(report: SimulationReport) -> dict[str, str]:
-    """The lines that are printed for a report, as name -> value."""
+    """Return the figures that are printed for a report, as name -> value."""
     if not report.schedules:
         return {"schedules": "0"}
     events, each = sorted(report.events), report.faults_each
@@ -272,17 +272,17 @@ def figures(report: SimulationReport) -> dict[str, str]:
 
 
 class SimulatedEngine(Engine):
-    """The engine, in a process of the simulated world."""
+    """The real engine, in a process of the simulated world."""
 
     def settle(self, steady: SteppedClock, writer: LateWriter | None) -> None:
-        """Install what a real machine provides: a clock that cannot be set, and a thread that writes."""
+        """Install simulated versions of what a real machine provides: a monotonic clock, and (with `writer`) a writer thread."""
         self._holdings.now = steady.now
         if writer is not None:
             self._open().commits._writer = writer  # type: ignore[assignment]  # noqa: SLF001
 
 
 class Process:
-    """A worker of the world: one process after the other, each with its own event loop and engine."""
+    """A worker of the simulated world: a series of processes, one after the other, each with its own event loop and engine."""
 
     def __init__(self, scene: Schedule, name: str) -> None:
         self.scene = scene
@@ -327,13 +327,13 @@ class Process:
             await asyncio.sleep(0.1)
 
     def _renew(self, engine: SimulatedEngine, loop: SimulatedLoop) -> None:
-        """Renew leases as the renewal thread would, also for an engine that has nothing to do."""
+        """Renew leases regularly, as the renewal thread of a real engine does, also when the engine is idle."""
         if engine._services is not None:  # noqa: SLF001
             engine._holdings.keep()  # noqa: SLF001
         loop.call_later(LEASE_TTL_S / 3, self._renew, engine, loop)
 
     def _maybe_die(self, place: str) -> None:
-        """Called in the body of a node: the process may die here."""
+        """Crash the process with some probability. Called inside the functions of nodes."""
         if self.loop.dead:
             raise ProcessDied
         faults = self.scene.faults
@@ -351,11 +351,11 @@ class Process:
             self.scene.outside.call_later(wait, self.boot)
 
     def pause(self, seconds: float) -> None:
-        """Suspend the process, with its timers and its renewals, for that long."""
+        """Suspend the process, with its timers and its lease renewals, for this many seconds."""
         self.loop.asleep_until = self.scene.world.now + seconds
 
     def drain(self) -> None:
-        """Ask the process to stop, and start another one when it has stopped."""
+        """Stop the process gracefully, and start another one when it has stopped."""
         engine, self.engine = self.engine, None
         if engine is None or self.loop.dead:
             return
@@ -372,7 +372,7 @@ class Process:
 
 
 class Schedule:
-    """One world from its seed to its end."""
+    """One simulated schedule: its processes, callers, faults and store, from the seed to the outcome."""
 
     def __init__(
         self,
@@ -415,16 +415,16 @@ class Schedule:
         self.attending: list[asyncio.Task[None]] = []
         self._unattended = 0
         self._over = self.outside.create_future()
-        """Done when every run is over, or when the caller that attends to one has raised."""
+        """Set when all simulated callers are finished: every run is over, or its caller has raised."""
         self.hands = [Hand(self, subject, calm=calm) for subject in subjects]
 
     def _draw_ways(self, luck: random.Random, *, calm: bool) -> None:
-        """Draw the settings of the engines, and whether logs are pruned while runs continue."""
+        """Choose the settings of the engines, and whether logs are pruned while runs continue."""
         ways: tuple[Durability, ...] = ("sync", "sync", "sync", "sync", "async", "exit")
         self.durability: Durability = luck.choice(ways) if not calm else "sync"
         if (
             self.durability == "exit"
-        ):  # with this durability there are fewer calls at which a fault can happen
+        ):  # with this durability there are fewer store calls at which a fault can happen
             self.faults.first_at = min(self.faults.first_at, 4)
         self.tidies = not calm and luck.random() < _TIDY_SHARE
         self.keep_checkpoints = luck.choice((None, 2)) if self.tidies else None
@@ -456,7 +456,7 @@ class Schedule:
             attended.result()
 
     def attend(self, subject: Subject) -> None:
-        """Attend to one more run."""
+        """Add a run to the schedule, with a simulated caller of its own."""
         hand = Hand(self, subject, calm=False)
         self.subjects.append(subject)
         self.hands.append(hand)
@@ -485,13 +485,13 @@ class Schedule:
         return "; ".join(found) or "no run was created"
 
     def _alive(self, holder: Holder) -> bool | None:
-        """Whether a process on this host is alive, as far as the schedule lets the store see that."""
+        """Return False if the store can see that the holder's process is dead, and None if it cannot know."""
         if not self.sees_the_dead:
             return None
         return None if holder.id in self.world.names else False
 
     async def _torment(self) -> None:
-        """Cause the faults of whole processes and of clocks."""
+        """Cause the faults of whole processes (crashes, pauses, drains) and of clocks, and spurious wake-ups."""
         luck = self.luck
         while True:
             await self.outside.rest(luck.choice((0.03, 0.2, 0.9) if self.faults.left else (0.2, 0.9)))
@@ -519,7 +519,7 @@ class Schedule:
             self.store_offset += luck.choice((0.5, 1.5 * LEASE_TTL_S, -0.5, -3.0))
 
     def _wake(self, process: Process) -> None:
-        """Send a spurious wake-up: without a reason, a second time, or late."""
+        """Wake the engine of a process without a reason, as duplicate or late notifications do."""
         engine = process.engine
         assert engine is not None
         for subject in self.subjects:
@@ -568,7 +568,7 @@ class Schedule:
     def _judge(
         self, subject: Subject, hand: Hand, rows: list[Row], states: dict[str, Any], *, looks: bool
     ) -> list[str]:
-        """The violations of a run by its log and by its node calls; with `looks`, also by its result."""
+        """Return the violations that the log and the node calls of a run show; with `looks`, also its final state and answers."""
         walk = oracle.walk_log(self.disk, subject.run_id, rows, subject.tale, TRIES)
         fork = subject.of is not None
         wrong: list[str] = []
@@ -587,7 +587,7 @@ class Schedule:
         return wrong
 
     def _trace(self, logs: dict[str, list[Row]]) -> str:
-        """A hash of everything that was written and done, in order."""
+        """Return a hash of everything that was written and done in the schedule, in order."""
         happened = (
             self.world.turns,
             self.world.now,
@@ -604,8 +604,8 @@ class Schedule:
 
 @contextmanager
 def still(snapshot_every: int) -> Iterator[None]:
-    """Isolate the engine from the machine: from its settings, its processes and its checkouts. Snapshots are taken often, so
-    that short runs test them too.
+    """Isolate the engine from the machine: from its settings, its processes and its git checkouts. Take a snapshot after every
+    `snapshot_every` events, so that short runs test snapshots too.
     """
     calm: list[tuple[Any, str, Any]] = [
         (settings, "project_table", lambda folder=None: {}),
@@ -616,7 +616,7 @@ def still(snapshot_every: int) -> Iterator[None]:
     ]
     before = [(place, name, getattr(place, name)) for place, name, _ in calm]
     collects = gc.isenabled()
-    gc.disable()  # a finaliser that runs midway would run at another time in the next run
+    gc.disable()  # a finaliser would run at a different moment each time, and the schedule would not be repeatable
     try:
         for place, name, value in calm:
             setattr(place, name, value)

@@ -1,11 +1,11 @@
 """The faults of a simulated world: each process reaches the shared store through a wrapper that injects faults.
 
 This module owns the plan of faults and the record of what the store really did. A `FaultyStore` is the access of one process to
-the shared store: any verb may fail before it is done, lose its reply, stall, or be the last call of its process. A `Ledger` notes
-what was really committed, by which engine and with which fence; it shares no code with the store's own judgement.
+the shared store: any call may fail before it has an effect, lose its reply, stall, or be the last call of its process. A `Ledger`
+notes what was really committed, by which engine and with which fence; it shares no code with the store.
 
-Invariant: faults are drawn from the luck of the schedule, in the order of calls. When the budget is spent there are no more
-faults, so a run that does not end by itself then is stuck.
+Invariant: faults are drawn from the random generator of the schedule, in the order of calls. Their number is limited: after the
+last one, a run that does not end by itself is stuck.
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ _BEFORE = ("crash before", "busy", "stall before")
 _AFTER = ("crash after", "lost reply", "stall after")
 _OF_WRITES = _BEFORE + _AFTER
 _OF_APPENDS = (*_OF_WRITES, "stall before", "stall before", "lost reply")
-"""Fences exist for a writer that stalls before it writes, and writes when another engine already has the run."""
+"""The faults of an append. Stalls before the write are frequent: fences exist for a writer that stalls and writes when another
+engine already has the run.
+"""
 _WRITES = frozenset({"claim", "release", "post", "take", "compact", "retire"})
 _RARE = frozenset({"appended", "claim", "post", "release", "compact", "retire"})
 _WANTING = frozenset({"pending", "running", "interrupted"})
 _SELDOM = 5
-"""How much more often a verb that is seldom called gets a fault."""
+"""How many times more often a fault hits a verb that is rarely called."""
 
 
 class Faults:
-    """The number of faults of a schedule, and the calls at which they happen. At least one happens."""
+    """Decides how many faults a schedule has, and at which calls they happen. The number is at least one."""
 
     def __init__(self, luck: random.Random, *, most: int = 5) -> None:
         self.luck = luck
@@ -51,7 +53,7 @@ class Faults:
         self.happened: Counter[str] = Counter()
 
     def at(self, verb: str) -> str:
-        """The fault of this call, or an empty string."""
+        """Return the fault that happens at this call of a verb, or an empty string."""
         if not self.left:
             return ""
         self.calls += 1
@@ -68,7 +70,7 @@ class Faults:
         return fault
 
     def strike(self, kind: str) -> bool:
-        """Count a fault that happens to a whole process. Return False if no fault is left."""
+        """Count a fault of a whole process or a clock. Return False if the schedule has no faults left."""
         if not self.left:
             return False
         self.left -= 1
@@ -77,42 +79,42 @@ class Faults:
 
 
 class Ledger:
-    """What the store really did, noted independently of the store."""
+    """A record of what the store really did, kept independently of the store; `wrong` lists what it must not have done."""
 
     def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
         self._now = now
         self._sure_until: dict[str, float] = {}
-        """Holder -> until when no other engine may claim its runs, by the store's clock."""
+        """Holder -> the time, by the store's clock, until which no other engine may claim its runs."""
         self._dead: set[str] = set()
         self.leases: dict[str, tuple[str | None, int]] = {}
-        """Run -> its holder and fence, by the leases that were granted."""
+        """Run -> its holder and its fence, according to the leases that were granted."""
         self.accepted: dict[tuple[str, int], bytes] = {}
         """(run, seq) -> the salt of the row that was written there."""
         self.acknowledged: dict[tuple[str, int], bytes] = {}
-        """The same, for rows that were acknowledged to an engine."""
+        """(run, seq) -> the salt of the row, for rows whose write was acknowledged to an engine."""
         self.wrong: list[str] = []
         self.tick = itertools.count(1).__next__
-        """Numbers everything that happens, so that the order of two things is known."""
+        """Return the next number: everything that happens gets one, so that the order of any two things is known."""
         self.when: dict[tuple[str, int], int] = {}
-        """(run, seq) -> the turn at which it became durable."""
+        """(run, seq) -> the number (`tick`) of the moment at which the row became durable."""
         self.writers: dict[tuple[str, int], str | None] = {}
-        """(run, seq) -> the engine that wrote it."""
+        """(run, seq) -> the engine that wrote the row."""
         self.rows: dict[str, list[Row]] = {}
-        """Run -> every row that was ever written, also those that a compaction removed."""
+        """Run -> every row that was ever written, also those that a compaction has removed."""
         self.limits: dict[str, int] = {}
         """Queue -> how many of its runs may be held at once."""
         self.places: dict[str, tuple[str, int]] = {}
         """Run -> its queue and its priority."""
 
     def renewed(self, holder: Holder) -> None:
-        """A holder renewed its leases for its time to live."""
+        """Note that a holder renewed its leases for its time to live."""
         self._sure_until[holder.id] = self._now() + holder.ttl_s
 
     def died(self, holder: str) -> None:
         self._dead.add(holder)
 
     def refused(self, append: Append, verdict: BaseException) -> None:
-        """An append was refused. The append of the run's holder must not be."""
+        """Note that an append was refused. It is wrong to refuse the run's holder for its fence."""
         if isinstance(verdict, FenceLost) and self.leases.get(append.run_id) == (append.holder, append.fence):
             self.wrong.append(
                 f"{append.run_id}: {append.holder} holds the run, but its append was refused: {verdict}"
@@ -137,7 +139,9 @@ class Ledger:
         )
 
     def offered(self, wanted: Wanted, row: Callable[[str], RunRow]) -> list[str]:
-        """Runs that no engine holds and that want one. An engine must take those of the highest priority first."""
+        """Return the runs that are on offer: no engine holds them, and they can continue. An engine must take those with the
+        highest priority first. Empty if all runs have the same priority.
+        """
         if len(self.places) < 2 or len({priority for _, priority in self.places.values()}) < 2:
             return []
         free = [
@@ -149,8 +153,8 @@ class Ledger:
         return [one.run_id for one in rows if one.flow in wanted.flows and one.status in _WANTING]
 
     def held_runs(self, asking: str) -> set[str]:
-        """The runs with a live lease, and all runs of the engine that asks: a take revives its expired leases. Empty if no queue
-        has a limit, because only limits need the count.
+        """Return the runs with a live lease, and all runs of the engine that asks, because a `take` revives its expired leases.
+        Empty if no queue has a limit, because only limits need the count.
         """
         if not self.limits:
             return set()
@@ -161,7 +165,9 @@ class Ledger:
         }
 
     def chosen(self, taken: list[str], offered: list[str], held_before: set[str]) -> None:
-        """An engine took these runs: no queue may exceed its limit, and no offered run may have a higher priority."""
+        """Note that an engine took these runs: no queue may exceed its limit, and no run left on offer may have a higher
+        priority.
+        """
         for run_id in taken:
             queue, priority = self.places[run_id]
             held = sorted(other for other in {*held_before, *taken} if self.places[other][0] == queue)
@@ -175,7 +181,7 @@ class Ledger:
                     self.wrong.append(f"{run_id} was taken, but {other} has a higher priority")
 
     def took(self, append: Append) -> None:
-        """An append was accepted. Its writer must be the holder of the run."""
+        """Note that an append was accepted. Its writer must be the holder of the run."""
         at = self.tick()
         run_id = append.run_id
         if append.create is not None:
@@ -190,7 +196,7 @@ class Ledger:
         for row in append.rows:
             place = (run_id, row.seq)
             if place in accepted:
-                self.wrong.append(f"{run_id}@{row.seq}: written twice")
+                self.wrong.append(f"{run_id}@{row.seq}: the event was written twice")
             accepted[place] = row.salt
             when[place] = at
             writers[place] = holder
@@ -203,7 +209,7 @@ class Ledger:
             self.leases[run_id] = (None, fence)
 
     def given_back(self, holder: str) -> None:
-        """The leases of a holder were given back by another engine, which is allowed only after they have expired."""
+        """Note that another engine gave back the leases of a holder, which is allowed only after they have expired."""
         if self._is_live(holder):
             self.wrong.append(f"the leases of {holder} were given back, but they have not expired")
         self.gone(holder)
@@ -221,13 +227,13 @@ class Ledger:
 
 @cache
 def _verbs(contract: type, faulty: type) -> tuple[str, ...]:
-    """Every verb of a contract that the faulty class does not define itself."""
+    """Return every verb of a contract that the faulty class does not define itself."""
     verbs = (name for name, verb in vars(contract).items() if callable(verb) and not name.startswith("_"))
     return tuple(name for name in verbs if not hasattr(faulty, name))
 
 
 class FaultyStore:
-    """The access of one process to the shared store, with faults."""
+    """The access of one process to the shared store: calls every verb of it, with simulated faults."""
 
     if TYPE_CHECKING:  # not at run time: it would make every attribute access slow
 
@@ -257,7 +263,7 @@ class FaultyStore:
             setattr(self, name, partial(self.call, name, getattr(disk, name)))
 
     def call(self, verb: str, do: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """Call a verb, with the fault that is drawn for this call."""
+        """Call a verb of the store, with the fault that is drawn for this call, if any."""
         if self._loop.dead:
             raise ProcessDied
         faults = self._faults
@@ -348,7 +354,7 @@ class FaultyStore:
 
 
 class _FaultyPart:
-    """A part of a store, with the same faults."""
+    """A part of a store (its queues or its upkeep), with the same faults as the store."""
 
     def __init__(self, store: FaultyStore, part: Any, contract: type) -> None:
         self._store = store
@@ -358,7 +364,7 @@ class _FaultyPart:
 
 
 class _FaultyQueues(_FaultyPart):
-    """The queues of a store, with faults; the ledger notes what is taken."""
+    """The queues of a store, with faults; the ledger notes which runs are taken and given back."""
 
     def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
         found: list[Taken] = self._store.call("take", self._take, holder, wanted)
@@ -420,7 +426,7 @@ class LateWriter:
             self._soon(self._commit)
 
     def _soon(self, call: Callable[..., None], *args: Any) -> None:
-        """Call it at once, or after a delay in which other processes continue."""
+        """Call this function soon, or after a delay in which other processes continue."""
         wait = self._luck.choice((0.0, 0.0, 0.001, 0.02))
         if wait:
             self._loop.call_later(wait, call, *args)

@@ -2,11 +2,11 @@
 
 A `Tale` is a nested sketch (`holdfast.testing.flows`) whose nodes have habits: they record steps, sleep, wait for signals, ask,
 stream, fail and are retried, fail for good, must not run twice, fan out. The result of a node depends on its name, its
-iteration and the signal or answer it got, and, if it never runs in parallel, on the state it was given: `stage` is a chain of
-all such visits.
+iteration and the signal or answer it got, and, if it never runs in parallel, on the state it was given: `stage` is a hash chain
+over all such visits.
 
-Every call of a body is noted in a `BodyWitness`, outside of any store, and every effect goes to a receiver that de-duplicates by
-idempotency key. Invariant: a body that runs twice with the same input returns the same result.
+Every call of a body (the function of a node) is noted in a `BodyWitness`, outside of any store, and every effect goes to a
+receiver that de-duplicates by idempotency key. Invariant: a body that runs twice with the same input returns the same result.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from holdfast.runtime.calls.context import Context
 from holdfast.testing.flows import Plan, Sketch, largest, nested
 
 WORLD = "holdfast.world"
-"""The name of the resource in which the bodies find their `Reached`."""
+"""The name of the resource under which the functions of nodes find their `Reached`."""
 TALES = 160
-"""The number of different flows. To compile one takes a quarter of the time of a schedule."""
+"""The number of different random flows. It is limited, so that compiled flows are used again: compiling a flow takes a quarter of
+the time of a schedule.
+"""
 CRASHES_MAX = 1000
 _VISITS = (4, 8)
 TRIES = 3
@@ -56,12 +58,12 @@ _HABITS: tuple[Habit, ...] = (
 )  # fmt: skip
 _TOLD: dict[Habit, str] = {"signal": "!", "ask": "?", "steps": "+", "nap": "z"}
 STEPS: dict[Habit, tuple[str, ...]] = {"steps": ("one", "two"), "careful": ("one",)}
-"""The steps that nodes with these habits record."""
+"""Habit of a node -> the names of the steps that it records."""
 
 
 @dataclass
 class Voyage:
-    """The state of every tale. Only `stage` and the order of `trail` depend on the order of visits."""
+    """The state of every random flow of the simulator. Only `stage` and the order of `trail` depend on the order of visits."""
 
     total: Annotated[int, add] = 0
     visits: Annotated[dict[str, int], merge] = field(default_factory=dict)
@@ -71,7 +73,7 @@ class Voyage:
 
 
 class BodyCall(msgspec.Struct, frozen=True):
-    """A note of a body: which process and visit, what happened, and the state it saw."""
+    """A note about a call of a node's function: which process and visit, what happened, and the state it saw."""
 
     turn: int
     process: str
@@ -82,11 +84,11 @@ class BodyCall(msgspec.Struct, frozen=True):
     attempt: int
     item: int | None
     what: str
-    """`enter`, `exit`, `step …` when a step is done, or `kept …` when the body gets its result."""
+    """`enter`, `exit`, `step …` when a step is done, or `kept …` when the function gets the result of the step."""
     seen: str = ""
-    """The stage and the total of the state that the body was given."""
+    """`stage` and `total` of the state that the function was given."""
     fence: tuple[str | None, int] = (None, 0)
-    """The holder and the fence of the run at that moment."""
+    """The holder and the fence of the run at the time of the note."""
 
     @property
     def visit(self) -> tuple[str, str, int, int, int | None]:
@@ -94,7 +96,7 @@ class BodyCall(msgspec.Struct, frozen=True):
 
 
 class BodyWitness:
-    """The notes of bodies, and the effects that a receiver got from them."""
+    """Collects notes about the calls of node functions, and the effects that these have on a receiver."""
 
     def __init__(self, tick: Callable[[], int], leases: dict[str, tuple[str | None, int]]) -> None:
         self.entries: list[BodyCall] = []
@@ -102,10 +104,12 @@ class BodyWitness:
         """Idempotency key -> the visit that used it first."""
         self.keys: dict[tuple[str, str, int, int | None], str] = {}
         self.routed: list[tuple[int, str, str, int, list[str]]] = []
-        """(turn, flow, node, iteration, runs that the process held), for every call of a router."""
+        """(turn, flow, node, iteration, runs that the process held) for every call of a branch function."""
         self.wrong: list[str] = []
         self.chunks: dict[tuple[str, str, int, int, int], dict[str, list[str]]] = {}
-        """Attempt -> process -> its chunks. Only runs that are not durable have two attempts with one number."""
+        """Attempt -> process -> the chunks that it streamed. Two processes can make the same attempt only if the run's durability
+        is not `sync`.
+        """
         self._tick = tick
         self._leases = leases
 
@@ -123,18 +127,24 @@ class BodyWitness:
         self.routed.append((self._tick(), flow, node, iteration, held))
 
     def receive(self, ctx: Any) -> None:
-        """Take an effect. A second one with the same key is the same effect."""
+        """Receive an effect of a node. A second effect with the same idempotency key counts as the same effect."""
         key = ctx.idempotency_key()
         whose = (ctx.run_id, ctx.node, ctx.iteration, ctx.item)
         first = self.effects.setdefault(key, whose)
         if first != whose:
-            self.wrong.append(f"{whose} and {first} have the same idempotency key")
+            self.wrong.append(f"{_named(whose)} and {_named(first)} have the same idempotency key")
         if self.keys.setdefault(whose, key) != key:
-            self.wrong.append(f"{whose} has two idempotency keys")
+            self.wrong.append(f"{_named(whose)} has two idempotency keys")
+
+
+def _named(visit: tuple[str, str, int, int | None]) -> str:
+    run_id, node, iteration, item = visit
+    whose = f"node {node!r}" if item is None else f"item {item} of node {node!r}"
+    return f"{run_id}: {whose} (iteration {iteration})"
 
 
 class Reached:
-    """The resource `WORLD` of the bodies in one process: the witness, and places where the process may die."""
+    """The resource `WORLD` of the nodes in one process: gives them the witness, and points at which the process may die."""
 
     def __init__(self, process: str, witness: BodyWitness, die: Callable[[str], None]) -> None:
         self.process = process
@@ -153,12 +163,12 @@ class Reached:
 
 @lru_cache(maxsize=4096)
 def chain_stage(stage: str, mark: str) -> str:
-    """The stage after a visit that never runs in parallel."""
+    """Return the next value of `stage`: a hash of the previous value and the mark of the visit."""
     return sha256(f"{stage}>{mark}".encode()).hexdigest()[:8]
 
 
 class Tale:
-    """A flow, the habits of its nodes, and the expected result of its runs."""
+    """A random flow of the simulator, the habits of its nodes, and the expected result of its runs."""
 
     def __init__(self, sketch: Sketch, habits: dict[str, Habit], flow: Flow[Voyage]) -> None:
         self.sketch = sketch
@@ -170,7 +180,7 @@ class Tale:
         self.expected = self._expected()
 
     def _expected(self) -> dict[str, Any]:
-        """The final state of every run that completes, whatever faults it had, without `stage`."""
+        """Return the final state, without `stage`, that every completed run must have, whatever faults happened."""
         total, trail = 0, []
         visits: dict[str, int] = {}
         for name, count in self.visits.items():
@@ -187,12 +197,12 @@ class Tale:
         }  # fmt: skip
 
     def mark(self, node: str, iteration: int, item: int | None = None) -> str:
-        """The entry that a visit appends to the trail, with the answer or signal that it got."""
+        """Return the entry that a visit appends to `trail`: node, iteration, item, and a suffix for the habit of the node."""
         told = self._told.get(node, "")
         return f"{node}.{iteration}{told}" if item is None else f"{node}.{iteration}[{item}]{told}"
 
     def update(self, node: str, iteration: int, item: int | None, stage: str) -> dict[str, Any]:
-        """The result of a visit that was given this stage."""
+        """Return the update that a visit returns if it was given this `stage`."""
         mark = self.mark(node, iteration, item)
         update = {"total": 1, "visits": {node: iteration}, "trail": [mark], "longest": iteration}
         if item is None and node in self.sketch.alone:
@@ -200,7 +210,7 @@ class Tale:
         return update
 
     def signals(self) -> list[str]:
-        """The signals that a run waits for: each visit waits for another name."""
+        """Return the names of the signals that a run waits for: every visit waits for a name of its own."""
         return [
             f"{name}.{iteration}"
             for name, count in self.visits.items()
@@ -211,7 +221,7 @@ class Tale:
 
 @cache
 def tale(number: int) -> Tale:
-    """Make the tale with this number; it is always the same."""
+    """Make the random flow with this number: the same number always gives the same flow."""
     luck = random.Random(number)
     while True:
         sketch = nested(luck, depth=2)
@@ -228,7 +238,7 @@ def tale(number: int) -> Tale:
             habit = "steps"
         if name in sketch.items:
             habit = luck.choice(("plain", "steps", "flaky", "slow"))
-        # The operator skips a node, not a visit: a second visit would be skipped unseen.
+        # `skip` names a node, not a visit: a skip that arrives late could skip the next visit, so such a node has one visit.
         if habit == "doomed" and (doomed or name not in sketch.alone or visits[name] != 1):
             habit = "flaky"
         doomed = doomed or habit == "doomed"
@@ -284,7 +294,7 @@ def _router(flow: str, source: str, plan: Plan) -> Callable[[Voyage], tuple[str,
 
 
 watching: list[BodyWitness] = []
-"""A router gets only the state, so it finds the witness of its world here."""
+"""The witness of the running schedule, as the last element: branch functions find it here, because they get only the state."""
 
 # --- bodies ------------------------------------------------------------------------------------------
 
@@ -355,7 +365,7 @@ async def _ask(ctx: Context) -> None:
 
 
 def answer_to(node: str, iteration: int, options: list[str]) -> str:
-    """The answer to a question, chosen so that every run continues and ends in the same state."""
+    """Return the answer to a question, chosen so that every run continues and ends in the same state."""
     for yes in ("approve", "retry"):
         if yes in options:
             return yes
@@ -422,7 +432,7 @@ def _item_body(made: list[Tale], habit: Habit) -> Callable[..., Any]:
 
 
 def witness_flow(flow: Flow[Any]) -> Flow[Any]:
-    """Return a copy of the flow whose bodies note in the witness when they are called and when they return."""
+    """Return a copy of the flow whose nodes note in the witness when they are called and when they return."""
     nodes = {
         name: node
         if node.options.question is not None or node.streams

@@ -1,8 +1,8 @@
 """The simulated callers and operators of runs: they start, answer, signal, pause, cancel, rewind, fork and prune them.
 
 This module owns all calls to the engines from outside. It reads the store as any reader may, uses engines only through their
-verbs, and trusts their replies: a signal that an engine has acknowledged is (nearly always) not sent again, so that a run which
-lost it is stuck. Invariant: every choice is drawn from the luck of the schedule.
+public methods, and trusts their replies: a signal that an engine has acknowledged is (nearly always) not sent again, so that a
+run that lost it is stuck. Invariant: every choice is drawn from the random generator of the schedule.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from holdfast.testing.simulator_flows import Tale, answer_to
 from holdfast.testing.simulator_loop import SimulatedLoop, Stuck
 
 Answers: TypeAlias = Callable[[str, int, list[str]], Any]
-"""Node, iteration, options -> the answer."""
+"""A function that answers questions: (node, iteration, options) -> the answer."""
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """A run of a simulated world, and how it is started."""
+    """A run of the simulated world, and the arguments that it is started with."""
 
     run_id: str
     flow: Flow[Any]
     given: Any = None
     tale: Tale | None = None
     of: str | None = None
-    """The place `run@seq` that this run is forked from; None: it is not a fork."""
+    """The checkpoint `run@seq` that this run is forked from; None if it is not a fork."""
     queue: str | None = None
     priority: int = 0
 
 
 class EngineProcess(Protocol):
-    """A process of the world. It serves calls while it has an engine."""
+    """A process of the simulated world. It can be called while it has an engine."""
 
     loop: SimulatedLoop
 
@@ -58,7 +58,7 @@ class EngineProcess(Protocol):
 
 
 class Scene(Protocol):
-    """The part of a world that a `Hand` uses."""
+    """The part of a schedule that a `Hand` uses."""
 
     luck: random.Random
     disk: Store
@@ -73,11 +73,13 @@ class Scene(Protocol):
     def processes(self) -> Sequence[EngineProcess]: ...
 
     def attend(self, subject: Subject) -> None:
-        """Attend to one more run."""
+        """Add a run to the schedule, with a simulated caller of its own."""
 
 
 class Hand:
-    """The caller of one run: starts it, answers its questions, sends its signals, and may pause, cancel or rewind it."""
+    """The simulated caller of one run: starts it, answers its questions, sends its signals, and may pause, cancel, rewind, fork
+    or prune it.
+    """
 
     def __init__(self, scene: Scene, subject: Subject, *, calm: bool) -> None:
         self._scene = scene
@@ -92,10 +94,10 @@ class Hand:
         self._rewinds = 1 if not calm and 0.2 <= drawn < 0.35 and subject.of is None else 0
         self._tidies = 4 if scene.tidies else 0
         self._read = 0
-        """How many rows of the log were searched for questions."""
+        """How many rows of the log were already searched for questions."""
         self._open: dict[str, Any] = {}
         self.acknowledged: set[str] = set()
-        """Questions whose answer an engine has acknowledged."""
+        """Keys of the questions whose answer an engine has acknowledged."""
         self._forks = not calm and 0.3 <= drawn < 0.4 and subject.tale is not None and subject.of is None
 
     async def attend(self) -> None:
@@ -195,14 +197,18 @@ class Hand:
                 self.acknowledged.add(key)
 
     def _choose_answer(self, question: QuestionAsked) -> Any:
-        """Raise `AnswerRefused` for an answer that a user's question does not allow: it would be asked for ever."""
+        """Return the answer to a question. Raise `AnswerRefused` for an answer that the question of a user's flow does not allow:
+        the engine would refuse it again and again.
+        """
         value = self._scene.answers(question)
         if self._subject.tale is None:
             _require_fitting(self._subject, question, value)
         return value
 
     async def _repair(self) -> None:
-        """Skip a node that failed for good, as drawn, with the result that it should have returned."""
+        """Skip a node of a random flow that is meant to fail for good, with the result that it should have returned. Raise
+        `Stuck` for any other failure.
+        """
         state = history.load(self._scene.disk, self._run_id)
         tale = self._subject.tale
         node = state.failure_node
@@ -214,7 +220,7 @@ class Hand:
         await self._ask(lambda engine: engine.skip(self._run_id, node, update), waits=False)
 
     async def _ask(self, do: Callable[[Engine], Any], *, waits: bool = True) -> bool:
-        """Call an engine. Return False if it refused or did not reply; the call may have taken effect all the same."""
+        """Call a random engine. Return False if it refused or did not reply; the call may have taken effect all the same."""
         open_ones = [process for process in self._scene.processes if process.engine is not None]
         if not open_ones:
             await self._scene.outside.rest(0.1)
@@ -242,9 +248,9 @@ class Hand:
 
 
 def answers_of(given: Answers | Mapping[str, Answer] | None) -> Callable[[QuestionAsked], Any]:
-    """Make the function that answers questions from `simulate(answers=…)`: a function of node, iteration and options (default:
-    that of the tales), or a dict by node, whose values may be lists (one answer for each iteration) or functions of the
-    question. A question that the dict does not answer gets a default answer.
+    """Return the function that answers questions, made from `simulate(answers=…)`: from a function of node, iteration and options
+    (default: `answer_to` of the random flows), or from a dict by node, whose values may be lists (one answer for each iteration)
+    or functions of the question. A question that the dict does not answer gets a default answer.
     """
     if not isinstance(given, Mapping):
         says = given or answer_to
@@ -272,7 +278,7 @@ def _said_in(answers: Mapping[str, Answer], question: QuestionAsked) -> list[Any
         said = given[question.iteration - 1 : question.iteration]
     else:
         said = [given]
-    # The question about an interrupted node has the name of that node too.
+    # A question about an interrupted node has the name of that node too, but accepts only its own options.
     return [one for one in said if question.about != "interrupt" or one in question.options]
 
 
@@ -304,7 +310,7 @@ async def _go_back(run_id: str, node: str, engine: Engine) -> None:
 
 
 async def _go_back_and_tidy(run_id: str, node: str, engine: Engine) -> None:
-    """Prune the run while the rewind is on its way to the log."""
+    """Rewind the run, and prune it before the rewind is recorded."""
     going = asyncio.ensure_future(engine.resume(run_id, restart_at=node))
     await asyncio.sleep(0)
     with suppress(HoldfastError):

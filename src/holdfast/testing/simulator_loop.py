@@ -5,7 +5,7 @@ selector: it runs the callbacks that are ready, in the order that asyncio promis
 of them has a ready callback, the clock jumps to the next timer. A loop can be put to sleep (its process is paused), can block
 inside a call while others continue, and can be killed.
 
-Invariants: time never goes back; nothing of a killed loop runs, not even to clean up; the same luck gives the same order.
+Invariants: time never goes back; no code of a killed loop runs, not even to clean up; the same seed gives the same order.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _CLOSINGS = 5
 _STACK_FRAMES = 12
 _NEVER = float("inf")
 _EventLoop: Any = asyncio.AbstractEventLoop
-"""Untyped, because a world without sockets does not implement most methods of an event loop."""
+"""The base class, untyped: a simulated loop has no sockets and does not implement most methods of an event loop."""
 
 
 class Luck(random.Random):
-    """`random.Random` with the same results, but a `choice` that needs half the calls."""
+    """A faster `random.Random`: the same results, with half the function calls in `choice`."""
 
     def choice(self, seq: Any) -> Any:
         getrandbits, count = self.getrandbits, len(seq)
@@ -51,15 +51,17 @@ class Luck(random.Random):
 
 
 class ProcessDied(BaseException):
-    """Raised inside a process that has just died, to stop its code. Code that catches this must not continue."""
+    """Raised inside a simulated process that has just died, to stop its code. Code that catches this must not continue."""
 
 
 class Stuck(Exception):
-    """The world runs without an end, or nothing in it will ever happen again."""
+    """The simulated world does not come to an end: it takes too long, or has nothing left to run."""
 
 
 class Hung(BaseException):
-    """Raised inside a callback that has used up its processor time. A node that catches every `Exception` must not catch this."""
+    """Raised inside a callback that has used up its processor time. A `BaseException`, so that a node that catches every
+    `Exception` does not catch it.
+    """
 
 
 def _make_plain(loop: Any, coro: Any, **options: Any) -> asyncio.Task[Any]:
@@ -67,7 +69,7 @@ def _make_plain(loop: Any, coro: Any, **options: Any) -> asyncio.Task[Any]:
 
 
 class SimulatedHandle(msgspec.Struct, eq=False):
-    """A callback that waits for its turn or its time. A world makes hundreds; making a struct needs no Python frame."""
+    """A scheduled callback. It is a struct because a world makes hundreds, and creating a struct needs no Python frame."""
 
     call: Callable[..., Any]
     args: tuple[Any, ...]
@@ -95,10 +97,10 @@ class SimulatedLoop(_EventLoop):  # type: ignore[misc]
         self.timers: list[tuple[float, int, SimulatedHandle]] = []
         self.asleep_until = 0.0
         self.standing = False
-        """The loop is inside a blocking call, and gets no turn until the call returns."""
+        """Whether the loop is inside a blocking call: it gets no turn until the call returns."""
         self.dead = False
         self._begun: list[asyncio.Task[Any]] = []
-        """Every task that ever began here. They are kept to the end of the world, so that no finaliser runs before."""
+        """Every task that ever began on this loop. Tasks are kept until the world ends, so that no finaliser runs before."""
         self._factory: Any = None
         self.create_future: Callable[[], asyncio.Future[Any]] = partial(asyncio.Future, loop=self)
         world.loops.append(self)
@@ -134,7 +136,7 @@ class SimulatedLoop(_EventLoop):  # type: ignore[misc]
         return self.world.now
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        """`options`: name and context; from Python 3.14 on also eager_start."""
+        """Create a task on this loop. `options` are name and context; from Python 3.14 on also eager_start."""
         made: asyncio.Task[Any] = (self._factory or _make_plain)(self, coro, **options)
         return made
 
@@ -149,7 +151,7 @@ class SimulatedLoop(_EventLoop):  # type: ignore[misc]
 
     get_debug = staticmethod(
         bool
-    )  # returns False without a Python frame: asyncio calls it for every task and future
+    )  # `bool()` returns False without a Python frame: asyncio calls this for every task and future
 
     def is_running(self) -> bool:
         return not self.dead
@@ -158,18 +160,20 @@ class SimulatedLoop(_EventLoop):  # type: ignore[misc]
         return self.dead
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Ignore exceptions that no code has retrieved: a fault that matters shows in the store."""
+        """Ignore exceptions of tasks that no code has retrieved: a fault that matters is visible in the store."""
 
     # --- lifecycle ------------------------------------------------------------------------------------
 
     def rest(self, seconds: float) -> asyncio.Future[None]:
-        """A cheaper `asyncio.sleep` that cannot be cancelled: half of the time of a world is spent in it."""
+        """Return a future that is done after this many seconds: a cheaper `asyncio.sleep`, because half of the time of a
+        schedule is spent in it.
+        """
         rested = self.create_future()
         self.call_later(seconds, rested.set_result, None)
         return rested
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Start a coroutine in this process, from outside."""
+        """Start a coroutine in this simulated process, from outside."""
         return asyncio.Task(work, loop=self)
 
     def kill(self) -> None:
@@ -182,8 +186,8 @@ class SimulatedLoop(_EventLoop):  # type: ignore[misc]
         self.timers.clear()
 
     def bury(self) -> None:
-        """Unwind the tasks that are left when the world is over, and ignore what they raise. This loop is set as the running
-        loop meanwhile: without one, asyncio would make a real loop that is never closed.
+        """Unwind the tasks that are left when the world is over, and ignore what they raise. Meanwhile this loop is set as the
+        running loop: without a running loop, asyncio would create a real one that is never closed.
         """
         self.kill()
         outer = running_loop()
@@ -199,7 +203,7 @@ class SimulatedLoop(_EventLoop):  # type: ignore[misc]
 
 
 def _close(coroutine: Any) -> None:
-    """Close a coroutine. One that awaits while it unwinds is closed again."""
+    """Close a coroutine. If it awaits while it unwinds, close it again."""
     for _ in range(_CLOSINGS):
         try:
             coroutine.close()
@@ -221,14 +225,14 @@ class World:
         self.order = itertools.count()
         self.turns = 0
         self.escaped: list[str] = []
-        """Exceptions that callbacks raised; asyncio would log them."""
+        """The exceptions that callbacks raised, as text; a real event loop would log them."""
         self._turns_max = turns_max
         self._hung: str | None = None
-        """The message and the stack of a callback that used up its processor time."""
+        """A message with the stack of the callback that used up its processor time; None if no callback did."""
 
     @contextmanager
     def limit_cpu(self, seconds: float) -> Iterator[None]:
-        """End a world that hangs inside one callback: after this much processor time it raises `Stuck`, with the stack of the
+        """Stop a world that hangs inside one callback: after this much processor time, raise `Stuck` with the stack of the
         callback. Nothing in a world should wait for the machine, so the limit is in processor time, which does not grow when the
         machine is busy. The limit does not stop code that blocks without computing, that catches every `BaseException` in a
         loop, or that runs outside the main thread.
@@ -237,7 +241,7 @@ class World:
             yield
             return
         before = signal.signal(signal.SIGVTALRM, partial(self._hang, seconds))
-        # Repeated each second: code in a loop may swallow the first exception.
+        # The signal is repeated each second, because code in a loop may swallow the first exception.
         outer = signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 1.0)
         try:
             yield
@@ -251,14 +255,15 @@ class World:
         self._hung = (
             self._hung or f"hung: a callback took {seconds:g} s of processor time. Its stack:\n{stack}"
         )
-        self._turns_max = -1  # a task that swallows this exception gets no other turn
+        self._turns_max = -1  # a task that swallows this exception gets no further turn
         raise Hung(self._hung)
 
     def go_on(
         self, over: Callable[[], bool], until: float = _NEVER, *, standing: SimulatedLoop | None = None
     ) -> None:
-        """Give turns until `over()`, or until the time `until` is reached and no loop is ready. `standing`: the loop whose
-        blocking call ends at `until`, even if other loops are ready, or when the loop dies. Raises `Stuck`.
+        """Run the loops, turn by turn, until `over()` returns true, or until the time `until` is reached and no loop is ready.
+        With `standing`, a loop that is inside a blocking call, also return at `until` while other loops are ready, or when that
+        loop dies. Raises `Stuck`.
         """
         outer = running_loop()
         try:
@@ -294,7 +299,7 @@ class World:
                 self._pass_time(until)
 
     def _give_turn(self, loop: SimulatedLoop, ready: deque[SimulatedHandle]) -> None:
-        """Run every callback that is ready now, but none that becomes ready meanwhile."""
+        """Run every callback that is ready now, but none that becomes ready during this turn."""
         for _ in range(len(ready)):
             handle = ready.popleft()
             if handle.dropped:
@@ -309,7 +314,9 @@ class World:
                 return
 
     def elsewhere(self, loop: SimulatedLoop, seconds: float) -> None:
-        """Block a loop inside a call for that long, while the others continue. Raises `ProcessDied` if it died meanwhile."""
+        """Block a loop inside a call for this many seconds, while the other loops continue. Raises `ProcessDied` if the process
+        of the loop died meanwhile.
+        """
         until = self.now + seconds
         loop.standing = True
         try:
@@ -344,7 +351,7 @@ class World:
                 continue
             soonest = min(soonest, wakes_at)
         if soonest == _NEVER:
-            raise Stuck("nothing will ever happen again")
+            raise Stuck("no process has a callback or a timer left, so nothing can happen any more")
         now = self.now = max(self.now, soonest)
         for loop in self.living:
             timers = loop.timers

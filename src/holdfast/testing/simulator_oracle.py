@@ -1,11 +1,12 @@
-"""Check a simulated world when it is over: what must be true whatever faults it had.
+"""Check the invariants of a simulated schedule when it is over, whatever faults it had.
 
-The oracle reads the rows of the store, the ledger and the witness, and keeps a plain dictionary while it walks a log: it neither
-folds nor decides. Invariants, each named in its message: acknowledged rows are stored; there is one writer at a time; a recorded
-result never runs again; a body is called once, after its start is durable, and continues only after its steps are durable; the
-numbers of attempts and tries grow; timers, signals and answers come once; a node sees the state of its first start; the final
-state is that of the tale; no base is in the middle of a visit whose events are still read; the run row and the snapshots are
-equal to the fold of the log (`reading.verification`).
+The oracle reads the rows of the store, the ledger and the witness, and uses plain dictionaries while it walks through a log: it
+shares no code with `fold` and `decide`. It checks that acknowledged rows are stored; that a run has one writer at a time; that a
+completed visit never runs again; that the body (the function of a node) is called once per start, after the start is durable,
+and continues only after its steps are durable; that the numbers of attempts grow; that timers, signals and answers are recorded
+once; that every attempt of a visit sees the same state; that the final state is the expected one; that no base is in the middle
+of a visit whose events are still read; and that the run row and the snapshots agree with the fold of the log
+(`reading.verification`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from holdfast.storage.contract import Row, RunRow, Store
 from holdfast.storage.rows import open_row
 from holdfast.testing.simulator_faults import Ledger
 from holdfast.testing.simulator_flows import STEPS, BodyCall, BodyWitness, Tale
+from holdfast.testing.standings import name_visit
 
 Visit = tuple[str, int, int]
 _OVER = frozenset({"RunCompleted", "RunCancelled"})
@@ -29,20 +31,22 @@ _READ = frozenset({"StepCompleted", "NodeCheckpointed", "NodeStreamed", "ItemsLi
 
 
 def check_acknowledged(logs: Mapping[str, list[Row]], bases: Mapping[str, int], ledger: Ledger) -> list[str]:
-    """Acknowledged rows are stored, or replaced by a base; stored rows were written once."""
+    """Check that acknowledged rows are stored, or replaced by a base, and that every stored row was written by an engine."""
     wrong = list(ledger.wrong)
     there = {(run_id, row.seq): row.salt for run_id, rows in logs.items() for row in rows}
     for place, salt in ledger.acknowledged.items():
         if there.get(place) != salt and place[1] > bases.get(place[0], 0):
-            wrong.append(f"{place[0]}@{place[1]}: acknowledged, but not stored")
+            wrong.append(f"{place[0]}@{place[1]}: the event was acknowledged, but is not stored")
     for place, salt in there.items():
         if ledger.accepted.get(place) != salt:
-            wrong.append(f"{place[0]}@{place[1]}: stored, but no engine wrote it")
+            wrong.append(f"{place[0]}@{place[1]}: the event is stored, but no engine wrote it")
     return wrong
 
 
 def check_base(run_id: str, rows: list[Row], base: int) -> list[str]:
-    """No base is in the middle of a visit whose events are still read: its signals, its streams, its items."""
+    """Check that the base of a compacted log is not in the middle of a visit whose events (steps, chunks, items, waits) are
+    still read by the engine.
+    """
     visits: dict[str | None, tuple[int, int]] = {}
     read: set[str | None] = set()
     for row in rows:
@@ -63,7 +67,7 @@ def check_base(run_id: str, rows: list[Row], base: int) -> list[str]:
 
 
 def verify_runs(disk: Store, run_ids: Iterable[str]) -> list[str]:
-    """The run row and the snapshots are equal to the fold of the log."""
+    """Check that the run row and the snapshots of each run agree with the fold of its log."""
     wrong: list[str] = []
     for run_id in run_ids:
         try:
@@ -74,21 +78,21 @@ def verify_runs(disk: Store, run_ids: Iterable[str]) -> list[str]:
 
 
 class Walk:
-    """A walk through one log from its first row to its last, with a dictionary of what the run knows."""
+    """Reads one log from its first row to its last, and collects what the checks compare; `wrong` lists the violations."""
 
     def __init__(self, run_id: str, tale: Tale | None, tries: int) -> None:
         self.run_id = run_id
         self.tale = tale
         self.wrong: list[str] = []
         self.starts: dict[tuple[str, int, int, int, int | None], list[int]] = {}
-        """Attempt (visit, attempt, item) -> the seqs at which it started; more than one if it was woken."""
+        """Attempt of a node or item -> the seqs at which it started; more than one if it continued after a wait."""
         self.ends: dict[tuple[str, int, int, int | None], int] = {}
         self.steps: dict[tuple[str, int, int, int | None, str], int] = {}
         self.given: dict[Visit, str] = {}
         self.streamed: dict[tuple[str, int, int, int], list[Any]] = {}
         self.answered: set[str] = set()
         self.loose = False
-        """The run does not wait for durability at every step: a process that dies may lose a start, but nothing acknowledged."""
+        """Whether the durability of the run is not `sync`: a process that dies may lose a start, but nothing acknowledged."""
         self._tries = tries
         self._at = 0.0
         self._over = ""
@@ -103,9 +107,9 @@ class Walk:
         self._asked: set[str] = set()
         self._signals: Counter[str] = Counter()
         self._open: dict[str, str] = {}
-        """Open visits -> the state that they were given. A visit that is repeated is given the same state."""
+        """Node with an open visit -> the state that the visit was given. A repeated visit is given the same state."""
         self._places: dict[int, tuple[str, int, dict[str, int], dict[str, str]]] = {}
-        """Seq -> what was known there, for a rewind."""
+        """Seq that a rewind goes back to -> the stage, the total, the visits and the open nodes after that event."""
         self._returns: frozenset[int] = frozenset()
         self._layered = tale is not None and tale.flow.definition.schedule == "layered"
 
@@ -118,7 +122,7 @@ class Walk:
 
     def step(self, row: Row, event: Any) -> None:
         if row.at < self._at:
-            self.say(row.seq, "its time is before the time of the previous event")
+            self.say(row.seq, "the time of the event is before the time of the event before it")
         self._at = row.at
         if self._over:
             self.say(row.seq, f"{row.kind} follows {self._over}")
@@ -135,7 +139,7 @@ class Walk:
             self._places[row.seq] = (self._stage, self._total, dict(self._visits), dict(self._open))
 
     def through(self, log: list[tuple[Row, Any]]) -> None:
-        """Walk from the first row to the last."""
+        """Read the log from the first row to the last."""
         self._returns = frozenset(event.to for row, event in log if row.kind == "RunRewound")
         for row, event in log:
             self.step(row, event)
@@ -149,14 +153,14 @@ class Walk:
         item = getattr(event, "item", None)
         visit = (event.node, event.iteration, event.execution, item)
         if visit in self.ends:
-            self.say(row.seq, f"{visit} starts, but its end is recorded")
+            self.say(row.seq, f"{name_visit(*visit)} starts, but its end is recorded")
         before = self._attempts.get(visit, 0)
         woken = getattr(event, "woken", False) or (item is not None and event.attempt == before)
         if event.attempt != before + (not woken):
-            self.say(row.seq, f"attempt {event.attempt} of {visit} follows attempt {before}")
+            self.say(row.seq, f"attempt {event.attempt} of {name_visit(*visit)} follows attempt {before}")
         self._attempts[visit] = event.attempt
         if row.at < self._not_before.pop(visit, 0.0):
-            self.say(row.seq, f"{visit} is retried too early")
+            self.say(row.seq, f"{name_visit(*visit)} is retried too early")
         self.starts.setdefault((*visit[:3], event.attempt, item), []).append(row.seq)
         if item is None:
             if event.iteration != self._visits.get(event.node, 0) + 1:
@@ -172,7 +176,7 @@ class Walk:
         item = getattr(event, "item", None)
         visit = (event.node, event.iteration, event.execution, item)
         if visit in self.ends:
-            self.say(row.seq, f"{visit} ends a second time")
+            self.say(row.seq, f"{name_visit(*visit)} ends a second time")
         self.ends[visit] = row.seq
         tale = self.tale
         if item is None:
@@ -186,14 +190,14 @@ class Walk:
             self._compare(row, event, item)
 
     def _careful(self, row: Row, event: Any, before: int) -> None:
-        """A node that must not run twice is retried only after the operator has answered so."""
+        """Check that a node that must not run twice is retried only after the operator has decided so."""
         if not self.is_careful(event.node) or event.attempt == 1:
             return
         if f"{event.node}.{event.iteration}.{event.execution}.{before}" not in self.answered:
             self.say(row.seq, f"{event.node} is retried, but the operator was not asked")
 
     def _compare(self, row: Row, event: Any, item: int | None) -> None:
-        """The changes are those of the tale."""
+        """Check that the recorded changes are those that the random flow should make."""
         assert self.tale is not None
         given = self.given.get((event.node, event.iteration, event.execution), self._stage)
         told = self.tale.update(event.node, event.iteration, item, given.partition("/")[0])
@@ -215,7 +219,7 @@ class Walk:
     def skipped(self, row: Row, event: Any) -> None:
         visit = (event.node, event.iteration, event.execution, None)
         if visit in self.ends:
-            self.say(row.seq, f"{visit} is skipped, but its end is recorded")
+            self.say(row.seq, f"{name_visit(*visit)} is skipped, but its end is recorded")
         self.ends[visit] = row.seq
         self._visits[event.node] = event.iteration
         self._open.pop(event.node, None)
@@ -230,45 +234,49 @@ class Walk:
         if self.tale is None or (self.tale.sketch.items.get(event.node) is not None and visit[3] is None):
             return
         times = self._failures[visit]
-        # A resume tries a node that failed for good once more, and does not reset its number of tries.
+        # A resume retries a node that failed for good, and does not reset the number of its failures.
         if (event.retry_at is None) != (times >= self._tries):
             self.say(
-                row.seq, f"{visit} failed {times} times of {self._tries}, but retry_at is {event.retry_at}"
+                row.seq,
+                f"{name_visit(*visit)} failed {times} times of {self._tries}, but retry_at is {event.retry_at}",
             )
         if event.retry_at is None and self.tale.habits.get(event.node) != "doomed":
-            self.say(row.seq, f"{visit} failed for good: {event.failure.message}")
+            self.say(row.seq, f"{name_visit(*visit)} failed for good: {event.failure.message}")
 
     # --- inside a visit -------------------------------------------------------------------------------
 
     def kept_step(self, row: Row, event: Any) -> None:
         step = (event.node, event.iteration, event.execution, event.item, event.step)
         if step in self.steps:
-            self.say(row.seq, f"the step {step} is recorded a second time")
+            self.say(row.seq, f"the step {step[4]!r} of {name_visit(*step[:4])} is recorded a second time")
         self.steps[step] = row.seq
 
     def timer_set(self, row: Row, event: Any) -> None:
         timer = (event.node, event.iteration, event.execution, event.item, event.slot)
         if timer in self._timers:
-            self.say(row.seq, f"the timer {timer} is set a second time")
+            self.say(row.seq, f"the timer {timer[4]!r} of {name_visit(*timer[:4])} is set a second time")
         self._timers[timer] = event.until
 
     def timer_fired(self, row: Row, event: Any) -> None:
         timer = (event.node, event.iteration, event.execution, event.item, event.slot)
         until = self._timers.get(timer)
         if until is None or until < 0:
-            self.say(row.seq, f"the timer {timer} fires, but is not set")
+            self.say(row.seq, f"the timer {timer[4]!r} of {name_visit(*timer[:4])} fires, but is not set")
         elif row.at < until:
-            self.say(row.seq, f"the timer {timer} fires {until - row.at:.3f} s early")
+            self.say(
+                row.seq,
+                f"the timer {timer[4]!r} of {name_visit(*timer[:4])} fires {until - row.at:.3f} s early",
+            )
         self._timers[timer] = -1.0
 
     def asked(self, row: Row, event: Any) -> None:
         if event.key in self._asked:
-            self.say(row.seq, f"{event.key} is asked a second time")
+            self.say(row.seq, f"the question {event.key} is asked a second time")
         self._asked.add(event.key)
 
     def heard(self, row: Row, event: Any) -> None:
         if event.key in self.answered or event.key not in self._asked:
-            self.say(row.seq, f"{event.key} is answered twice, or was never asked")
+            self.say(row.seq, f"the question {event.key} is answered twice, or was never asked")
         self.answered.add(event.key)
 
     def signalled(self, row: Row, event: Any) -> None:
@@ -313,21 +321,21 @@ assert _HANDLERS.keys() <= events.KINDS.keys()
 
 
 def walk_log(disk: Store, run_id: str, rows: list[Row], tale: Tale | None, tries: int) -> Walk:
-    """Walk a log to its end, or to the first row that cannot be read."""
+    """Read a log to its end, or to the first row that cannot be read."""
     walk = Walk(run_id, tale, tries)
     log: list[tuple[Row, Any]] = []
     for row in rows:
         try:
             log.append((row, open_row(row, disk.blobs).event))
         except HoldfastError as fault:
-            walk.say(row.seq, f"cannot be read: {fault}")
+            walk.say(row.seq, f"the event cannot be read: {fault}")
             break
     walk.through(log)
     return walk
 
 
 def check_bodies(walk: Walk, witness: BodyWitness, ledger: Ledger) -> list[str]:
-    """The calls of bodies that the witness recorded agree with the log."""
+    """Check that the calls of node functions, as the witness noted them, agree with the log."""
     wrong: list[str] = []
     entered: Counter[tuple[str, int, int, int, int | None]] = Counter()
     left: set[tuple[str, int, int, int | None]] = set()
@@ -361,52 +369,59 @@ def _check_call(
     if walk.loose and not walk.is_careful(entry.node):
         return _check_loose_call(walk, ledger, entry, starts)
     if number >= len(starts):
-        return [f"{walk.run_id}: {attempt} was called {number + 1} times, but started {len(starts)} times"]
+        named = name_visit(*entry.visit[1:], entry.attempt)
+        return [f"{walk.run_id}: {named} was called {number + 1} times, but started {len(starts)} times"]
     if entry.turn < ledger.when[walk.run_id, starts[number]]:
-        return [f"{walk.run_id}: {attempt} was called before its start was durable"]
+        named = name_visit(*entry.visit[1:], entry.attempt)
+        return [f"{walk.run_id}: {named} was called before its start was durable"]
     return _check_given_state(walk, entry)
 
 
 def _check_loose_call(walk: Walk, ledger: Ledger, entry: BodyCall, starts: list[int]) -> list[str]:
-    """A body whose start need not be durable may be called again until its end is durable, and never after."""
+    """Check a call in a run whose starts need not be durable: it may be repeated until its end is durable, and never after."""
     end = walk.ends.get((entry.node, entry.iteration, entry.execution, entry.item))
     holds = entry.fence[0] == entry.process
     if end is not None and holds and ledger.when[walk.run_id, end] < entry.turn:
-        return [f"{walk.run_id}: {entry.visit} was called after its end was durable"]
+        return [f"{walk.run_id}: {name_visit(*entry.visit[1:])} was called after its end was durable"]
     if any(ledger.writers[walk.run_id, seq] == entry.process for seq in starts):
         return _check_given_state(walk, entry)
     return []
 
 
 def _check_given_state(walk: Walk, entry: BodyCall) -> list[str]:
-    """The body was given the state of its first start."""
+    """Check that a repeated visit was given the same state as at its first start."""
     tale = walk.tale
     if tale is None or entry.item is not None or tale.flow.definition.schedule == "layered":
         return []
     given = walk.given.get((entry.node, entry.iteration, entry.execution))
     if entry.seen == given:
         return []
-    return [f"{walk.run_id}: {entry.visit} saw {entry.seen!r}, but should see {given!r}"]
+    return [
+        f"{walk.run_id}: {name_visit(*entry.visit[1:])} was given the state {entry.seen!r}, but should get {given!r}"
+    ]
 
 
 def _check_step(walk: Walk, ledger: Ledger, entry: BodyCall) -> list[str]:
-    """A recorded step is not done again, except by a process that has lost the run: it does not know of the record."""
+    """Check that a recorded step is not done again. A process that has lost the run may repeat it, without knowing the record."""
     step = (entry.node, entry.iteration, entry.execution, entry.item, entry.what.removeprefix("step "))
     seq = walk.steps.get(step)
     holds = entry.fence[0] == entry.process
     if seq is not None and holds and ledger.when[walk.run_id, seq] < entry.turn:
-        return [f"{walk.run_id}: the step {step} was recorded, but done again"]
+        return [
+            f"{walk.run_id}: the step {step[4]!r} of {name_visit(*step[:4])} was recorded, but done again"
+        ]
     return []
 
 
 def _check_step_result(walk: Walk, ledger: Ledger, entry: BodyCall) -> list[str]:
-    """A body continues after a step only when the step is durable."""
+    """Check that a node continues after a step only when the step is durable."""
     if walk.loose and not walk.is_careful(entry.node):
         return []
     step = (entry.node, entry.iteration, entry.execution, entry.item, entry.what.removeprefix("kept "))
     seq = walk.steps.get(step)
     if seq is None or ledger.when[walk.run_id, seq] > entry.turn:
-        return [f"{walk.run_id}: {entry.visit} continued after the step {step[-1]!r} before it was durable"]
+        named = name_visit(*entry.visit[1:])
+        return [f"{walk.run_id}: {named} continued after the step {step[-1]!r} before the step was durable"]
     return []
 
 
@@ -415,7 +430,7 @@ def _check_end(
     visit: tuple[str, int, int, int | None],
     left: set[tuple[str, int, int, int | None]],
 ) -> list[str]:
-    """Every recorded end has a body that returned, and all its steps."""
+    """Check that a visit whose end is recorded has returned, and that all its steps are recorded."""
     tale = walk.tale
     node, item = visit[0], visit[3]
     if tale is None or tale.habits.get(node) in ("question", "doomed"):
@@ -423,14 +438,16 @@ def _check_end(
     if node in tale.sketch.items and item is None:
         count = sum(1 for end in walk.ends if end[:3] == visit[:3] and end[3] is not None)
         return (
-            [] if count == tale.sketch.items[node] else [f"{walk.run_id}: {visit} ended with {count} items"]
+            []
+            if count == tale.sketch.items[node]
+            else [f"{walk.run_id}: {name_visit(*visit)} ended with {count} items"]
         )
     wrong = []
     if visit not in left:
-        wrong.append(f"{walk.run_id}: {visit} ended, but no body of it has returned")
+        wrong.append(f"{walk.run_id}: {name_visit(*visit)} ended, but its function has not returned")
     steps = STEPS.get(tale.habits.get(node, "plain"), ())
     wrong += [
-        f"{walk.run_id}: {visit} ended, but its step {step!r} is not recorded"
+        f"{walk.run_id}: {name_visit(*visit)} ended, but its step {step!r} is not recorded"
         for step in steps
         if (*visit, step) not in walk.steps
     ]
@@ -438,8 +455,8 @@ def _check_end(
 
 
 def check_routes(walk: Walk, witness: BodyWitness, ledger: Ledger) -> list[str]:
-    """The route of a visit is recorded with its end, and no router is called for it again. (A visit that a rewind repeats is
-    another execution, even if the process died before the rewind was durable.)
+    """Check that the branch of a visit is not called again after its choice is recorded, together with the end of the visit. (A
+    visit that a rewind repeats is another execution, even if the process died before the rewind was durable.)
     """
     if walk.tale is None or walk.tale.flow.definition.schedule == "layered" or walk.rewound:
         return []
@@ -455,7 +472,7 @@ def check_routes(walk: Walk, witness: BodyWitness, ledger: Ledger) -> list[str]:
         if visit[3] is None and visit[:2] not in lost
     }
     return [
-        f"{walk.run_id}: the router of {node}.{iteration} was called again after its decision was recorded"
+        f"{walk.run_id}: the branch of {node}.{iteration} was called again after its choice was recorded"
         for turn, flow, node, iteration, held in witness.routed
         if flow == walk.tale.flow.name
         and walk.run_id in held
@@ -465,7 +482,7 @@ def check_routes(walk: Walk, witness: BodyWitness, ledger: Ledger) -> list[str]:
 
 
 def check_streams(walk: Walk, witness: BodyWitness) -> list[str]:
-    """The log has every chunk that a completed attempt streamed, in order."""
+    """Check that the log has every chunk that a completed attempt streamed, in order."""
     wrong: list[str] = []
     for (run_id, node, iteration, execution, attempt), said in witness.chunks.items():
         if run_id != walk.run_id or (node, iteration, execution, None) not in walk.ends:
@@ -480,12 +497,12 @@ def check_streams(walk: Walk, witness: BodyWitness) -> list[str]:
 def check_result(
     row: RunRow, walk: Walk, values: dict[str, Any], *, cancelled: bool, fork: bool = False
 ) -> list[str]:
-    """The run is over, and its final state is that of the tale."""
+    """Check that the run is over, and that its final state is the expected one."""
     tale, run_id = walk.tale, walk.run_id
     if row.status == "cancelled" and cancelled:
         return []
     if row.status != "completed":
-        return [f"{run_id}: the run ends {row.status}"]
+        return [f"{run_id}: the run is {row.status} at the end, but should be completed"]
     if tale is None:
         return []
     found = {**{name: values.get(name) for name in tale.expected}, "trail": sorted(values.get("trail", ()))}
@@ -494,12 +511,12 @@ def check_result(
         differing = {name: (found[name], told) for name, told in tale.expected.items() if found[name] != told}
         wrong.append(f"{run_id}: the final state differs: {differing} (found, expected)")
     if tale.flow.definition.schedule == "eager" and not fork and values.get("stage") != walk.stage:
-        wrong.append(f"{run_id}: its stage is {values.get('stage')!r}, but should be {walk.stage!r}")
+        wrong.append(f"{run_id}: the final stage is {values.get('stage')!r}, but should be {walk.stage!r}")
     return wrong
 
 
 def check_answers(row: RunRow, walk: Walk, acknowledged: Iterable[str]) -> list[str]:
-    """Every acknowledged answer is in the log, whatever the durability."""
+    """Check that every acknowledged answer is in the log, whatever the durability."""
     if row.status != "completed" or walk.rewound:
         return []
     return [

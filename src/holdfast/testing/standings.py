@@ -1,7 +1,7 @@
-"""The state of a run at one place of its log, for the checker: plain records that share no code with the engine's.
+"""The state of a run after a given event, for the checker: plain records that share no code with the engine.
 
 A `RewindableState` is everything that a rewind undoes. `replay` makes it from events; this module makes it from a
-stored snapshot. It uses the words of the design and knows no event.
+stored snapshot, and knows nothing of events.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class Visit:
         self.execution = 1
         self.attempt = 0
         self.begun = False
-        """The visit has begun and not ended."""
+        """Whether the visit has started and not ended."""
         self.routed = True
         self.question: str | None = None
         self.items: int | None = None
         """The number of items of a fan-out."""
         self.running: dict[int, int] = {}
-        """Item -> its open attempt."""
+        """Number of an item -> the number of its running attempt."""
         self.again: set[int] = set()
         self.gone: set[int] = set()
-        """Items that failed for good."""
+        """Numbers of the items that failed for good."""
         self.changes: dict[int, Body] = {}
-        """Item -> its changes."""
+        """Number of a completed item -> the changes that it recorded."""
         self.kept: dict[int, set[str]] = {}
         self.parked: dict[int, list[str]] = {}
 
@@ -54,7 +54,7 @@ class Visit:
 
 
 class RewindableState:
-    """The state of a run at one place of its log: everything that a rewind undoes."""
+    """The state of a run after a given event: everything that a rewind undoes."""
 
     def __init__(self) -> None:
         self.status = "new"
@@ -73,13 +73,13 @@ class RewindableState:
         self.open: dict[str, None] = {}
         self.arrivals: dict[str, int] = {}
         self.held: dict[str, tuple[list[Body], Body]] = {}
-        """Node completed in a layer that is not complete -> the changes of its items, and its own changes."""
+        """Node that completed in a layer that is not complete yet -> the changes of its items, and its own changes."""
         self.failed: dict[str, None] = {}
         self.questions: dict[str, Body] = {}
         self.waits: dict[tuple[str, int | None, str], Body] = {}
-        """Node, item and slot -> the wait there."""
+        """(node, item, slot) -> the open wait of that slot."""
         self.signals: dict[str, int] = {}
-        """Name -> the number of signals that no node has taken."""
+        """Name of a signal -> how many signals of that name no node has received yet."""
         self.busy = 0
         self.idle = 0
         """`busy` counts the nodes that run, `idle` those that wait."""
@@ -91,7 +91,7 @@ class RewindableState:
         return found
 
     def turn(self, visit: Visit, status: str) -> None:
-        """Set the status of a node."""
+        """Set the status of a node's visit, and update `busy` and `idle`."""
         self.busy += (status == "running") - (visit.status == "running")
         self.idle += (status == "waiting") - (visit.status == "waiting")
         visit.status = status
@@ -112,7 +112,7 @@ class RewindableState:
 
 
 def apply(values: Body, changes: Body) -> None:
-    """Apply the changes of an event to a state."""
+    """Apply the changes that an event recorded to the values of a state."""
     for part, change in changes.items():
         match part:
             case "set":
@@ -133,8 +133,17 @@ def apply(values: Body, changes: Body) -> None:
                 pass  # `reduce` has the operands of custom reducers; their results are in `set`
 
 
+def name_visit(
+    node: str, iteration: int, execution: int, item: int | None = None, attempt: int | None = None
+) -> str:
+    """Name a visit of a node or of one of its items in a message, or one attempt of the visit."""
+    whose = f"node {node!r}" if item is None or item == NODE else f"item {item} of node {node!r}"
+    tried = "" if attempt is None else f", attempt {attempt}"
+    return f"{whose} (iteration {iteration}, execution {execution}{tried})"
+
+
 def standing_of(snapshot: Body) -> RewindableState:
-    """Make the standing of a run from a stored snapshot."""
+    """Make the state of a run from a stored snapshot."""
     told = snapshot.get("state", {})
     now = RewindableState()
     for part in (

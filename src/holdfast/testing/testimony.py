@@ -1,8 +1,9 @@
-"""Compare the lines of a witness with the content of a store: the invariants that a log alone cannot show.
+"""Compare the lines of a witness with the content of a store, for the invariants that a log alone cannot show.
 
-These are: node bodies that began (I5), appends that were acknowledged and to which engine (I3, I4, I10), effects and receipts
-(I8), signals sent to a run (I9), events seen by readers (I11), how soon a run was taken over (L2), whether workers serve (L4),
-and whether a seed repeats (D1). `witness` writes the lines, `checker` reads the log; nothing here reads a store.
+These are: node functions that were called (I5), appends that were acknowledged, and to which engine (I3, I4, I10), effects and
+receipts (I8), signals sent to a run (I9), events seen by readers (I11), how soon another engine took over a run (L2), whether
+workers serve requests (L4), and whether a seed gives the same trace again (D1). `witness` writes the lines and `checker` reads
+the log; nothing here reads a store.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, TypeAlias
 
 from holdfast.testing.checked import RunFacts
 from holdfast.testing.replay import Replay
-from holdfast.testing.standings import NODE
+from holdfast.testing.standings import NODE, name_visit
 from holdfast.testing.witness import Line
 
 Seen: TypeAlias = dict[str, list[Line]]
@@ -25,22 +26,22 @@ _LAST_SERVED = 5
 
 
 class Notes:
-    """What is noted while a log is read, because lines of the witness refer to it."""
+    """Facts that are collected while a log is read, because lines of the witness refer to them."""
 
     def __init__(self, seen: Seen) -> None:
         self._seqs = {line["seq"] for what in ("ack", "read") for line in seen.get(what, ())}
         self._ids = {line["id"] for line in seen.get("ack", ())}
         self._signals = bool(seen.get("told"))
         self.marks = bool(self._seqs or self._signals)
-        """Whether the witness has lines that need notes."""
+        """Whether the witness has lines for which facts must be collected."""
         self.salts: dict[int, str] = {}
         self.digests: dict[int, str] = {}
         self.places: dict[str, list[int]] = {}
-        """Id of an acknowledged append -> the seqs at which the log has it."""
+        """Id of an acknowledged append -> the seqs of its first event; more than one if it was written twice."""
         self.signals: Counter[tuple[str, str]] = Counter()
 
     def mark(self, seq: int, kind: str, salt: bytes, digest: bytes, body: Line) -> None:
-        """Note an event."""
+        """Collect the facts of one event that lines of the witness refer to."""
         if seq in self._seqs:
             self.salts[seq], self.digests[seq] = salt.hex(), digest.hex()
         if self._ids and (name := salt.hex()) in self._ids:
@@ -58,7 +59,7 @@ def check_run(
     killed: list[Line],
     takeover_s: float | None,
 ) -> None:
-    """Compare all that the witness says about one run."""
+    """Compare everything that the witness noted about one run with its log."""
     if not seen:
         return
     _check_bodies(seen, replay, say)
@@ -71,11 +72,11 @@ def check_run(
 
 
 def check_missing_run(run_id: str, seen: Seen, say: SayOf) -> None:
-    """Report what the witness says about a run that the store does not have."""
+    """Report a run that the witness knows, but the store does not have."""
     if any(line.get("known", True) for line in seen.get("ack", ())):
         say("I4", run_id, None, "an append was acknowledged, but the store does not have the run")
     if seen.get("enter"):
-        say("I5", run_id, None, f"{seen['enter'][0]['node']!r} ran, but the store does not have the run")
+        say("I5", run_id, None, f"node {seen['enter'][0]['node']!r} ran, but the store does not have the run")
 
 
 def check_others(others: Seen, runs: dict[str, Seen], say: SayOf, *, at_end: bool) -> None:
@@ -100,7 +101,7 @@ def check_others(others: Seen, runs: dict[str, Seen], say: SayOf, *, at_end: boo
 
 
 def _check_bodies(seen: Seen, replay: Replay, say: Say) -> None:
-    """I5: a body runs only after its start is durable, and never after its completion is."""
+    """Check I5: the function of a node is called only after its start is durable, and never after its completion is."""
     entered: Counter[tuple[Any, ...]] = Counter()
     for line in seen.get("enter", ()):
         node, iteration, execution, attempt = (
@@ -117,13 +118,12 @@ def _check_bodies(seen: Seen, replay: Replay, say: Say) -> None:
         where = (node, iteration, execution, attempt)
         starts = replay.starts.get(where, 0) if item is None else replay.item_starts.get((*where, item), 0)
         if times > starts:
-            place = "" if item is None else f"[{item}]"
-            text = f"{node!r}{place} {iteration}.{execution}.{attempt} ran {times} times, but the log has {starts} starts of it"
-            say("I5", text, None)
+            ran = name_visit(node, iteration, execution, item, attempt)
+            say("I5", f"{ran} ran {times} times, but the log has {starts} starts of it", None)
 
 
 def _check_effects(effects: list[Line], replay: Replay, say: Say) -> None:
-    """I8: all attempts of a visit use the same keys, unless the operator asked for a fresh visit."""
+    """Check I8: all attempts of a visit use the same idempotency keys, unless an operator asked to repeat it from scratch."""
     keys: dict[tuple[Any, ...], str] = {}
     for line in effects:
         visit = (line["node"], line["iteration"], line.get("item"), line.get("name", ""))
@@ -137,7 +137,7 @@ def _check_effects(effects: list[Line], replay: Replay, say: Say) -> None:
 
 
 def _check_receipts(others: Seen, runs: dict[str, Seen], say: SayOf) -> None:
-    """I8: a receiver acts once on each key, and each key belongs to one visit."""
+    """Check I8: a receiver acts once on each idempotency key, and each key belongs to one visit."""
     owners: dict[str, tuple[Any, ...]] = {}
     for run_id, seen in runs.items():
         for line in seen.get("effect", ()):
@@ -164,7 +164,7 @@ def _check_receipts(others: Seen, runs: dict[str, Seen], say: SayOf) -> None:
 
 
 def _check_acks(acks: list[Line], notes: Notes, run: RunFacts, say: Say) -> None:
-    """I4, I3, I10: acknowledged appends are stored, fences only grow, and each fence belongs to one engine."""
+    """Check I4, I3 and I10: acknowledged appends are stored, fences only grow, and each fence belongs to one engine."""
     owners: dict[int, str | None] = {}
     highest = 0
     for line in sorted(acks, key=lambda line: line["seq"]):
@@ -173,12 +173,16 @@ def _check_acks(acks: list[Line], notes: Notes, run: RunFacts, say: Say) -> None
             say("I4", "the append that begins here was acknowledged, but the log does not have it", seq)
             continue
         if len(found) > 1:
-            say("I4", f"the log has one append {len(found)} times, at events {found}", found[-1])
+            say("I4", f"the log has the same append {len(found)} times, at events {found}", found[-1])
         if seq not in found:
             continue
         fence, holder = line["fence"], line["holder"]
         if fence < highest:
-            say("I3", f"it was written with fence {fence}, after an append with fence {highest}", seq)
+            say(
+                "I3",
+                f"the append that begins here has fence {fence}, after an append with fence {highest}",
+                seq,
+            )
         highest = max(highest, fence)
         if fence and owners.setdefault(fence, holder) != holder:
             say("I10", f"fence {fence} was used by engine {owners[fence]!r} and by engine {holder!r}", seq)
@@ -187,7 +191,7 @@ def _check_acks(acks: list[Line], notes: Notes, run: RunFacts, say: Say) -> None
 
 
 def _check_reads(reads: list[Line], notes: Notes, say: Say) -> None:
-    """I11: an event that a reader has seen stays, and no reader sees less than before."""
+    """Check I11: an event that a reader has seen does not change or disappear, and no reader sees less than before."""
     seen: dict[tuple[Any, str], int] = {}
     for line in reads:
         seq, reader = line["seq"], (line.get("pid"), line.get("reader", ""))
@@ -199,11 +203,11 @@ def _check_reads(reads: list[Line], notes: Notes, say: Say) -> None:
             )
         seen[reader] = max(seq, seen.get(reader, 0))
         if notes.digests.get(seq) != line["digest"]:
-            say("I11", "a reader saw another event here than the one that the log has", seq)
+            say("I11", "a reader saw a different event here than the one that is now in the log", seq)
 
 
 def _check_signals(told: list[Line], notes: Notes, run: RunFacts, say: Say) -> None:
-    """I9: a signal that was acknowledged is recorded once."""
+    """Check I9: a signal that was acknowledged is recorded once."""
     for signal, payload in {(line["signal"], _canonical(line.get("payload"))) for line in told}:
         times = notes.signals[signal, payload]
         if times > 1:
@@ -219,7 +223,7 @@ def _check_signals(told: list[Line], notes: Notes, run: RunFacts, say: Say) -> N
 def _check_takeovers(
     acks: list[Line], killed: list[Line], replay: Replay, takeover_s: float, say: Say
 ) -> None:
-    """L2: another engine soon claims a run whose engine died."""
+    """Check L2: another engine claims a run within `takeover_s` after the death of its engine."""
     died = {line["holder"]: line["at"] for line in killed}
     for seq, at, status in replay.take_ups:
         before = [line for line in acks if line["seq"] < seq]
@@ -232,8 +236,7 @@ def _check_takeovers(
 
 
 def _visit(line: Line) -> str:
-    place = "" if line.get("item") is None else f"[{line['item']}]"
-    return f"{line['node']!r}{place} {line['iteration']}.{line['execution']}.{line['attempt']}"
+    return name_visit(line["node"], line["iteration"], line["execution"], line.get("item"), line["attempt"])
 
 
 def _canonical(value: Any) -> str:

@@ -360,7 +360,9 @@ class UpkeepConformance:
         assert self.another().run("r1").fence == before + 4
         lease = self.store.claim("r1", self.holder)
         assert lease.fence == before + 5
-        self.store.upkeep.adopt("r1", WHOLE, {}, fence=before + 9)  # the holder must be able to write
+        self.store.upkeep.adopt(
+            "r1", WHOLE, {}, fence=before + 9
+        )  # a held run keeps its fence: its holder must be able to write
         assert self.store.run("r1").fence == before + 5
 
     def test_a_store_tells_how_it_is(self) -> None:

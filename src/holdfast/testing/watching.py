@@ -1,8 +1,9 @@
-"""A copy of a flow that reports every call of a node to an observer, with the same definition and the same functions.
+"""Watched flows: `watch_flow` copies a flow and reports every call of a node to an observer.
 
-Everything happens on the event loop, whether nodes are sync or async. A plain function that takes a context gets a thread of its
-own, but the loop blocks while the function works and makes the calls to the context in its place: so a test with a manual clock
-controls the order there too. Invariant: a watched flow has the fingerprint of the original; either can resume a run of the other.
+In a watched flow, sync and async nodes alike run in step with the event loop. A plain function that takes a context gets a thread
+of its own, but the loop blocks while the function works, and performs the function's calls to the context: so a test with a
+manual clock controls their order too. Invariant: a watched flow has the fingerprint of the original; either can resume a run of
+the other.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from holdfast.runtime.calls.context import BlockingContext, Context
 S = TypeVar("S")
 T = TypeVar("T")
 Seen: TypeAlias = Callable[[str, Any], None]
-"""Called with `enter` or `exit` and the context of the call."""
+"""An observer: called with `enter` or `exit`, and the context of the call."""
 
 
 def watch_flow(flow: Flow[S], seen: Seen) -> Flow[S]:
-    """Return a copy of the flow that calls `seen` at the begin and end of every node call."""
+    """Return a copy of the flow that calls `seen` when a node is called and when it returns."""
     twin = Flow(
         definition=flow.definition,
         nodes={name: _watch_node(node, seen) for name, node in flow.nodes.items()},
@@ -69,7 +70,9 @@ def _watch_node(node: Node, seen: Seen) -> Node:
 
 
 class _Handed(BlockingContext):
-    """The context of a plain function: it hands each wait to the loop, which blocks until the function does so or returns."""
+    """The context of a plain function in a thread. It passes waits, chunks and costs to the event loop, which is blocked while
+    the function runs, and blocks the thread until the loop has handled them.
+    """
 
     def __init__(self, inner: Context, requests: queue.SimpleQueue[Any]) -> None:
         super().__init__(inner, asyncio.get_running_loop())
@@ -96,7 +99,7 @@ async def _as_coroutine(call: Callable[[], T]) -> T:
 
 
 async def _in_step(fn: Callable[..., Any], given: Any, ctx: Context) -> Any:
-    """Call a plain function in a thread, and run either the function or the loop, never both at once."""
+    """Call a plain function in a thread, so that either the function runs or the event loop, never both at once."""
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
     handed = _Handed(ctx, requests)
     variables = contextvars.copy_context()
@@ -120,6 +123,6 @@ async def _in_step(fn: Callable[..., Any], given: Any, ctx: Context) -> Any:
         answer: tuple[Any, BaseException | None]
         try:
             answer = (await coroutine, None)
-        except BaseException as raised:  # noqa: BLE001 - a cancellation too is raised where the function waits
+        except BaseException as raised:  # noqa: BLE001 - raised in the function's thread, a cancellation too
             answer = (None, raised)
         reply.put(answer)

@@ -10,8 +10,8 @@
             await bank.pay(key=key)
 
 A log says what the engine believes; the witness says what nodes, receivers, readers and callers saw. `checker` compares the
-two; the witness itself judges nothing. Invariant: a line is written with one system call, so that processes that share a file,
-or die while they write, do not damage each other's lines.
+two; the witness only records. Invariant: a line is written with one system call, so that processes that share a file, or die
+while they write, do not damage each other's lines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Witness:
         self.path = os.fspath(path)
 
     def note(self, what: str, **facts: Any) -> None:
-        """Write one line."""
+        """Write one line: what happened, the id of this process, and these facts."""
         line = json.dumps({"what": what, "pid": os.getpid(), **facts}, separators=(",", ":"))
         handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -44,13 +44,13 @@ class Witness:
 
     @contextmanager
     def visit(self, ctx: Any) -> Iterator[None]:
-        """Use as a context manager around a node's body: it notes that the body began, and that it reached its end."""
+        """Use as a context manager around the body of a node: notes that the body began, and that it ended without an error."""
         self.note("enter", **visit_of(ctx))
         yield
         self.note("exit", **visit_of(ctx))
 
     def effect(self, ctx: Any, key: str, name: str = "") -> None:
-        """Note that a node is about to have an effect outside, with this idempotency key."""
+        """Note that a node is about to cause an effect in another system, with this idempotency key."""
         self.note("effect", key=key, name=name, **visit_of(ctx))
 
     def receipt(self, key: str) -> None:
@@ -91,7 +91,7 @@ class Witness:
 
 
 def visit_of(ctx: Any) -> Line:
-    """The fields that identify the visit of a context."""
+    """Return the fields that identify the attempt that a context belongs to."""
     return {
         "run": ctx.run_id,
         "node": ctx.node,

@@ -1,9 +1,9 @@
-"""one -> two -> three, with receipts, in a process that can be made to die when a certain file is about to be written.
+"""The flow one -> two -> three, with receipts, in a process that can be made to die when a given file is about to be written.
 
     filed.py run|resume STORE RUN_BASE [--die NAME] [--die-in NODE] [--no-artifacts]
 
-`--die receipts/two-engine.1.1.1.json` kills the process between the commit and the receipt; `--die-in two` in the node itself,
-after it has written an artifact. Prints the status of the run.
+`--die receipts/two-engine.1.1.1.json` kills the process after the commit and before it writes this receipt; `--die-in two` kills
+it inside the node, after the node has written an artifact. Prints the status of the run.
 """
 
 from __future__ import annotations

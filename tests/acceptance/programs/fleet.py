@@ -1,4 +1,4 @@
-"""A flow for a fleet: three nodes in a row, each of which writes beside Holdfast that it was executed, and by whom."""
+"""A flow for a fleet: four nodes in a row. All but the third note their execution and their process in a witness file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ graph = Graph("fleet", dict)
 
 
 def witness(ctx: Any) -> None:
-    """One line, in one write: several processes append to the same file."""
+    """Write a line to the witness file, with a single write, because several processes append to it."""
     line = f"{ctx.run_id} {ctx.node} {ctx.attempt} {os.getpid()}\n"
     file = os.open(os.environ["WITNESS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:

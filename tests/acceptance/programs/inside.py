@@ -1,10 +1,10 @@
-"""Flows whose nodes map, wait, ask, stream, pay and die, in a process that can be killed at any of it.
+"""Flows whose nodes map, wait, ask, stream, pay and die, in a process that can be killed anywhere inside them.
 
     inside.py FLOW run|resume|skip STORE FOLDER [options]
 
-What really happened is told beside Holdfast: every step and body writes a line of JSON to FOLDER/witness. A node waits at a
-gate, the FIFO FOLDER/gate, where `--gate` says so. Prints status, state and questions of the run as JSON; the id of a run
-is the name of its flow.
+The program records what really happened independently of Holdfast: every step and node writes a line of JSON to FOLDER/witness.
+With `--gate`, a node waits at a gate, the FIFO FOLDER/gate. Prints status, state and questions of the run as JSON; the id of a
+run is the name of its flow.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Inside:
 
 
 class World:
-    """What is outside of Holdfast: the witness, the gate, and death."""
+    """Everything outside of Holdfast: the witness file, the gate, and the death of the process."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given = given
@@ -52,11 +52,11 @@ class World:
         self.unwound = threading.Event()
 
     def tell(self, *words: Any) -> None:
-        """One write: a line is there whole, or not at all, whatever happens to the process."""
+        """Write a line to the witness file, with a single write: it is complete or missing, whatever happens to the process."""
         os.write(self._witness, (json.dumps([os.getpid(), *words]) + "\n").encode())
 
     def call(self, number: int) -> int:
-        """The work of one item; at the call that `--kill-at` names, death is on its way."""
+        """Do the work of one item. At the call with the number `--kill-at`, start a timer that kills the process."""
         with self._lock:
             self._calls += 1
             doomed = self._calls == self.given.kill_at
@@ -67,7 +67,7 @@ class World:
         return number * number
 
     async def at_gate(self) -> None:
-        """Wait until somebody opens the FIFO for writing: it has no writer until then, and is at its end."""
+        """Wait until the test opens the FIFO for writing. Before that, the FIFO has no writer and is not readable."""
         if not self.given.gate:
             return
         handle = os.open(self.fifo, os.O_RDONLY | os.O_NONBLOCK)
@@ -90,7 +90,7 @@ def die() -> None:
 
 
 class LaterClock(SystemClock):
-    """The machine's clock, some time from now."""
+    """The clock of the machine, moved forward by some seconds."""
 
     def __init__(self, by_s: float) -> None:
         self._by_s = by_s
@@ -106,7 +106,7 @@ class LaterClock(SystemClock):
 
 
 def mapping(graph: Graph[Inside], world: World) -> None:
-    """1,000 items in one node, by coroutines, by plain functions, or in a thread."""
+    """One node that maps 1,000 items: with coroutines, with plain functions, or in a thread."""
     colour, limit = world.given.colour, world.given.limit
 
     async def square(number: int) -> int:
@@ -124,7 +124,7 @@ def mapping(graph: Graph[Inside], world: World) -> None:
 
 
 def gated(graph: Graph[Inside], world: World) -> None:
-    """write -> publish, which wants an approval; and beside it a node that keeps the process busy."""
+    """write -> publish, which needs an approval; and in parallel a node that keeps the process busy."""
 
     @graph.node
     async def write(state: Inside) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def gated(graph: Graph[Inside], world: World) -> None:
 
 
 def asking(graph: Graph[Inside], world: World) -> None:
-    """A node that asks in its middle."""
+    """A node that asks a question between two steps."""
 
     @graph.node
     async def offer(state: Inside, ctx: hf.Context) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def asking(graph: Graph[Inside], world: World) -> None:
 
 
 def streaming(graph: Graph[Inside], world: World) -> None:
-    """A generator that stops at the gate half-way."""
+    """A node that streams words, and waits at the gate after half of them."""
 
     @graph.node
     async def speak(state: Inside, ctx: hf.Context) -> AsyncIterator[Any]:
@@ -173,7 +173,7 @@ def streaming(graph: Graph[Inside], world: World) -> None:
 
 
 def deadly(graph: Graph[Inside], world: World) -> None:
-    """A node that no process survives, as long as `--die`."""
+    """A node that kills its process, if `--die` is given."""
 
     def enter(ctx: Any) -> dict[str, Any]:
         world.tell("deadly", ctx.attempt)
@@ -193,7 +193,7 @@ def deadly(graph: Graph[Inside], world: World) -> None:
 
 
 def sleeping(graph: Graph[Inside], world: World) -> None:
-    """A step, an hour, and another step."""
+    """A node with a step, an hour of sleep, and another step."""
 
     async def on_loop(state: Inside, ctx: hf.Context) -> dict[str, Any]:
         await ctx.step("before", lambda: world.tell("before"))
@@ -212,7 +212,7 @@ def sleeping(graph: Graph[Inside], world: World) -> None:
 
 
 def told(graph: Graph[Inside], world: World) -> None:
-    """A step, and then a signal."""
+    """A node with a step that then waits for a signal."""
 
     async def on_loop(state: Inside, ctx: hf.Context) -> dict[str, Any]:
         await ctx.step("before", lambda: world.tell("before"))
@@ -227,7 +227,7 @@ def told(graph: Graph[Inside], world: World) -> None:
 
 
 def paying(graph: Graph[Inside], world: World) -> None:
-    """A node that must not run twice unasked, and dies behind its first step."""
+    """A node that must not run twice unasked; with `--die`, it kills its process after its first step."""
 
     @graph.node(idempotent=False)
     async def pay(state: Inside, ctx: hf.Context) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def paying(graph: Graph[Inside], world: World) -> None:
 
 
 def stopping(graph: Graph[Inside], world: World) -> None:
-    """A long node, which says how it came to know that it is over; and one behind it."""
+    """A long node that notes how it learns of its cancellation, and a node after it."""
 
     async def on_loop(state: Inside, ctx: hf.Context) -> dict[str, Any]:
         world.tell("long")
@@ -308,17 +308,19 @@ def main() -> int:
     parser.add_argument("store")
     parser.add_argument("folder")
     parser.add_argument("--colour", choices=["loop", "plain", "thread"], default="loop")
-    parser.add_argument("--gate", action="store_true", help="stop at the gate")
+    parser.add_argument("--gate", action="store_true", help="wait at the gate")
     parser.add_argument("--die", action="store_true")
     parser.add_argument("--until-cancelled", action="store_true")
-    parser.add_argument("--kill-at", type=int, default=0, help="the number of a call of this process")
+    parser.add_argument(
+        "--kill-at", type=int, default=0, help="the number of the call at which the process is killed"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=int, default=8)
     parser.add_argument("--crash-limit", type=int, default=3)
-    parser.add_argument("--later", type=float, default=0.0, help="how much later the clock says it is")
+    parser.add_argument("--later", type=float, default=0.0, help="move the clock forward by so many seconds")
     parser.add_argument("--grace", type=float, default=30.0)
     parser.add_argument("--force", action="store_true")
-    parser.add_argument("--question", help="the one that is answered with skip")
+    parser.add_argument("--question", help="the key of the question that is answered with skip")
     given = parser.parse_args()
     world = World(given)
     try:
@@ -330,7 +332,7 @@ def main() -> int:
         print(refused, file=sys.stderr)
         return REFUSED
     except hf.RunCancelled:
-        world.unwound.wait(20)  # a thread that was given up is told, and needs a moment
+        world.unwound.wait(20)  # an abandoned thread is notified, and needs a moment to note it
         return CANCELLED
     keys = [question.key for question in run.questions]
     print(json.dumps({"status": run.status, "done": run.state.done, "log": run.state.log, "questions": keys}))

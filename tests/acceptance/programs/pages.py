@@ -1,5 +1,5 @@
-"""Writes a page a step, forty times, in a process whose files may not grow beyond what it is told: pages.py STORE
-WITNESS [BYTES_MAX]
+"""Execute a node forty times, each time writing a page into the state, with a limit on the size of files: pages.py STORE WITNESS
+[BYTES_MAX]
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def book_flow(witness: str) -> hf.Flow[Book]:
             file.write(f"{ctx.iteration}\n")
         return {
             "pages": [random.Random(ctx.iteration).randbytes(20_000).hex()]
-        }  # which no compression makes small
+        }  # random, so that it cannot be compressed
 
     graph.edge(START, "write").branch(
         "write", lambda state: "write" if len(state.pages) < PAGES else END, to=["write", END]

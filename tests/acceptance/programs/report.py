@@ -1,15 +1,13 @@
-"""A flow with a fan-out, a join, a branch and a loop, in a process that dies at the failpoint it is told to.
+"""A flow with a fan-out, a join, a branch and a loop, in a process that dies at the n-th failpoint.
 
     report.py run|resume|refuse|post  STORE WITNESS SCHEDULE [--die N] [--count FILE]
-    report.py serve          the same, many times: a JSON list of arguments a line on stdin, exit codes on stdout
+    report.py serve          the same, many times: reads a JSON list of arguments per line, prints exit codes
 
-Every node body leaves a line in the witness file (node, iteration, item, attempt, pid) before it does anything else:
-an account of what ran that does not come from Holdfast. `serve` forks a process for each line; so a death costs no
-new interpreter, and is a death of a whole process all the same.
+Every node first writes a line to the witness file (node, iteration, item, attempt, pid): a record of what ran that does
+not come from Holdfast. `serve` forks a process for each line: a whole process dies, but no new interpreter must start.
 
-SCHEDULE is `threads` (plain functions in threads, one node at a time) or `inline` (everything on the event loop,
-nodes side by side). Both reach the same failpoints in the same order every time, so that the n-th of them can be
-counted.
+SCHEDULE is `threads` (plain functions in threads, one node at a time) or `inline` (everything on the event loop, nodes in
+parallel). Both reach the same failpoints in the same order every time, so that failpoints can be counted.
 """
 
 from __future__ import annotations
@@ -87,7 +85,7 @@ def report_graph() -> Graph[Report]:
     @graph.node
     async def spell(state: Report, ctx: hf.Context) -> dict[str, Any]:
         leave_witness(ctx)
-        for _ in range(20):  # so that, side by side, its neighbour is recorded while it still runs
+        for _ in range(20):  # so that the end of the node in parallel is recorded while this one still runs
             await asyncio.sleep(0)
         return {"spelling": f"spelled {state.draft}"}
 
@@ -104,7 +102,7 @@ def report_graph() -> Graph[Report]:
 
 
 def points(reached: list[str], die: int | None) -> failpoints.Hook:
-    """Note every failpoint; at the one with this number, die."""
+    """Return a hook that notes every failpoint, and kills the process at the one with this number."""
     numbers = itertools.count(1)
 
     def reach(name: str) -> None:
@@ -162,8 +160,8 @@ def main(arguments: list[str]) -> int:
 
 
 def serve() -> None:
-    _ = hf.Engine  # the engine is loaded when it is named: here once, and not in every child
-    gc.freeze()  # what is loaded is not collected in a child either: its pages stay shared
+    _ = hf.Engine  # load the engine once, here, and not in every child
+    gc.freeze()  # loaded objects are not touched by garbage collections in children, so their memory stays shared
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

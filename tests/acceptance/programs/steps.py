@@ -1,10 +1,10 @@
-"""first -> turn (three times round) -> last, in a process that can be made to die, hang or wait at a gate in any of
+"""The flow first -> turn (three iterations) -> last, in a process that can be made to die, hang or wait at a gate in any of
 its nodes.
 
     steps.py run|resume|cancel|pause|retry|skip  STORE WITNESS [options]
 
-`--die turn:2` kills the process in the second iteration of `turn`, in the way that `--how` says. `--gate turn:2`
-makes that node wait until somebody opens the FIFO at `--fifo` for writing and closes it again; `--colour` says how it
+`--die turn:2` ends the process in the second iteration of `turn`, in the way that `--how` says. `--gate turn:2`
+makes that node wait until the test opens the FIFO at `--fifo` for writing and closes it again; `--colour` says how the node
 waits. Prints status and log of the run as JSON.
 """
 
@@ -53,7 +53,7 @@ def wait_in_thread(fifo: str) -> None:
 
 
 async def wait_on_loop(fifo: str) -> None:
-    """Wait without a thread: a FIFO without a writer is at its end, and readable when somebody comes."""
+    """Wait on the event loop until the test opens the FIFO: without a writer it is not readable."""
     handle = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     opened = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().add_reader(handle, lambda: opened.done() or opened.set_result(None))
@@ -77,7 +77,7 @@ def steps_flow(given: argparse.Namespace) -> hf.Flow[Steps]:
     graph = Graph("steps", Steps)
 
     def enter(ctx: hf.Context) -> bool:
-        """Leave a trace, perhaps die; True: wait at the gate."""
+        """Write to the witness file, and die here if `--die` says so. Return whether the node must wait at the gate."""
         leave_witness(given, ctx)
         here = f"{ctx.node}:{ctx.iteration}"
         if here == given.die:

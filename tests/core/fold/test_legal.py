@@ -141,7 +141,7 @@ def test_an_event_is_folded_where_the_runs_status_allows_it_and_refused_elsewher
         assert fold.fold(state, stored) is state
         assert (state.seq, state.at) == (stored.seq, stored.at)
     else:
-        assert f"is {status}: {kind.__name__}" in refused(state, stored)
+        assert f"is {status}, so {kind.__name__}" in refused(state, stored)
 
 
 @pytest.mark.parametrize("status", NODE_STATUSES)
@@ -157,7 +157,7 @@ def test_an_event_is_folded_where_its_nodes_status_allows_it_and_refused_elsewhe
         assert state.running == sum(node.status == "running" for node in state.nodes.values())
         assert state.waiting == sum(node.status == "waiting" for node in state.nodes.values())
     else:
-        assert f"{'a'!r} is {status or 'not reached'}: {kind.__name__}" in refused(state, stored)
+        assert f"{'a'!r} is {status or 'not reached'}, so {kind.__name__}" in refused(state, stored)
 
 
 def test_an_event_that_is_no_event_of_a_run_is_refused():
@@ -238,5 +238,5 @@ def test_a_layer_with_a_node_that_has_not_completed_is_refused():
 
 def test_a_visit_that_takes_up_an_arrival_that_is_not_there_is_refused():
     run = told("START a b END").started("a")
-    with pytest.raises(IllegalEvent, match="'b' took 1 arrivals, which are not there"):
+    with pytest.raises(IllegalEvent, match="'b' took 1 arrivals, but there are fewer"):
         run.record(events.NodeStarted(node="b", iteration=1, execution=1, attempt=1, took=1))

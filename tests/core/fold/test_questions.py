@@ -319,13 +319,13 @@ def test_the_same_question_is_not_asked_twice():
     again = events.QuestionAsked(
         node="a", iteration=1, key="a.1.1:ask:Sure?", text="Sure?", about="ask", slot="ask:Sure?"
     )
-    assert "is asked already" in refused(run, again)
+    assert "is already open" in refused(run, again)
 
 
 def test_an_answer_to_nothing_that_is_asked_is_refused():
     answer = events.QuestionAnswered(node="b", iteration=1, key="b.1.1", answer="approve")
     run = gate().answered("b", "approve")
-    assert "not asked, or answered already" in refused(run, answer)
+    assert "was not asked, or is already answered" in refused(run, answer)
     other = events.QuestionAnswered(node="b", iteration=1, key="b.1.2", answer="approve")
     assert "not asked" in refused(gate(), other)
 

@@ -1,5 +1,5 @@
-"""Nodes that start further processes, in a process of their own that imports this file. Each of them says so into the pipe that
-the state names, and keeps it open: whoever reads it to its end knows that all of them are dead.
+"""Nodes that start further processes; they run in a process of their own, which imports this file. Each process writes to the
+pipe that the state names, and keeps it open: a test that reads the pipe to its end knows that all of them are dead.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def write_program(path: str) -> str:
 
 
 def starts_a_family(state: Family) -> None:
-    """A child and a grandchild that hear no polite word, and this process itself, which does nothing more."""
+    """Start a child and a grandchild that ignore SIGTERM and SIGHUP, and then loop for ever."""
     subprocess.Popen([sys.executable, state.program, state.pipe, "1"])
     pipe = os.open(state.pipe, os.O_WRONLY)
     os.write(pipe, b".")
@@ -43,7 +43,7 @@ def starts_a_family(state: Family) -> None:
 
 
 def leaves_a_family(state: Family) -> dict[str, Any]:
-    """The same, and it is done before they are."""
+    """Start a child and a grandchild that ignore SIGTERM and SIGHUP, and return while they still run."""
     subprocess.Popen([sys.executable, state.program, state.pipe, "1"])
     pipe = os.open(state.pipe, os.O_WRONLY)
     os.write(pipe, b".")

@@ -1,7 +1,7 @@
 """Functions of nodes that run in processes of their own, which import this file.
 
-Nothing here waits by the clock: `hold` opens a named pipe, which waits until the test opens the other end, and keeps it
-open. Whoever reads such a pipe to its end knows that the process, and what it started, is dead.
+Nothing here sleeps: `hold` opens a named pipe, which blocks until the test opens the other end, and keeps it open. A test that
+reads such a pipe to its end knows that the process, and every process that it started, is dead.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Work:
 
 
 def hold(pipe: str, word: str = "begun") -> int:
-    """Say a word into the pipe, and keep it open."""
+    """Write a word to the pipe, and keep it open."""
     handle = os.open(pipe, os.O_WRONLY)
     os.write(handle, word.encode())
     return handle
@@ -102,7 +102,7 @@ def leave(state: Work) -> None:
 
 
 def fork_and_leave(state: Work) -> None:
-    """Leave somebody behind who has every file that this process had."""
+    """Exit, and leave behind a child that has inherited every open file of this process."""
     if os.fork() == 0:
         signal.pause()
     os._exit(3)
@@ -117,7 +117,7 @@ def raise_value(state: Work) -> None:
 
 
 def together(item: int, ctx: hf.BlockingContext) -> dict[str, Any]:
-    """Begin, and wait until the test lets everybody go on."""
+    """Report that this item has begun, and wait until the test lets it continue."""
     base = os.environ["HOLDFAST_TEST_PIPES"]
     os.close(hold(f"{base}/begun-{item}"))
     with open(f"{base}/go-{item}") as pipe:
@@ -134,7 +134,7 @@ def other_pid(state: Work) -> dict[str, Any]:
 
 
 def linger(state: Work) -> dict[str, Any]:
-    """Leave a thread behind."""
+    """Return, and leave a thread running."""
     threading.Thread(target=threading.Event().wait, daemon=True).start()
     return {"log": [os.getpid()]}
 
@@ -143,7 +143,7 @@ def linger(state: Work) -> dict[str, Any]:
 
 
 def steps(state: Work, ctx: hf.BlockingContext) -> dict[str, Any]:
-    """Die behind a step, once, and find it kept."""
+    """Exit after a step and a checkpoint in the first attempt; the second attempt finds both recorded."""
     found = ctx.step("look", dt.datetime.fromisoformat, "2024-01-01", type=dt.datetime)
     before = ctx.last_checkpoint
     ctx.checkpoint({"attempt": ctx.attempt})

@@ -12,7 +12,7 @@ from harness import Stage
     params=[(kind, colour) for kind in ("memory", "sqlite") for colour in ("async", "def")], ids="-".join
 )
 def stage(request: Any, tmp_path: Path) -> Iterator[Stage]:
-    """A clock that a test moves: a coroutine and a thread see the same time."""
+    """A stage with a clock that only the test moves, for both `async def` and `def` nodes."""
     found = Stage(request.param[0], tmp_path, request.param[1], still=True)
     yield found
     found.close()
@@ -20,7 +20,7 @@ def stage(request: Any, tmp_path: Path) -> Iterator[Stage]:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def quick(request: Any, tmp_path: Path) -> Iterator[Stage]:
-    """A clock that jumps over every wait."""
+    """A stage with a clock that jumps over every wait."""
     found = Stage(request.param, tmp_path)
     yield found
     found.close()

@@ -1,16 +1,15 @@
-"""The fold: what an event does to the state of a run. `fold(state, stored) -> state`.
+"""The fold applies an event to the state of a run: `fold(state, stored) -> state`.
 
 Rules of this package
-- Everything that changes a `RunState` is here, and nothing here decides: the events say what happened, the
-  fold believes them.
-- It calls no user code and reads no clock: time, routes and the results of reducers are inside the events.
-- An event that the state does not allow is refused with `IllegalEvent`, and the state stays as it was. What is allowed is
-  a table, `core/kinds`: the statuses that a run and a node may have, and the counts that must match. So the late result
-  of an attempt that was given up never counts.
-- It owns the state it is given and changes it in place. A caller that wants to keep an event's JSON encodes it first.
+- Only this package changes a `RunState`, and it decides nothing: it applies what the events say.
+- It calls no user code and reads no clock: times, routes and the results of reducers are in the events.
+- An event that the state does not allow is refused with `IllegalEvent`, and the state is not changed. The table in `core/kinds`
+  says what is allowed: the statuses that the run and the node may have, and the numbers that must match. So the late result of
+  an attempt that was given up is never applied.
+- It owns the state that it is given and changes it in place. A caller that needs an event's JSON must encode the event first.
 
-One module per subject: `run` (and its state and flow), `nodes`, `items`, `waits` (what a visit keeps, waits for and asks);
-`status` is what they share. A handler is called after the event was found to be allowed.
+There is one module per subject: `run` (the run, its state and its flow), `nodes`, `items`, `waits` (results that a visit keeps,
+waits and questions); `status` has the functions that they share. A handler is called after the event was found to be allowed.
 """
 
 from __future__ import annotations
@@ -32,7 +31,9 @@ _RunRewound = events.RunRewound
 
 
 def fold(state: RunState, stored: Stored) -> RunState:
-    """Apply one event. Refuses what the table does not allow; otherwise changes the state in place and returns it."""
+    """Apply one event to the state, in place, and return the state. Raises `IllegalEvent` if the table does not allow the
+    event.
+    """
     event = stored.event
     cls = type(event)
     rule = _RULES.get(cls)
@@ -41,7 +42,7 @@ def fold(state: RunState, stored: Stored) -> RunState:
     handler, statuses, check = rule
     if state.status not in statuses:
         raise IllegalEvent(
-            f"run {state.run_id!r} is {state.status}: {cls.__name__} (event {stored.seq}) cannot happen then"
+            f"run {state.run_id!r} is {state.status}, so {cls.__name__} (event {stored.seq}) cannot happen"
         )
     seq = stored.seq
     if seq != state.seq + 1 and not (cls is _RunRewound and event.to == state.seq < seq):
@@ -56,18 +57,18 @@ def fold(state: RunState, stored: Stored) -> RunState:
     return state
 
 
-# --- what must hold of the node of an event --------------------------------------------------------------
+# --- checks of an event against its node -----------------------------------------------------------------
 
 
 def _check_status(state: RunState, event: NodeEvent, seq: int) -> None:
-    """The node of an event must have a status that allows it."""
+    """Check that the node of an event has a status that allows the event."""
     node = state.nodes.get(event.node)
     if (node.status if node is not None else "") not in _NODE[type(event)]:
         raise _out_of_place(state, event, seq)
 
 
 def _check_visit(state: RunState, event: NodeEvent, seq: int) -> None:
-    """An event of an item must be of the visit that has listed it."""
+    """Check that an event of an item belongs to the visit that has listed the items."""
     node = state.nodes.get(event.node)
     if node is None or node.status not in _NODE[type(event)]:
         raise _out_of_place(state, event, seq)
@@ -78,7 +79,7 @@ def _check_visit(state: RunState, event: NodeEvent, seq: int) -> None:
 
 
 def _check_attempt(state: RunState, event: NodeEvent, seq: int) -> None:
-    """What ends an attempt must be of the attempt that is open."""
+    """Check that an event that ends an attempt belongs to the open attempt of its node."""
     node = state.nodes.get(event.node)
     if node is None or node.status not in _NODE[type(event)]:
         raise _out_of_place(state, event, seq)
@@ -91,7 +92,7 @@ def _check_attempt(state: RunState, event: NodeEvent, seq: int) -> None:
 
 
 def _check_open_attempt(state: RunState, event: NodeEvent, seq: int) -> None:
-    """What happens inside an attempt must be of the attempt that runs: the node's, or that of an item."""
+    """Check that an event inside an attempt belongs to the running attempt of its node, or of its item."""
     node = state.nodes.get(event.node)
     if node is None or node.status != "running":
         raise _out_of_place(state, event, seq)
@@ -103,15 +104,14 @@ def _check_open_attempt(state: RunState, event: NodeEvent, seq: int) -> None:
 
 
 def _check_asked(state: RunState, event: events.QuestionAsked, seq: int) -> None:
-    """A question of a node's own is asked inside an attempt; those about a node, between them."""
+    """Check a question: a node asks its own questions within an attempt; questions about a node are asked between attempts."""
     (_check_open_attempt if event.about == "ask" else _check_status)(state, event, seq)
 
 
 def _out_of_place(state: RunState, event: NodeEvent, seq: int) -> IllegalEvent:
     status = state.nodes[event.node].status if event.node in state.nodes else "not reached"
     return IllegalEvent(
-        f"run {state.run_id!r}: node {event.node!r} is {status}: "
-        f"{type(event).__name__} (event {seq}) cannot happen then"
+        f"run {state.run_id!r}: node {event.node!r} is {status}, so {type(event).__name__} (event {seq}) cannot happen"
     )
 
 
@@ -123,11 +123,11 @@ def _late(state: RunState, event: NodeEvent, node: NodeState, attempt: int, seq:
     )
 
 
-# --- the table, bound ------------------------------------------------------------------------------------
+# --- handlers and checks of each kind, from the table ----------------------------------------------------
 
 
 def _check_of(kind: Kind) -> _Check | None:
-    """What must hold of the node of an event; None: nothing."""
+    """The function that checks events of this kind against their node; None: no check."""
     match kind.counts:
         case "none":
             return _check_status if kind.node is not None else None
@@ -156,4 +156,4 @@ def _handler_of(kind: Kind) -> Handler:
 _MODULES = {"run": run, "nodes": nodes, "items": items, "waits": waits}
 _NODE: dict[type[Event], frozenset[str]] = {kind.event: kind.node for kind in TABLE if kind.node is not None}
 _RULES = {kind.event: (_handler_of(kind), kind.run, _check_of(kind)) for kind in TABLE}
-"""Handler, statuses of the run and check of each kind: one look for each event."""
+"""Handler, allowed statuses of the run and check of each kind, so that one lookup per event is enough."""

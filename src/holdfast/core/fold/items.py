@@ -1,4 +1,4 @@
-"""The part of the fold that is about the items of a fan-out."""
+"""Fold the events of the items of a fan-out."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from holdfast.core.run_state import Items, RunState
 
 
 def items_listed(state: RunState, event: events.ItemsListed, stored: Stored) -> None:
-    """The list of a fan-out, once an execution."""
+    """Record the list of items of a fan-out, once per execution."""
     state.nodes[event.node].items = Items(values=event.items)
 
 
 def item_started(state: RunState, event: events.ItemStarted, stored: Stored) -> None:
-    """An attempt at one item begins, or continues after a wait."""
+    """Start an attempt of one item, or continue it after a wait."""
     node = state.nodes[event.node]
     items = node.items
-    assert items is not None  # this kind is only allowed where items are listed
+    assert items is not None  # events of this kind are allowed only if items are listed
     if node.status == "waiting":
         node.started_at = stored.at
         set_status(state, node, "running")
@@ -32,7 +32,7 @@ def item_started(state: RunState, event: events.ItemStarted, stored: Stored) -> 
 
 
 def item_completed(state: RunState, event: events.ItemCompleted, stored: Stored) -> None:
-    """The result of one item."""
+    """Keep the result of one item."""
     node = state.nodes[event.node]
     items = node.items
     assert items is not None  # as above
@@ -45,7 +45,7 @@ def item_completed(state: RunState, event: events.ItemCompleted, stored: Stored)
 
 
 def item_failed(state: RunState, event: events.ItemFailed, stored: Stored) -> None:
-    """An attempt at one item failed: for good, or until its retry."""
+    """Record that an attempt of one item failed: the item has failed for good, or waits for its retry."""
     items = state.nodes[event.node].items
     assert items is not None  # as above
     end_item(state, items, event, stored.seq)
@@ -59,7 +59,7 @@ def item_failed(state: RunState, event: events.ItemFailed, stored: Stored) -> No
 
 
 def cut_items(items: Items) -> None:
-    """The items that were running are tried again as soon as there is room."""
+    """Mark the items that were running when their node was interrupted: they are tried again as soon as there is room."""
     for item, attempt in items.running.items():
         items.again[item] = 0.0
         items.attempts[item] = attempt

@@ -1,4 +1,4 @@
-"""The part of the fold that is about nodes: visits that begin, end and lead on, and layers."""
+"""Fold the events of nodes: visits that are due, start, end and are routed to the next nodes; and layers that complete."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from holdfast.errors import IllegalEvent
 
 
 def node_scheduled(state: RunState, event: events.NodeScheduled, stored: Stored) -> None:
-    """A visit that is open is tried again; any other has arrived and is due."""
+    """Mark a node as due. An open visit of it is to be tried again; otherwise the run has reached the node."""
     node = state.visit(event.node)
     if event.node in state.open and (node.input is not None or not node.routed):
         try_again(state, event.node, fresh=event.fresh)
-    else:  # it has arrived and not begun: that is all there is to know
+    else:  # the run has reached the node, and its visit has not begun
         set_status(state, node, "pending")
     settle(state)
 
 
 def node_started(state: RunState, event: events.NodeStarted, stored: Stored) -> None:
-    """A visit, an execution or an attempt begins, or an attempt that waited continues."""
+    """Start a visit, an execution or an attempt of a node, or continue an attempt that waited."""
     if event.woken:
         _wake_up(state, event, stored)
         return
@@ -45,7 +45,9 @@ def node_started(state: RunState, event: events.NodeStarted, stored: Stored) -> 
 
 
 def _start_again(state: RunState, node: NodeState, event: events.NodeStarted) -> None:
-    """A node that was reached before: a new visit forgets the last one, a new attempt forgets why the last one ended."""
+    """Reset what a node's state has from before: a new visit drops the previous visit, a new attempt drops why the previous
+    attempt ended.
+    """
     if event.attempt == 1 or event.iteration != node.iteration or event.execution != node.execution:
         if event.iteration != node.iteration or node.input is None:
             node.input = dict(state.values)
@@ -54,16 +56,18 @@ def _start_again(state: RunState, node: NodeState, event: events.NodeStarted) ->
         if node.kept or node.asked or node.streamed or node.parked:
             node.kept, node.streamed, node.approved, node.parked = {}, 0, False, {}
         if event.iteration != node.iteration:
-            node.crashes = 0  # doing a visit over is no reason to forget whom it killed
+            node.crashes = (
+                0  # only for a new visit: a repeated one keeps the count of processes that died in it
+            )
             node.fresh = state.fresh.get(event.node, {}).get(event.iteration, 0) if state.fresh else 0
-    elif node.parked:  # its items keep waiting
+    elif node.parked:  # the items of the node keep waiting
         node.parked.pop(NODE_LEVEL, None)
     node.cut = ""
     node.retry_at = node.failure = node.question = None
 
 
 def _wake_up(state: RunState, event: events.NodeStarted, stored: Stored) -> None:
-    """The same attempt continues after a wait."""
+    """Continue the same attempt of a node after a wait."""
     node = state.visit(event.node) if event.node in state.open else NodeState()
     same = (event.iteration, event.execution, event.attempt) == (node.iteration, node.execution, node.attempt)
     if not same or NODE_LEVEL not in node.parked:
@@ -77,7 +81,7 @@ def _wake_up(state: RunState, event: events.NodeStarted, stored: Stored) -> None
 
 
 def node_completed(state: RunState, event: events.NodeCompleted, stored: Stored) -> None:
-    """The visit has its result."""
+    """End a visit with the node's result."""
     node = state.nodes[event.node]
     node.completed_seq = stored.seq
     items = node.items.results() if event.items and node.items is not None else []
@@ -88,11 +92,13 @@ def node_completed(state: RunState, event: events.NodeCompleted, stored: Stored)
 
 
 def node_skipped(state: RunState, event: events.NodeSkipped, stored: Stored) -> None:
-    """Something takes the place of the result."""
+    """End a visit with a given value in place of the node's result."""
     if event.took:
         _take_arrivals(state, event)
     node = state.nodes[event.node]
-    node.iteration = event.iteration  # one more, where it was due and never began: the skip is that visit
+    node.iteration = (
+        event.iteration
+    )  # one more if the visit was due and had not begun: the skip is that visit
     node.completed_seq = stored.seq
     if event.warning is not None:
         state.warnings.append(Warned(event.node, event.iteration, event.warning))
@@ -101,7 +107,7 @@ def node_skipped(state: RunState, event: events.NodeSkipped, stored: Stored) -> 
 
 
 def node_failed(state: RunState, event: events.NodeFailed, stored: Stored) -> None:
-    """The attempt failed: for good, or until its retry."""
+    """End an attempt with a failure: the node has failed for good, or waits for its retry."""
     node = state.nodes[event.node]
     if node.status == "running":
         spend(state, node, stored.at)
@@ -117,7 +123,7 @@ def node_failed(state: RunState, event: events.NodeFailed, stored: Stored) -> No
 
 
 def node_interrupted(state: RunState, event: events.NodeInterrupted, stored: Stored) -> None:
-    """The attempt was stopped; one that ended with its process counts as a crash."""
+    """Record that an attempt was stopped. An attempt whose process died counts as a crash."""
     node = state.nodes[event.node]
     node.cut = event.reason
     if event.lost:
@@ -130,7 +136,7 @@ def node_interrupted(state: RunState, event: events.NodeInterrupted, stored: Sto
 
 
 def node_routed(state: RunState, event: events.NodeRouted, stored: Stored) -> None:
-    """The router of a completed node has decided after all."""
+    """Record where a completed node leads, now that its router, which had failed, has decided."""
     node = state.nodes[event.node]
     node.routed = True
     node.failure = None
@@ -141,7 +147,7 @@ def node_routed(state: RunState, event: events.NodeRouted, stored: Stored) -> No
 
 
 def routing_failed(state: RunState, event: events.RoutingFailed, stored: Stored) -> None:
-    """The node keeps its result; only its route is missing."""
+    """Record that a completed node's router failed. The node keeps its result; only its route is missing."""
     node = state.nodes[event.node]
     node.routed = False
     node.failure = event.failure
@@ -150,7 +156,7 @@ def routing_failed(state: RunState, event: events.RoutingFailed, stored: Stored)
 
 
 def layer_completed(state: RunState, event: events.LayerCompleted, stored: Stored) -> None:
-    """The changes that the layer held back are applied in node order."""
+    """Apply, in node order, the changes that the nodes of a layer held back until the layer was complete."""
     if state.held.keys() != set(event.nodes):
         raise IllegalEvent(
             f"run {state.run_id!r}: layer {event.layer} is {event.nodes}, but {list(state.held)} have completed"
@@ -166,22 +172,22 @@ def layer_completed(state: RunState, event: events.LayerCompleted, stored: Store
     settle(state)
 
 
-# --- what several of them do -------------------------------------------------------------------------
+# --- shared by the handlers --------------------------------------------------------------------------
 
 
 def arrive(state: RunState, routes: list[str]) -> None:
-    """The run has reached these nodes."""
+    """Record that the run has reached these nodes."""
     for name in routes:
         if name != "END":
             state.arrivals[name] = state.arrivals.get(name, 0) + 1
 
 
 def _take_arrivals(state: RunState, event: events.NodeStarted | events.NodeSkipped) -> None:
-    """A visit begins for arrivals, which are then no longer there."""
+    """Remove the arrivals that a new visit takes. Raises `IllegalEvent` if there are fewer."""
     left = state.arrivals.get(event.node, 0) - event.took
     if left < 0:
         raise IllegalEvent(
-            f"run {state.run_id!r}: node {event.node!r} took {event.took} arrivals, which are not there"
+            f"run {state.run_id!r}: node {event.node!r} took {event.took} arrivals, but there are fewer"
         )
     del state.arrivals[event.node]
     if left:
@@ -189,7 +195,7 @@ def _take_arrivals(state: RunState, event: events.NodeStarted | events.NodeSkipp
 
 
 def _close(state: RunState, name: str, status: NodeStatus, at: float) -> None:
-    """A visit has ended: it holds nothing any more."""
+    """End a visit, and drop what its node's state has only while the visit is open: input, items, waits, kept results."""
     node = state.nodes[name]
     if node.status == "running":
         spend(state, node, at)
@@ -218,7 +224,7 @@ def _close(state: RunState, name: str, status: NodeStatus, at: float) -> None:
 def _finish(
     state: RunState, event: events.NodeCompleted | events.NodeSkipped, items: list[Changes], seq: int
 ) -> None:
-    """Apply what a completion changed and go where it leads, or hold both back until the layer is complete."""
+    """Apply the changes of a completion and follow its routes. In a layered flow both wait until the layer is complete."""
     if state.schedule == "layered":
         state.held[event.node] = Held(event.changes, items)
     else:
@@ -242,7 +248,7 @@ def _apply(state: RunState, name: str, changes: Changes, seq: int) -> None:
 
 
 def try_again(state: RunState, name: str, *, fresh: bool) -> None:
-    """A failed, interrupted or waiting visit is due again; a completed one whose router failed is routed again."""
+    """Make a failed, interrupted or waiting visit due again. A completed visit whose router failed is routed again instead."""
     node = state.nodes.get(name)
     if node is None or (name not in state.open and name not in state.failed):
         return
@@ -255,7 +261,9 @@ def try_again(state: RunState, name: str, *, fresh: bool) -> None:
     node.question = node.retry_at = None
     waited, node.parked = node.parked, {}
     close_waits(state, name)
-    if name not in state.open:  # it was refused before it began: it is due, and will be asked about again
+    if (
+        name not in state.open
+    ):  # the visit was refused before it began: it is due, and its question is asked again
         set_status(state, node, "pending")
         return
     if fresh:
@@ -269,7 +277,7 @@ def try_again(state: RunState, name: str, *, fresh: bool) -> None:
 
 
 def route_again(state: RunState, name: str) -> None:
-    """The router of a completed node is asked again: by itself, or with its whole layer."""
+    """Let the router of a completed node be called again: alone, or together with those of the node's layer."""
     if name in state.held:
         state.nodes[name].routed = True
         state.open.pop(name, None)

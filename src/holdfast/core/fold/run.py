@@ -1,4 +1,4 @@
-"""The part of the fold that is about the run as a whole, its state and its flow."""
+"""Fold the events of the run as a whole, of its state and of its flow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.errors import IllegalEvent
 
 
 def run_created(state: RunState, event: events.RunCreated, stored: Stored) -> None:
-    """The input is the state, and START leads to the first nodes."""
+    """Create the run: its input becomes the state, and the nodes after START are reached."""
     state.status = "pending"
     state.flow = event.flow
     state.fingerprint = event.fingerprint
@@ -29,7 +29,7 @@ def run_created(state: RunState, event: events.RunCreated, stored: Stored) -> No
 
 
 def run_forked(state: RunState, event: events.RunForked, stored: Stored) -> None:
-    """A fork starts as a pending run of its own: the visits that were open at that place are due again."""
+    """Begin a fork as a pending run of its own. Visits that were open at the event it was forked from are due again."""
     state.parent = event.parent
     state.created_at = state.asked_at = stored.at
     state.labels = event.labels if event.labels is not None else state.labels
@@ -40,14 +40,14 @@ def run_forked(state: RunState, event: events.RunForked, stored: Stored) -> None
 
 
 def run_claimed(state: RunState, event: events.RunClaimed, stored: Stored) -> None:
-    """What was running crashed with the last holder, or was interrupted."""
+    """Record that an engine claimed the run. Nodes that were running crashed with the previous holder, or were interrupted."""
     _cut(state, outlived=event.outlived)
     state.status = "running"
     settle(state)
 
 
 def run_resumed(state: RunState, event: events.RunResumed, stored: Stored) -> None:
-    """As after a claim; and what failed is due again."""
+    """Record that the run was resumed: as after a claim, and the failed nodes are due again."""
     _cut(state, outlived=event.outlived)
     state.paused = False
     state.failure = state.failure_node = None
@@ -61,7 +61,7 @@ def run_resumed(state: RunState, event: events.RunResumed, stored: Stored) -> No
 
 
 def run_rewound(state: RunState, event: events.RunRewound, stored: Stored) -> None:
-    """The state at an earlier place, with what a rewind never undoes."""
+    """Continue from the state at an earlier event, and restore what a rewind never undoes: counts, costs and signals."""
     state.path = [*state.path, (state.since, event.to)] if event.to >= state.since else state.path
     state.since = stored.seq
     for name, visits in event.executions.items():
@@ -83,18 +83,18 @@ def run_rewound(state: RunState, event: events.RunRewound, stored: Stored) -> No
 
 
 def run_paused(state: RunState, event: events.RunPaused, stored: Stored) -> None:
-    """Nothing new starts; the status follows when the running nodes have ended."""
+    """Pause the run: no node starts any more, and the status becomes paused when the running nodes have ended."""
     state.paused = True
     settle(state)
 
 
 def run_interrupted(state: RunState, event: events.RunInterrupted, stored: Stored) -> None:
-    """The process has stopped the run."""
+    """Record that the process that held the run was stopped."""
     state.status = "interrupted"
 
 
 def run_completed(state: RunState, event: events.RunCompleted, stored: Stored) -> None:
-    """Nothing may be left to do."""
+    """Complete the run. Raises `IllegalEvent` if a visit is open or a node that was reached has not begun."""
     if state.open or state.arrivals or state.held:
         raise IllegalEvent(
             f"run {state.run_id!r} cannot be completed while {[*state.open, *state.arrivals, *state.held]} is not done"
@@ -103,7 +103,7 @@ def run_completed(state: RunState, event: events.RunCompleted, stored: Stored) -
 
 
 def run_failed(state: RunState, event: events.RunFailed, stored: Stored) -> None:
-    """The failure of a node is kept with its traceback."""
+    """Fail the run, and keep the failure of the node, with its traceback, as the failure of the run."""
     state.status = "failed"
     node = state.nodes.get(event.node) if event.node is not None else None
     state.failure = node.failure if node is not None and node.failure is not None else event.failure
@@ -111,18 +111,18 @@ def run_failed(state: RunState, event: events.RunFailed, stored: Stored) -> None
 
 
 def run_cancelled(state: RunState, event: events.RunCancelled, stored: Stored) -> None:
-    """Nothing is asked or awaited any more."""
+    """Cancel the run, and drop its open questions and waits."""
     state.status = "cancelled"
     state.questions.clear()
     state.waits.clear()
 
 
 def resume_refused(state: RunState, event: events.ResumeRefused, stored: Stored) -> None:
-    """Only for the record."""
+    """Change nothing: a refused resume is only recorded in the log."""
 
 
 def state_edited(state: RunState, event: events.StateEdited, stored: Stored) -> None:
-    """The inputs of visits that have not ended change with the state."""
+    """Apply an edit to the state, and to the inputs of visits that have not ended."""
     apply(state.values, event.changes, state.shared)
     for name in state.open:
         given = state.nodes[name].input
@@ -131,7 +131,7 @@ def state_edited(state: RunState, event: events.StateEdited, stored: Stored) -> 
 
 
 def state_upgraded(state: RunState, event: events.StateUpgraded, stored: Stored) -> None:
-    """The state and the inputs of visits that have not ended, as the newer type has them."""
+    """Replace the state, and the inputs of visits that have not ended, by their upgraded versions."""
     state.state_version = event.state_version
     state.values = dict(event.values)
     for name, given in event.inputs.items():
@@ -139,7 +139,7 @@ def state_upgraded(state: RunState, event: events.StateUpgraded, stored: Stored)
 
 
 def flow_changed(state: RunState, event: events.FlowChanged, stored: Stored) -> None:
-    """What was recorded of a renamed node is found under its new name."""
+    """Continue with a changed flow: everything that is recorded about a renamed node moves to its new name."""
     state.fingerprint = event.fingerprint
     rename = event.rename
     if rename:
@@ -156,7 +156,7 @@ def flow_changed(state: RunState, event: events.FlowChanged, stored: Stored) -> 
 
 
 def _rename_waits(state: RunState, rename: dict[str, str]) -> None:
-    """The key of a wait or a question begins with the name of its node."""
+    """Rename the nodes of waits and questions, and also their keys, which begin with the name of the node."""
     waits, questions = list(state.waits.values()), list(state.questions.values())
     for wait in waits:
         wait.node = rename.get(wait.node, wait.node)
@@ -173,11 +173,11 @@ def _rename(named: dict[str, Any], rename: dict[str, str]) -> dict[str, Any]:
 
 
 def _cut(state: RunState, *, outlived: bool) -> None:
-    """The holder crashed or lost the run: what was running ended in the middle."""
+    """Mark all running visits as interrupted, because their holder crashed or lost the run."""
     for name in state.open:
         node = state.nodes[name]
         if node.status == "running":
-            spend(state, node, state.at)  # as far as the log knows
+            spend(state, node, state.at)  # until the last event, because the log knows nothing later
             node.crashes += not outlived
             if node.items is not None:
                 cut_items(node.items)
@@ -185,7 +185,7 @@ def _cut(state: RunState, *, outlived: bool) -> None:
 
 
 def _reopen(state: RunState) -> None:
-    """After a rewind or in a fork: each open visit is due again, as a new execution with the input it had."""
+    """Make each open visit due again, as a new execution with the same input. For a rewind and for a fork."""
     for name in tuple(state.open):
         node = state.nodes[name]
         if not node.routed:
@@ -198,7 +198,7 @@ def _reopen(state: RunState) -> None:
         node.failures = 0
         node.kept, node.parked, node.approved, node.asked = {}, {}, False, 0
         set_status(state, node, "pending")
-    for name in state.arrivals:  # what was asked before they begin is asked again
+    for name in state.arrivals:  # questions that were asked before these nodes began are asked again
         gate = state.nodes.get(name)
         if gate is not None and name not in state.open and gate.status in ("waiting", "failed"):
             gate.question = gate.failure = None

@@ -1,4 +1,4 @@
-"""What several handlers of the fold do: a node's status, what the run's status follows from, time spent, waits that close."""
+"""Functions that several handlers of the fold share: set a node's status, derive the run's status, count time, close waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.errors import IllegalEvent
 
 
 def set_status(state: RunState, node: NodeState, status: NodeStatus) -> None:
-    """Set the status of a node, and count the running and the waiting ones."""
+    """Set the status of a node, and update the run's counts of running and waiting nodes."""
     before = node.status
     if before == "running":
         state.running -= 1
@@ -23,7 +23,7 @@ def set_status(state: RunState, node: NodeState, status: NodeStatus) -> None:
 
 
 def settle(state: RunState) -> None:
-    """Running, waiting and paused follow from the nodes."""
+    """Derive the run's status from its nodes: whether the run is running, waiting or paused."""
     if state.status in LIVE:
         if state.running:
             state.status = "running"
@@ -36,14 +36,14 @@ def settle(state: RunState) -> None:
 
 
 def awaken(state: RunState) -> None:
-    """Something can continue: the next holder of the run finds something to do."""
+    """Set the run to pending if no node is running, so that the next engine that claims the run continues it."""
     settle(state)
     if state.status in UNDER_WAY and not state.running:
         state.status = "pending"
 
 
 def spend(state: RunState, node: NodeState, at: float) -> None:
-    """The time of an attempt that ended counts, for the node and for the run."""
+    """Add the time that an ended attempt took to the totals of the node and of the run."""
     spent = max(0.0, at - node.started_at)
     node.seconds += spent
     node.ended_at = at
@@ -51,7 +51,7 @@ def spend(state: RunState, node: NodeState, at: float) -> None:
 
 
 def end_item(state: RunState, items: Items, event: Any, seq: int) -> None:
-    """An attempt at an item is over."""
+    """Record that an attempt of a fan-out item has ended. Raises `IllegalEvent` if that attempt is not running."""
     if items.running.get(event.item) != event.attempt:
         raise IllegalEvent(
             f"run {state.run_id!r}: event {seq} ends item {event.item} of {event.node!r}, attempt {event.attempt}, "
@@ -61,7 +61,7 @@ def end_item(state: RunState, items: Items, event: Any, seq: int) -> None:
 
 
 def close_waits(state: RunState, name: str, item: int | None = None) -> None:
-    """The visit, or this item of it, no longer waits: it has ended, or begins again."""
+    """Remove the open waits and questions of a node's visit, or of one item of it, because it has ended or starts again."""
     waiting: list[dict[str, Any]] = [state.waits, state.questions]
     for pending in waiting:
         for key, wait in list(pending.items()):

@@ -1,8 +1,8 @@
-"""The part of the fold that is about the inside of a visit: what it keeps, what it waits for, what is asked.
+"""Fold the events inside a visit: results that it keeps, what it waits for, and questions.
 
-A *slot* is the place of one thing within an execution (`core/slots`): `step:charge`, `checkpoint`, `signal:paid:1`, and more.
-What is done is kept under its slot: the result of a step as it is; what came of a wait as `[value]`, or `[]` where its time
-came first. An attempt that has unwound (`parked`) is due again as soon as one of the slots that it waits for is filled.
+A *slot* (`core/slots`) names one result or wait within an execution: `step:charge`, `checkpoint`, `signal:paid:1`, and more.
+Results are kept under their slot: the result of a step as it is; the outcome of a wait as `[value]`, or as `[]` if it timed
+out. An attempt that has unwound (`parked`) is due again as soon as one of the slots that it waits for is filled.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from holdfast.errors import IllegalEvent
 
 
 def step_completed(state: RunState, event: events.StepCompleted, stored: Stored) -> None:
-    """The result of a step."""
+    """Keep the result of a step."""
     _keep(state, event.node, event.item, step_text(event.step), event.value)
 
 
 def node_checkpointed(state: RunState, event: events.NodeCheckpointed, stored: Stored) -> None:
-    """How far it has come replaces what it said before."""
+    """Keep a node's checkpoint, which replaces its previous one."""
     _keep(state, event.node, event.item, CHECKPOINT, event.value)
 
 
 def node_streamed(state: RunState, event: events.NodeStreamed, stored: Stored) -> None:
-    """The chunks themselves stay in the log."""
+    """Count the chunks that a node has streamed. The chunks themselves stay in the log."""
     state.nodes[event.node].streamed += len(event.chunks)
 
 
 def cost_incurred(state: RunState, event: events.CostIncurred, stored: Stored) -> None:
-    """For the node and for the run."""
+    """Add costs to the totals of the node and of the run."""
     node = state.nodes[event.node]
     node.usd += event.usd
     node.tokens += event.tokens
@@ -44,19 +44,19 @@ def cost_incurred(state: RunState, event: events.CostIncurred, stored: Stored) -
 
 
 def _keep(state: RunState, name: str, item: int | None, slot: str, value: Any) -> None:
-    """Something is done that the next attempt need not do: the node has got on, whatever its process does."""
+    """Keep a result for the next attempt. The node has made progress, so its count of crashes in a row starts again at 0."""
     node = state.nodes[name]
     node.crashes = 0
     node.kept.setdefault(NODE_LEVEL if item is None else item, {})[slot] = value
 
 
 def timer_set(state: RunState, event: events.TimerSet, stored: Stored) -> None:
-    """A time to wait for."""
+    """Record that a node waits until a time."""
     _await(state, event, event.slot, event.item, until=event.until)
 
 
 def signal_awaited(state: RunState, event: events.SignalAwaited, stored: Stored) -> None:
-    """A signal to wait for, unless one is there."""
+    """Record that a node waits for a signal, or give it the oldest signal of that name that has already come."""
     waiting = state.signals.get(event.name)
     if not waiting:
         _await(state, event, event.slot, event.item, until=event.until, signal=event.name)
@@ -73,7 +73,7 @@ def _await(state: RunState, event: NodeEvent, slot: str, item: int | None, **wha
 
 
 def signal_received(state: RunState, event: events.SignalReceived, stored: Stored) -> None:
-    """The oldest wait takes it; otherwise it is kept for the next."""
+    """Give a signal to the oldest wait for it; if there is none, keep the signal for the next one."""
     for key, wait in state.waits.items():
         if wait.signal == event.name:
             del state.waits[key]
@@ -83,7 +83,7 @@ def signal_received(state: RunState, event: events.SignalReceived, stored: Store
 
 
 def timer_fired(state: RunState, event: events.TimerFired, stored: Stored) -> None:
-    """A timer is over; what else was waited for has not come in time."""
+    """End a wait whose time has come: a timer has ended, or a signal or an answer has not come in time."""
     key = wait_key(event.node, event.iteration, event.execution, event.item, event.slot)
     wait = state.waits.pop(key, None)
     if wait is not None:
@@ -100,7 +100,9 @@ def timer_fired(state: RunState, event: events.TimerFired, stored: Stored) -> No
 
 
 def _result_of_timeout(kind: WaitKind) -> list[Any]:
-    """What a wait leaves in its slot when its time has come: a timer ends by that, a signal did not come."""
+    """The value that a wait leaves in its slot when its time has come: a timer ends normally, a wait for a signal has timed
+    out.
+    """
     match kind:
         case "timer":
             return [None]
@@ -118,7 +120,9 @@ def _question_of(state: RunState, event: events.TimerFired) -> Question:
 
 
 def _resolve(state: RunState, name: str, item: int | None, slot: str, value: list[Any]) -> None:
-    """What a visit waited for has come ([value]), or its time has ([]). One that has unwound for it is due again."""
+    """Fill the slot of a wait: with `[value]` if what the visit waited for has come, with `[]` if it timed out. If the attempt
+    has unwound because of this wait, it is due again.
+    """
     node = state.nodes[name]
     level = NODE_LEVEL if item is None else item
     node.kept.setdefault(level, {})[slot] = value
@@ -132,13 +136,13 @@ def _unpark(state: RunState, name: str, level: int) -> None:
         if node.status == "waiting":
             set_status(state, node, "pending")
     else:
-        assert node.items is not None  # only an item that runs can wait
+        assert node.items is not None  # only a running item can wait
         node.items.again[level] = 0.0
     awaken(state)
 
 
 def node_waiting(state: RunState, event: events.NodeWaiting, stored: Stored) -> None:
-    """The attempt has unwound."""
+    """Record that an attempt of a node or an item has unwound and waits."""
     node = state.nodes[event.node]
     level = NODE_LEVEL if event.item is None else event.item
     node.parked[level] = event.on
@@ -146,17 +150,19 @@ def node_waiting(state: RunState, event: events.NodeWaiting, stored: Stored) -> 
         spend(state, node, stored.at)
         set_status(state, node, "waiting")
     else:
-        assert node.items is not None  # only an item that runs can wait
+        assert node.items is not None  # only a running item can wait
         end_item(state, node.items, event, stored.seq)
         node.items.attempts[event.item] = event.attempt
         rest(state, event.node, stored.at)
     settle(state)
-    if any(slot in node.kept.get(level, ()) for slot in event.on):  # it came while the attempt unwound
+    if any(
+        slot in node.kept.get(level, ()) for slot in event.on
+    ):  # a slot was filled while the attempt unwound
         _unpark(state, event.node, level)
 
 
 def rest(state: RunState, name: str, at: float) -> None:
-    """A fan-out of which nothing runs and something waits, waits."""
+    """Set a fan-out to waiting if none of its items is running and at least one waits."""
     node = state.nodes[name]
     items = node.items
     if items is not None and node.parked and not items.running and node.status == "running":
@@ -169,9 +175,9 @@ def rest(state: RunState, name: str, at: float) -> None:
 
 
 def question_asked(state: RunState, event: events.QuestionAsked, stored: Stored) -> None:
-    """It can be answered from now on."""
+    """Record an open question, which can be answered from now on."""
     if event.key in state.questions:
-        raise IllegalEvent(f"run {state.run_id!r}: {event.key!r} is asked already")
+        raise IllegalEvent(f"run {state.run_id!r}: question {event.key!r} is already open")
     state.questions[event.key] = Question(
         event.key, event.node, event.text, event.options, stored.at, about=event.about,
         answer_schema=event.answer_schema, approving=event.approving, slot=event.slot, item=event.item, until=event.until,
@@ -186,10 +192,14 @@ def question_asked(state: RunState, event: events.QuestionAsked, stored: Stored)
 
 
 def question_answered(state: RunState, event: events.QuestionAnswered, stored: Stored) -> None:
-    """What was asked for is decided."""
+    """Close a question, and give its answer to the node: to the running visit that asked, or to the visit that may now begin or
+    run again, or is refused.
+    """
     question = state.questions.pop(event.key, None)
     if question is None:
-        raise IllegalEvent(f"run {state.run_id!r}: {event.key!r} is not asked, or answered already")
+        raise IllegalEvent(
+            f"run {state.run_id!r}: question {event.key!r} was not asked, or is already answered"
+        )
     name = question.node
     if question.about == "ask":
         _resolve(state, name, question.item, question.slot, [event.answer])
@@ -201,9 +211,8 @@ def question_answered(state: RunState, event: events.QuestionAnswered, stored: S
         told = f"{question.text!r} was answered {event.answer!r}{by}. With force=True (--force) it is asked again."
         _refuse(state, name, Failure("fatal", "QuestionRefused", told))
     else:
-        if (
-            node.items is not None
-        ):  # the items that may have had their effect are tried again, as they were asked about
+        # The question was also about items that failed and may have had their effect: they are tried again.
+        if node.items is not None:
             node.items.again.update(dict.fromkeys(node.items.failed, 0.0))
             node.items.failed.clear()
         node.approved = question.about == "gate"
@@ -213,7 +222,7 @@ def question_answered(state: RunState, event: events.QuestionAnswered, stored: S
 
 
 def _refuse(state: RunState, name: str, failure: Failure) -> None:
-    """A visit may not begin: the node has failed without having run."""
+    """Fail a node whose visit may not begin, without having run it."""
     node = state.nodes[name]
     node.failure = failure
     node.question = None

@@ -1,1 +1,1 @@
-"""What stores keep in files: blobs, archives and backups, and how a file becomes durable."""
+"""Files of a store: blobs, archives and backups, and the functions that make a file durable."""

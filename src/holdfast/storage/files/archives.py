@@ -1,6 +1,6 @@
-"""Files of lines, compressed: how an archive lies on disk. What the lines say is `holdfast.upkeep.archive`'s.
+"""Read and write archives as compressed files of lines. `holdfast.upkeep.archive` defines what the lines contain.
 
-Invariant: a file that was cut or altered is never read as a whole one: zstd's checksum, and the digest in the last line.
+Invariant: a truncated or altered file is never accepted as complete, because of zstd's checksum and the digest in the last line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.errors import StoreCorrupt, StoreUnusable
 
 
 def write_lines(file: str, lines: Iterable[bytes]) -> str:
-    """Write lines to a file that is there and empty: the sha256 of them all, in hex."""
+    """Write lines to an existing, empty file, and return the sha256 of all lines, in hex."""
     digest = sha256()
     packer = zstandard.ZstdCompressor(level=9, write_checksum=True)
     with open(file, "wb") as raw, packer.stream_writer(raw, closefd=False) as stream:
@@ -28,7 +28,7 @@ def write_lines(file: str, lines: Iterable[bytes]) -> str:
 
 
 def read_lines(file: str | os.PathLike[str]) -> Iterator[bytes]:
-    """The lines of a file. Raises `StoreCorrupt` where it is not such a file, or is damaged."""
+    """The lines of an archive file. Raises `StoreCorrupt` if it is not an archive or is damaged."""
     try:
         with open(file, "rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as stream:
             for line in io.BufferedReader(stream, 1 << 20):
@@ -36,6 +36,8 @@ def read_lines(file: str | os.PathLike[str]) -> Iterator[bytes]:
                     raise StoreCorrupt(f"{file} is truncated. Use another copy of it.")
                 yield line[:-1]
     except zstandard.ZstdError as fault:
-        raise StoreCorrupt(f"{file} is not an archive of Holdfast, or is damaged ({fault}).") from fault
+        raise StoreCorrupt(
+            f"{file} is not an archive of Holdfast, or is damaged ({fault}). Use another copy of it."
+        ) from fault
     except OSError as fault:
         raise StoreUnusable(f"{file} cannot be read: {fault.strerror or fault}. Check the path.") from fault

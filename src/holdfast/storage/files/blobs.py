@@ -1,7 +1,7 @@
-"""Blobs in a folder on disk, or on a share.
+"""Blobs in a folder on a local disk or a network share.
 
-A blob is written to a temporary file, synced, and renamed to its name; a partial stream is a file of framed records with
-checksums. Invariant: no file has the name of a blob before its content and the folders that lead to it are durable.
+A blob is written to a temporary file, synced, and renamed; a partial stream is a file of records with lengths and checksums.
+Invariant: a file gets the name of a blob only when its content is durable, and `put` returns only when its name and folders are.
 """
 
 from __future__ import annotations
@@ -29,30 +29,31 @@ _EXPIRED = "-expired"
 
 
 class FileBlobs:
-    """Blobs in a folder, which is made with the first of them: `ab/cd/abcd…` for a blob, `spills/<run id>/…` for the partial
-    streams of a run. Files are 0600, folders 0700.
+    """Blobs in a folder, which is created with the first blob: a blob is `ab/cd/abcd…`, the partial streams of a run are in
+    `spills/<run id>/`. Files have mode 0600, folders 0700.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder).absolute()
         self.where = str(self.folder)
-        self._lock = threading.Lock()  # of spills: two threads must not mend one stream at once
+        self._lock = threading.Lock()  # for spills: two threads must not repair the same stream at once
         self._settled: set[Path] = set()
-        """Folders whose own names are known to survive power loss."""
+        """Folders whose own names are known to be durable."""
         self._mended: set[Path] = set()
-        """Streams that are known to end with a whole record."""
+        """Files of streams that are known to end with a complete record."""
         self._poison: str | None = None
 
     def put(self, digest: str, body: bytes) -> None:
         path = self._path(require_digest(digest))
         with self._writing():
-            # First: a sweep that removes old blobs then sees that this one is needed; otherwise it is missing here, and written.
+            # The time is renewed first: either a sweep that deletes old blobs sees it and keeps the blob, or the blob is already
+            # gone and is written below.
             with suppress(FileNotFoundError, NotADirectoryError):
                 os.utime(path)
             if not self._is_intact(digest):
                 disk.make_folder(path.parent)
                 self._write(path, pack(body))
-            # Also where it was there already: who put it may not have come this far.
+            # Also if the blob existed already: the process that put it may have been killed before this.
             self._settle(path.parent)
 
     def get(self, digest: str) -> bytes:
@@ -61,11 +62,11 @@ class FileBlobs:
         try:
             return self._read(digest)
         except BlobMissing:
-            # A blob that was set aside may be needed: the sweep that would have noticed may have been killed.
+            # A sweep renames a blob before it deletes it. If it was killed in between, the blob may still be needed.
             for aside in self._put_aside(digest):
                 with suppress(OSError):
                     return unpack(digest, aside.read_bytes(), self.where)
-            return self._read(digest)  # it may have its name back
+            return self._read(digest)  # the sweep may have given the blob its name back meanwhile
 
     def _put_aside(self, digest: str) -> list[Path]:
         folder, mark = self._path(digest).parent, f".{digest}{_EXPIRED}"
@@ -94,7 +95,7 @@ class FileBlobs:
                 self._path(digest).unlink(missing_ok=True)
 
     def now(self) -> float:
-        # A share has the clock of its server, which is asked in the same way as by `put`.
+        # A share uses the clock of its server, so the time is read from a file, as `put` writes it.
         with self._writing(), suppress(FileNotFoundError, NotADirectoryError):
             os.utime(self.folder)
             return self.folder.stat().st_mtime
@@ -108,8 +109,8 @@ class FileBlobs:
         with self._writing(), suppress(FileNotFoundError, NotADirectoryError):
             if path.stat().st_mtime >= before:
                 return False
-            os.replace(path, aside)  # from here on a put writes it again
-            if aside.stat().st_mtime >= before:  # a put just before has renewed its time
+            os.replace(path, aside)  # a `put` after this writes the blob again
+            if aside.stat().st_mtime >= before:  # a `put` just before this has renewed the time
                 os.replace(aside, path)
                 return False
             aside.unlink()
@@ -146,7 +147,7 @@ class FileBlobs:
                 try:
                     handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
                     break
-                except FileNotFoundError:  # the folder went away with the last stream of another process
+                except FileNotFoundError:  # another process has removed the folder with its last stream
                     continue
             try:
                 self._extend(handle, path, _stream_head(run_id, key), data)
@@ -175,7 +176,7 @@ class FileBlobs:
                 path = folder / _stream_name(run_id, key)
                 path.unlink(missing_ok=True)
                 self._mended.discard(path)
-            with suppress(OSError):  # other streams are in there, or none ever was
+            with suppress(OSError):  # the folder has other streams, or does not exist
                 folder.rmdir()
 
     # --- inside ---------------------------------------------------------------------------------------
@@ -188,7 +189,7 @@ class FileBlobs:
         return self.folder / "spills" / run_id
 
     def _names(self, folder: Path, length: int) -> list[str]:
-        """Names of this many hex digits in a folder, in order; temporary files have others."""
+        """The names in a folder that consist of this many hex digits, in order; temporary files have other names."""
         try:
             return sorted(name for name in os.listdir(folder) if len(name) == length and _is_hex(name))
         except (FileNotFoundError, NotADirectoryError):
@@ -198,7 +199,7 @@ class FileBlobs:
 
     def _is_intact(self, digest: str) -> bool:
         try:
-            self._read(digest)  # one that was set aside may be removed
+            self._read(digest)  # not `get`: a blob that a sweep has renamed may be deleted at any time
         except (BlobMissing, BlobCorrupt):
             return False
         return True
@@ -217,7 +218,7 @@ class FileBlobs:
             raise
 
     def _extend(self, handle: int, path: Path, head: bytes, data: bytes) -> None:
-        """Add a record to a stream, after its last whole one. The first write of this process finds out where that is."""
+        """Append a record to a stream. Before the first write of this process, an incomplete record at the end is cut off."""
         end = os.fstat(handle).st_size
         if path not in self._mended:
             _, whole = _whole_records(path.read_bytes())
@@ -231,7 +232,7 @@ class FileBlobs:
                 left = left[os.write(handle, left) :]
             self._sync(handle)
         except BaseException:
-            self._mended.discard(path)  # it may end with half a record now
+            self._mended.discard(path)  # the file may now end with an incomplete record
             raise
         self._mended.add(path)
         if not end:
@@ -242,7 +243,7 @@ class FileBlobs:
             disk.sync_file(handle)
 
     def _settle(self, folder: Path) -> None:
-        """Make the names in a folder, and those that lead to it, survive power loss."""
+        """Make the names in a folder, and the names of the folders above it, survive power loss."""
         with self._syncing():
             disk.sync_folder(folder)
             if folder not in self._settled:
@@ -254,7 +255,7 @@ class FileBlobs:
 
     @contextmanager
     def _syncing(self) -> Iterator[None]:
-        """A sync that failed may have lost what was written, and the next one would not say so."""
+        """Poison this object if a sync inside the block fails: data may be lost, and the next sync would not report it."""
         try:
             yield
         except OSError as fault:
@@ -262,7 +263,7 @@ class FileBlobs:
                 self._poison = (
                     f"{self.folder}: writing to disk failed ({fault.strerror}). Whether the last step was saved "
                     "is unknown, so this process writes nothing more. Check the disk, restart the process and "
-                    "resume."
+                    "resume the run."
                 )
                 raise StorePoisoned(self._poison) from fault
             raise
@@ -277,7 +278,7 @@ class FileBlobs:
             if fault.errno in NO_SPACE:
                 raise StoreFull(
                     f"no space left for {self.folder}. This step was not written; everything acknowledged before "
-                    "it is kept. Free some space and resume."
+                    "it is kept. Free some space and resume the run."
                 ) from fault
             raise self._unusable(fault) from fault
 
@@ -289,12 +290,16 @@ class FileBlobs:
 
 
 def _aside(path: Path) -> Path:
-    """A new name for a blob that is about to be removed. No other process uses that name, so that a put meanwhile is not lost."""
+    """A temporary name for a blob that is about to be deleted. No other process uses that name, so that a `put` in the meantime
+    is not lost.
+    """
     return path.with_name(f".{path.name}{_EXPIRED}-{secrets.token_hex(8)}")
 
 
 def _give_name_back(aside: Path) -> bool:
-    """Give a blob that was set aside its name again, unless it was put again meanwhile. False: the file is not such a blob."""
+    """Give a blob that a sweep had renamed its name back, unless it was put again meanwhile. False: the file is not such a
+    blob.
+    """
     name, was_set_aside, _ = aside.name.removeprefix(".").partition(_EXPIRED)
     if not was_set_aside:
         return False
@@ -311,7 +316,9 @@ def _is_hex(name: str) -> bool:
 
 
 def _stream_head(run_id: str, key: str) -> bytes:
-    """The first record of a stream names its run and key: the file name cannot, as a file system may treat `R` and `r` alike."""
+    """The first record of a stream: its run id and key. They cannot be the file name, because a file system may treat `R` and
+    `r` as the same name.
+    """
     return f"{run_id}\n{key}".encode("utf-8", "surrogatepass")
 
 
@@ -329,7 +336,7 @@ def _frame(record: bytes) -> bytes:
 
 
 def _whole_records(stream: bytes) -> tuple[list[bytes], int]:
-    """The records of a stream up to the first that is not what was written, and where they end."""
+    """The complete records of a stream up to the first damaged one, and the position at which they end."""
     records: list[bytes] = []
     end = 0
     while end + _FRAME.size <= len(stream):

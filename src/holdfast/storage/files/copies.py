@@ -1,4 +1,6 @@
-"""How a backup or an archive gets its name: last, whole, durable, and never in the place of anything else unasked."""
+"""Give a backup or an archive its final name: only when the file is complete and durable, and without overwriting another file
+unless asked.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,20 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUP
 
 @contextmanager
 def report_failure(failed: str, way_out: str) -> Iterator[None]:
-    """Report an `OSError` inside the block as a `StoreUnusable` that says what failed and what to do."""
+    """Report an `OSError` inside the block as a `StoreUnusable` or `StoreFull` that says what failed and what to do."""
     try:
         yield
     except OSError as fault:
         kind = StoreFull if fault.errno in NO_SPACE else StoreUnusable
         raise kind(f"{failed}: {fault.strerror or fault}. {way_out}") from fault
-    except StoreFull as fault:  # of the copy, which has another name as yet: what is copied is only read
+    except (
+        StoreFull
+    ) as fault:  # it names the temporary copy, because only that is written; name the backup instead
         raise StoreFull(f"{failed}: {os.strerror(errno.ENOSPC)}. {way_out}") from fault
 
 
 def refuse_taken(target: Path) -> None:
-    """A backup never takes the place of anything."""
+    """Refuse to write a backup to a path that exists."""
     if target.is_dir():
         raise SettingError(f"{target} is a folder. Name a file in it, e.g. {target}/runs.backup.")
     if target.exists():
@@ -37,8 +41,8 @@ def refuse_taken(target: Path) -> None:
 
 
 def name_file(temporary: str, target: Path, *, replace: bool = False) -> None:
-    """Give a written file its name, durably, unless another file got that name meanwhile. With `replace` it takes the
-    place of what has that name, at one stroke.
+    """Rename a complete temporary file to its final name, durably. Refuses if another file got that name meanwhile; with
+    `replace`, replaces that file atomically.
     """
     _sync(temporary)
     try:
@@ -52,7 +56,7 @@ def name_file(temporary: str, target: Path, *, replace: bool = False) -> None:
 
 
 def keep(file: Path) -> None:
-    """Make the name of an existing file durable: the process that gave it may have been killed right then."""
+    """Make an existing file and its name durable, because the process that wrote it may have been killed before it did so."""
     _sync(str(file))
     disk.sync_folder(file.parent)
 
@@ -71,6 +75,7 @@ def _name_new(temporary: str, target: Path) -> None:
     except OSError as fault:
         if fault.errno not in _NO_LINKS:
             raise
-        # A share or a stick without hard links: the process that creates the name owns it; an empty file is not taken for a copy.
+        # A file system without hard links: the process that creates the name exclusively owns it; an empty file is not
+        # mistaken for a backup.
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         os.replace(temporary, target)

@@ -1,9 +1,7 @@
-"""The place on disk where a SQLite store lives: what must be true of a path before SQLite opens it. And how a file or
-a folder is made to survive power loss, for code that writes beside it.
+"""Prepare and check the path of a SQLite store before SQLite opens it; and make files and folders survive power loss.
 
-Invariant: this process never opens a database file that may be in use. Closing any handle on it would drop the locks that
-SQLite holds for this process. So the file is opened here once, to create it (exclusively, 0600), and afterwards only looked at
-with `os.stat`.
+Invariant: this module never opens a database file that may be in use, because closing any handle on it would drop the locks that
+SQLite holds for this process. The file is opened here once, to create it (exclusively, 0600); after that, only `os.stat` is used.
 """
 
 from __future__ import annotations
@@ -18,11 +16,11 @@ from pathlib import Path
 from holdfast.errors import StoreCorrupt, StoreUnusable
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Error numbers of a write for which the disk has no room."""
+"""Error numbers of a write that failed for lack of disk space."""
 
 ALLOW_NETWORK = "HOLDFAST_ALLOW_NETWORK_FS"
 
-# WAL needs memory that all users of the file share, and locks that hold: none of these gives both.
+# WAL needs shared memory and working locks between all users of the file: none of these file systems provides both.
 NETWORK_FILE_SYSTEMS = frozenset({
     "9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "davfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
     "smb2", "smb3", "smbfs", "fuse.blobfuse", "fuse.blobfuse2", "fuse.ceph", "fuse.cephfs", "fuse.davfs", "fuse.davfs2",
@@ -30,12 +28,14 @@ NETWORK_FILE_SYSTEMS = frozenset({
     "fuse.smbnetfs", "fuse.sshfs",
 })  # fmt: skip
 
-# No second thread may open the file through SQLite between its creation here and the closing of that handle.
+# While this module creates the file and closes its handle, no other thread may open the file through SQLite.
 _creating = threading.Lock()
 
 
 def prepare(path: str | os.PathLike[str]) -> str:
-    """Make sure that there is a database file of our own at `path`, and return where it really is."""
+    """Make sure that a database file exists at `path`, and return its real path. Raises `StoreUnusable` if it cannot be
+    created.
+    """
     real = Path(path).expanduser().resolve()
     folder = real.parent
     try:
@@ -56,7 +56,7 @@ def prepare(path: str | os.PathLike[str]) -> str:
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Which file is at a path; None: there is none."""
+    """Device and inode of the file at a path, which identify it; None if there is no file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -65,7 +65,7 @@ def identity(path: str) -> tuple[int, int] | None:
 
 
 def file_system(path: str, mountinfo: str) -> str:
-    """The type of the file system that holds an absolute path, by the text of /proc/self/mountinfo; "" if unknown."""
+    """The type of the file system of an absolute path, from the text of /proc/self/mountinfo; "" if unknown."""
     kind, longest = "", -1
     for line in mountinfo.splitlines():
         mount, found, after = line.partition(" - ")
@@ -86,7 +86,7 @@ def file_system(path: str, mountinfo: str) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it, for their owner only and to stay."""
+    """Create a folder and its parents, durably, and accessible only to their owner."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -95,7 +95,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_file(handle: int) -> None:
-    """Make what was written to a file survive power loss."""
+    """Make the content of a file survive power loss."""
     if sys.platform == "darwin":
         fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
     else:
@@ -117,7 +117,7 @@ def _refuse_network(folder: Path, path: Path) -> None:
     try:
         mountinfo = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
-        return  # not Linux: nothing to go by
+        return  # not Linux: the type of the file system cannot be found out
     kind = file_system(str(folder), mountinfo)
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreUnusable(
@@ -136,9 +136,10 @@ def _create(path: Path, folder: Path) -> None:
 
 
 def _refuse_emptied(path: Path) -> None:
-    """A log without a database: the database was cut to nothing, and SQLite would silently begin a new one.
+    """Refuse an empty database file that has a write-ahead log: the database was truncated, and SQLite would silently create a
+    new one.
 
-    The log is looked at first: a process that creates a store writes the database before it begins a log.
+    The log is checked first, because a process that creates a store writes the database before it begins a log.
     """
     try:
         log_bytes = Path(f"{path}-wal").stat().st_size
@@ -146,6 +147,6 @@ def _refuse_emptied(path: Path) -> None:
         return
     if log_bytes and path.stat().st_size == 0:
         raise StoreCorrupt(
-            f"{path} is empty, but its write-ahead log ({path}-wal) still holds data. Restore the database file "
+            f"{path} is empty, but its write-ahead log ({path}-wal) still has data. Restore the database file "
             "from a copy, or move both files away to start a new store."
         )

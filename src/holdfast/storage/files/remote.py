@@ -1,7 +1,7 @@
-"""Blobs in any place that fsspec reaches: a bucket, a share, a server. The only file that imports fsspec.
+"""Blobs in any place that fsspec can reach: a bucket, a share, a server. The only module that imports fsspec.
 
-It owns nothing but the way there. Partial streams stay on this host (`spills`): they are small, synced every second, and of no
-use to anybody else. Invariant: no secret of a URL is ever printed, only its scheme, host and path.
+Partial streams stay on this host (`spills`): they are small, synced every second, and not needed on other hosts. Invariant:
+only the scheme, host and path of a URL are ever printed, because the rest may contain secrets.
 """
 
 from __future__ import annotations
@@ -27,21 +27,23 @@ from holdfast.storage.blobs import Blobs, pack, require_digest, unpack
 from holdfast.storage.files.disk import NO_SPACE
 
 WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "r2", "memory"})
-"""Schemes whose places show an object only when all of it has arrived; elsewhere it is written beside and moved."""
+"""Schemes of places where an object becomes visible only when it is complete. In other places, a blob is written to a temporary
+file and renamed."""
 
 REFRESH_S = 1800.0
-"""A blob that was written longer ago is written again when it is put: sweeps remove blobs by that time."""
+"""If a blob that is put was written longer ago than this, it is written again, because sweeps delete blobs by the time at which
+they were written."""
 
 
 class FsspecBlobs:
-    """Blobs below a URL of fsspec, e.g. `s3://bucket/holdfast`; `spills` keeps the partial streams."""
+    """Blobs at a URL of fsspec, e.g. `s3://bucket/holdfast`; `spills` keeps the partial streams."""
 
     def __init__(self, url: str, *, spills: Blobs, clock: Callable[[], float] = time.time) -> None:
         self.where = _without_secrets(url)
         self._spills = spills
         self._clock = clock
         self._ahead: float | None = None
-        """How far the clock of the place is before ours; None: it was not asked yet."""
+        """How far the clock of the place is ahead of ours; None: not known yet."""
         self._files, root = _open(url, self.where)
         self._root = root.rstrip("/")
         self._whole = urlsplit(url).scheme in WHOLE
@@ -100,7 +102,7 @@ class FsspecBlobs:
         return now
 
     def _about_now(self) -> float:
-        """The time there, without asking each time."""
+        """The time of the place's clock, computed from ours and the known difference."""
         if self._ahead is None:
             self.now()
         return self._clock() + (self._ahead or 0.0)
@@ -138,7 +140,7 @@ class FsspecBlobs:
         return f"{self._root}/{digest[:2]}/{digest[2:4]}/{digest}"
 
     def _is_old(self, path: str, before: float) -> bool:
-        """Whether a file was written before this time; one of which that is not known is not old."""
+        """Whether a file was written before this time; False if that is not known."""
         at = self._written_at(path)
         return at is not None and at < before
 
@@ -150,7 +152,9 @@ class FsspecBlobs:
         return (written if written.tzinfo else written.replace(tzinfo=UTC)).timestamp()
 
     def _size(self, path: str) -> int | None:
-        """Bytes of a file. Equal content is equal bytes; to read all of it again would cost more than to write it."""
+        """The size of a file in bytes. An equal size is taken for equal content: comparing all of it would cost more than
+        writing it again.
+        """
         try:
             size: int | None = self._files.info(path, refresh=True).get("size")
         except FileNotFoundError:
@@ -163,7 +167,7 @@ class FsspecBlobs:
 
 @contextmanager
 def _translate_errors(where: str) -> Iterator[None]:
-    """Whatever an implementation of fsspec raises leaves this file as an error of ours."""
+    """Translate any error that an implementation of fsspec raises into an error of Holdfast."""
     try:
         yield
     except HoldfastError:
@@ -174,19 +178,19 @@ def _translate_errors(where: str) -> Iterator[None]:
         ) from fault
     except Exception as fault:
         if isinstance(fault, OSError) and fault.errno in NO_SPACE:
-            raise StoreFull(f"no space left at {where}. Free some space and resume.") from fault
+            raise StoreFull(f"no space left at {where}. Free some space and resume the run.") from fault
         raise StoreBusy(
             f"{where} cannot be reached ({_short(fault)}). This step was not written; try again."
         ) from fault
 
 
 def shown(place: str) -> str:
-    """A path or URL as it may be printed."""
+    """A path or URL without secrets, so that it may be printed."""
     return _without_secrets(place) if "://" in place else place
 
 
 def upload(url: str, file: str, *, replace: bool = False) -> str:
-    """Put a copy of a file where a URL says: that place, as it may be printed. Only with `replace` in the place of another."""
+    """Copy a file to a URL, and return that URL without secrets. Overwrites an existing file only with `replace`."""
     where = _without_secrets(url)
     files, path = _open(url, where)
     with _translate_errors(where):
@@ -198,7 +202,7 @@ def upload(url: str, file: str, *, replace: bool = False) -> str:
 
 
 def download(url: str, file: str) -> None:
-    """Put a copy of what a URL leads to into a file."""
+    """Copy the file at a URL into a local file."""
     where = _without_secrets(url)
     files, path = _open(url, where)
     with _translate_errors(where):
@@ -208,7 +212,7 @@ def download(url: str, file: str) -> None:
 
 
 def _open(url: str, where: str) -> tuple[Any, str]:
-    """The file system of fsspec for a URL, and the path in it."""
+    """The fsspec file system of a URL, and the path in it."""
     try:
         import fsspec  # type: ignore[import-untyped]  # it comes without types
     except ImportError:
@@ -229,7 +233,7 @@ def _open(url: str, where: str) -> tuple[Any, str]:
 
 
 def _without_secrets(url: str) -> str:
-    """Scheme, host and path: a user, a password or a query may be secret."""
+    """The scheme, host and path of a URL, because a user, a password or a query may be secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 

@@ -1,13 +1,13 @@
-"""Backups of a store with its blobs, and stores from backups.
+"""Back up a store with its blobs, and restore a store from a backup.
 
-A backup is what the database's own means write (`Upkeep.backup`), and beside it a folder `<file>.blobs` for the blobs that are
-not in the database. Invariants:
+A backup consists of the file that the database's own tool writes (`Upkeep.backup`), and beside it a folder `<file>.blobs` with
+the blobs that are not in the database. Invariants:
 
-- Every blob that the copy refers to is in the folder: blobs are copied before and after the database. One that is removed
-  meanwhile was copied before; one that is new is too young to be removed.
-- A store that was put back is no older self of the other: it has a new generation, nobody holds anything, and no fence is given
-  out twice. It gets its name when that is true.
-- Nothing is overwritten, and nothing that is whole is left out because something else is not.
+- Every blob that the copied database refers to is in the folder, because blobs are copied before and after the database. A blob
+  that is removed in between was copied before; a new blob is too recent to be removed.
+- A restored store is distinct from the original: it has a new generation, no run is held, and no fence is granted twice. The
+  store gets its final name only when all this is done.
+- Nothing is overwritten, and a damaged blob does not prevent the copy of the intact ones.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _VERSION = re.compile(r"^schema_version\t(\d+)$", re.MULTILINE)
 
 
 def back_up(store: Store, file: str, progress: Progress = lambda what, done, of: None) -> int:
-    """Write a backup to a new file, while runs go on: how many blobs lie beside it."""
+    """Write a backup to a new file, while runs continue, and return how many blobs were copied beside it."""
     target = Path(file).expanduser().absolute()
     copies.refuse_taken(target)
-    folder = Path(f"{target}.blobs")  # one that a killed backup left is gone on with
+    folder = Path(f"{target}.blobs")  # the folder of an earlier backup that was killed is reused
     beside = not _in_database(store)
     damaged: set[str] = set()
     count = _copy_blobs(store.blobs, FileBlobs(folder), progress, damaged) if beside else 0
@@ -53,12 +53,14 @@ def back_up(store: Store, file: str, progress: Progress = lambda what, done, of:
 
 
 def _in_database(store: Store) -> bool:
-    """Whether the copy of the database holds the blobs."""
+    """Whether the blobs are in the database, so that its copy contains them."""
     return store.blobs.where == store.url
 
 
 def _copy_blobs(source: Blobs, target: FileBlobs, progress: Progress, damaged: set[str]) -> int:
-    """Copy what is not there yet: how many. Those that are damaged are left out and added to `damaged`."""
+    """Copy the blobs that `target` does not have yet, and the partial streams; return how many blobs were copied. Damaged blobs
+    are left out and added to `damaged`.
+    """
     known = set(target.digests()) | damaged
     wanted = [digest for digest in source.digests() if digest not in known]
     count = 0
@@ -66,7 +68,7 @@ def _copy_blobs(source: Blobs, target: FileBlobs, progress: Progress, damaged: s
         try:
             target.put(digest, source.get(digest))
             count += 1
-        except BlobMissing:  # removed meanwhile: nothing refers to it any more, or it was copied before
+        except BlobMissing:  # removed meanwhile: no run refers to it any more, or it was copied before
             continue
         except BlobCorrupt:
             damaged.add(digest)
@@ -81,7 +83,7 @@ def _copy_blobs(source: Blobs, target: FileBlobs, progress: Progress, damaged: s
 
 
 def _tell(done: str, damaged: set[str]) -> None:
-    """One damaged blob must not prevent the copy of all others; but it is reported."""
+    """Raise `StoreCorrupt` if damaged blobs were left out. They do not prevent the copy of the others, but must be reported."""
     if damaged:
         raise StoreCorrupt(
             f"{done}, but not completely: {len(damaged)} of its blobs cannot be read and were left out, e.g. "
@@ -91,7 +93,7 @@ def _tell(done: str, damaged: set[str]) -> None:
 
 
 def restore(file: str, url: str, progress: Progress = lambda what, done, of: None) -> str:
-    """Make a store from a backup where there is none: its URL. Raises `SettingError` where there is one already."""
+    """Create a new store from a backup, and return its URL. Raises `SettingError` if a store exists there already."""
     source = Path(file).expanduser().absolute()
     try:
         with source.open("rb") as handle:
@@ -107,7 +109,7 @@ def restore(file: str, url: str, progress: Progress = lambda what, done, of: Non
     if kind is None:
         raise StoreCorrupt(f"{source} is not a backup of Holdfast. `holdfast backup FILE` makes one.")
     raise SettingError(
-        f"{source} is a backup of a {kind} store, and --store names another kind. Name one of that kind."
+        f"{source} is a backup of a {kind} store, and --store names another kind. Name a {kind} store."
     )
 
 
@@ -115,7 +117,7 @@ def restore(file: str, url: str, progress: Progress = lambda what, done, of: Non
 
 
 def _restore_sqlite(source: Path, target: Path, progress: Progress) -> str:
-    blobs = Path(f"{target}.blobs")  # those of a lost database are still good: their names say what they are
+    blobs = Path(f"{target}.blobs")  # blobs of a lost database can be reused: they are named by their content
     for taken in (target, Path(f"{target}-wal")):
         if taken.exists():
             raise SettingError(
@@ -147,15 +149,18 @@ def _write_store(source: Path, target: Path, blobs: Path, progress: Progress, da
 
 
 def _make_new(path: str, source: Path) -> None:
-    """Invalidate leases and fences that were granted before the copy was made, before any process can open it."""
+    """Check the copied database, and invalidate its leases and fences before any other process can open it."""
     try:
         store = SqliteStore(path)
-    except (SchemaTooNew, StoreCorrupt) as fault:  # the reader knows the backup, and not our copy of it
+    except (
+        SchemaTooNew,
+        StoreCorrupt,
+    ) as fault:  # name the backup, because the user does not know our temporary copy
         raise type(fault)(str(fault).replace(path, str(source))) from fault
     try:
         damage = store.check()
         if damage:
-            raise StoreCorrupt(f"the backup is damaged: {damage[0]}. Take another copy of it.")
+            raise StoreCorrupt(f"the backup {source} is damaged: {damage[0]}. Use another copy of it.")
         store.queues.renew_generation()
     finally:
         store.close()
@@ -172,11 +177,11 @@ def _restore_postgres(source: Path, url: str) -> str:
     held = _SCHEMA.findall(postgres_upkeep.call("pg_restore", None, "--list", str(source)))
     if held != [address.schema]:
         raise SettingError(
-            f"{source} holds the schema {', '.join(held) or 'of no store'}, and --store names {address.schema!r}. "
+            f"{source} contains the schema {', '.join(held) or 'of no store'}, and --store names {address.schema!r}. "
             f"A backup is restored under the name that its schema had: add schema={held[0] if held else '…'} to "
             "the URL; if that schema is in use, as in a rehearsal, name another database as well."
         )
-    there = is_there(url)  # asked first: it refuses a server on which no store could be opened
+    there = is_there(url)  # checked first, because it refuses a server on which no store could be opened
     listed = postgres_upkeep.call(
         "psql", address, "--tuples-only", "--no-align", f"--command=\\dn {address.schema}"
     )
@@ -191,12 +196,12 @@ def _restore_postgres(source: Path, url: str) -> str:
     with postgres_upkeep.script(address) as script:
         postgres_upkeep.call("pg_restore", None, "--no-owner", "--file=-", str(source), into=script)
         script.write(_renewal(address.schema))
-    open_store(url).close()  # migrates what an older version wrote
+    open_store(url).close()  # migrates a store that an older version wrote
     return address.url
 
 
 def _refuse_newer(source: Path, name: str) -> None:
-    """Refuse a backup that a newer Holdfast made, before anything of it is in the database: the store could not be opened."""
+    """Refuse a backup of a newer Holdfast before anything is written to the database, because its store could not be opened."""
     from holdfast.storage.postgres import setup
     from holdfast.storage.postgres import upkeep as postgres_upkeep
 
@@ -206,12 +211,14 @@ def _refuse_newer(source: Path, name: str) -> None:
     if found is not None and int(found[1]) > known:
         raise SchemaTooNew(
             f"{source} has schema version {found[1]}; this Holdfast knows versions up to {known}. "
-            "Use the version that wrote it, or a newer one. Nothing was changed."
+            "Use the version of Holdfast that wrote the backup, or a newer one. Nothing was changed."
         )
 
 
 def _renewal(name: str) -> bytes:
-    """What `Queues.renew_generation` does, as a script: it has to be in the transaction that makes the tables."""
+    """The statements of `Queues.renew_generation` as a script, because they must run in the transaction that creates the
+    tables.
+    """
     sql = schema.queries("postgres", name)
     statements = (
         sql["new_generation"].replace("$1", f"'{uuid.uuid4().hex}'"),

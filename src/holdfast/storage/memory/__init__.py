@@ -1,1 +1,1 @@
-"""The store that lives in this process: for tests, and for runs that need not outlive it."""
+"""The store in memory, for tests and for runs that need not outlive the process."""

@@ -1,4 +1,4 @@
-"""Blobs in memory, which end with the process: the reference for the other implementations."""
+"""Blobs in memory, which end with the process: the reference implementation of `Blobs`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.storage.blobs import pack, require_digest, require_run_id, unpack
 
 
 class MemoryBlobs:
-    """Blobs that end with the process."""
+    """A place for blobs in memory, which ends with the process."""
 
     def __init__(self, where: str = "memory://", *, clock: Callable[[], float] = time.time) -> None:
         self.where = where

@@ -1,4 +1,4 @@
-"""The data that all memory stores of the same name share. Hold its lock to read or change it."""
+"""The data that all memory stores with the same name share. Hold its lock to read or change it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.storage.upkeep import WHOLE
 
 
 class RunHead(msgspec.Struct, frozen=True):
-    """What an append is judged by."""
+    """The facts about a run that decide whether an append to it is accepted."""
 
     seq: int
     fence: int
@@ -23,7 +23,7 @@ class RunHead(msgspec.Struct, frozen=True):
 
 
 class StoredRun:
-    """Everything that is kept of a run."""
+    """A run in a memory store: its run row, its log and its snapshots."""
 
     def __init__(self, new: NewRun, view: View) -> None:
         self.new = msgspec.structs.replace(new, labels=dict(new.labels))
@@ -35,24 +35,24 @@ class StoredRun:
 
 
 class Data:
-    """The runs, their holders and their inbox. `with data:` holds its lock."""
+    """The runs of a memory store, their holders and their inbox. `with data:` holds its lock."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # a failpoint's hook may play a second writer
+        self.lock = threading.RLock()  # reentrant: a failpoint's hook may act as a second writer
         self.heard = threading.Condition(self.lock)
         self.runs: dict[str, StoredRun] = {}
         self.unended: dict[str, StoredRun] = {}
-        """Those that are neither completed nor cancelled."""
+        """The runs that are neither completed nor cancelled."""
         self.definitions: dict[str, bytes] = {}
         self.holders: dict[str, tuple[Holder, float]] = {}
-        """Engine id -> the holder and when its time runs out."""
+        """Engine id -> the holder, and the time at which its leases expire."""
         self.waiting: dict[tuple[str, str], Request] = {}
-        """Requests by run and request id, in the order they came."""
+        """Requests that are not handled yet, by run id and request id, oldest first."""
         self.taken: set[tuple[str, str]] = set()
         self.blobs = MemoryBlobs()
         self.limits: dict[str, int] = {}
         self.news = 0
-        """How often something came on offer or into an inbox."""
+        """Counts how often a run may have come on offer, or a request into an inbox. Workers wait for it to change."""
         self.generation = uuid.uuid4().hex
 
     def __enter__(self) -> Self:
@@ -63,12 +63,12 @@ class Data:
         self.lock.release()
 
     def tell(self) -> None:
-        """Wake workers that wait for a run to come on offer."""
+        """Wake the workers that wait for a run to come on offer."""
         self.news += 1
         self.heard.notify_all()
 
     def turned(self, run_id: str) -> None:
-        """An append has been applied to a run: note whether it has ended, and wake workers if no engine holds it now."""
+        """Update `unended` after an append to a run, and wake the workers if no engine holds the run now."""
         run = self.runs[run_id]
         if run.view.status in FINAL:
             self.unended.pop(run_id, None)

@@ -1,5 +1,5 @@
-"""The queues of the memory store: the reference for every other. It looks at all runs that have not ended, so a take grows
-slower with their number; the databases have indexes for that.
+"""The queues of the memory store: the reference implementation of `Queues`. `take` looks at all runs that have not ended, so it
+takes longer the more there are; the databases use indexes instead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Offer(msgspec.Struct, frozen=True):
 
 
 class MemoryQueues:
-    """The queues of what `use` gives; `now` and `renew` are the store's."""
+    """The queues of a memory store. `use` gives access to its data; `now` and `renew` are methods of the store."""
 
     def __init__(
         self,
@@ -160,7 +160,9 @@ class MemoryQueues:
                     yield offer
 
     def _room(self, data: Data, asking: str = "") -> dict[str, int]:
-        """How many more runs of each queue that has a limit may be held, as far as it goes by who asks."""
+        """How many more runs of each queue that has a limit may be held. The runs of the holder `asking` count as held even if
+        its lease has expired.
+        """
         if not data.limits:
             return {}
         held = self._count_held(data, asking)
@@ -171,7 +173,7 @@ class MemoryQueues:
         return Counter(run.new.queue for run in data.runs.values() if run.head.holder in live)
 
     def _live(self, data: Data) -> set[str | None]:
-        """The holders whose leases keep others out."""
+        """The ids of the holders whose leases keep other engines out."""
         now = self._now()
         return {
             engine

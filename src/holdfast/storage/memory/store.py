@@ -1,7 +1,8 @@
-"""The store in memory: the reference for every other, and the quick one for tests. It survives nothing but `close`.
+"""The store in memory: the reference implementation of a store, and a fast one for tests. Its data survives `close`, but not the
+process.
 
-Invariant: it behaves like the others to the last error. A batch is judged as a whole before anything of it is applied, what goes
-in and comes out is never shared, and text that cannot be stored elsewhere is refused here too.
+Invariant: it behaves exactly like the other stores, including their errors. All appends of a batch are judged before any is
+applied, values are copied on the way in and out, and text that other stores cannot store is refused here too.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.queues import Queues
 from holdfast.storage.upkeep import Upkeep
 
-_encode = msgspec.msgpack.Encoder().encode  # refuses what cannot be text, as a database would
+_encode = msgspec.msgpack.Encoder().encode  # refuses text that cannot be encoded, as a database would
 _copied = msgspec.msgpack.Decoder(dict[str, Any]).decode
 
 
@@ -41,7 +42,7 @@ _named: dict[str, Data] = {}
 
 
 class MemoryStore:
-    """A store of its own, or with a `name` the one store of that name in this process."""
+    """A store in memory. All stores with the same `name` in this process share their data; without a name, a store is private."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class MemoryStore:
         refused = keep_blobs(self.blobs, batch)
         with self._use() as data:
             failpoints.reach("append.before")
-            heads: dict[str, RunHead] = {}  # as they will be after the appends judged so far
+            heads: dict[str, RunHead] = {}  # the heads of runs after the appends judged so far
             judged = [
                 refused.get(index) or self._judge(data, append, heads) for index, append in enumerate(batch)
             ]
@@ -273,7 +274,9 @@ class MemoryStore:
     # --- the store as a whole ------------------------------------------------------------------------
 
     def now(self) -> float:
-        if self._closed or self._forks != process.count:  # asked at every step, and nearly never so
+        if (
+            self._closed or self._forks != process.count
+        ):  # checked inline, because every step calls this method
             self._require_usable()
         return float(self._clock())
 
@@ -287,7 +290,7 @@ class MemoryStore:
 
     def _use(self) -> Data:
         if self._closed or self._forks != process.count:
-            self._require_usable()  # before the lock: one that was held at a fork stays held in the child for ever
+            self._require_usable()  # before the lock is taken: a lock held at a fork is never released in the child
         return self._data
 
     def _require_usable(self) -> None:
@@ -295,7 +298,7 @@ class MemoryStore:
             raise StoreUnusable(f"the store {self.url} was closed. Open it again.")
         if self._forks != process.count:
             raise StoreUnusable(
-                f"the store {self.url} was opened before this process was forked, and the parent would not see "
+                f"the store {self.url} was opened before this process was forked, and the parent process would not see "
                 "what this process writes. Use a SQLite file to share runs between processes."
             )
 
@@ -309,7 +312,7 @@ def _unfit(append: Append) -> CodecError | None:
 
 
 def _write_extras(data: Data, run: StoredRun, append: Append) -> None:
-    """Write what an append has beside its rows and the run row."""
+    """Store the snapshots, the definition and the handled requests of an append."""
     for snapshot in append.snapshots:
         there = run.snapshots.get(snapshot.seq)
         if there is None or snapshot.base >= there.base:
@@ -322,7 +325,7 @@ def _write_extras(data: Data, run: StoredRun, append: Append) -> None:
 
 
 def _next(head: RunHead | None, append: Append) -> RunHead:
-    """The head after an append that was accepted; None: it creates the run."""
+    """The head of a run after an accepted append. `head` is the one before; None: the append creates the run."""
     fence = head.fence if head is not None else int(append.holder is not None)
     return RunHead(append.rows[-1].seq, fence, None if append.release else append.holder)
 
@@ -332,7 +335,7 @@ def _find_holders(data: Data) -> set[str | None]:
 
 
 def _between(run: StoredRun, after: int, upto: int | None) -> list[Row]:
-    """Rows with `after < seq <= upto`: seqs have no gaps, so their place in the list is known."""
+    """The rows with `after < seq <= upto`. Seqs have no gaps, so their index in the list can be computed."""
     first = run.rows[0].seq
     end = len(run.rows) if upto is None else max(upto - first + 1, 0)
     return run.rows[max(after - first + 1, 0) : end]

@@ -1,6 +1,6 @@
-"""The care of a store in memory: the reference for the others.
+"""The upkeep of a store in memory: the reference implementation of `holdfast.storage.upkeep`.
 
-Invariant: as `holdfast.storage.upkeep` says. What others leave to a sweep is gone here at once.
+Events that other stores leave to `sweep` are deleted here at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.storage.upkeep import PIECE, WHOLE, Facts, Kept, Trimmed, refuse_c
 
 
 class MemoryUpkeep:
-    """The care of what `use` gives; `now` is the store's."""
+    """The upkeep of a memory store. `use` gives access to its data; `now` is the method of the store."""
 
     def __init__(
         self,

@@ -1,9 +1,8 @@
-"""Where a PostgreSQL store is: its URL taken apart, and put together again without secrets.
+"""Parse the URL of a PostgreSQL store, and build a URL without secrets that may be printed.
 
-It owns no connection. Invariant: nothing that is printed holds a password. The shape of the URL is checked here, before
-the driver sees it, because the driver's own complaints may quote what stands in the wrong place, and that may be
-half of a password. Of the options only those are shown that libpq knows and that hold no secret: a name with a slip in it
-may well be `password`.
+This module owns no connection. Invariant: nothing that is printed contains a password. The form of the URL is checked here,
+before the driver sees it, because the driver's error messages may quote a misplaced part of the URL, which may be half of a
+password. Only options that libpq knows and that contain no secret are printed: an unknown option may be a misspelt `password`.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ SHOWN_OPTIONS = frozenset({
 _YES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _CONNECTION = {
     "connect_timeout": "10",
-    "tcp_user_timeout": "15000",  # ms: a server that fell silent is given up well within a lease
+    "tcp_user_timeout": "15000",  # ms: a connection without an answer ends well within the duration of a lease
     "keepalives_idle": "10",
     "client_encoding": "UTF8",
     "fallback_application_name": "holdfast",
@@ -48,7 +47,7 @@ _CONNECTION = {
 
 
 class Address:
-    """A place for a store. `url` opens it again and holds no secret; `conninfo` is for the driver only."""
+    """The address of a PostgreSQL store. `url` opens it again and contains no secret; `conninfo` is for the driver only."""
 
     def __init__(self, url: str, *, schema: str | None = None, unsafe: bool | None = None) -> None:
         match = _SHAPE.fullmatch(url)
@@ -75,8 +74,8 @@ class Address:
 
     @property
     def slip(self) -> str:
-        """The option that nobody knows and that is nearly one that is known, with the one that was probably meant. Nothing where
-        the URL has a secret among its options: one with an & in it would look like an option of its own.
+        """A misspelt option of the URL and the option that was probably meant, for an error message. Empty if the URL has a
+        secret among its options: a part of a secret that contains & would look like an option of its own.
         """
         for name in () if self._options & SECRET_OPTIONS else sorted(self._options - SHOWN_OPTIONS):
             if near := did_you_mean(name, [*OWN_OPTIONS, *SHOWN_OPTIONS]):
@@ -96,7 +95,7 @@ def _schema(name: str | None) -> str:
     name = SCHEMA if name is None else name
     if not _SCHEMA_NAME.fullmatch(name):
         raise SettingError(
-            f"{name!r} cannot be the schema of a store: use up to 63 small letters, digits and '_', starting with "
+            f"{name!r} cannot be the schema of a store: use up to 63 lower-case letters, digits and '_', starting with "
             "a letter or '_' and not with 'pg_'"
         )
     return name

@@ -1,11 +1,11 @@
-"""Appends into PostgreSQL: one alone in one statement, many in one transaction of few round trips.
+"""Write appends to PostgreSQL: a lone append in one statement, several in one transaction with few round trips.
 
-It owns neither connection nor lock. Invariants:
+This module owns no connection and no lock. Invariants:
 
-- Run rows are locked before they are judged, in the order of run ids, and stay locked until the commit: what was judged is
-  what is written, and two batches never wait for each other in a circle.
-- A lone append is judged by the database, in the statement that writes it. What that refuses is judged again here,
-  under the lock, so that every store refuses by the same rules in the same words.
+- Run rows are locked before they are judged, in the order of run ids, and stay locked until the commit: so nothing changes
+  between judging and writing, and two batches cannot deadlock.
+- A lone append is judged by the database, in the statement that writes it. If that statement refuses it, it is judged again here,
+  under the lock, so that every store refuses by the same rules and with the same messages.
 """
 
 from __future__ import annotations
@@ -43,23 +43,25 @@ _VIEW = (Ints, Ints, Bytes, Floats, Texts, Texts, Ints, Texts, Texts, Texts, Flo
 
 
 class _Head(msgspec.Struct):
-    """The end of a run's log: as it is, or as it will be after what was accepted so far."""
+    """The end of a run's log, as it will be after the appends of the batch that were accepted so far."""
 
     key: int | None
-    """None: the run is made in this batch."""
+    """None: the run is created in this batch."""
     seq: int
     fence: int
     holder: str | None
 
 
 class _Raced(Exception):
-    """Another process made a run of this batch just now; the next look finds its row."""
+    """Another process has just created a run of this batch; the next try finds its row."""
 
 
 def append(
     database: PostgresDatabase, session: Session, batch: Sequence[Append], refused: dict[int, Verdict]
 ) -> list[Verdict]:
-    """Write a batch: a verdict for each. `refused` are those that have theirs already, by their place in it."""
+    """Write a batch, and return a verdict for each append. `refused` has the verdicts of appends that are already refused, by
+    their index in the batch.
+    """
     verdict: Verdict
     try:
         return _together(database, session, batch, refused)
@@ -72,7 +74,7 @@ def append(
         )
     if len(batch) == 1:
         return [verdict]
-    # One of them does not fit: each for itself, so that its neighbours are written.
+    # One append of the batch cannot be stored: write each by itself, so that the others are written.
     return [
         refused.get(index) or append(database, session, [lone], {})[0] for index, lone in enumerate(batch)
     ]
@@ -82,9 +84,8 @@ def _together(
     database: PostgresDatabase, session: Session, batch: Sequence[Append], refused: dict[int, Verdict]
 ) -> list[Verdict]:
     if len(batch) == 1 and not refused and _is_plain(batch[0]):
-        failpoints.reach(
-            "append.written"
-        )  # the statement writes and commits: a crash leaves no more before than within
+        # The statement writes and commits at once: a crash before it and a crash within it leave the same.
+        failpoints.reach("append.written")
         told = session.at_once("append_one", _one(database, batch[0]), _ONE_TYPES)
         if told is not None:
             (at,) = Floats.number.unpack(told)
@@ -103,7 +104,7 @@ def _together(
 
 
 def _is_plain(append: Append) -> bool:
-    """Whether an append has only rows and a view for an existing log: what nearly every step of a run writes."""
+    """Whether an append only adds rows to an existing log and updates its run row, as nearly every step of a run does."""
     if append.create is not None or append.has_extras:
         return False
     seq = append.expected_seq
@@ -115,7 +116,7 @@ def _is_plain(append: Append) -> bool:
 
 
 def _one(database: PostgresDatabase, append: Append) -> list[bytes | None]:
-    """The values of `append_one`. Written out: every step of a lone run comes by here."""
+    """The parameters of the query `append_one`. Written out without loops, because every step of a lone run needs them."""
     text, whole, real, flag = Texts.encode, Ints.encode, Floats.encode, Flags.encode
     view, rows = append.view, append.rows
     last = rows[-1]
@@ -144,7 +145,9 @@ def _arrays(rows: Sequence[Row]) -> list[bytes | None]:
 def _write(
     database: PostgresDatabase, transaction: Transaction, batch: Sequence[Append], refused: dict[int, Verdict]
 ) -> list[Verdict]:
-    """Lock, judge, write. Nothing is waited for but the rows that are judged and the keys of new ones."""
+    """Lock the run rows of a batch, judge its appends and write the accepted ones. Waits for the server's answer only to get the
+    rows to judge and the keys of new runs.
+    """
     heads, known = _heads(transaction, batch)
     judged = [
         refused.get(index) or _judge(append, heads, known, database.address.url)
@@ -170,7 +173,7 @@ def _write(
 
 
 def _heads(transaction: Transaction, batch: Sequence[Append]) -> tuple[dict[str, _Head], set[str]]:
-    """The runs of a batch as they are, locked, and those of its holders that are known."""
+    """The heads of the runs of a batch, which are locked; and those holders of its new runs that the store knows."""
     engines = {append.holder for append in batch if append.create is not None and append.holder is not None}
     asked = transaction.do("known_holders", Texts(sorted(engines))) if engines else None
     locked = transaction.rows("head", Texts(sorted({append.run_id for append in batch})))
@@ -198,7 +201,7 @@ def _judge(append: Append, heads: dict[str, _Head], known: set[str], url: str) -
 
 
 def _create_runs(transaction: Transaction, new: list[Append], heads: dict[str, _Head]) -> None:
-    """Make run rows, in the order of their ids: two processes that make the same ones wait for each other in that order."""
+    """Insert run rows in the order of their ids, so that two processes that create the same runs cannot deadlock."""
     if not new:
         return
     rows = []
@@ -227,12 +230,12 @@ def _create_runs(transaction: Transaction, new: list[Append], heads: dict[str, _
 
 
 def _advance_runs(transaction: Transaction, accepted: list[Append], heads: dict[str, _Head]) -> None:
-    """One update per run, whatever number of appends it has."""
+    """Update each existing run row once, however many appends of the batch are for that run."""
     last_of = {append.run_id: append for append in accepted}
     rows = []
     for run_id, append in last_of.items():
         if append.create is not None:
-            continue  # its row was made just now
+            continue  # its row was inserted just now
         view, last, head = append.view, append.rows[-1], heads[run_id]
         rows.append((
             head.key, last.seq, last.digest, last.at, view.status, view.fingerprint, view.state_version, _json(view.active),
@@ -243,7 +246,7 @@ def _advance_runs(transaction: Transaction, accepted: list[Append], heads: dict[
 
 
 def _write_extras(transaction: Transaction, append: Append, run: int | None) -> None:
-    """Write what an append has beside its rows and the run row."""
+    """Write the snapshots, the definition and the handled requests of an append."""
     for snapshot in append.snapshots:
         transaction.do("write_snapshot", run, snapshot.seq, snapshot.base, snapshot.digest, snapshot.body)
     if append.definition is not None:

@@ -1,7 +1,7 @@
-"""Columns of many rows as PostgreSQL's binary arrays: a batch of any size is written by one statement.
+"""Encode the columns of many rows as PostgreSQL's binary arrays, so that one statement writes a batch of any size.
 
-The driver has arrays of its own, which it works out cell by cell; that costs more than the statement they are for. Invariant:
-what does not fit raises (`UnicodeEncodeError`, `struct.error`) before anything is sent.
+The driver's own arrays are encoded cell by cell with type checks, which takes longer than the statement itself. Invariant: a
+value that cannot be encoded raises (`UnicodeEncodeError`, `struct.error`) before anything is sent.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-_HEAD = struct.Struct(
-    ">5i"
-)  # dimensions, whether nulls may be in it, type of an element, length, first index
+# Number of dimensions, whether it may contain nulls, type of the elements, length, first index.
+_HEAD = struct.Struct(">5i")
 _EMPTY = struct.Struct(">3i")
 _LENGTH = struct.Struct(">i")
 _NULL = _LENGTH.pack(-1)
 
 
 class Array:
-    """The cells of one column."""
+    """The cells of one column, to be sent as an array."""
 
     __slots__ = ("cells",)
     oid: ClassVar[int]
-    """PostgreSQL's number for the type of the array, and for that of an element."""
+    """PostgreSQL's type number (OID) of the array."""
     element: ClassVar[int]
+    """PostgreSQL's type number (OID) of an element."""
     encode: ClassVar[Callable[[Any], bytes]]
-    """One cell."""
+    """Encodes one cell."""
 
     def __init__(self, cells: Sequence[Any]) -> None:
         self.cells = cells
 
     def binary(self) -> bytes:
-        """The array as it goes over the wire."""
+        """The array in PostgreSQL's binary wire format."""
         if not self.cells:
             return _EMPTY.pack(0, 0, self.element)
         parts = [_HEAD.pack(1, 1, self.element, len(self.cells), 1)]

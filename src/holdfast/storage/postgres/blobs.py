@@ -1,7 +1,7 @@
-"""Blobs and partial streams in tables of the store's own schema: every host finds them, and one backup holds all.
+"""Blobs and partial streams in tables of the store's own schema, so that every host can read them and one backup has everything.
 
-It owns no connection. Invariant: as `holdfast.storage.blobs` says. A blob is one row, so it appears whole or not at all; it is
-committed before the rows that refer to it, and the log of the database is flushed in that order.
+This module owns no connection. It keeps the invariants of `holdfast.storage.blobs`: a blob is one row, so it appears whole or not
+at all; it is committed before the rows that refer to it, and the write-ahead log of the database is flushed in that order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PostgresBlobs:
 
     def put(self, digest: str, body: bytes) -> None:
         content = pack(body)
-        # Most blobs that are put again are large and unchanged: their digest is sent first.
+        # The blob is often stored already, so its digest is sent first, and its content only if that is needed.
         if not self._database.change("keep_blob", require_digest(digest), sha256(content).digest()):
             self._database.change("put_blob", digest, content)
 
@@ -51,7 +51,7 @@ class PostgresBlobs:
         return bool(self._database.read("expire_blob", digest, before))
 
     def tidy(self, before: float) -> int:
-        return 0  # a put is one statement
+        return 0  # `put` is one statement, which leaves nothing when it is killed
 
     def spilling(self) -> list[str]:
         return [run_id for (run_id,) in self._database.read("spilling")]
@@ -74,5 +74,5 @@ class PostgresBlobs:
 
 
 def _stream(key: str) -> bytes:
-    """A stream may have any key, also one that a database cannot store as text."""
+    """The key of a stream as bytes, because a key may contain characters that the database cannot store as text."""
     return key.encode("utf-8", "surrogatepass")

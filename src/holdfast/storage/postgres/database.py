@@ -1,17 +1,17 @@
-"""The connections of a PostgreSQL store, its transactions, and the errors that they raise. The only file that imports psycopg.
+"""The connections of a PostgreSQL store, its transactions, and the errors that they raise. The only module that imports psycopg.
 
-It owns one connection that writes, under one lock, one that renews leases, which must not wait for long appends, and a few
-that read. It knows no verb of a store. Invariants:
+It owns one connection for writing, under one lock; one for renewing leases, which must not wait for long appends; and a few for
+reading. It knows no verb of a store. Invariants:
 
-- No session state: no search path, every transaction says its own bounds. So a pool in between (pgbouncer, by transaction)
-  changes nothing. A statement is prepared only on a connection whose server process is seen to be its own.
-- Every connection was looked at (`setup.require_fit`, and whether the store is still of the generation that was
-  opened, and of a version that is known), and every transaction looks again, before it commits, whether its commit will be
+- No session state: no search path, and every transaction sets its own timeouts. So a connection pool in between (pgbouncer, in
+  transaction mode) changes nothing. A statement is prepared only on a connection that reaches its server process directly.
+- Every new connection is checked: the server (`setup.require_fit`), the generation of the store, which must be the one that was
+  opened, and its schema version, which must be known. Every transaction checks again, before it commits, that its commit will be
   durable.
 - A process stops writing to a store that a newer version of Holdfast has migrated.
-- A connection that is lost while something is written leaves the outcome unknown: `StoreBusy`. One that
-  was lost before is found out before anything is sent, and replaced. One on which the server falls silent is lost, too.
-- Errors of PostgreSQL leave this file as our own; no password is in any of them.
+- A connection that is lost during a write leaves the outcome unknown: `StoreBusy`. A connection that was lost before is detected
+  before anything is sent, and replaced. A connection on which the server stops answering counts as lost.
+- Errors of PostgreSQL are translated here into errors of Holdfast; none of them contains a password.
 """
 
 from __future__ import annotations
@@ -55,38 +55,38 @@ Cells = tuple[Any, ...]
 Verb = Literal["append", "claim", "post", "release", "renew", "prune", "compact", "delete", "sweep"]
 
 _READERS_MAX = 8
-"""Connections that read at a time; further threads wait. A server has few connections to give."""
+"""How many connections may read at the same time; further threads wait, because a server allows few connections."""
 _IDLE_IN_TRANSACTION_S = 10
-"""How long a transaction may be idle: a stopped process must not keep others from a run for ever."""
+"""How long, in seconds, a transaction may be idle, so that a suspended process cannot keep a run locked for ever."""
 SILENT_S = 15.0
-"""How long a server may say nothing to what it was asked: something in between may keep a connection to a server that is gone,
-and then no timeout of TCP ends the wait. Longer than any lock is waited for, and well within a lease."""
+"""How long, in seconds, a server may take to answer. A proxy may keep a connection open although the server behind it is down,
+and then no TCP timeout ends the wait. Longer than the timeout for locks, and well within the duration of a lease."""
 _TICK_S = 0.1
 _TRIES = 3
 Unfit = (UnicodeEncodeError, OverflowError, struct.error, psycopg.DataError, pg.ProgramLimitExceeded)
-"""What is raised for values that PostgreSQL cannot keep."""
+"""Raised for values that PostgreSQL cannot store."""
 Lost = (psycopg.OperationalError, psycopg.InterfaceError)
-"""What is raised where a connection is gone."""
+"""Raised if a connection is lost."""
 Disagree = psycopg.IntegrityError
-"""What is raised where rows are not as the run row says."""
+"""Raised if the rows of a log do not agree with the run row."""
 
-# What a forked child inherits must never be finalised there: it is the parent's.
+# A forked child must never finalise the connections that it inherits: they belong to the parent process.
 _open: weakref.WeakSet[PostgresDatabase] = weakref.WeakSet()
 _inherited: list[PostgresDatabase] = []
 os.register_at_fork(after_in_child=lambda: _inherited.extend(_open))
 
 
 class Connection(psycopg.Connection[Cells]):
-    """A connection that gives up a server which has fallen silent."""
+    """A connection that raises `StoreBusy` if the server does not answer for `SILENT_S`."""
 
     patient = False
-    """Whether to wait as long as it takes: a schema is being migrated."""
+    """Whether to wait for an answer without a limit, while a schema is being migrated."""
 
     def wait(self, gen: Any, interval: float = _TICK_S, *args: Any, **options: Any) -> Any:
         return super().wait(self._heard(gen, SILENT_S / interval), interval, *args, **options)
 
     def _heard(self, gen: Any, ticks_max: float) -> Any:
-        """The same steps; every interval in which nothing is heard comes by here, too."""
+        """Wrap the generator `gen` of psycopg, and count the intervals in which the server sends nothing."""
         ticks = 0
         try:
             wanted = next(gen)
@@ -102,7 +102,7 @@ class Connection(psycopg.Connection[Cells]):
 
 
 class PostgresDatabase:
-    """The connections of one store. `sql` are its queries by name."""
+    """The connections of one store. `sql` has its queries by name."""
 
     def __init__(
         self, address: Address, sql: dict[str, str], time: DatabaseTime, *, busy_timeout_s: float
@@ -114,7 +114,7 @@ class PostgresDatabase:
         self._forks = process.count
         self._closed = False
         self.generation: str | None = None
-        """Set when the store is open: a connection to another generation is refused from then on."""
+        """Set once the store is open: from then on, a connection to a store of another generation is refused."""
         self._lifted: SchemaTooNew | None = None
         self._writer = _Line()
         self._renewer = _Line()
@@ -126,14 +126,14 @@ class PostgresDatabase:
         except StoreBusy as fault:
             if _PASSING.search(str(fault)):
                 raise
-            # The store has never been used: more likely the URL is wrong than the server down.
+            # The first connection of this process failed: it is more likely that the URL is wrong than that the server is down.
             raise StoreUnusable(str(fault)) from fault.__cause__
         _open.add(self)
 
     # --- reading -------------------------------------------------------------------------------------
 
     def read(self, query: str, *values: Any) -> list[Cells]:
-        """The rows of a query. What no store can keep is not in this one."""
+        """The rows that a named query selects; none if a value cannot be stored in PostgreSQL."""
         try:
             return self._ask(query, values)
         except (UnicodeEncodeError, OverflowError, struct.error, psycopg.DataError):
@@ -142,7 +142,9 @@ class PostgresDatabase:
             raise self.fault(fault) from fault
 
     def change(self, query: str, *values: Any) -> list[Cells]:
-        """One statement that is a transaction of its own and may be sent again: nothing is lost or doubled by that."""
+        """Execute one statement as its own transaction. It may be sent twice if a connection is lost, so it must have the same
+        effect when it is repeated.
+        """
         try:
             return self._ask(query, values)
         except Unfit as fault:
@@ -151,7 +153,7 @@ class PostgresDatabase:
             raise self.fault(fault) from fault
 
     def _ask(self, query: str, values: Sequence[Any]) -> list[Cells]:
-        """Ask again on another connection if one is lost: the server may have been restarted."""
+        """Execute a query, and once more on another connection if the first is lost: the server may have been restarted."""
         try:
             return self._ask_once(query, values)
         except (psycopg.OperationalError, psycopg.InterfaceError):
@@ -189,7 +191,9 @@ class PostgresDatabase:
     # --- writing -------------------------------------------------------------------------------------
 
     def write(self, verb: Verb, steps: Callable[[Session], T]) -> T:
-        """Everything that `steps` does in transactions of the writing connection, or of the one that renews."""
+        """Call `steps` with a session on the writing connection (for `renew`, on the one that renews leases). `steps` is called
+        again after a deadlock.
+        """
         self.require_own()
         line = self._renewer if verb == "renew" else self._writer
         with line.lock:
@@ -211,14 +215,15 @@ class PostgresDatabase:
             return result
 
     def _end_stuck(self) -> None:
-        """A process that was stopped, or cut off, in the midst of what it sent keeps its locks: the server takes it for busy, and
-        ends no transaction that only waits for more. So a process that waited for its locks too long ends it.
+        """End transactions of other processes that were suspended or disconnected in the middle of a pipeline. Such a transaction
+        keeps its locks: the server considers it active, not idle, and never ends it. So a process that waited too long for a lock
+        does.
         """
         with suppress(psycopg.Error, StoreError):
             self._ask_once("end_stuck", (self._bounds[1],))
 
     def _try_steps(self, line: _Line, steps: Callable[[Session], T]) -> T:
-        """Again where the server chose this transaction to give way to another: nothing of it was kept."""
+        """Call `steps`, and repeat it if the server rolled the transaction back because of a deadlock."""
         tries_left = _TRIES
         while True:
             if line.is_stale():
@@ -237,11 +242,11 @@ class PostgresDatabase:
     # --- connections ---------------------------------------------------------------------------------
 
     def connect(self) -> Connection:
-        """A new connection, fit for use. It is the caller's to close."""
+        """Open and check a new connection, which the caller must close."""
         return self._connect()[0]
 
     def _connect(self) -> tuple[Connection, int]:
-        """The same, and the process of the server that answered on it."""
+        """Open and check a new connection; also returns the process id of the server backend that answered."""
         try:
             connection = Connection.connect(
                 self.address.conninfo,
@@ -272,11 +277,11 @@ class PostgresDatabase:
                 connection.close()
                 raise
             return connection, process
-        raise refusal  # out here: no fault of the driver, which may quote the URL, hangs on it
+        raise refusal  # outside of `except`, so that the driver's error, which may quote the URL, is not attached to it
 
     def close(self) -> None:
         if self._forks != process.count:
-            return  # the connections are the parent's
+            return  # after a fork, the connections belong to the parent process
         with self._writer.lock, self._renewer.lock, self._pooling:
             self._closed = True
             _open.discard(self)
@@ -297,7 +302,9 @@ class PostgresDatabase:
         self.require_known(connection.execute(self.sql["version"]).fetchall())
 
     def require_known(self, versions: list[Cells]) -> None:
-        """What the query `version` found must be known here; if it is not, nothing is written from then on."""
+        """Refuse a store whose schema version (the rows of the query `version`) is newer than this code knows; nothing is written
+        to it from then on.
+        """
         try:
             require_known(self.address, versions)
         except SchemaTooNew as lifted:
@@ -310,14 +317,16 @@ class PostgresDatabase:
             raise StoreUnusable(f"the store {self.address.url} was closed. Open it again.")
 
     def require_own(self) -> None:
-        """Asked before a lock is taken: one that was held at the fork stays held in the child for ever."""
+        """Refuse to work in a forked child. Call this before taking a lock: a lock that was held at the moment of the fork is
+        never released in the child.
+        """
         if self._forks != process.count:
             raise StoreUnusable(
                 f"the store {self.address.url} was opened before this process was forked. Open it in the child."
             )
 
     def fault(self, fault: psycopg.Error) -> StoreError:
-        """Our own error for one of PostgreSQL's, with the URL and the remedy."""
+        """Translate an error of PostgreSQL into an error of Holdfast, with the URL and the remedy."""
         for kinds, error, message in _FAULTS:
             if isinstance(fault, kinds):
                 return error(f"{self.address.url}: " + message.format(fault=message_of(fault)))
@@ -331,7 +340,7 @@ class PostgresDatabase:
         )
 
     def set_up(self, steps: Callable[[Transaction], None]) -> None:
-        """One transaction before the store is used."""
+        """Call `steps` in one transaction, without a time limit, before the store is used."""
         with self._writer.lock:
             try:
                 self._try_steps(self._writer, lambda session: _within(session, steps))
@@ -339,7 +348,7 @@ class PostgresDatabase:
                 raise self.fault(fault) from fault
 
     def write_alone(self, query: str, *values: Any) -> None:
-        """One statement that is a transaction of its own, and must not be sent again where its outcome is unknown."""
+        """Execute one statement as its own transaction. It is never sent twice, even if its outcome is unknown."""
         try:
             self._ask_once(query, values)
         except psycopg.Error as fault:
@@ -352,32 +361,34 @@ class PostgresDatabase:
 
 
 class _Line:
-    """A connection for transactions, one at a time."""
+    """A connection for transactions, one at a time, and its lock."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # a failpoint's hook may play a second writer
+        self.lock = threading.RLock()  # reentrant: a failpoint's hook may act as a second writer
         self.connection: Connection | None = None
         self._poll = select.poll()
         self._is_direct = False
         self._prepared: set[str] = set()
 
     def take(self, connection: Connection, process: int) -> None:
-        """Use this one from now on; its statements are done by that process of the server."""
+        """Use this connection from now on. `process` is the id of the server backend that answered on it."""
         self.connection = connection
         self._poll = select.poll()
         self._poll.register(connection.pgconn.socket, select.POLLIN)
-        # A pool gives a number of its own, and the next statement to any process.
+        # A connection pool reports a process id of its own, and may send the next statement to any backend.
         self._is_direct = connection.pgconn.backend_pid == process
         self._prepared.clear()
 
     def is_stale(self) -> bool:
-        """Whether there is no connection, or an idle one that should not be used."""
+        """Whether a new connection is needed: there is none, it is closed, or the server has sent something unasked, which means
+        that it ends.
+        """
         connection = self.connection
         return connection is None or connection.closed or bool(self._poll.poll(0))
 
     def ask(self, name: str, sql: str, values: Sequence[bytes | None], types: Sequence[int]) -> PGresult:
-        """The result of one statement, by way of libpq itself: for a lone append the driver's own way costs as much as the
-        statement. Where it can be, it is prepared under its name: to parse it costs a fifth of it.
+        """Execute one statement directly with libpq, because for a lone append the driver's own code takes as long as the
+        statement. If the connection is direct, the statement is prepared: parsing it takes a fifth of the time.
         """
         assert self.connection is not None
         pgconn, formats = self.connection.pgconn, [Format.BINARY] * len(values)
@@ -391,12 +402,14 @@ class _Line:
                 pgconn.send_query_prepared(known, values, formats, Format.BINARY)
                 return self._answer(pgconn, ExecStatus.TUPLES_OK)
             except (pg.InvalidSqlStatementName, pg.DuplicatePreparedStatement):
-                self._is_direct = False  # something in between changes sessions; nothing was done
+                self._is_direct = (
+                    False  # a pool in between has switched sessions; the statement was not executed
+                )
         pgconn.send_query_params(sql.encode(), values, types, formats, Format.BINARY)
         return self._answer(pgconn, ExecStatus.TUPLES_OK)
 
     def _answer(self, pgconn: PGconn, wanted: ExecStatus) -> PGresult:
-        """What waits here is Python's, so that signals are heard."""
+        """Send the statement and wait for its result. The wait is in Python, not in libpq, so that signals are handled."""
         while pgconn.flush():
             _writable(pgconn).poll()
             pgconn.consume_input()
@@ -421,7 +434,7 @@ class _Line:
 
 
 class Session:
-    """The writing connection, as long as its lock is held."""
+    """Executes statements on the writing connection, while its lock is held."""
 
     def __init__(self, database: PostgresDatabase, line: _Line) -> None:
         assert line.connection is not None
@@ -430,18 +443,20 @@ class Session:
         self._connection = line.connection
 
     def at_once(self, query: str, values: Sequence[bytes | None], types: Sequence[int]) -> bytes | None:
-        """The one cell, as sent, of a statement that is a transaction of its own. Its values are of these types, and binary."""
+        """Execute a statement with one result value as its own transaction, and return that value as sent. `values` are in
+        binary format, of these `types`.
+        """
         return self._line.ask(query, self._database.sql[query], values, types).get_value(0, 0)
 
     def alone(self, query: str, *values: Any) -> Cells:
-        """The row of a statement that is a transaction of its own."""
+        """Execute a statement as its own transaction, and return its row."""
         cursor = self._connection.cursor(binary=True)
         cursor.execute(self._database.sql[query], values)
         return cursor.fetchall()[0]
 
     @contextmanager
     def patience(self) -> Iterator[None]:
-        """What is done in here may take as long as it takes."""
+        """Let statements within this block take as long as they need."""
         self._connection.patient = True
         try:
             yield
@@ -450,7 +465,7 @@ class Session:
 
     @contextmanager
     def transaction(self, *, pipelined: bool = True) -> Iterator[Transaction]:
-        """What is done in here is kept when the block ends, and nothing of it if it raises."""
+        """A transaction that is committed when the block ends, and rolled back if the block raises."""
         connection = self._connection
         try:
             with connection.pipeline() if pipelined else nullcontext() as pipeline:
@@ -458,7 +473,9 @@ class Session:
                 yield transaction
                 committed = transaction.commit()
         except BaseException:
-            with suppress(psycopg.Error):  # then the connection is lost, and the transaction with it
+            with suppress(
+                psycopg.Error
+            ):  # if this fails, the connection is lost, and the transaction with it
                 if not _is_idle(connection):
                     connection.execute(self._database.sql["rollback"])
             raise
@@ -470,7 +487,7 @@ class Session:
 
 
 class Transaction:
-    """Statements between a begin and a commit. They are sent without waiting; only `rows` waits for what it asked."""
+    """Statements between a begin and a commit. They are sent without waiting for their results; only `rows` waits."""
 
     def __init__(
         self, database: PostgresDatabase, connection: Connection, pipeline: psycopg.Pipeline | None
@@ -489,7 +506,7 @@ class Transaction:
         return cursor
 
     def do_text(self, sql: str) -> None:
-        """Several statements without values: not within a pipeline."""
+        """Execute several statements without parameters. Not possible within a pipeline."""
         self._connection.execute(sql)
 
     def rows(self, query: str, *values: Any) -> list[Cells]:
@@ -498,12 +515,16 @@ class Transaction:
         return cursor.fetchall()
 
     def look(self) -> None:
-        """Do not commit if a newer version migrated the store. Costs nothing where a result is waited for afterwards."""
+        """Make `commit` fail if a newer version of Holdfast has migrated the store. Costs no round trip if `rows` is called
+        afterwards.
+        """
         if self._versions is None:
             self._versions = self.do("version")
 
     def _wait(self) -> None:
-        """For what was sent so far. Only then the server knows that it waits for us, and ends a transaction that is idle."""
+        """Wait for the results of what was sent so far. Only after that the server counts this transaction as idle, so that its
+        idle timeout applies.
+        """
         self._guarded = True
         if self._pipeline is not None:
             self._pipeline.sync()
@@ -538,7 +559,7 @@ def _adapters() -> AdaptersMap:
 
 _ADAPTERS = _adapters()
 
-# Our own errors report what the driver would log there; without a handler its words would go to the terminal.
+# Our own errors contain what the driver would log; without a handler, its messages would be printed to the terminal.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 
@@ -546,7 +567,9 @@ logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 
 def _fell_silent() -> StoreBusy:
-    """Not one of the driver's, after which a query is asked again on another connection: there is no time for that."""
+    """The error for a server that does not answer. It is not an error of the driver, because a query is repeated after those, and
+    there is no time for that.
+    """
     return StoreBusy(
         f"the PostgreSQL server has not answered for {SILENT_S:.0f} s on an open connection. Whether it saved the last statement "
         "is unknown. Check what is between this process and the server (a pool, a proxy), or try again."
@@ -558,21 +581,23 @@ def _is_idle(connection: Connection) -> bool:
 
 
 def _writable(pgconn: PGconn) -> select.poll:
-    """What waits until more can be sent, or something is said meanwhile."""
+    """A poll that waits until more can be sent, or until the server sends something."""
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN | select.POLLOUT)
     return poll
 
 
 def _refusal(pgconn: PGconn, result: PGresult | None) -> psycopg.Error:
-    """Why a statement has no result. Where the server gave no reason it is gone."""
+    """The error for a statement without a result. If the server gave no reason, the connection is lost."""
     if result is None or result.error_field(DiagnosticField.SQLSTATE) is None:
         return psycopg.OperationalError(pgconn.get_error_message())
     return pg.error_from_result(result)
 
 
 def _is_stale(connection: Connection) -> bool:
-    """Whether an idle connection should not be used: one that has something to say says that it ends."""
+    """Whether an idle connection should not be used: it is closed, or the server has sent something unasked, which means that it
+    ends.
+    """
     if connection.closed:
         return True
     poll = select.poll()
@@ -581,7 +606,7 @@ def _is_stale(connection: Connection) -> bool:
 
 
 def message_of(fault: BaseException) -> str:
-    """What the server said, on one line. The driver puts addresses into some of its messages, never a password."""
+    """The message of an error on one line. The driver puts addresses into some of its messages, but never a password."""
     primary = getattr(getattr(fault, "diag", None), "message_primary", None)
     return " ".join(str(primary or fault).split()) or type(fault).__name__
 
@@ -596,7 +621,7 @@ def _unreachable(url: str, said: str) -> StoreError:
 
 
 _PASSING = re.compile("starting up|shutting down|recovery mode|too many clients|connection slots")
-"""What a server says that is there and has no time."""
+"""Messages of a server that exists but cannot accept a connection at the moment."""
 
 _REFUSALS: tuple[tuple[str, str], ...] = (
     ("authentication failed|no password supplied|role .* does not exist",
@@ -611,7 +636,8 @@ _REFUSALS: tuple[tuple[str, str], ...] = (
     ("not permitted to log in", ("this role may not log in. Use another user, or have an administrator run: alter "
                                 "role NAME login")),
 )  # fmt: skip
-# By words, because a refused connection carries no code; of a server that speaks another language all are "cannot be reached".
+# Matched by words, because a refused connection has no error code. If the server's messages are in another language, every
+# refusal is reported as "cannot be reached".
 
 _FAULTS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str], ...] = (
     ((pg.InsufficientPrivilege,), StoreUnusable,
@@ -623,7 +649,7 @@ _FAULTS: tuple[tuple[tuple[type[psycopg.Error], ...], type[StoreError], str], ..
     ((pg.ReadOnlySqlTransaction,), StoreReadOnly,
      "the server accepts no writes ({fault}): it is a replica, or was made read-only. Use the URL of the primary."),
     ((pg.DiskFull,), StoreFull,
-     "no space left on the server ({fault}). Everything acknowledged is kept; free some space and resume."),
+     "no space left on the server ({fault}). Everything acknowledged is kept; free some space and resume the run."),
     ((pg.LockNotAvailable,), StoreBusy,
      ("another process kept a run locked for too long ({fault}). Try again, or find that process in "
      "pg_stat_activity.")),

@@ -1,12 +1,14 @@
-"""How a PostgreSQL store learns that a run has come on offer: a connection of its own that listens.
+"""Wait for notifications of a PostgreSQL server that a run has come on offer, on a connection of its own (LISTEN).
 
-A transaction that puts a run on offer also notifies, so what was notified can be seen. Invariants:
+The transaction that puts a run on offer also sends the notification, so the run is visible when the notification arrives.
+Invariants:
 
-- Waiting costs no query, and what was notified between two waits is heard by the second.
-- What may have been missed counts as heard: after every new connection.
-- A lost connection is replaced here, once in a while; the waiting worker is not bothered with it.
-- Behind a pool that lends connections by transaction (pgbouncer) nothing ever arrives. So each new connection has to hear a
-  notification that this process sends itself by another way. One that does not is deaf, and every `DEAF_S` counts as heard.
+- Waiting runs no query, and a notification that is sent between two waits ends the second.
+- After every new connection, `hear` returns True, because notifications may have been missed before.
+- A lost connection is replaced here, at most once per `AGAIN_S`; the waiting worker does not see an error.
+- Behind a pool that lends connections by transaction (pgbouncer), notifications never arrive. So each new connection must receive
+  a notification that this process sends through another connection. If it does not, it is marked as deaf, and `hear` returns True
+  every `DEAF_S`.
 """
 
 from __future__ import annotations
@@ -23,15 +25,15 @@ from holdfast.storage import process
 from holdfast.storage.postgres.database import Connection, Lost, PostgresDatabase
 
 DEAF_S = 1.0
-"""How often to look where nothing can be heard."""
+"""How often, in seconds, `hear` returns True if notifications cannot arrive."""
 PROOF_S = 5.0
-"""How long the notification of a new connection to itself may take."""
+"""How long, in seconds, the test notification of a new connection may take."""
 AGAIN_S = 1.0
-"""How long to wait with the next connection after one that was lost or could not be made."""
+"""How long, in seconds, to wait before connecting again after a connection was lost or failed."""
 
 
 class PostgresListener:
-    """Hears what is notified in the schema of a store. `timer` only has to run evenly."""
+    """Waits for notifications about one store. `timer` only measures intervals: it need not be the time of day."""
 
     def __init__(self, database: PostgresDatabase, *, timer: Callable[[], float] = time.monotonic) -> None:
         self._database = database
@@ -40,7 +42,7 @@ class PostgresListener:
         self._hearing = threading.Lock()
         self._connection: Connection | None = None
         self._next_at = 0.0
-        """When to connect, or where nothing can be heard when to look."""
+        """When to connect again; on a deaf connection, when to return True next."""
         self._proof_by: float | None = None
         self._deaf = False
         self._closing = threading.Lock()
@@ -80,7 +82,7 @@ class PostgresListener:
                 return False
 
     def _listen(self) -> bool:
-        """Have a connection that listens. True: what was notified before it did may have been missed."""
+        """Open a connection that listens, and send the test notification. False: the connection failed."""
         try:
             self._connection = self._database.connect()
             self._connection.execute(self._database.sql["listen"])
@@ -93,7 +95,7 @@ class PostgresListener:
         return True
 
     def _understand(self) -> bool:
-        """Whether what the server said is a notification; otherwise it said that the connection ends."""
+        """Read what the server sent, and return whether it was a notification; otherwise the connection has ended."""
         assert self._connection is not None
         heard = False
         try:
@@ -112,13 +114,13 @@ class PostgresListener:
             self._proof_by, self._deaf, self._next_at = None, True, now
 
     def _wake_at(self, until: float) -> float:
-        """When something is to be done even if nothing is heard."""
+        """When to stop waiting even if no notification arrives."""
         if self._connection is None or self._deaf:
             return self._next_at
         return until if self._proof_by is None else self._proof_by
 
     def _wait(self, seconds: float) -> tuple[bool, bool]:
-        """Whether the bell rang, and whether the server sent something."""
+        """Wait, and return whether `ring` was called, and whether the server sent something."""
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
         if self._connection is not None:
@@ -136,12 +138,12 @@ class PostgresListener:
         self._proof_by, self._deaf, self._next_at = None, False, self._timer() + AGAIN_S
 
     def ring(self) -> None:
-        """Have who hears return at once, or the next one who does."""
+        """Make the waiting `hear` return at once, or the next one if none is waiting."""
         if self._forks != process.count:
-            return  # the pipe is the parent's
+            return  # after a fork, the pipe belongs to the parent process
         with self._closing:
             if not self._closed:
-                with suppress(BlockingIOError):  # it has been rung often enough already
+                with suppress(BlockingIOError):  # the pipe is full of earlier rings, which is enough
                     os.write(self._ring, b"!")
 
     def close(self) -> None:

@@ -1,14 +1,16 @@
-"""The queues of a PostgreSQL store. It owns no connection but, in its `PostgresListener`, the one that listens.
+"""The queues of a PostgreSQL store. This module owns one connection: the one on which its `PostgresListener` listens.
 
 Invariants:
 
-- What is on offer is read without locks, and taken in a transaction that skips what others are taking and checks that a run is
-  as it was read: so no take waits for the rows of another, and none gets what another got.
-- Takes from a queue with a limit lock its row first, and count what is held afterwards: so they come one after the other.
-- A lease that ran out is taken with its holder's row locked and read again: a holder that has renewed meanwhile keeps it, and
-  one that renews meanwhile waits until it is gone. Run rows are locked before those of holders wherever a lock is waited for.
-- Where nothing is on offer, no transaction begins.
-- Whether a lease has expired is decided by the database's clock; a dead process of this host is recognised at once.
+- Offers are read without locks. A transaction then takes them: it skips runs that other workers are taking, and checks that a run
+  has not changed since it was read. So no worker waits for the rows of another, and two workers never get the same run.
+- To take runs from a queue with a limit, a worker locks the queue's row first and then counts its held runs; so workers do this
+  one after another.
+- To take over an expired lease, a worker locks its holder's row and reads it again: a holder that has renewed before keeps the
+  run, and a holder that renews now waits until the run is taken. Run rows are locked before holder rows whenever a transaction
+  may wait for a lock.
+- If no run is on offer, no transaction begins.
+- The database's clock decides whether a lease has expired; a dead process on this host is recognised at once.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted
 
 _TRIES = 6
 _AT_LEAST = 32
-"""How many runs of a kind are looked at for one that is wanted: others may be taking the first ones."""
+"""How many more runs of each queue are read than are wanted, because other workers may be taking the first ones."""
 
 
 class PostgresQueues:
-    """The queues of a store. `given_now` and `renew` are the store's."""
+    """The queues of one store. `given_now` and `renew` are methods of the store."""
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class PostgresQueues:
     def _take(
         self, session: Session, holder: Holder, offers: Sequence[Offer], fates: Fates[str], limit: int
     ) -> tuple[list[Offer], bool]:
-        """Those of the offers that were got, and whether others were quicker with some."""
+        """Take the first `limit` offers: those that were taken, and whether other workers were faster with some."""
         with session.transaction() as transaction:
             eligible = choose(offers, self._room(transaction, holder, offers), len(offers))
             if not eligible:
@@ -85,25 +87,29 @@ class PostgresQueues:
     def _still_lost(
         self, transaction: Transaction, holder: Holder, offers: Sequence[Offer], fates: Fates[str]
     ) -> list[str]:
-        """The lost holders of these offers that have not renewed since; none of them can until the transaction ends."""
+        """The lost holders of these offers that have not renewed since; they cannot renew until the transaction ends."""
         if not fates.lost:
             return []
         keys = Ints([offer.key for offer in offers])
         found = transaction.rows("lock_lost", Texts(fates.lost), self._given_now(), keys)
-        itself = [holder.id] if holder.id in fates.lost else []  # it has just renewed, right here
+        itself = (
+            [holder.id] if holder.id in fates.lost else []
+        )  # this holder has just renewed in this transaction
         return [*fates.dead, *itself, *(engine for (engine,) in found)]
 
     def _room(self, transaction: Transaction, holder: Holder, offers: Sequence[Offer]) -> dict[str, int]:
-        """How many more runs may be held of those queues that have a limit; it stays so until the transaction ends."""
+        """How many more runs may be held of those queues that have a limit. The numbers cannot change until the transaction
+        ends.
+        """
         limits = transaction.rows("lock_limits", Texts(sorted({offer.queue for offer in offers})))
         if not limits:
             return {}
-        told = transaction.rows("holders", self._given_now())  # again: some of them may be newcomers
+        told = transaction.rows("holders", self._given_now())  # read again, because there may be new holders
         fates = Fates[str](told, 0.0, self._alive, holder.id)
         return room(limits, fates.held(transaction.rows("held_runs")))
 
     def _bury(self, dead: Sequence[str]) -> None:
-        """Release the runs of dead processes: they wait in line with the others from now on."""
+        """Release the runs of dead processes, so that they are on offer like all others."""
 
         def write(session: Session) -> None:
             with session.transaction() as transaction:
@@ -122,7 +128,7 @@ class PostgresQueues:
         return due_at
 
     def _next_due(self, wanted: Wanted, fates: Fates[str], stopped: list[str]) -> tuple[float | None, bool]:
-        """The time, and whether any queue has a limit."""
+        """When the next wanted run is due, or None; and whether any queue has a limit."""
         told = Texts(fates.lost), Texts(stopped), Texts(list(wanted.without))
         found = self._database.read("next_due", *_values_of(wanted), *told)
         return found[0] if found else (None, False)
@@ -140,7 +146,9 @@ class PostgresQueues:
         ]
 
     def _give_back(self, session: Session, engine: str, fates: Fates[str]) -> bool:
-        """Whether it is still gone. One transaction for each: it waits for rows of one holder only."""
+        """Release the leases of a holder if it is still lost, and return whether it was. Each holder has a transaction of its
+        own, which waits only for the rows of that holder.
+        """
         with session.transaction() as transaction:
             transaction.do("lock_held", engine)
             gone = transaction.rows("lock_gone", engine, engine in fates.dead, self._given_now())
@@ -195,7 +203,7 @@ class PostgresQueues:
 
     def _offers(self, wanted: Wanted, fates: Fates[str], width: int) -> list[Offer]:
         without = frozenset(wanted.without)
-        width += len(without)  # so many of the first may be passed over
+        width += len(without)  # that many of the selected offers may be left out below
         found = self._database.read(
             "offers", *_values_of(wanted), Texts(fates.lost), self._given_now(), width
         )

@@ -1,7 +1,8 @@
-"""The database's time, kept beside a clock of this process so that reading it costs no query.
+"""The database's time, computed from a local clock so that reading it needs no query.
 
-Every answer that carries the database's time corrects the distance between the two. An answer takes a moment to arrive, so
-what it says is never ahead: the largest distance of the last seconds is the best. Invariant: `now` never goes back.
+Every answer of the database that contains its time corrects the difference between the two clocks. An answer takes a moment to
+arrive, so its time is never ahead of the database's clock: the largest difference of the last seconds is the most accurate one.
+Invariant: `now` never goes back.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import time
 from collections.abc import Callable
 
 LOOK_S = 5.0
-"""How old the last answer may be before the server is asked again."""
+"""How old, in seconds, the last answer may be before the server is asked for its time again."""
 
 
 class DatabaseTime:
-    """`local` only has to run evenly; where it begins does not matter, and setting this machine's clock changes nothing."""
+    """Computes the database's time. `local` is a clock that runs evenly and is never set, such as `time.monotonic`; its starting
+    point does not matter.
+    """
 
     def __init__(self, local: Callable[[], float] = time.monotonic) -> None:
         self._local = local
@@ -26,7 +29,7 @@ class DatabaseTime:
         self._last = 0.0
 
     def hear(self, at: float) -> None:
-        """The database has just said that it is `at`."""
+        """Correct the clock by an answer of the database, whose time was `at`."""
         with self._lock:
             local = self._local()
             fresh = self._heard_at is not None and local - self._heard_at < LOOK_S
@@ -35,7 +38,9 @@ class DatabaseTime:
                 self._heard_at = self._looked_at = local
 
     def is_stale(self) -> bool:
-        """Whether to look again. Says so once per `LOOK_S`, so that an unreachable server is not asked for every reading."""
+        """Whether to ask the server for its time again. True at most once per `LOOK_S`, so that an unreachable server is not
+        asked at every reading.
+        """
         with self._lock:
             local = self._local()
             if self._looked_at is not None and local - self._looked_at < LOOK_S:

@@ -1,7 +1,7 @@
-"""What must be true of a PostgreSQL server and of a schema in it before a store is kept there, and how that schema is made.
+"""Check that a PostgreSQL server and a schema in it are fit for a store, and create or migrate that schema.
 
-It owns no connection. Invariant: all missing migrations run in one transaction, under a lock that every process takes, so
-a store is never between two versions, however many processes open it at once.
+This module owns no connection. Invariant: all missing migrations run in one transaction, under a lock that every process takes,
+so a store is never between two versions, however many processes open it at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Cells = tuple[Any, ...]
 
 
 class Statements(Protocol):
-    """A transaction, as far as it is needed here."""
+    """The methods of a transaction that this module needs."""
 
     def do(self, query: str, *values: Any) -> object: ...
     def do_text(self, sql: str) -> None: ...
@@ -27,7 +27,7 @@ class Statements(Protocol):
 
 
 def require_fit(address: Address, facts: Sequence[Any]) -> None:
-    """Refuse a server that would lose data. `facts` is what the query `server` found of it."""
+    """Refuse a server that would lose data or cannot store all text. `facts` is the row of the query `server`."""
     version, in_recovery, fsync, synchronous_commit, encoding = facts
     if version // 10_000 < SERVER_MIN:
         raise StoreUnusable(
@@ -36,8 +36,8 @@ def require_fit(address: Address, facts: Sequence[Any]) -> None:
         )
     if encoding != "UTF8":
         raise StoreUnusable(
-            f"{address.url}: the database's encoding is {encoding}, which cannot hold every text. Create another "
-            "with: create database … encoding 'UTF8' template template0"
+            f"{address.url}: the database's encoding is {encoding}, which cannot store every text. Create another "
+            "database with: create database … encoding 'UTF8' template template0"
         )
     if in_recovery:
         raise StoreReadOnly(
@@ -49,7 +49,7 @@ def require_fit(address: Address, facts: Sequence[Any]) -> None:
 
 
 def not_durable(address: Address, *, fsync: str = "on") -> StoreUnusable:
-    """Why nothing is written to a server that does not wait for its disk."""
+    """The error for a server that acknowledges commits before they are on disk."""
     setting = "fsync" if fsync == "off" else "synchronous_commit"
     return StoreUnusable(
         f"{address.url}: {setting} is off, so what the server acknowledges may be lost. Nothing was written. Switch it "
@@ -58,12 +58,12 @@ def not_durable(address: Address, *, fsync: str = "on") -> StoreUnusable:
 
 
 def is_current(versions: list[Cells]) -> bool:
-    """Whether a schema needs nothing done to it, by what `version` found."""
+    """Whether a schema needs no migration. `versions`: the rows of the query `version`."""
     return versions == [(len(schema.migrations("postgres")),)]
 
 
 def require_known(address: Address, versions: list[Cells]) -> None:
-    """Refuse a schema that a newer Holdfast migrated while it was in use, by the rows of `version`."""
+    """Refuse a schema that a newer Holdfast migrated while it was in use. `versions`: the rows of the query `version`."""
     known = known_version()
     if versions and versions[0][0] > known:
         raise schema.newer_schema_error(address.url, versions[0][0], known)
@@ -71,12 +71,14 @@ def require_known(address: Address, versions: list[Cells]) -> None:
 
 @functools.cache
 def known_version() -> int:
-    """The newest version that this code knows."""
+    """The newest schema version that this code knows."""
     return len(schema.migrations("postgres"))
 
 
 def migrate(address: Address, transaction: Statements) -> None:
-    """Migrate the schema to the version this code knows; create it if it is missing. Refuses a newer or a foreign one."""
+    """Migrate the schema to the version that this code knows; create it if it is missing. Refuses a schema of a newer version or
+    of another program.
+    """
     known = schema.migrations("postgres", address.schema)
     transaction.rows("lock_schema", f"holdfast {address.schema}")
     for migration in known[_version(address, transaction, len(known)) :]:
@@ -91,15 +93,15 @@ def _version(address: Address, transaction: Statements, known: int) -> int:
         if version > known:
             raise SchemaTooNew(
                 f"{address.url} has schema version {version}; this Holdfast knows versions up to {known}. "
-                "Use the version that wrote it, or a newer one. Nothing was changed."
+                "Use the version of Holdfast that wrote the store, or a newer one. Nothing was changed."
             )
         if version:
             return version
     name, holds = transaction.rows("schema_holds")[0]
     if holds is not None:
         raise StoreUnusable(
-            f"{address.url}: the schema {address.schema!r} holds tables of another program, e.g. {holds!r}. "
-            "Choose another one with schema=… in the URL."
+            f"{address.url}: the schema {address.schema!r} contains tables of another program, e.g. {holds!r}. "
+            "Choose another schema with schema=… in the URL."
         )
     if name is None:
         transaction.do("create_schema")

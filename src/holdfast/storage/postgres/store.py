@@ -1,10 +1,12 @@
-"""The store in a schema of a PostgreSQL database: for many processes on many machines.
+"""The store in a schema of a PostgreSQL database, for many processes on many machines.
 
-It owns the verbs; connections and faults are in `database`, the writing of appends in `append`. Invariants:
+This module implements the verbs of `storage/contract`; connections and errors are in `database`, the writing of appends in
+`append`. Invariants:
 
-- Acknowledged is durable: no verb returns before its commit, and a server that does not wait for its disk is refused.
-- Every transaction locks what it judges before it judges it, run rows in the order of their ids.
-- Leases and times go by the database's clock, whatever the clocks of its users say.
+- A write that is acknowledged is durable: no verb returns before its commit, and a server that acknowledges commits before they
+  are on disk is refused.
+- Every transaction locks rows before it checks them, run rows in the order of their ids.
+- Leases and times use the database's clock, whatever the clocks of its clients say.
 """
 
 from __future__ import annotations
@@ -40,9 +42,10 @@ _object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class PostgresStore:
-    """A store at `postgresql://user:password@host/database`, in `schema` (also `?schema=` in the URL), which is made if it is
-    missing; its blobs are in a table there unless given. `unsafe` (or `?unsafe=1`) also accepts a server that may lose what it
-    acknowledged. `clock` and `alive` let tests own time and the fate of other processes; without a clock it is the database's.
+    """A store at `postgresql://user:password@host/database`, in `schema` (or `?schema=` in the URL), which is created if it is
+    missing. Its blobs are in a table there unless `blobs` is given. `unsafe` (or `?unsafe=1`) also accepts a server that may lose
+    acknowledged writes. With `clock` and `alive` tests control the time and which other processes count as alive; without
+    `clock`, the database's clock is used.
     """
 
     def __init__(
@@ -161,7 +164,7 @@ class PostgresStore:
 
     def _list(self, *conditions: Any) -> list[RunRow]:
         given = self._given_now()
-        known: dict[str, bool] = {}  # one look at each process, however many runs it holds
+        known: dict[str, bool] = {}  # each holder is checked once, however many runs it holds
         listed = []
         for cells in self._database.read("runs", *conditions):
             holder, now = holder_of(cells[21:]), cells[19]
@@ -223,7 +226,9 @@ class PostgresStore:
             self._forgot_at = now
 
     def _renew_alone(self, session: Session, holder: Holder) -> None:
-        """In one statement, which looks itself at what must be true: an idle engine does little else."""
+        """Renew a holder in one statement, which also checks the schema version and durability, because an idle engine does
+        little else.
+        """
         address = self._database.address
         version, fsync, synchronous_commit, now = session.alone(
             "renew_alone", holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid, holder.process_started,
@@ -277,12 +282,14 @@ class PostgresStore:
         if self._time.is_stale():
             try:
                 self._time.hear(self._database.read("time")[0][0])
-            except StoreError:  # what is known drifts by some microseconds a second until the server is back
+            except (
+                StoreError
+            ):  # the computed time drifts by some microseconds a second until the server is back
                 self._database.require_usable()
         return self._time.now()
 
     def _given_now(self) -> float | None:
-        """The time of a clock that was given; None: the database is to use its own."""
+        """The time of the clock that was given to the store; None: the database uses its own clock."""
         return None if self._clock is None else float(self._clock())
 
     def check(self) -> list[str]:
@@ -293,7 +300,7 @@ class PostgresStore:
         self._database.close()
 
     def _find(self, transaction: Transaction, query: str, run_id: str, *values: Any) -> Cells:
-        """What a query says of a run, within a transaction."""
+        """The row that a named query selects for a run, within a transaction. Raises `RunNotFound`."""
         found = transaction.rows(query, run_id, *values) if _is_text(run_id) else []
         if not found:
             raise RunNotFound(run_id, self.url)
@@ -305,7 +312,7 @@ class PostgresStore:
 
 
 def is_there(url: str, *, busy_timeout_s: float = 5.0) -> bool:
-    """Whether a store is kept at this URL. A schema that holds none is left as it is, and one that is missing is not made."""
+    """Whether a store exists at this URL. The check creates no schema and changes nothing in an existing one."""
     address = Address(url)
     database = PostgresDatabase(
         address, _queries(address.schema), DatabaseTime(), busy_timeout_s=busy_timeout_s
@@ -321,7 +328,7 @@ def _queries(name: str) -> dict[str, str]:
 
 
 def _is_text(value: str) -> bool:
-    """Whether PostgreSQL can hold a text: no lone surrogate, no NUL."""
+    """Whether PostgreSQL can store a text: it has no lone surrogate and no NUL."""
     try:
         return b"\0" not in value.encode()
     except UnicodeEncodeError:

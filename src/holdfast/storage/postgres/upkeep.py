@@ -1,10 +1,10 @@
-"""The care of a store in PostgreSQL.
+"""The upkeep of a store in PostgreSQL.
 
-It owns no connection. Invariants:
+This module owns no connection. Invariants:
 
-- Every change is one transaction that locks the run's row before it judges it.
-- A backup is what the database's own `pg_dump` writes: one moment of the schema, blobs in its tables included, while runs go
-  on. No password is among the words of a command, where others on the machine could read it.
+- Every change is one transaction that locks the run row before it checks it.
+- A backup is made with PostgreSQL's own `pg_dump`: the schema at one moment, including the blobs in its tables, while runs
+  continue. No password is among the arguments of a command, where other users of the machine could read it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OF_RUN = ("delete_labels", "delete_inbox", "delete_snapshots", "delete_trimmed"
 
 
 class PostgresUpkeep:
-    """The care of what `database` leads to. `now` is a clock that was given; None: the database's."""
+    """The upkeep of one store. `now` gives the time of a clock for tests; if it returns None, the database's clock is used."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class PostgresUpkeep:
         self._database.write("delete", write)
 
     def _refuse_held(self, transaction: Transaction, run_id: str, held_by: str | None, now: float) -> None:
-        # Locked: one that renews meanwhile waits, and finds its run gone; one that has renewed is seen.
+        # The holder's row is locked: a renewal that comes now waits until the run is deleted; an earlier one is seen.
         found = transaction.rows("claim_holders", Texts([held_by])) if held_by is not None else []
         if found:
             expires_at, *cells = found[0]
@@ -135,9 +135,8 @@ class PostgresUpkeep:
         def write(session: Session) -> int:
             with session.transaction() as transaction:
                 left = limit
-                while left and (
-                    found := transaction.rows("remains")
-                ):  # what another process sweeps is left to it
+                # A run that another process is sweeping is skipped.
+                while left and (found := transaction.rows("remains")):
                     run, upto = found[0]
                     count: int = transaction.rows("sweep_events", run, upto, left)[0][0]
                     if count < left:
@@ -222,9 +221,11 @@ class PostgresUpkeep:
 
 
 def call(program: str, address: Address | None, *options: str, into: IO[bytes] | None = None) -> str:
-    """Have a program of PostgreSQL do something, with this database or with none: what it printed, unless that goes `into`."""
+    """Run a client program of PostgreSQL, connected to this database if `address` is given. Returns what it printed, unless its
+    output goes to the file `into`.
+    """
     words, environment = _command(program, address, options)
-    done = subprocess.run(  # noqa: S603 - the words are ours
+    done = subprocess.run(  # noqa: S603 - the command is our own
         words,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -240,14 +241,14 @@ def call(program: str, address: Address | None, *options: str, into: IO[bytes] |
 
 @contextmanager
 def script(address: Address) -> Iterator[IO[bytes]]:
-    """What is written in here is done by psql in one transaction: nothing of it is kept if the block raises, or if this process
-    dies in it, because then the script ends before its `commit`.
+    """Run the SQL that is written to the file within this block with psql, in one transaction. Nothing is kept if the block
+    raises, or if this process dies in it, because then the script ends before its `commit`.
     """
     options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--file=-")
     words, environment = _command("psql", address, options)
     with (
         tempfile.TemporaryFile() as said,
-        subprocess.Popen(  # noqa: S603 - the words are ours
+        subprocess.Popen(  # noqa: S603 - the command is our own
             words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said
         ) as psql,
     ):
@@ -261,7 +262,7 @@ def script(address: Address) -> Iterator[IO[bytes]]:
         except (StoreError, BrokenPipeError):
             if not psql.wait():
                 raise
-        if psql.wait():  # where it ended first, whatever wrote to it failed only because of that
+        if psql.wait():  # if psql failed first, the error of the block is only a consequence
             said.seek(0)
             raise _failure("psql", address, said.read().decode(errors="replace"), psql.returncode)
 
@@ -269,7 +270,7 @@ def script(address: Address) -> Iterator[IO[bytes]]:
 def _command(
     program: str, address: Address | None, options: tuple[str, ...]
 ) -> tuple[list[str], dict[str, str]]:
-    """The words that call a program, and its environment, which holds the password."""
+    """The command line of a client program, and its environment, which contains the password."""
     where = address.url if address is not None else "PostgreSQL"
     found = shutil.which(program)
     if found is None:
@@ -307,7 +308,7 @@ def _way_out(program: str, said: str) -> str:
 
 
 def _apart(conninfo: str) -> tuple[str, str]:
-    """An address without its password, and the password."""
+    """Split an address into the address without its password, and the password."""
     password = ""
     if match := _PASSWORD.search(conninfo):
         password = unquote(match[2])
@@ -319,7 +320,7 @@ def _apart(conninfo: str) -> tuple[str, str]:
 
 
 def _is_text(value: str) -> bool:
-    """Whether PostgreSQL can hold a text: no lone surrogate, no NUL."""
+    """Whether PostgreSQL can store a text: it has no lone surrogate and no NUL."""
     try:
         return b"\0" not in value.encode()
     except UnicodeEncodeError:

@@ -1,1 +1,1 @@
-"""The store in one SQLite file, and its SQL."""
+"""The store that keeps everything in one SQLite file, and its SQL."""

@@ -1,9 +1,10 @@
-"""Appends into SQLite: one alone by few short statements, many by one statement for each kind of row.
+"""Write appends to SQLite: a lone append with a few short statements, many appends with one statement per kind of row.
 
-It owns neither connection nor lock, and runs within the transactions of `database`. Invariants:
+This module owns no connection and no lock, and runs within the transactions of `database`. Invariants:
 
-- What was judged is what is written: both happen in one transaction, which has the write lock from its begin.
-- An append that cannot be written is left out, with its own verdict; its neighbours are written.
+- An append is judged and written in the same transaction, which takes the write lock when it begins; so nothing can change
+  between the two.
+- An append that cannot be written gets its own error as its verdict; the other appends of the batch are written.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ class Appends:
         self._database = database
         self._cursor = database.cursor
         self.offers = False
-        """Whether what was written puts a run on offer. The store sets it back when it has woken its workers."""
+        """Whether a written append offers a run to workers. The store resets it after it has woken its workers."""
 
     def append_singly(self, batch: Sequence[Append], refused: dict[int, Verdict]) -> list[Verdict]:
-        """One append of a batch does not fit: find it, leave it out, and write its neighbours."""
+        """Write a batch in which at least one append cannot be stored: find each such append, leave it out, write the others."""
         while True:
             try:
                 return self._database.commit(
@@ -48,9 +49,10 @@ class Appends:
     def write_batch(
         self, batch: Sequence[Append], refused: dict[int, Verdict], *, together: bool = True
     ) -> list[Verdict]:
-        """Judge and write each append, within a transaction: a verdict for each. `refused` are those that have theirs already,
-        by their place in the batch. Rows are written together, or one append at a time; raises `UnfitAppend` for one that
-        cannot be written.
+        """Judge and write each append of a batch, within a transaction, and return a verdict for each. `refused` has the verdicts
+        of appends that are already refused, by their index in the batch. With `together`, the rows of all appends are written at
+        the end; otherwise the rows of each append are written at once, so that an error shows which append cannot be stored.
+        Raises `UnfitAppend` for such an append.
         """
         judged: list[Verdict] = []
         rows: list[Cells] = []
@@ -88,8 +90,8 @@ class Appends:
     def _write_many(
         self, batch: Sequence[Append], refused: dict[int, Verdict], rows: list[Cells]
     ) -> list[Verdict]:
-        """The same for many appends, in few statements. What does not fit those is written the ordinary way, its rows
-        with the others in `rows`.
+        """Judge and write many appends in a few statements. An append that does not fit these statements is written like a lone
+        append, except that its rows are added to `rows`.
         """
         fitting = {append.run_id: append for append in batch if batches.fits(append)}
         found = batches.heads(self._cursor.execute(_SQL["heads"], (batches.ids(list(fitting.values())),)).get)
@@ -111,7 +113,7 @@ class Appends:
         return judged
 
     def _collect(self, head: Cells, append: Append, gathered: batches.Gathered) -> Verdict:
-        """Judge an append and gather what the statements for many write of it; the rest is written at once."""
+        """Judge an append, and collect its rows and its run row for the statements that write many; write its extras at once."""
         run, seq, fence, status, holder_id = head
         verdict = verdicts.judge(append, seq=seq, fence=fence, holder=holder_id)
         if verdict is not None:
@@ -137,7 +139,7 @@ class Appends:
         return verdict
 
     def _write_gathered(self, gathered: batches.Gathered) -> None:
-        """The statements for many. New runs come first: their events need their keys."""
+        """Execute the statements that write many appends. New runs are inserted first, because their events need their keys."""
         execute = self._cursor.execute
         if gathered.creations:
             made: list[Any] = execute(_SQL["create_runs"], (gathered.created(),)).fetchall()
@@ -166,7 +168,7 @@ class Appends:
             execute(_SQL["write_events"], gathered.written())
 
     def _write(self, append: Append, rows: list[Cells]) -> Verdict:
-        """Write everything of an append but its rows, which are added to `rows`."""
+        """Write everything of an append except its rows, which are added to `rows`."""
         head: Cells | None = self._cursor.execute(_HEAD, (append.run_id,)).get
         if append.create is not None:
             holder: int | None = None
@@ -211,7 +213,7 @@ class Appends:
         self._turn(run, status, append)
 
     def _turn(self, run: int, status: str, append: Append) -> None:
-        """What seldom changes: the status of a run, and the release of its lease."""
+        """Write the parts of a run row that seldom change: its status, and the release of its lease."""
         if status != append.view.status:
             self._cursor.execute(_SQL["turn_run"], (run, append.view.status))
         if append.release:
@@ -223,7 +225,7 @@ class Appends:
         rows.clear()
 
     def _write_extras(self, run: int, append: Append) -> None:
-        """Write what an append has beside its rows and the run row."""
+        """Write the snapshots, the definition and the handled requests of an append."""
         for snapshot in append.snapshots:
             self._cursor.execute(_SQL["write_snapshot"],
                                  (run, snapshot.seq, int(snapshot.base), snapshot.digest, snapshot.body))  # fmt: skip
@@ -234,7 +236,7 @@ class Appends:
 
 
 class UnfitAppend(Exception):
-    """One append of a batch cannot be written. Its transaction is rolled back; the batch is written again without it."""
+    """One append of a batch cannot be stored. The transaction is rolled back, and the batch is written again without it."""
 
     def __init__(self, index: int, verdict: Verdict) -> None:
         self.index = index

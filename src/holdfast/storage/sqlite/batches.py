@@ -1,12 +1,13 @@
-"""Many appends in few statements: what a batch needs to be handed to SQLite as JSON and as bytes, in one piece each.
+"""Prepare a batch of many appends for a few SQL statements: its rows as one JSON text, its salts, digests and bodies as bytes.
 
-Every call into SQLite gives up the interpreter lock and has to win it back from a busy event loop. A batch that is committed on
-the writer's thread therefore makes a handful of calls (begin, heads, new runs, run rows, events, commit), however many appends
-it has; while SQLite is at work, the event loop has the interpreter to itself. With a call or two per append, a fleet of a
-thousand runs made 20 % fewer steps a second (`make bench`).
+Every call into SQLite releases the interpreter lock and must then compete for it with a busy event loop. A batch that is
+committed on the writer's thread therefore makes a handful of calls (begin, heads, new runs, run rows, events, commit), however
+many appends it has; while SQLite is at work, the event loop has the interpreter to itself. With a call or two per append, a fleet
+of a thousand runs made 20 % fewer steps a second (`make bench`).
 
-What JSON would not hand over exactly is written the ordinary way: an error text, a time that is not a multiple of 2**-22
-seconds (every time of our century is one; JSON's decimal numbers might differ in the last bit, and times are hashed).
+An append that JSON could not represent exactly is written like a lone append: one with an error text, or with a time that is not
+a multiple of 2**-22 seconds. (A float for any time in this century is such a multiple. A decimal number in JSON might differ from
+it in the last bit, and times are part of the hash chain.)
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from holdfast.storage.contract import Append
 from holdfast.storage.rows import SALT_BYTES
 
 MANY = 32
-"""Appends from which on a batch is written this way."""
+"""The smallest number of appends for which a batch is written this way."""
 SCALE = 4194304.0
 _encode = msgspec.json.Encoder().encode
 _decode_heads = msgspec.json.Decoder(
@@ -29,44 +30,44 @@ _decode_heads = msgspec.json.Decoder(
 
 
 def are_separate(batch: Sequence[Append]) -> bool:
-    """Whether all appends are to different runs. Two appends to one run must be judged one after the other."""
+    """Whether all appends of a batch are to different runs. Two appends to the same run must be judged one after the other."""
     return len({append.run_id for append in batch}) == len(batch)
 
 
 def fits(append: Append) -> bool:
-    """Whether an append can be handed over as JSON and bytes."""
+    """Whether an append can be passed to SQLite as JSON and bytes without losing precision."""
     if append.view.error is not None or not append.rows:
         return False
     new = append.create
     if new is not None and (new.parent is not None or not (new.created_at * SCALE).is_integer()):
         return False
-    for row in append.rows:  # noqa: SIM110 - every step comes by here, and a generator costs more than the rest
+    for row in append.rows:  # noqa: SIM110 - every step runs this loop, and a generator would cost more than the rest
         if not (row.at * SCALE).is_integer() or len(row.salt) != SALT_BYTES:
             return False
     return True
 
 
 def ids(appends: Sequence[Append]) -> str:
-    """The runs of a batch, as the query for their heads takes them."""
+    """The run ids of a batch as a JSON list, the parameter of the query `heads`."""
     return as_json([append.run_id for append in appends])
 
 
 def heads(told: str) -> list[tuple[Any, ...]]:
-    """Key, seq, fence, status and holder of each run, as that query selects them."""
+    """Decode the result of the query `heads`: key, seq, fence, status and holder of each run."""
     return list(_decode_heads(told))
 
 
 class Gathered:
-    """What the statements for many appends will write."""
+    """The rows that the statements for many appends will write, collected from the appends of a batch."""
 
     def __init__(self) -> None:
         self.creations: dict[str, tuple[Append, int | None]] = {}
-        """Run -> its first append, and the key of its holder."""
+        """Run id -> the run's first append, and the key of its holder."""
         self.advances: list[tuple[Any, ...]] = []
         self.turns: list[tuple[Any, ...]] = []
         self.events: list[tuple[Any, ...]] = []
         self.marks: list[bytes] = []
-        """Salts and digests, row by row."""
+        """The salt and the digest of each event row, in the order of `events`."""
         self.bodies: list[bytes] = []
         self._body_at = 1
 
@@ -74,11 +75,13 @@ class Gathered:
         self.creations[append.run_id] = append, holder
 
     def created(self) -> str:
-        """The rows of the new runs."""
+        """The run rows of the new runs, as JSON."""
         return as_json([_creation_cells(append, holder) for append, holder in self.creations.values()])
 
     def advance(self, run: int, status: str | None, append: Append) -> None:
-        """The new view of a run row, and what seldom changes of it: its status, and the release of its lease."""
+        """Collect the changes of an existing run row; a new status or the release of the lease go into `turns`, as they are
+        rare.
+        """
         view, last = append.view, append.rows[-1]
         self.advances.append((
             run, last.seq, last.digest.hex(), int(last.at * SCALE), view.fingerprint, view.state_version,
@@ -88,7 +91,7 @@ class Gathered:
             self.turns.append((run, view.status, int(append.release)))
 
     def write(self, run: int, append: Append) -> None:
-        """The rows of its log."""
+        """Collect the event rows of an append."""
         body_at = self._body_at
         for row in append.rows:
             body = row.body
@@ -123,5 +126,5 @@ def _json(values: tuple[Any, ...]) -> str | None:
 
 
 def as_json(cells: Sequence[Any]) -> str:
-    """What a statement for many rows takes."""
+    """Rows as the JSON parameter of a statement that writes many of them."""
     return _encode(cells).decode()

@@ -1,16 +1,17 @@
-"""The file of a SQLite store: its connections, its transactions, and the errors that they raise.
+"""The database file of a SQLite store: its connections, its transactions, and the errors that they raise.
 
-A `SqliteDatabase` owns two connections: one that writes, under one lock, and one that reads, under its own; so a reader never
-waits for a sync. Store, appends, queues and upkeep borrow it; it knows none of their verbs. Invariants:
+A `SqliteDatabase` owns two connections, one for writing and one for reading, each with a lock of its own; so a reader never
+waits for a sync. The store, its appends, queues and upkeep use it; it knows none of their verbs. Invariants:
 
-- A store knows its kind by `application_id` and its version by `user_version` (how many migrations were applied). All missing
-  migrations run in one transaction, so a store is never between two versions, however many processes open it at once.
+- `application_id` marks the file as a Holdfast store, and `user_version` is its version (how many migrations were applied). All
+  missing migrations run in one transaction, so a store is never between two versions, however many processes open it at once.
 - A process stops writing to a store that a newer version of Holdfast has migrated meanwhile. Each transaction that renews or
   claims a lease checks the version; any other does so every `_LOOK_S`.
-- Every transaction that writes takes the write lock at its begin and holds all it checks and all it writes.
-- A commit that fails with an I/O error has an unknown outcome. The database is poisoned: it writes nothing more, also not on
-  close.
-- Errors of SQLite leave this file as our own, with the path and the remedy. No other file of the store imports apsw.
+- Every transaction that writes takes the write lock when it begins, and contains everything it checks and everything it writes.
+- A commit that fails with an I/O error has an unknown outcome. The database is then poisoned: it writes nothing more, not even
+  when it is closed.
+- Errors of SQLite are translated here into errors of Holdfast, with the path and the remedy. No other module of the store
+  imports apsw.
 """
 
 from __future__ import annotations
@@ -48,23 +49,23 @@ APPLICATION_ID = 0x48_46_53_54  # "HFST"
 Unfit = (UnicodeEncodeError, OverflowError, apsw.TooBigError)
 """Raised for values that SQLite cannot store."""
 Disagree = apsw.ConstraintError
-"""Raised where the rows of a log do not agree with the run row."""
+"""Raised if the rows of a log do not agree with the run row."""
 
 _SQL = schema.queries("sqlite")
 _LOOK_S = 0.1
-"""How often a store checks that its file is still there, and which version it has. What was written to a removed file is lost
-in any case; the check reports it soon."""
+"""How often a store checks that its file still exists, and which schema version it has. Writes to a removed file are lost in any
+case; the check makes sure that the loss is reported soon."""
 _LOOKING = ("renew", "claim")
 _ROOM_FOR_LOG_BYTES = 64 * 1024 * 1024
 
-# A forked child must never finalise what it inherits: closing a connection would touch the parent's files.
+# A forked child must never finalise the connections that it inherits: closing one would touch the parent's files.
 _open: weakref.WeakSet[SqliteDatabase] = weakref.WeakSet()
 _inherited: list[SqliteDatabase] = []
 os.register_at_fork(after_in_child=lambda: _inherited.extend(_open))
 
 
 class SqliteDatabase:
-    """The database in the file at `path`, which exists. `clock` is the time of the store."""
+    """The database in the file at `path`, which must exist. `clock` gives the time of the store."""
 
     def __init__(
         self, path: str, *, clock: Callable[[], float], busy_timeout_s: float, vfs: str | None
@@ -77,8 +78,8 @@ class SqliteDatabase:
         self._forks = process.count
         self._closed = False
         self.poison: str | None = None
-        """Why nothing more may be written; None: it may."""
-        self._writing = threading.RLock()  # a failpoint's hook may play a second writer
+        """Why nothing more may be written to the database; None: writing is allowed."""
+        self._writing = threading.RLock()  # reentrant: a failpoint's hook may act as a second writer
         self._reading = threading.Lock()
         try:
             self._writer = self.connect(first=True)
@@ -91,7 +92,7 @@ class SqliteDatabase:
             raise self._fault(fault) from fault
         self._reader.pragma("query_only", True)
         self.cursor = self._writer.cursor()
-        """Of the connection that writes: use it within `commit`."""
+        """The cursor of the writing connection. Use it only within `commit`."""
         self._file = disk.identity(path)
         self._looked_at = 0.0
         _open.add(self)
@@ -101,7 +102,7 @@ class SqliteDatabase:
         return float(self._clock())
 
     def is_own(self) -> bool:
-        """Whether this process opened it. After a fork the connections belong to the parent."""
+        """Whether this process opened the database. After a fork, the connections belong to the parent process."""
         return self._forks == process.count
 
     def close(self) -> None:
@@ -121,28 +122,28 @@ class SqliteDatabase:
     # --- reading ---------------------------------------------------------------------------------------
 
     def read(self, query: str, *values: Any) -> list[Cells]:
-        """The rows of a query, by its name."""
+        """The rows that a named query selects."""
         return self.select(_SQL[query], values)
 
     def select(self, sql: str, values: Cells) -> list[Cells]:
-        """The rows of a statement."""
+        """The rows that an SQL statement selects."""
         self.require_own()
         with self._reading:
             self.require_usable()
             try:
                 return self._reader.execute(sql, values).fetchall()
             except UnicodeEncodeError:
-                return []  # text that no store can hold is not in this one
+                return []  # text that cannot be encoded cannot be in the store
             except apsw.Error as fault:
                 raise self._fault(fault) from fault
 
     def require_run(self, run_id: str) -> None:
-        """Refuse a run that is not in this store."""
+        """Raise `RunNotFound` if the run is not in this store."""
         if not self.read("run_key", run_id):
             raise RunNotFound(run_id, self.url)
 
     def guard(self, call: Callable[[], T]) -> T:
-        """Call a function that uses a connection of its own: errors of SQLite leave it as our own."""
+        """Call a function that uses a connection of its own, and translate the SQLite errors that it raises into ours."""
         self.require_usable()
         try:
             return call()
@@ -150,10 +151,12 @@ class SqliteDatabase:
             raise self._fault(fault) from fault
 
     def check(self) -> list[str]:
-        """What SQLite's own check of the file reports; empty: it is intact."""
+        """The problems that SQLite's integrity check finds in the file; an empty list: the file is intact."""
         self.require_usable()
         try:
-            connection = self.connect()  # its own: the check of a large file blocks no other reader
+            connection = (
+                self.connect()
+            )  # a separate one, so that checking a large file blocks no other reader
             try:
                 found = [str(line) for (line,) in connection.execute(_SQL["integrity"])]
             finally:
@@ -165,7 +168,7 @@ class SqliteDatabase:
         return [] if found == ["ok"] else found
 
     def version_of_others(self) -> int:
-        """A number that changes when another connection than the writing one has written."""
+        """A number that changes when any connection other than this database's writing connection has written."""
         self.require_own()
         with self._writing:
             self.require_usable()
@@ -177,7 +180,7 @@ class SqliteDatabase:
     # --- writing ---------------------------------------------------------------------------------------
 
     def commit(self, verb: Verb, write: Callable[[], T]) -> T:
-        """Do everything that `write` does in one transaction, or nothing of it."""
+        """Call `write` in one transaction: either everything that it does is committed, or nothing."""
         self.require_own()
         with self._writing:
             self.require_usable()
@@ -212,8 +215,8 @@ class SqliteDatabase:
             return result
 
     def commit_alone(self, verb: Verb, query: str, *values: Any) -> None:
-        """Execute one statement that is a transaction of its own, and that does nothing if the store was migrated by a newer
-        version of Holdfast.
+        """Execute one statement as its own transaction. The statement must do nothing if a newer version of Holdfast has
+        migrated the store.
         """
         self.require_own()
         with self._writing:
@@ -236,22 +239,26 @@ class SqliteDatabase:
     def _require_same_file(self) -> None:
         if disk.identity(self.path) != self._file:
             raise StoreUnusable(
-                f"{self.path} was removed or replaced while it was in use; what is written now would be lost. Put "
+                f"{self.path} was removed or replaced while it was in use; anything written now would be lost. Put "
                 "the file back and restart this process."
             )
 
     def _require_same_version(self) -> None:
-        """Called within a transaction: no process can migrate the store until it ends."""
+        """Raise `SchemaTooNew` if a newer Holdfast has migrated the store. Call it within a transaction: no process can migrate
+        the store until that transaction ends.
+        """
         version = int(self._writer.pragma("user_version"))
         if version > self.known_version:
             raise schema.newer_schema_error(self.path, version, self.known_version)
 
     def do(self, query: str, *values: Any) -> apsw.Cursor:
-        """Execute a query, by its name, within a transaction."""
+        """Execute a named query. Call it within a transaction."""
         return self.cursor.execute(_SQL[query], values)
 
     def find(self, query: str, run_id: str) -> Any:
-        """The row of a run, or its one cell, that a query selects within a transaction."""
+        """The row that a named query selects for a run (its value, if it has one column). Call it within a transaction. Raises
+        `RunNotFound`.
+        """
         try:
             found = self.cursor.execute(_SQL[query], (run_id,)).get
         except UnicodeEncodeError:
@@ -272,7 +279,7 @@ class SqliteDatabase:
     # --- connections ---------------------------------------------------------------------------------
 
     def connect(self, *, first: bool = False) -> apsw.Connection:
-        """A new connection; the caller closes it."""
+        """Open a new connection, which the caller must close. The `first` one also prepares and migrates the file."""
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
         connection = apsw.Connection(self.path, flags=flags, vfs=self._vfs, statementcachesize=200)
         try:
@@ -282,7 +289,7 @@ class SqliteDatabase:
                 self._use_wal(connection)
             connection.pragma("synchronous", "full")
             connection.pragma("trusted_schema", False)
-            # Otherwise a statement that might use a partial index is compiled anew for every value bound to it.
+            # Otherwise SQLite compiles a statement that might use a partial index again for every value bound to it.
             connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
             connection.pragma("journal_size_limit", _ROOM_FOR_LOG_BYTES)
             if sys.platform == "darwin":
@@ -296,7 +303,9 @@ class SqliteDatabase:
         return connection
 
     def _use_wal(self, connection: apsw.Connection) -> None:
-        """Turn the file to WAL. Where several processes do so at once, SQLite may say that it is busy without having waited."""
+        """Switch the file to WAL mode. If several processes do this at once, SQLite may report "busy" without waiting for the
+        busy timeout, so this waits for the write lock and tries again.
+        """
         tries_left = 100
         while True:
             try:
@@ -306,7 +315,7 @@ class SqliteDatabase:
                 tries_left -= 1
                 if not tries_left:
                     raise
-                connection.execute(_SQL["begin"])  # waits its turn, up to the busy timeout
+                connection.execute(_SQL["begin"])  # waits for the write lock, up to the busy timeout
                 connection.execute(_SQL["rollback"])
         if mode != "wal":
             raise StoreUnusable(
@@ -315,18 +324,18 @@ class SqliteDatabase:
             )
 
     def _refuse_foreign(self, connection: apsw.Connection) -> None:
-        """Refuse a database that another program made, before anything of it is changed.
+        """Refuse a database that another program created, before anything in it is changed.
 
-        Read as of one moment: half of it from before another process made the store, half from after, would look foreign.
+        The check reads one consistent snapshot: while another process creates the store, a mix of values from before and after
+        would look like a foreign database.
         """
         connection.execute(_SQL["begin_reading"])
         try:
             application = connection.pragma("application_id")
             used = connection.pragma("user_version") or connection.execute(_SQL["any_table"]).get
         finally:
-            with suppress(
-                apsw.Error
-            ):  # a failing disk has ended the transaction, and its error is the one to report
+            # If the disk failed, SQLite has already ended the transaction, and the disk's error is the one to report.
+            with suppress(apsw.Error):
                 connection.execute(_SQL["rollback"])
         if application != APPLICATION_ID and (application or used):
             raise StoreUnusable(
@@ -334,7 +343,7 @@ class SqliteDatabase:
             )
 
     def _migrate(self, connection: apsw.Connection) -> None:
-        """Migrate the store to the version that this code knows. Refuses a newer one."""
+        """Migrate the store to the schema version of this code. Refuses a store with a newer version."""
         known = schema.migrations("sqlite")
         self.known_version = len(known)
         if self._version(connection, len(known)) == len(known):
@@ -357,7 +366,7 @@ class SqliteDatabase:
         if version > known:
             raise SchemaTooNew(
                 f"{self.path} has schema version {version}; this Holdfast knows versions up to {known}. "
-                "Use the version that wrote it, or a newer one. Nothing was changed."
+                "Use the version of Holdfast that wrote the store, or a newer one. Nothing was changed."
             )
         return version
 
@@ -367,14 +376,16 @@ class SqliteDatabase:
             raise StoreUnusable(f"the store {self.path} was closed. Open it again.")
 
     def require_own(self) -> None:
-        """Called before a lock is taken: a lock that was held at the fork is never released in the child."""
+        """Refuse to work in a forked child. Call this before taking a lock: a lock that was held at the moment of the fork is
+        never released in the child.
+        """
         if self._forks != process.count:
             raise StoreUnusable(
                 f"the store {self.path} was opened before this process was forked. Open it in the child."
             )
 
     def _fault(self, fault: apsw.Error, *, committing: bool = False) -> StoreError:
-        """Our own error for one of SQLite's, with the path and the remedy."""
+        """Translate an error of SQLite into an error of Holdfast, with the path and the remedy."""
         full = getattr(fault, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE or isinstance(
             fault, apsw.FullError
         )
@@ -387,7 +398,7 @@ class SqliteDatabase:
         if full:
             return StoreFull(
                 f"no space left for {self.path}. This step was not written; everything acknowledged before it is "
-                "kept. Free some space and resume."
+                "kept. Free some space and resume the run."
             )
         for kinds, error, message in _FAULTS:
             if isinstance(fault, kinds):

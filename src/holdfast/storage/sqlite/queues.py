@@ -1,8 +1,8 @@
-"""The queues of a SQLite store. It owns no connection; it borrows the store's `database`.
+"""The queues of a SQLite store. This module owns no connection; it uses the store's `database`.
 
-SQLite has one writer by nature, so takes and renewals wait for each other and for appends. Invariants: where nothing is on
-offer, nothing is written and the write lock is not taken; and waiting costs no query. The log of the database is
-looked at from outside (`os.stat`), and only when that has changed SQLite is asked whether another connection wrote.
+SQLite has only one writer at a time, so workers that take runs or renew leases wait for each other and for appends. Invariants:
+if no run is on offer, nothing is written and the write lock is not taken; and a waiting worker runs no query. It checks the
+database's WAL file with `os.stat`, and only if that file has changed it asks SQLite whether another connection has written.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from holdfast.storage.sqlite.database import SqliteDatabase
 _Rows: TypeAlias = Callable[..., list[Cells]]
 
 LOOK_S = 0.05
-"""How often the database's log is looked at while a worker waits."""
+"""How often, in seconds, the database's WAL file is checked while a worker waits."""
 _encode = msgspec.json.Encoder().encode
 
 
 class SqliteQueues:
-    """The queues of one store. `timer` only has to run evenly."""
+    """The queues of one store. `timer` only measures intervals: it need not be the time of day."""
 
     def __init__(
         self, database: SqliteDatabase, alive: leases.Alive, *, timer: Callable[[], float] = time.monotonic
@@ -78,7 +78,7 @@ class SqliteQueues:
         return None if due_at is None else float(due_at)
 
     def _next_due(self, wanted: Wanted, fates: Fates[int], stopped: list[str]) -> Cells:
-        """The time or None, and whether any queue has a limit."""
+        """When the next wanted run is due, or None; and whether any queue has a limit."""
         told = _json(fates.lost), _json(stopped), _json(list(wanted.without))
         return self._database.read("next_due", *_values_of(wanted), *told)[0]
 
@@ -137,7 +137,7 @@ class SqliteQueues:
 
     def _offers(self, rows: _Rows, wanted: Wanted, fates: Fates[int], limit: int) -> list[Offer]:
         without = frozenset(wanted.without)
-        limit += len(without)  # so many of the first may be passed over
+        limit += len(without)  # that many of the selected offers may be left out below
         found = rows("offers", *_values_of(wanted), _json(fates.lost), self._database.now(), limit)
         offers = [Offer(*cells) for cells in found]
         return [offer for offer in offers if offer.run_id not in without]
@@ -146,7 +146,7 @@ class SqliteQueues:
         found: list[Cells] = self._database.do(query, *values).fetchall()
         return found
 
-    # --- hearing -------------------------------------------------------------------------------------
+    # --- waiting for news ----------------------------------------------------------------------------
 
     def hear(self, timeout_s: float) -> bool:
         self._database.now()  # refuses a store that was closed
@@ -169,7 +169,7 @@ class SqliteQueues:
         )
 
     def tell(self) -> None:
-        """Wake the worker that hears: this store has put a run on offer, or a request into an inbox."""
+        """Wake the worker that waits in `hear`: this store has put a run on offer, or a request into an inbox."""
         with self._heard:
             self._news += 1
             self._heard.notify_all()
@@ -180,7 +180,7 @@ class SqliteQueues:
             self._heard.notify_all()
 
     def _others_wrote(self) -> bool:
-        """Whether another connection has written since this was last asked."""
+        """Whether another connection has written to the database since the last call."""
         found = self._look()
         if found == self._seen and not self._unsure:
             return False

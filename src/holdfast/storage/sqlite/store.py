@@ -1,7 +1,8 @@
-"""The store in one SQLite file: the verbs of `storage/contract`.
+"""The store in one SQLite file: it implements the verbs of `storage/contract`.
 
-Connections, transactions and the errors of SQLite are in `database`, the writing of appends is in `append`. Invariant:
-acknowledged is durable. SQLite runs in WAL mode with `synchronous=FULL`, and no verb returns before its commit has returned.
+Connections, transactions and the errors of SQLite are in `database`, the writing of appends is in `append`. Invariant: a write
+that is acknowledged is durable. SQLite runs in WAL mode with `synchronous=FULL`, and no verb returns before its commit has
+returned.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ _object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class SqliteStore:
-    """A store in the file at `path`, which is made if it is missing; its blobs are in the folder `<path>.blobs` unless given.
-    `clock`, `alive` and `vfs` (a registered apsw VFS) let tests own time, the fate of other processes and the disk.
+    """A store in the SQLite file at `path`, which is created if it is missing. Its blobs are in the folder `<path>.blobs` unless
+    `blobs` is given. With `clock`, `alive` and `vfs` (a registered apsw VFS) tests control the time, which other processes
+    count as alive, and the disk.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class SqliteStore:
             return []
         appends = self._appends
         refused: dict[int, Verdict] = {}
-        for append in batch:  # few appends have blobs, and every step comes by here
+        for append in batch:  # a loop, because few appends have blobs and every step runs this
             if append.blobs:
                 refused = keep_blobs(self.blobs, batch)
                 break
@@ -90,7 +92,7 @@ class SqliteStore:
         return judged
 
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
-        # Only a new process sees what a failed sync has left on disk.
+        # After a failed sync, only a new process can read what is really on the disk.
         if self._database.poison is not None:
             raise StorePoisoned(self._database.poison)
         return bool(self._database.read("appended", run_id, seq, append_id))
@@ -105,7 +107,7 @@ class SqliteStore:
         node: str | None = None,
         limit: int | None = None,
     ) -> list[Row]:
-        # A seq that no log has would be a place in the log of another run.
+        # Rows are keyed by run << 32 | seq, so a larger seq would select rows of another run.
         piece = (
             run_id,
             min(after, _LAST_SEQ),
@@ -170,7 +172,7 @@ class SqliteStore:
 
     def _list(self, parts: Sequence[str], values: Sequence[Any]) -> list[RunRow]:
         now = self.now()
-        known: dict[str, bool] = {}  # one look at each process, however many runs it holds
+        known: dict[str, bool] = {}  # each holder is checked once, however many runs it holds
         listed = []
         for cells in self._database.select("\n".join(_SQL[part] for part in ("runs", *parts)), tuple(values)):
             holder = holder_of(cells[20:])

@@ -1,11 +1,12 @@
 """The upkeep of a store in a SQLite file.
 
-It owns no connection but the one that a backup reads through. Invariants:
+This module owns no connection except those that it opens for a backup or for `facts`. Invariants:
 
 - Every change is one transaction of the store's writing connection, under its lock.
-- The number of a run is used again once it was the highest and its row is gone. So what is left of a deleted log stays only as
-  long as a higher number is in use; otherwise it goes with the row.
-- A backup is a copy of one moment: it reads inside one transaction, which blocks no writer in WAL mode, and gets its name last.
+- SQLite reuses the numeric key of a deleted run if it was the highest. So the leftover events of a deleted run may be swept later
+  only as long as a run with a higher key exists; otherwise they are deleted together with the run row.
+- A backup is a copy of the database at one moment: it reads inside one transaction, which blocks no writer in WAL mode. The file
+  is renamed to its final name last.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from holdfast.storage.upkeep import PIECE, WHOLE, Facts, Kept, Trimmed, refuse_c
 _SQL = schema.queries("sqlite")
 _LAST_SEQ = 2**32 - 1
 _PAGES = 500
-"""Pages that a backup copies between two looks at how far it has come."""
+"""How many pages a backup copies between two calls of `progress`."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -113,7 +114,7 @@ class SqliteUpkeep:
         self._database.commit("delete", write)
 
     def _sweep_highest(self) -> None:
-        """What is left of logs whose number would be given to the next new run goes now."""
+        """Delete the leftover events of deleted runs whose key the next new run would get."""
         highest = self._database.do("highest_run").get
         for (run,) in self._database.do("remains_above", highest).fetchall():
             self._database.do("sweep_events", run, _LAST_SEQ, _LAST_SEQ)
@@ -211,14 +212,18 @@ class SqliteUpkeep:
         source = self._database.connect()
         try:
             source.execute(_SQL["begin_reading"])
-            source.execute(_SQL["any_table"]).fetchall()  # from here on it sees one moment
+            source.execute(
+                _SQL["any_table"]
+            ).fetchall()  # the first read fixes the moment that the transaction sees
             copy = type(source)(temporary)
             try:
                 with copy.backup("main", source, "main") as pages:
                     while not pages.done:
                         pages.step(_PAGES)
                         progress(pages.page_count - pages.remaining, pages.page_count)
-                copy.pragma("journal_mode", "delete")  # one file, that needs no log beside it
+                copy.pragma(
+                    "journal_mode", "delete"
+                )  # so that the copy is one file, without a WAL file beside it
             finally:
                 copy.close()
         finally:

@@ -1,25 +1,25 @@
--- Every query of the PostgreSQL store. `-- name: what it is for`, then the query. Values are always bound. The schema is
--- written `holdfast` here; a store in another one has its name put in that place.
+-- Every query of the PostgreSQL store: a line `-- name: purpose`, then the query. Values are always bound as parameters. The
+-- schema is called `holdfast` here; for a store in another schema, that name is replaced.
 
--- begin: what follows is one transaction, by our own rules; but a server that was made read-only (its disk is nearly full) stays so
+-- begin: start a transaction with the isolation level we rely on; a server that was made read-only stays read-only
 begin isolation level read committed
 
--- commit: everything since the begin, or nothing
+-- commit: make everything since `begin` durable and visible
 commit
 
--- rollback: nothing since the begin
+-- rollback: undo everything since `begin`
 rollback
 
--- server: what must be true of a server before anything is written to it; which of its processes does this, and its time
+-- server: the facts of a server that are checked before anything is written to it; the id of its backend process, and its time
 select current_setting('server_version_num')::bigint, pg_is_in_recovery(), current_setting('fsync'),
        current_setting('synchronous_commit'), current_setting('server_encoding'), pg_backend_pid(),
        extract(epoch from clock_timestamp())::float8
 
--- guard: bounds of this transaction, and whether what it commits will be durable
+-- guard: set the timeouts of this transaction; and whether what it commits will be durable
 select set_config('lock_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $2, true),
        current_setting('fsync'), current_setting('synchronous_commit'), extract(epoch from clock_timestamp())::float8
 
--- end_stuck: end transactions that keep runs locked and for long have waited for more to come, in the midst of a pipeline
+-- end_stuck: end transactions that lock runs and have waited long for their client to send the rest of a pipeline
 select pg_terminate_backend(pid)
 from pg_stat_activity
 where datname = current_database() and usename = current_user and state = 'active' and wait_event = 'ClientRead'
@@ -29,26 +29,26 @@ and exists (select from pg_locks where pg_locks.pid = pg_stat_activity.pid and r
 -- time: the database's clock
 select extract(epoch from clock_timestamp())::float8
 
--- meta_table: whether a schema holds a store
+-- meta_table: whether a schema contains a store
 select to_regclass('holdfast.meta')::text
 
--- version: how many migrations a schema has seen
+-- version: how many migrations were applied to a schema
 select value::bigint from holdfast.meta where name = 'schema_version'
 
--- set_version: how many migrations a schema has seen
+-- set_version: record how many migrations were applied to a schema
 insert into holdfast.meta (name, value) values ('schema_version', $1)
 on conflict (name) do update set value = excluded.value
 
--- lock_schema: one process at a time makes or lifts a schema
+-- lock_schema: lock a schema, so that only one process at a time creates or migrates it
 select pg_advisory_xact_lock(hashtextextended($1::text, 0))
 
--- schema_holds: whether a schema is there, and something that is in it
+-- schema_holds: whether a schema exists, and the name of one relation in it, if any
 select to_regnamespace('holdfast')::text, (select relname::text from pg_class where relnamespace = to_regnamespace('holdfast') limit 1)
 
--- create_schema: a home for the tables
+-- create_schema: create the schema for the tables
 create schema holdfast
 
--- faults: indexes that a failed build left unusable, and pages whose checksums did not hold
+-- faults: indexes that a failed build left unusable, and pages with wrong checksums
 select 'index ' || indexrelid::regclass || ' is not valid; run: reindex index ' || indexrelid::regclass
 from pg_index join pg_class on pg_class.oid = indrelid
 where relnamespace = to_regnamespace('holdfast') and not (indisvalid and indisready)
@@ -58,18 +58,18 @@ from pg_stat_database where datname = current_database() and checksum_failures >
 union all
 select 'full_page_writes is off: a power loss may damage pages; switch it on' where current_setting('full_page_writes') = 'off'
 
--- head: what appends are judged by; locked in the order of run ids, so that two batches never wait for each other
+-- head: the columns that decide whether appends are accepted; locked in the order of run ids, so that batches cannot deadlock
 select run_id, key, seq, fence, holder from holdfast.runs where run_id = any($1::text[]) order by run_id for update
 
--- known_holders: which of these holders the store knows; they cannot go until the transaction ends
+-- known_holders: which of these holders the store has; their rows cannot be deleted until the transaction ends
 select id from holdfast.holders where id = any($1::text[]) order by id for key share
 
--- append_one: a whole append in one statement, its own transaction; null: refused. Types are sent along: casts would cost time
+-- append_one: a whole append in one statement and transaction; null: refused. Parameters are sent with types, as casts cost time
 select holdfast.append_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
                            $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42,
                            $43, $44)
 
--- create_runs: new run rows; those whose id is taken are left out
+-- create_runs: insert new run rows, except those whose run id is taken
 insert into holdfast.runs (run_id, flow, parent, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint,
                            state_version, active, error, rewinds, due_at, fence, holder, queue, priority)
 select * from unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::text[], $6::float8[], $7::text[], $8::bigint[],
@@ -78,10 +78,10 @@ select * from unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::text[]
 on conflict (run_id) do nothing
 returning run_id, key
 
--- label_runs: labels of new runs
+-- label_runs: insert the labels of new runs
 insert into holdfast.labels (run, name, value) select * from unnest($1::bigint[], $2::text[], $3::text[])
 
--- advance_runs: the views of the logs behind a batch; where nothing of an index changes, no index is written
+-- advance_runs: update run rows after a batch of appends; an index is written only if an indexed column changes
 update holdfast.runs set
     seq = new.seq, digest = new.digest, updated_at = new.at, status = new.status, fingerprint = new.fingerprint,
     state_version = new.state_version, active = new.active, error = new.error, rewinds = new.rewinds, due_at = new.due_at,
@@ -91,33 +91,33 @@ from unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::float8[], $5::text[], $
      as new(key, seq, digest, at, status, fingerprint, state_version, active, error, rewinds, due_at, holder)
 where runs.key = new.key
 
--- write_events: rows of logs
+-- write_events: insert the events of logs
 insert into holdfast.events (run, seq, at, kind, node, iteration, execution, attempt, salt, body, digest)
 select * from unnest($1::bigint[], $2::bigint[], $3::float8[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[],
                      $9::bytea[], $10::bytea[], $11::bytea[])
 
--- write_snapshot: a stored fold; nothing but a base replaces a base
+-- write_snapshot: store a snapshot; a compaction base is replaced only by another compaction base
 insert into holdfast.snapshots (run, seq, base, digest, body) values ($1, $2, $3, $4, $5)
 on conflict (run, seq) do update set base = excluded.base, digest = excluded.digest, body = excluded.body
 where excluded.base >= snapshots.base
 
--- write_definition: a flow's definition, once
+-- write_definition: store a flow's definition, unless it is stored already
 insert into holdfast.definitions (fingerprint, body) values ($1, $2) on conflict (fingerprint) do nothing
 
--- take_requests: requests leave the inbox; their ids stay
+-- take_requests: mark requests as handled; their rows and ids stay, so that posting them again has no effect
 update holdfast.inbox set taken = $3, body = '' where run = $1 and id = any($2::text[])
 
--- appended: whether the row at a seq belongs to an append
+-- appended: whether the event at a seq was written by this append; the first salt of an append is its id
 select 1 from holdfast.events
 where run = (select key from holdfast.runs where run_id = $1) and seq = $2::bigint and salt = $3
 
--- run_key: whether a run is there
+-- run_key: a run's numeric key; no row if the store does not have the run
 select key from holdfast.runs where run_id = $1
 
--- lock_run: a run that cannot go until the transaction ends
+-- lock_run: lock a run, so that it cannot be deleted until the transaction ends
 select key from holdfast.runs where run_id = $1 for key share
 
--- runs: run rows with their holders; a condition that is null does not count
+-- runs: run rows with their holders; a condition whose parameter is null does not apply
 select runs.run_id, runs.flow, runs.status, runs.seq, runs.digest, runs.fingerprint, runs.state_version, runs.created_at,
        runs.updated_at, runs.input_digest, runs.labels, runs.parent, runs.active, runs.error, runs.rewinds, runs.due_at,
        runs.fence, runs.queue, runs.priority, extract(epoch from clock_timestamp())::float8, holders.expires_at, holders.id,
@@ -138,7 +138,7 @@ where ($1::text is null or runs.run_id = $1)
   and ($9::text is null or runs.queue = $9)
 order by runs.created_at desc, runs.run_id desc limit $8::bigint
 
--- events: a piece of a log
+-- events: the events of a log between two seqs
 select seq, at, kind, node, iteration, execution, attempt, salt, body, digest
 from holdfast.events
 where run = (select key from holdfast.runs where run_id = $1) and seq <= $3::bigint
@@ -146,7 +146,7 @@ where run = (select key from holdfast.runs where run_id = $1) and seq <= $3::big
                                   where trimmed.run = (select key from holdfast.runs where run_id = $1)))
 order by seq limit $4::bigint
 
--- events_of: a piece of a log, of some kinds (or null) or one node (or null)
+-- events_of: the events of a log between two seqs, of some kinds (or null) and of one node (or null)
 select seq, at, kind, node, iteration, execution, attempt, salt, body, digest
 from holdfast.events
 where run = (select key from holdfast.runs where run_id = $1) and seq <= $3::bigint
@@ -155,7 +155,7 @@ where run = (select key from holdfast.runs where run_id = $1) and seq <= $3::big
   and ($5::text[] is null or kind = any($5)) and ($6::text is null or node = $6)
 order by seq limit $4::bigint
 
--- snapshot: the latest stored fold within some ranges
+-- snapshot: the latest snapshot within some ranges of seqs
 select snapshots.seq, snapshots.body, snapshots.base, snapshots.digest
 from holdfast.snapshots
 join unnest($2::bigint[], $3::bigint[]) as span(first, last) on snapshots.seq between span.first and span.last
@@ -165,28 +165,28 @@ order by snapshots.seq desc limit 1
 -- definition: a flow's definition
 select body from holdfast.definitions where fingerprint = $1
 
--- lease: what a claim is judged by; two claims of one run come one after the other
+-- lease: the columns that decide whether a claim of a run succeeds; locked, so that two claims never overlap
 select runs.key, runs.seq, runs.fence, coalesce($2::float8, extract(epoch from clock_timestamp())::float8), runs.holder
 from holdfast.runs where runs.run_id = $1 for update
 
--- claim_holders: who has a run and who wants it; neither renews until the transaction ends, and two claims lock them alike
+-- claim_holders: lock the current holder and the claimant, so that neither renews; always in the order of ids, to avoid deadlocks
 select expires_at, id, host, boot, pid_namespace, pid, process_started, ttl_s from holdfast.holders where id = any($1::text[])
 order by id for no key update
 
--- take_lease: a run gets a holder and a new fence
+-- take_lease: give a run a holder and a new fence
 update holdfast.runs set holder = $2, fence = $3 where key = $1
 
--- release_lease: a run has no holder any more, if it was this one with this fence
+-- release_lease: clear the holder of a run, if it is this holder with this fence
 with left_alone as (
     update holdfast.runs set holder = null where run_id = $1 and holder = $2 and fence = $3 returning key)
 select holdfast.tell(array_agg(key)) from left_alone
 
--- renew_holder: a holder's row, alive until a new time
+-- renew_holder: insert or update the row of a holder, which now expires later
 insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at)
 values ($1, $2, $3, $4, $5, $6, $7::float8, coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8)
 on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s
 
--- renew_alone: the same in a transaction of its own; nothing where the schema is too new or the commit would not be durable
+-- renew_alone: `renew_holder` as its own transaction; does nothing if the schema is too new or the commit would not be durable
 with found as (
     select coalesce((select value::bigint from holdfast.meta where name = 'schema_version'), 0) as version,
            current_setting('fsync') as fsync, current_setting('synchronous_commit') as synchronous_commit,
@@ -201,65 +201,65 @@ with found as (
 )
 select version, fsync, synchronous_commit, extract(epoch from clock_timestamp())::float8 from found
 
--- release_all: nothing is held by this holder any more
+-- release_all: release all leases of a holder
 update holdfast.runs set holder = null
 where key in (select key from holdfast.runs where holder = $1 order by run_id for update)
 
--- drop_holder: a holder that is gone for good
+-- drop_holder: delete a holder, which has ended
 delete from holdfast.holders where id = $1
 
--- drop_idle_holder: a dead holder, once it holds nothing
+-- drop_idle_holder: delete a dead holder that holds no run
 delete from holdfast.holders where id = $1 and not exists (select from holdfast.runs where holder = $1)
 
--- drop_old_holders: holders that ran out long ago and hold nothing
+-- drop_old_holders: delete holders that expired long ago and hold no run
 delete from holdfast.holders
 where expires_at < coalesce($1::float8, extract(epoch from clock_timestamp())::float8) - $2::float8
   and not exists (select from holdfast.runs where runs.holder = holders.id)
 
--- post: leave a request; nothing where it was left before
+-- post: put a request into the inbox of a run; no row is returned if the request is there already
 insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken)
 values ($1, $2, $3, $4, $5, $6, coalesce($7::float8, extract(epoch from clock_timestamp())::float8), 0)
 on conflict (run, id) do nothing returning key
 
--- inbox: what waits for the runs of a holder
+-- inbox: requests that wait for the runs of a holder
 select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at
 from holdfast.inbox join holdfast.runs on runs.key = inbox.run
 where inbox.taken = 0 and runs.holder = $1
 order by inbox.key
 
--- keep_blob: say again that a blob is wanted; nothing where it is missing or damaged
+-- keep_blob: renew the time at which a blob was last put; no row is returned if the blob is missing or damaged
 update holdfast.blobs set put_at = extract(epoch from clock_timestamp())
 where digest = $1 and sha256(body) = $2 returning digest
 
--- put_blob: a blob, also in the place of a damaged one
+-- put_blob: store a blob, replacing a damaged one
 insert into holdfast.blobs (digest, put_at, body) values ($1, extract(epoch from clock_timestamp()), $2)
 on conflict (digest) do update set put_at = excluded.put_at, body = excluded.body
 
 -- get_blob: the stored bytes of a blob
 select body from holdfast.blobs where digest = $1
 
--- digests: the names of some blobs behind a name, in order
+-- digests: the digests of the next blobs after a digest, in order
 select digest from holdfast.blobs where digest > $1 order by digest limit 1000
 
--- delete_blob: a blob goes
+-- delete_blob: delete a blob
 delete from holdfast.blobs where digest = $1
 
--- expire_blob: a blob goes that was last put before a time
+-- expire_blob: delete a blob if it was last put before a time
 delete from holdfast.blobs where digest = $1 and put_at < $2::float8 returning digest
 
 -- spilling: the runs that have partial streams
 select distinct run_id from holdfast.spills order by run_id
 
--- spill: a piece of a partial stream
+-- spill: store a piece of a partial stream
 insert into holdfast.spills (run_id, stream, data) values ($1, $2, $3)
 
 -- spilled: the partial streams of a run
 select stream, string_agg(data, ''::bytea order by key) from holdfast.spills where run_id = $1 group by stream
 
--- unspill: partial streams go
+-- unspill: delete partial streams of a run
 delete from holdfast.spills where run_id = $1 and stream = any($2::bytea[])
 
--- trimmed: what was taken from a log
+-- trimmed: what upkeep has removed from the log of a run
 select retired, retired_at, base, base_at, base_digest, place
 from holdfast.trimmed where run = (select key from holdfast.runs where run_id = $1)
 
@@ -277,99 +277,99 @@ where run = (select key from holdfast.runs where run_id = $1)
        or substring(body from 1 for 4) = '\x28b52ffd'::bytea)
 order by seq limit $3::bigint
 
--- drop_snapshots: stored folds that are only there for speed
+-- drop_snapshots: delete snapshots that only make reading faster
 delete from holdfast.snapshots where run = $1 and seq = any($2::bigint[]) and not base
 
--- retire: checkpoints before a place are no resume points any more
+-- retire: checkpoints before a seq are no longer resume points
 insert into holdfast.trimmed (run, retired, retired_at, base, base_at, base_digest, place)
 values ($1, $2, coalesce($3::float8, extract(epoch from clock_timestamp())::float8), 0, 0, '', '')
 on conflict (run) do update set retired = excluded.retired, retired_at = excluded.retired_at
 where excluded.retired > trimmed.retired
 
--- compactable: what a compaction is judged by; the run cannot be changed until the transaction ends
+-- compactable: the columns that decide whether a run may be compacted; the run cannot be changed until the transaction ends
 select runs.key, runs.seq, runs.fence, runs.holder,
        coalesce((select nullif(base, 0) from holdfast.trimmed where trimmed.run = runs.key),
                 (select min(events.seq) - 1 from holdfast.events where events.run = runs.key))
 from holdfast.runs where run_id = $1 for update
 
--- drop_snapshots_upto: every stored fold up to a place, also a base
+-- drop_snapshots_upto: delete all snapshots of a run up to a seq, including a compaction base
 delete from holdfast.snapshots where run = $1 and seq <= $2::bigint
 
--- write_base: a stored fold that stands for events
+-- write_base: store a compaction base: a snapshot that replaces events
 insert into holdfast.snapshots (run, seq, base, digest, body) values ($1, $2, true, $3, $4)
 
--- rebase: a log begins behind another place
+-- rebase: record that the log of a run now begins after a compaction base
 insert into holdfast.trimmed (run, retired, retired_at, base, base_at, base_digest, place)
 values ($1, 0, 0, $2, coalesce($3::float8, extract(epoch from clock_timestamp())::float8), $4, $5)
 on conflict (run) do update set base = excluded.base, base_at = excluded.base_at, base_digest = excluded.base_digest,
                                 place = excluded.place
 
--- adopt: what was taken from a log before its run was archived
+-- adopt: for a run from an archive: record what upkeep had removed from its log before it was archived
 insert into holdfast.trimmed (run, retired, retired_at, base, base_at, base_digest, place)
 select key, $2::bigint, $3::float8, $4::bigint, $5::float8, $6::bytea, $7::text from holdfast.runs where run_id = $1
 on conflict (run) do update set retired = excluded.retired, retired_at = excluded.retired_at, base = excluded.base,
                                 base_at = excluded.base_at, base_digest = excluded.base_digest, place = excluded.place
 
--- adopt_fence: no lower fence than were given out before its run was archived
+-- adopt_fence: for a run from an archive: raise its fence to the highest that was given out before it was archived
 update holdfast.runs set fence = $2::bigint where run_id = $1 and fence < $2::bigint and holder is null
 
--- keep_definition: a flow's definition, once
+-- keep_definition: store a flow's definition, unless it is stored already
 insert into holdfast.definitions (fingerprint, body) values ($1, $2) on conflict (fingerprint) do nothing
 
--- leave: events up to a place are nobody's any more
+-- leave: mark the events of a run up to a seq as leftovers, to be swept later
 insert into holdfast.remains (run, upto) values ($1, $2)
 on conflict (run) do update set upto = greatest(remains.upto, excluded.upto)
 
--- any_remains: whether anything is left of any log
+-- any_remains: whether any run has leftover events
 select 1 from holdfast.remains limit 1
 
--- remains: a log of which something is left, and that nobody else is sweeping
+-- remains: a run that has leftover events and that no other process is sweeping
 select run, upto from holdfast.remains order by run limit 1 for update skip locked
 
--- sweep_events: the first of those events go
+-- sweep_events: delete the first leftover events of a run
 with gone as (
     delete from holdfast.events where (run, seq) in (
         select run, seq from holdfast.events where run = $1 and seq <= $2::bigint order by seq limit $3::bigint)
     returning 1)
 select count(*) from gone
 
--- swept: nothing of this log is left
+-- swept: delete the mark that a run has leftover events
 delete from holdfast.remains where run = $1
 
--- child_of: a run that names this one as its parent
+-- child_of: a run that was forked from this run
 select run_id from holdfast.runs where parent = $1 order by run_id limit 1
 
--- asked_of: what waits in the inbox of a run that can still be carried on
+-- asked_of: a request that waits in the inbox of a run that has not ended for good
 select inbox.verb from holdfast.inbox join holdfast.runs on runs.key = inbox.run
 where inbox.run = $1 and inbox.taken = 0 and runs.status not in ('completed', 'cancelled') order by inbox.key limit 1
 
--- delete_labels: what a run was found by
+-- delete_labels: delete the labels of a run
 delete from holdfast.labels using holdfast.runs, json_each_text(runs.labels::json) as label
 where runs.key = $1 and labels.run = $1
   and hashtextextended(labels.name, 0) = hashtextextended(label.key collate "C", 0)
   and hashtextextended(labels.value, 0) = hashtextextended(label.value collate "C", 0)
 
--- delete_inbox: what was wanted of a run
+-- delete_inbox: delete the inbox of a run
 delete from holdfast.inbox where run = $1
 
--- delete_snapshots: the stored folds of a run
+-- delete_snapshots: delete the snapshots of a run
 delete from holdfast.snapshots where run = $1
 
--- delete_trimmed: what was known of its trimming
+-- delete_trimmed: delete the record of what upkeep removed from the log of a run
 delete from holdfast.trimmed where run = $1
 
--- delete_run: the row of a run
+-- delete_run: delete the run row
 delete from holdfast.runs where key = $1
 
--- fingerprints: of every definition
+-- fingerprints: the fingerprints of all stored definitions
 select fingerprint from holdfast.definitions order by fingerprint
 
--- drop_definitions: definitions that the row of no run names
+-- drop_definitions: delete those of these definitions that no run row refers to
 delete from holdfast.definitions
 where fingerprint = any($1::text[]) and not exists (select from holdfast.runs where runs.fingerprint = definitions.fingerprint)
 returning fingerprint
 
--- facts: how the store is
+-- facts: the facts about the store and its server that `holdfast doctor` reports
 select extract(epoch from clock_timestamp())::float8, (select value::bigint from holdfast.meta where name = 'schema_version'),
        pg_database_size(current_database()), (select count(*) from holdfast.remains),
        (select max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn))::bigint from pg_replication_slots),
@@ -377,19 +377,19 @@ select extract(epoch from clock_timestamp())::float8, (select value::bigint from
        current_setting('fsync'), current_setting('synchronous_commit'), current_setting('full_page_writes'),
        current_setting('default_transaction_read_only')
 
--- tell: have those who listen look again, if one of these runs may be taken
+-- tell: wake the listening workers if one of these runs may be taken
 select holdfast.tell($1::bigint[])
 
--- notify: have those who listen look again
+-- notify: wake the listening workers
 notify holdfast
 
--- listen: be told what others notify
+-- listen: receive the notifications that wake workers
 listen holdfast
 
--- offers: what may be taken, as long as nobody else takes it
+-- offers: runs that a worker may take, unless another worker takes them first
 select * from holdfast.offers($1::text[], $2::text[], $3::text[], $4::float8, $5::bigint)
 
--- take_offers: the first of these runs that are still as they were, and that nobody else is taking, get a holder and a new fence
+-- take_offers: claim the first of these runs that have not changed and that no other worker is taking: set holder and a new fence
 with chosen as (
     select runs.key
     from holdfast.runs
@@ -400,48 +400,48 @@ with chosen as (
 )
 update holdfast.runs set holder = $5, fence = runs.fence + 1 from chosen where runs.key = chosen.key returning runs.key
 
--- lock_lost: those of these holders whose time has run out, of some runs; they cannot renew until the transaction ends
+-- lock_lost: those of these holders that have expired and hold one of these runs; they cannot renew until the transaction ends
 select id from holdfast.holders
 where id = any($1::text[]) and expires_at <= coalesce($2::float8, extract(epoch from clock_timestamp())::float8)
 and id in (select holder from holdfast.runs where key = any($3::bigint[]))
 order by id for share skip locked
 
--- held_by: the leases in a holder's name
+-- held_by: the leases of a holder
 select run_id, fence, seq from holdfast.runs where holder = $1 order by run_id
 
--- lock_held: the runs of a holder cannot change until the transaction ends
+-- lock_held: lock the runs of a holder, so that they cannot change until the transaction ends
 select from holdfast.runs where holder = $1 order by run_id for update
 
--- lock_gone: a holder that is known to be dead, or whose time has run out; it cannot renew until the transaction ends
+-- lock_gone: lock a holder that is known to be dead or has expired, so that it cannot renew until the transaction ends
 select id from holdfast.holders
 where id = $1 and ($2::boolean or expires_at <= coalesce($3::float8, extract(epoch from clock_timestamp())::float8))
 for no key update
 
--- next_due: when the first of some runs falls due, but for some queues and some ids, and whether any queue has a limit
+-- next_due: when the first matching run is due, leaving out some queues and run ids; and whether any queue has a limit
 select holdfast.next_due($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]), exists (select from holdfast.queues)
 
--- holders: everyone who holds runs, or lately did, and how long their time still is
+-- holders: every engine that holds runs, or recently did, and how many seconds remain until it expires
 select id, expires_at - coalesce($1::float8, extract(epoch from clock_timestamp())::float8), id, host, boot, pid_namespace, pid,
        process_started, ttl_s
 from holdfast.holders
 
--- held_runs: how many runs of each queue each holder has
+-- held_runs: how many runs of each queue each holder holds
 select * from holdfast.held_runs()
 
 -- limits: the queues that have a limit
 select name, held_max from holdfast.queues
 
--- lock_limits: those of these queues that have a limit; nobody else takes from them until the transaction ends
+-- lock_limits: those of these queues that have a limit; no other worker takes runs from them until the transaction ends
 select name, held_max from holdfast.queues where name = any($1::text[]) order by name for update
 
--- set_limit: the limit of a queue
+-- set_limit: set the limit of a queue
 insert into holdfast.queues (name, held_max) values ($1, $2)
 on conflict (name) do update set held_max = excluded.held_max
 
--- drop_limit: a queue without a limit
+-- drop_limit: remove the limit of a queue
 delete from holdfast.queues where name = $1
 
--- queue_names: queues with a limit, or with a run that has not ended
+-- queue_names: queues that have a limit, or a run that is not completed or cancelled
 select name from holdfast.queues
 union select queue from holdfast.runs
 where status in ('pending', 'running', 'waiting', 'paused', 'interrupted', 'failed') order by 1
@@ -455,14 +455,14 @@ and (status in ('pending', 'running', 'interrupted')
          and exists (select from holdfast.inbox where inbox.run = runs.key and inbox.taken = 0)))
 group by queue
 
--- generation: which store this is
+-- generation: the id of this store, which a restored copy of it does not share
 select value from holdfast.meta where name = 'generation'
 
--- new_generation: no longer the store that a copy was made of
+-- new_generation: give a restored copy a new id
 update holdfast.meta set value = $1 where name = 'generation'
 
--- renew_fences: nobody holds anything, and no fence of before is good
+-- renew_fences: release all leases, and make every fence that was given out invalid
 update holdfast.runs set holder = null, fence = fence + $1::bigint
 
--- drop_holders: everyone who holds runs is forgotten
+-- drop_holders: delete all holders
 delete from holdfast.holders

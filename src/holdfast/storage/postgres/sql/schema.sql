@@ -1,6 +1,6 @@
--- The schema as it is now, for reading. Stores are made by the migrations; a test proves that their sum is this file.
+-- The current schema, for reading only. Stores are created by the migrations; a test proves that they add up to this file.
 
--- Facts about the store itself: its schema version, and its generation, which a store made anew does not share.
+-- Facts about the store itself: its schema version, and its generation (an id that a restored or new store does not share).
 create table holdfast.meta (
     name  text primary key,
     value text not null
@@ -8,7 +8,7 @@ create table holdfast.meta (
 
 insert into holdfast.meta (name, value) values ('generation', gen_random_uuid()::text);
 
--- One row per engine that holds runs, or lately did. Renewal touches this row only.
+-- One row per engine that holds runs, or recently did. Renewing all leases of an engine writes only this row.
 create table holdfast.holders (
     id              text collate "C" primary key,
     host            text not null,
@@ -20,28 +20,28 @@ create table holdfast.holders (
     expires_at      double precision not null
 ) with (fillfactor = 50);
 
--- One row per run: what was written once, the view of its log that every append rewrites, and its lease. Pages keep room, so
--- that an append rewrites a row where it is and no index.
+-- One row per run: facts fixed at its creation, a summary of its log that every append updates, and its lease. Pages keep free
+-- space, so that an append updates the row in the same page and writes no index.
 create table holdfast.runs (
     key           bigint generated always as identity primary key,
     run_id        text collate "C" not null unique,
     flow          text not null,
     parent        text,
     input_digest  bytea not null,
-    labels        text not null,              -- JSON, for reading; `labels` is for finding
+    labels        text not null,              -- JSON, to display them; the table `labels` is for searching
     created_at    double precision not null,
     status        text not null,
-    seq           bigint not null,            -- where the log ends
-    digest        bytea not null,             -- the chain there
+    seq           bigint not null,            -- of the last event of the log
+    digest        bytea not null,             -- of the last event of the log
     updated_at    double precision not null,
     fingerprint   text not null,
     state_version bigint not null,
-    active        text,                       -- JSON; null where empty
+    active        text,                       -- JSON; null: empty
     error         text,
-    rewinds       text,                       -- JSON; null where empty
+    rewinds       text,                       -- JSON; null: empty
     due_at        double precision,
     fence         bigint not null,
-    holder        text collate "C",           -- holders.id; null: nobody holds the run
+    holder        text collate "C",           -- holders.id; null: the run is not held
     queue         text collate "C" not null default 'default',
     priority      bigint not null default 0
 ) with (fillfactor = 70);
@@ -52,20 +52,20 @@ create index runs_by_flow on holdfast.runs (flow, created_at, run_id);
 create index runs_by_parent on holdfast.runs (parent) where parent is not null;
 create index runs_by_holder on holdfast.runs (holder, queue) where holder is not null;
 
--- What a worker may take, in the order it is taken, for each flow and queue.
+-- Runs that a worker may take, in the order in which they are taken, for each flow and queue.
 create index runs_offered on holdfast.runs (flow, queue, priority desc, created_at, run_id)
 where holder is null and status in ('pending', 'running', 'interrupted');
 
 create index runs_due on holdfast.runs (flow, queue, priority desc, due_at, run_id)
 where holder is null and status = 'waiting' and due_at is not null;
 
--- Queues that have a limit. Takes from one come one after the other: they lock its row.
+-- Queues that have a limit. A worker that takes runs from such a queue locks its row, so that workers do so one after another.
 create table holdfast.queues (
     name     text collate "C" primary key,
-    held_max bigint not null                  -- runs of it that may be held at a time
+    held_max bigint not null                  -- how many of its runs may be held at the same time
 );
 
--- What a run is found by. Through hashes: an index holds no long text.
+-- The labels of runs, for searching. The index has hashes, because it cannot contain long texts.
 create table holdfast.labels (
     run   bigint not null,
     name  text collate "C" not null,
@@ -74,7 +74,7 @@ create table holdfast.labels (
 
 create index labels_by_value on holdfast.labels (hashtextextended(name, 0), hashtextextended(value, 0), run);
 
--- The logs. Bodies over 1 KB are compressed already.
+-- The events of all runs. Bodies over 1 KB are compressed by the client.
 create table holdfast.events (
     run       bigint not null,
     seq       bigint not null,
@@ -92,7 +92,7 @@ create table holdfast.events (
 
 alter table holdfast.events alter column body set storage external;
 
--- Stored folds. A base stands for events that the log does not hold.
+-- Snapshots: states of runs at a seq. A compaction base replaces events, which are no longer in the log.
 create table holdfast.snapshots (
     run    bigint not null,
     seq    bigint not null,
@@ -104,13 +104,13 @@ create table holdfast.snapshots (
 
 alter table holdfast.snapshots alter column body set storage external;
 
--- Definitions of flows, once per fingerprint.
+-- Definitions of flows, one per fingerprint.
 create table holdfast.definitions (
     fingerprint text collate "C" primary key,
     body        bytea not null
 );
 
--- What everyone who does not hold a run wants of it. Taken requests keep their id, so that posting again stays harmless.
+-- Requests to runs from processes that do not hold them. Handled requests stay, so that posting one again has no effect.
 create table holdfast.inbox (
     key    bigint generated always as identity primary key,
     run    bigint not null,
@@ -120,13 +120,13 @@ create table holdfast.inbox (
     "by"   text,
     reason text,
     at     double precision not null,
-    taken  bigint not null                    -- the seq that answered it; 0: it waits
+    taken  bigint not null                    -- the seq of the event that handled it; 0: not handled yet
 );
 
 create unique index inbox_by_run on holdfast.inbox (run, id);
 create index inbox_waiting on holdfast.inbox (run) where taken = 0;
 
--- Values too large for a log, by the sha256 of their content; compressed already.
+-- Blobs: values too large for a log, by the sha256 of their content; compressed by the client.
 create table holdfast.blobs (
     digest text collate "C" primary key,
     put_at double precision not null,
@@ -145,25 +145,25 @@ create table holdfast.spills (
 
 create index spills_by_run on holdfast.spills (run_id, key);
 
--- What was taken from a log: checkpoints before `retired` are no resume points any more, and a base (a snapshot) stands for
--- the events up to `base`, where that is not 0.
+-- What upkeep has removed from a log: checkpoints before `retired` are no longer resume points, and if `base` is not 0, a
+-- snapshot (the compaction base) replaces the events up to that seq.
 create table holdfast.trimmed (
     run         bigint primary key,
     retired     bigint not null,
     retired_at  double precision not null,
     base        bigint not null,
     base_at     double precision not null,
-    base_digest bytea not null,               -- sha256 of the base as stored
-    place       text not null                 -- where the log was archived before; empty: nowhere
+    base_digest bytea not null,               -- sha256 of the stored compaction base
+    place       text not null                 -- where the log was archived before the compaction; empty: nowhere
 );
 
--- Logs of which events up to a place are nobody's any more, and are swept a piece at a time.
+-- Runs with leftover events (up to the seq `upto`) that no longer belong to any log and are deleted in batches.
 create table holdfast.remains (
-    run  bigint primary key,                  -- runs.key; the run itself may be gone
+    run  bigint primary key,                  -- runs.key; the run itself may be deleted
     upto bigint not null
 );
 
--- Have those who listen look again, if one of these runs, which nobody holds, may be taken or has made room in its queue.
+-- Wake the listening workers if one of these runs, which no engine holds, may be taken or has made room in a limited queue.
 create function holdfast.tell(keys bigint[]) returns void language plpgsql as $$
 begin
     if exists (
@@ -177,11 +177,11 @@ begin
 end
 $$;
 
--- A lone append: checked, written and acknowledged in one round trip. A function, because its statements stay planned in the
--- server without being prepared by a session. Nearly every step of a run writes two rows (a node has ended, the next begins):
--- the first two are plain values, because arrays are received, opened and indexed at every call. Further rows are arrays; a
--- statement that reads those as a table is planned anew each time, so a few are written one by one. Null: refused; -1: the
--- commit would not be durable; else the database's time.
+-- Write a lone append: it is checked, written and acknowledged in one round trip. A function, because the server keeps the plans
+-- of its statements without a session having to prepare them. Nearly every step of a run writes two rows (a node has ended, the
+-- next begins), so the first two rows are plain parameters: decoding and indexing arrays costs time at every call. Further rows
+-- are arrays. A statement that reads arrays as a table is planned again each time, so up to 8 rows are inserted one by one.
+-- Returns null if the append is refused, -1 if the commit would not be durable, otherwise the database's time.
 create function holdfast.append_one(
     unsafe boolean, lock_wait text, of_run text, expected bigint, of_fence bigint, of_holder text, gives_back boolean,
     new_status text, new_fingerprint text, new_state_version bigint, new_active text, new_error text, new_rewinds text,
@@ -237,13 +237,13 @@ begin
 end
 $$;
 
--- What may be taken: the first few runs of each flow, queue and priority (a lane), and all that lost holders left or somebody
--- asked for. The lanes are found by jumping from one to the next, so it does not matter how many runs are in them, nor in those
--- that are not wanted; and of those that are ready no more than runs are wanted, since in each is one. A function: its plan is
--- kept, though perhaps from a time when the table was small; so it must go by the indexes, whatever the planner thinks of their
--- use, and compiling it would take longer than running it. Nothing may be sorted, and every order is one that a single index
--- has: a priority said as a range is a part of the order, said as a value it is not, and then an index over all runs ever made
--- would have it too.
+-- Runs that a worker may take: the first few runs of each lane (flow, queue and priority), the runs of lost holders, and the runs
+-- with requests in their inbox. Lanes are found by jumping along an index from one to the next, so the cost does not depend on
+-- how many runs they have. A lane that is found has at least one run, so no more ready lanes are visited than runs are wanted.
+-- A function, so that its plan is kept. The plan may have been made while the table was small, so the settings below force it to
+-- use the indexes; JIT is off because compiling the plan would take longer than running it. Nothing may be sorted: every
+-- `order by` must match one index. That is why a priority is written as a range (`between`) and not as `=`: with `=`, priority
+-- drops out of the order, which an index over all runs ever created would then match as well.
 create function holdfast.offers(of_flows text[], of_queues text[], lost text[], given_now double precision, width bigint)
 returns table (key bigint, run_id text, flow text, queue text, priority bigint, seq bigint, fence bigint, why text,
                since double precision)
@@ -352,7 +352,7 @@ begin
 end
 $$;
 
--- How many runs of each queue each holder has.
+-- How many runs of each queue each holder holds.
 create function holdfast.held_runs() returns table (queue text, holder text, held bigint)
 language plpgsql stable
 set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off
@@ -364,7 +364,8 @@ begin
 end
 $$;
 
--- When the first run of some flows and queues (or null) falls due, other than those of the queues that are stopped.
+-- When the first waiting run of some flows and queues (null: all queues) is due, except runs in the queues `stopped` and the
+-- runs `without`.
 create function holdfast.next_due(of_flows text[], of_queues text[], lost text[], stopped text[], without text[])
 returns double precision
 language plpgsql stable
@@ -420,7 +421,7 @@ begin
 end
 $$;
 
--- A body for people who read the tables: null where it is compressed, or no JSON that PostgreSQL can hold.
+-- The body of an event as JSON, for people who read the tables; null if it is compressed or PostgreSQL cannot represent it.
 create function holdfast.as_json(body bytea) returns jsonb language plpgsql immutable strict as $$
 begin
     if substring(body from 1 for 4) = '\x28b52ffd'::bytea then
@@ -432,7 +433,7 @@ exception when data_exception or program_limit_exceeded then
 end
 $$;
 
--- The logs as plain SQL sees them.
+-- The events of all runs in a readable form, for ad-hoc SQL.
 create view holdfast.events_json as
 select runs.run_id, events.seq, to_timestamp(events.at) as at, events.kind, events.node, events.iteration, events.execution,
        events.attempt, holdfast.as_json(events.body) as body

@@ -1,4 +1,4 @@
--- The schema as it is now, for reading. Stores are made by the migrations; a test proves that their sum is this file.
+-- The current schema, for reading only. Stores are created by the migrations; a test proves that they add up to this file.
 
 -- One row per store: facts about the store itself.
 create table meta (
@@ -6,7 +6,7 @@ create table meta (
     value text not null
 ) strict;
 
--- One row per engine that holds runs, or lately did. Renewal touches this row only.
+-- One row per engine that holds runs, or recently did. Renewing all leases of an engine writes only this row.
 create table holders (
     key             integer primary key,
     id              text not null unique,
@@ -19,27 +19,27 @@ create table holders (
     expires_at      real not null
 ) strict;
 
--- One row per run: what was written once, the view of its log that every append rewrites, and its lease.
+-- One row per run: facts fixed at its creation, a summary of its log that every append updates, and its lease.
 create table runs (
     key           integer primary key,
     run_id        text not null unique,
     flow          text not null,
     parent        text,
     input_digest  blob not null,
-    labels        text not null,     -- JSON, for reading; `labels` is for finding
+    labels        text not null,     -- JSON, to display them; the table `labels` is for searching
     created_at    real not null,
     status        text not null,
-    seq           integer not null,  -- where the log ends
-    digest        blob not null,     -- the chain there
+    seq           integer not null,  -- of the last event of the log
+    digest        blob not null,     -- of the last event of the log
     updated_at    real not null,
     fingerprint   text not null,
     state_version integer not null,
-    active        text,              -- JSON; null where empty
+    active        text,              -- JSON; null: empty
     error         text,
-    rewinds       text,              -- JSON; null where empty
+    rewinds       text,              -- JSON; null: empty
     due_at        real,
     fence         integer not null,
-    holder        integer,           -- holders.key; null: nobody holds the run
+    holder        integer,           -- holders.key; null: the run is not held
     queue         text not null default 'default',
     priority      integer not null default 0
 ) strict;
@@ -50,8 +50,8 @@ create index runs_by_flow on runs (flow, created_at, run_id);
 create index runs_by_parent on runs (parent) where parent is not null;
 create index runs_by_holder on runs (holder, queue) where holder is not null;
 
--- What a worker may take, in the order it is taken, for each flow and queue. A held run is in neither, so appends do not write
--- here: `due_at` may change with every step.
+-- Runs that a worker may take, in the order in which they are taken, for each flow and queue. A held run is in neither index,
+-- so appends do not update them, although `due_at` may change with every step.
 create index runs_offered on runs (flow, queue, priority desc, created_at, run_id)
 where holder is null and status in ('pending', 'running', 'interrupted');
 
@@ -61,10 +61,10 @@ where holder is null and status = 'waiting' and due_at is not null;
 -- Queues that have a limit.
 create table queues (
     name     text not null primary key,
-    held_max integer not null        -- runs of it that may be held at a time
+    held_max integer not null        -- how many of its runs may be held at the same time
 ) strict;
 
--- What a run is found by.
+-- The labels of runs, for searching.
 create table labels (
     run   integer not null,          -- runs.key
     name  text not null,
@@ -72,8 +72,8 @@ create table labels (
     primary key (name, value, run)
 ) strict, without rowid;
 
--- The logs. A plain table: rows over 1 KB in a `without rowid` table take five times their size. Its key is run and seq in
--- one number, so that a run's events lie together and no index is written beside them.
+-- The events of all runs. A plain table: in a `without rowid` table, rows over 1 KB take five times their size. The key is run
+-- and seq in one number, so that a run's events are stored together and no further index is written.
 create table events (
     key       integer primary key,
     run       integer generated always as (key >> 32) virtual,  -- runs.key
@@ -89,7 +89,7 @@ create table events (
     body      blob not null
 ) strict;
 
--- Stored folds. A base stands for events that the log does not hold.
+-- Snapshots: states of runs at a seq. A compaction base replaces events, which are no longer in the log.
 create table snapshots (
     key    integer primary key,
     run    integer not null,         -- runs.key
@@ -101,43 +101,43 @@ create table snapshots (
 
 create unique index snapshots_by_run on snapshots (run, seq);
 
--- Definitions of flows, once per fingerprint.
+-- Definitions of flows, one per fingerprint.
 create table definitions (
     key         integer primary key,
     fingerprint text not null unique,
     body        blob not null
 ) strict;
 
--- What everyone who does not hold a run wants of it. Taken requests keep their id, so that posting again stays harmless.
+-- Requests to runs from processes that do not hold them. Handled requests stay, so that posting one again has no effect.
 create table inbox (
     key    integer primary key,
     run    integer not null,         -- runs.key
     id     text not null,
     verb   text not null,
-    body   text not null,            -- JSON; empty once taken
+    body   text not null,            -- JSON; empty once handled
     "by"   text,
     reason text,
     at     real not null,
-    taken  integer not null          -- the seq that answered it; 0: it waits
+    taken  integer not null          -- the seq of the event that handled it; 0: not handled yet
 ) strict;
 
 create unique index inbox_by_run on inbox (run, id);
 create index inbox_waiting on inbox (run) where taken = 0;
 
--- What was taken from a log: checkpoints before `retired` are no resume points any more, and a base (a snapshot) stands for
--- the events up to `base`, where that is not 0.
+-- What upkeep has removed from a log: checkpoints before `retired` are no longer resume points, and if `base` is not 0, a
+-- snapshot (the compaction base) replaces the events up to that seq.
 create table trimmed (
     run         integer primary key, -- runs.key
     retired     integer not null,
     retired_at  real not null,
     base        integer not null,
     base_at     real not null,
-    base_digest blob not null,       -- sha256 of the base as stored
-    place       text not null        -- where the log was archived before; empty: nowhere
+    base_digest blob not null,       -- sha256 of the stored compaction base
+    place       text not null        -- where the log was archived before the compaction; empty: nowhere
 ) strict;
 
--- Logs of which events up to a place are nobody's any more, and are swept a piece at a time.
+-- Runs with leftover events (up to the seq `upto`) that no longer belong to any log and are deleted in batches.
 create table remains (
-    run  integer primary key,        -- runs.key; the run itself may be gone
+    run  integer primary key,        -- runs.key; the run itself may be deleted
     upto integer not null
 ) strict;
