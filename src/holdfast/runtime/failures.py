@@ -200,6 +200,15 @@ def describe(error: BaseException, *, kind: FailureClass | None = None) -> Failu
     return Failure(kind, type(error).__name__, message(error), _trace(error))
 
 
+class NodeFaults(dict[str, BaseException]):
+    """Node -> the exception for which it failed for good in this process. The log has only its record."""
+
+    def describe(self, node: str, error: BaseException) -> Failure:
+        """Keep an exception that fails a node for good, and return its record."""
+        self[node] = error
+        return describe(error, kind="partial")
+
+
 def message(error: BaseException) -> str:
     """The message of an exception: never empty, and at most 4,000 characters."""
     if isinstance(error, SystemExit):

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core import events, run_state
-from holdfast.core.events import Encoded, Event, Failure, Stored, encode
+from holdfast.core.events import Encoded, Event, Stored, encode
 from holdfast.core.fold import fold
 from holdfast.core.graph import Flow
 from holdfast.core.kinds import CHECKPOINTS, HEARD, OURS, RESULTS
@@ -40,7 +40,7 @@ from holdfast.errors import (
     StoreReadOnly,
 )
 from holdfast.reading.history import view_of
-from holdfast.runtime import failures
+from holdfast.runtime.failures import NodeFaults
 from holdfast.runtime.services import Services
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot
@@ -117,15 +117,9 @@ class Journal:
         self._tail_from = state.seq
         self._light = min(_LIGHT_BYTES, services.blob_over, services.log_budget)
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self.faults: dict[str, BaseException] = {}
-        """Node -> the exception for which it failed for good in this process."""
+        self.faults = NodeFaults()
         self.spills: list[str] = []
         """Spilled streams that the log holds as soon as it is saved."""
-
-    def fail(self, node: str, error: BaseException) -> Failure:
-        """The record of an exception that fails a node for good. The exception itself is kept for who executes the run here."""
-        self.faults[node] = error
-        return failures.describe(error, kind="partial")
 
     @property
     def fault(self) -> BaseException | None:

@@ -17,6 +17,7 @@ from holdfast.core.state import always, apply, item_conflict
 from holdfast.core.writers import Writers
 from holdfast.errors import HoldfastError, Recoverable, ResumeRefused, StateError, did_you_mean
 from holdfast.runtime import failures
+from holdfast.runtime.failures import NodeFaults
 
 
 class RouterError(HoldfastError):
@@ -51,7 +52,7 @@ def complete_node(
     flow: Flow[Any],
     state: RunState,
     writers: Writers,
-    faults: dict[str, BaseException],
+    faults: NodeFaults,
     name: str,
     given: Any,
     returned: Any,
@@ -79,7 +80,7 @@ def answer_node(
     flow: Flow[Any],
     state: RunState,
     writers: Writers,
-    faults: dict[str, BaseException],
+    faults: NodeFaults,
     name: str,
     update: dict[str, Any],
 ) -> list[events.Event]:
@@ -88,7 +89,7 @@ def answer_node(
 
 
 def complete_items(
-    flow: Flow[Any], state: RunState, writers: Writers, faults: dict[str, BaseException], name: str
+    flow: Flow[Any], state: RunState, writers: Writers, faults: NodeFaults, name: str
 ) -> list[events.Event]:
     """The events for a fan-out whose items have all completed. Raises `StateError` if two items set the same field."""
     items = state.nodes[name].items
@@ -110,7 +111,7 @@ def _finish_node(
     flow: Flow[Any],
     state: RunState,
     writers: Writers,
-    faults: dict[str, BaseException],
+    faults: NodeFaults,
     name: str,
     changes: Changes,
     items: Sequence[Changes],
@@ -128,8 +129,7 @@ def _finish_node(
         try:
             routes = route(flow, name, state.values, parts).to
         except RouterError as fault:
-            faults[name] = fault.__cause__ or fault
-            unroutable = failures.describe(faults[name], kind="partial")
+            unroutable = faults.describe(name, fault.__cause__ or fault)
     completion = events.NodeCompleted(
         node=name,
         iteration=node.iteration,

@@ -101,7 +101,7 @@ def _perform_on_visit(journal: Journal, command: _OnVisit) -> None:
                     journal.flow, journal.state, journal.writers, journal.faults, name
                 )
             except Exception as raised:  # noqa: BLE001 - two items set one field, or a reducer raised
-                produced = [events.NodeFailed(**header, failure=journal.fail(name, raised))]
+                produced = [events.NodeFailed(**header, failure=journal.faults.describe(name, raised))]
             for event in produced:
                 record(event)
         case commands.FailItems():
@@ -147,7 +147,7 @@ def _route(journal: Journal, name: str, header: dict[str, Any]) -> events.Event:
     try:
         return events.NodeRouted(**header, routes=outcomes.route(journal.flow, name, journal.state.values).to)
     except outcomes.RouterError as fault:
-        return events.RoutingFailed(**header, failure=journal.fail(name, fault.__cause__ or fault))
+        return events.RoutingFailed(**header, failure=journal.faults.describe(name, fault.__cause__ or fault))
 
 
 def _complete_layer(journal: Journal, command: commands.CompleteLayer) -> None:
@@ -155,7 +155,7 @@ def _complete_layer(journal: Journal, command: commands.CompleteLayer) -> None:
         changes, routes = outcomes.merge_layer(journal.flow, journal.state, command.nodes)
     except outcomes.LayerError as fault:
         header = outcomes.visit_of(fault.node, journal.state.nodes[fault.node])
-        failure = journal.fail(fault.node, fault.__cause__ or fault)
+        failure = journal.faults.describe(fault.node, fault.__cause__ or fault)
         journal.record(events.RoutingFailed(**header, failure=failure))
     else:
         journal.record(
@@ -180,7 +180,7 @@ def _skip_cut(journal: Journal, name: str, header: dict[str, Any]) -> None:
         )
     except ResumeRefused as fault:
         journal.record(events.NodeSkipped(**header, reason=reason, warning=warning))
-        failure = journal.fail(name, fault.__cause__ or fault)
+        failure = journal.faults.describe(name, fault.__cause__ or fault)
         journal.record(events.RoutingFailed(**header, failure=failure))
 
 
@@ -222,7 +222,7 @@ def _take_answer(journal: Journal, name: str) -> None:
             journal.flow, journal.state, journal.writers, journal.faults, name, update
         )
     except Exception as raised:  # noqa: BLE001 - a reducer or a validation of the user's raised
-        failure = journal.fail(name, raised)
+        failure = journal.faults.describe(name, raised)
         produced = [events.NodeFailed(**outcomes.visit_of(name, visit), failure=failure)]
     for event in produced:
         journal.record(event)

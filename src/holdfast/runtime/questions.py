@@ -43,7 +43,7 @@ def ask_first(journal: Journal, name: str, iteration: int, execution: int) -> No
     except Exception as raised:  # noqa: BLE001 - user code
         took = journal.state.arrivals.get(name, 0) if name in journal.flow.topology.joins else 1
         journal.record(events.NodeStarted(**header, took=took if name in journal.state.arrivals else 0))
-        journal.record(events.NodeFailed(**header, failure=journal.fail(name, raised)))
+        journal.record(events.NodeFailed(**header, failure=journal.faults.describe(name, raised)))
         return
     journal.record(
         events.QuestionAsked(
