@@ -1,45 +1,45 @@
 """Every exception of Holdfast, in one tree, split by whose fault it is.
 
     HoldfastError
-    ├── the caller's: what was asked cannot be done
+    ├── the caller's: the request cannot be carried out
     │   ├── GraphError          the graph has problems; all of them are listed
     │   ├── StateError          a value does not fit the declared state
     │   │   ├── CodecError      a value cannot be stored exactly as JSON
-    │   │   └── LogBudget       a run writes more between two checkpoints than it may
+    │   │   └── LogBudget       a run wrote more between two checkpoints than its budget allows
     │   ├── SettingError        an option, environment variable or URL is wrong
     │   ├── FlowNotFound        this engine was not given the flow that a run belongs to
-    │   ├── RunNotFound         no run (or checkpoint) of that id in this store
-    │   ├── RunExists           the run id is taken by another input or flow
-    │   ├── ResumeRefused       the run may not go on as asked; the reason says why
-    │   ├── AnswerRefused       no such question, or an answer that does not fit it
-    │   └── ContextError        a node uses its context in a way that cannot be kept
-    ├── the workflow's: it ran, and ended badly
-    │   ├── RunFailed           carries the run
-    │   └── RunCancelled        carries the run
+    │   ├── RunNotFound         the store has no run (or checkpoint) with that id
+    │   ├── RunExists           the run id belongs to a run with another input or flow
+    │   ├── ResumeRefused       the run may not continue as requested; `reason` says why
+    │   ├── AnswerRefused       there is no such question, or the answer does not fit it
+    │   └── ContextError        a node used its context in a way that would not survive a crash
+    ├── the workflow's: it was executed and did not complete
+    │   ├── RunFailed           the run failed; `run` is the run
+    │   └── RunCancelled        the run was cancelled; `run` is the run
     ├── the world's: the store or another process
     │   ├── RunHeld             another live process executes the run
-    │   ├── ProcessEnded        the process of a node died in the middle of its work
+    │   ├── ProcessEnded        the process of a node died while the node was running
     │   └── StoreError
-    │       ├── StoreBusy       another process locks the database for too long; try again
+    │       ├── StoreBusy       another process has locked the database for too long; try again
     │       ├── StoreFull       no space left on the disk
     │       ├── StoreUnusable   the file cannot be opened or written
     │       │   └── StoreReadOnly the server accepts no writes: a replica, or one that is becoming the primary
-    │       ├── StoreCorrupt    stored bytes are not what was written
-    │       │   ├── BlobMissing a value that a log refers to is not where it was put
-    │       │   └── BlobCorrupt a value that a log refers to is not what was put there
-    │       ├── StorePoisoned   a sync failed: nothing more is written by this process
+    │       ├── StoreCorrupt    stored bytes differ from what was written
+    │       │   ├── BlobMissing a blob that a log refers to is missing
+    │       │   └── BlobCorrupt a blob that a log refers to is damaged
+    │       ├── StorePoisoned   a sync to disk failed: this process writes nothing more
     │       ├── SchemaTooNew    the store was written by a newer Holdfast
-    │       ├── FenceLost       another process took the run over; this one may not write
-    │       └── SeqConflict     the log is longer than the writer believed
+    │       ├── FenceLost       another process took over the run; this process may not write to it
+    │       └── SeqConflict     the log does not end where the writer expected
     ├── ours: a defect in Holdfast
-    │   └── IllegalEvent        an event that the state it meets does not allow
+    │   └── IllegalEvent        an event that the current state of the run does not allow
     ├── raised inside nodes: WaitTimeout   a signal or an answer did not come in time
     └── raised by nodes, to choose the class of a failure
-        ├── Recoverable         try again by the node's `Retry`
-        └── Fatal               never try again unless forced
+        ├── Recoverable         the node is retried as its `Retry` says
+        └── Fatal               the node is not retried; only a forced resume runs it again
 
-The signal with which the engine stops a body (`Stopped`) is a `BaseException`, so that `except Exception`
-in a node cannot eat it.
+The exception with which the engine stops the function of a node (`Stopped`) is a `BaseException`, so that
+`except Exception` in a node cannot swallow it.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from typing import Any
 
 
 class HoldfastError(Exception):
-    """Everything Holdfast raises on purpose."""
+    """The base class of every exception that Holdfast raises on purpose."""
 
 
 # --- the caller's ------------------------------------------------------------------------------------
 
 
 class GraphError(HoldfastError):
-    """A graph with problems. All of them, each naming the node and the remedy."""
+    """A graph cannot be compiled. Lists all its problems, each with the node and the remedy."""
 
     def __init__(self, graph: str, problems: Sequence[str]) -> None:
         self.graph = graph
@@ -68,7 +68,7 @@ class GraphError(HoldfastError):
 
 
 class StateError(HoldfastError):
-    """A value that does not fit the declared state."""
+    """A value does not fit the declared state."""
 
     def __init__(self, message: str, *, node: str | None = None, field: str | None = None) -> None:
         self.node = node
@@ -77,7 +77,7 @@ class StateError(HoldfastError):
 
 
 class CodecError(StateError):
-    """A value that JSON cannot keep exactly. `path` leads to it, as in `state.pages[3].when`."""
+    """A value cannot be stored exactly as JSON. `path` says where it is, as in `state.pages[3].when`."""
 
     def __init__(self, message: str, *, path: str, node: str | None = None) -> None:
         self.path = path
@@ -85,11 +85,11 @@ class CodecError(StateError):
 
 
 class LogBudget(StateError):
-    """A run writes more into its log between two checkpoints than its budget allows."""
+    """A run wrote more into its log between two checkpoints than its budget allows."""
 
 
 class SettingError(HoldfastError):
-    """An option, environment variable or store URL that makes no sense."""
+    """An option, environment variable or store URL is not valid."""
 
 
 class FlowNotFound(HoldfastError):
@@ -106,35 +106,35 @@ class FlowNotFound(HoldfastError):
             else "this engine knows no flow"
         )
         super().__init__(
-            ended(f"{whose} was not given to this engine ({have}){did_you_mean(flow, self.known)}")
+            end_sentence(f"{whose} was not given to this engine ({have}){did_you_mean(flow, self.known)}")
             + " Pass flows=[…], name the file that defines it, or list it in [tool.holdfast] flows."
         )
 
 
 class RunNotFound(HoldfastError):
-    """No run, or no checkpoint, of that id in this store."""
+    """The store has no run, or no checkpoint, with that id."""
 
     def __init__(self, run_id: str, where: str = "", hint: str = "") -> None:
         self.run_id = run_id
         super().__init__(
             f"no run {run_id!r}{f' in {where}' if where else ''}. "
-            + (hint or "`holdfast runs` lists the runs of a store; check that this is the right one.")
+            + (hint or "`holdfast runs` lists the runs of a store; check that this is the right store.")
         )
 
 
 class RunExists(HoldfastError):
-    """The run id is taken by a run with another input or flow."""
+    """The run id belongs to a run with another input or flow."""
 
     def __init__(self, run_id: str, difference: str) -> None:
         self.run_id = run_id
         super().__init__(
-            f"run {run_id!r} exists already with another {difference}. Choose another run id, or resume the "
+            f"run {run_id!r} already exists with another {difference}. Choose another run id, or resume the "
             "existing run."
         )
 
 
 class ResumeRefused(HoldfastError):
-    """The run may not go on as asked. Nothing ran; `reason` says why and what would be allowed."""
+    """The run may not continue as requested. Nothing was executed; `reason` says why and what would be allowed."""
 
     def __init__(self, run_id: str, reason: str, *, asked: str = "resumed") -> None:
         self.run_id = run_id
@@ -143,7 +143,7 @@ class ResumeRefused(HoldfastError):
 
 
 class AnswerRefused(HoldfastError):
-    """An answer to a question that was not asked or is closed, or one that does not fit it. Nothing was recorded."""
+    """The answer was not recorded: the question was never asked or is closed, or the answer does not fit it."""
 
     def __init__(self, run_id: str, key: str, reason: str) -> None:
         self.run_id = run_id
@@ -153,14 +153,14 @@ class AnswerRefused(HoldfastError):
 
 
 class ContextError(HoldfastError):
-    """A node uses its context in a way that could not be kept through a crash."""
+    """A node used its context in a way that would not survive a crash."""
 
 
 # --- the workflow's ----------------------------------------------------------------------------------
 
 
 class RunFailed(HoldfastError):
-    """A run that ended as failed. `.run` holds it as far as it came."""
+    """The run failed. `run` is the run with everything it had completed."""
 
     def __init__(self, run: Any, message: str) -> None:
         self.run = run
@@ -168,7 +168,7 @@ class RunFailed(HoldfastError):
 
 
 class RunCancelled(HoldfastError):
-    """A run that was cancelled. `.run` holds it as far as it came."""
+    """The run was cancelled. `run` is the run with everything it had completed."""
 
     def __init__(self, run: Any, message: str) -> None:
         self.run = run
@@ -185,16 +185,16 @@ class RunHeld(HoldfastError):
         self.run_id = run_id
         self.holder = holder
         super().__init__(
-            f"run {run_id!r} is being executed by {holder}. Wait for it, or stop that process; a run whose "
+            f"run {run_id!r} is being executed by {holder}. Wait until that process ends, or stop it; a run whose "
             "process has died can be resumed at once."
         )
 
 
 class ProcessEnded(HoldfastError):
-    """The process of a node (`executor="process"`) died in the middle of its work. How far it came is unknown.
+    """The process of a node (`executor="process"`) died while the node was running. How far the node came is unknown.
 
-    `code` is its exit code, or, where a signal ended it, the number of the signal with a minus. `trace` is where it was, if it
-    could still say so.
+    `code` is the exit code of the process or, if a signal killed it, the negative number of that signal. `trace` is the stack
+    of the process when it died, if the process could still report it.
     """
 
     def __init__(self, node: str, code: int, *, trace: str = "", memory_limit: int | None = None) -> None:
@@ -210,10 +210,10 @@ class ProcessEnded(HoldfastError):
             )
         elif code == -9:
             why = (
-                " A machine that runs out of memory kills processes this way; memory_limit=… shows which node "
-                "needs too much."
+                " The system kills processes this way when memory runs out; memory_limit=… on the nodes shows "
+                "which of them needs too much."
             )
-        super().__init__(f"the process of node {node!r} {how} in the middle of its work.{why}")
+        super().__init__(f"the process of node {node!r} {how} while the node was running.{why}")
 
 
 def _signal_name(number: int) -> str:
@@ -224,15 +224,15 @@ def _signal_name(number: int) -> str:
 
 
 class StoreError(HoldfastError):
-    """The store did not do what it was asked. Nothing is half-written."""
+    """A request to the store failed. Each write was stored completely or not at all."""
 
 
 class StoreBusy(StoreError):
-    """Another process locks the database for too long. The same call may succeed later."""
+    """Another process has locked the database for too long. The same call may succeed later."""
 
 
 class StoreFull(StoreError):
-    """No space left. What was acknowledged is kept; free some space and resume."""
+    """The disk of the store has no space left. Acknowledged writes are kept; free some space and resume."""
 
 
 class StoreUnusable(StoreError):
@@ -240,39 +240,39 @@ class StoreUnusable(StoreError):
 
 
 class StoreReadOnly(StoreUnusable):
-    """The server accepts no writes now: it is a replica, or was made read-only. After a failover it may be the primary soon."""
+    """The server accepts no writes now: it is a replica, or was made read-only. After a failover it may soon be the primary."""
 
 
 class StoreCorrupt(StoreError):
-    """Stored bytes are not what was written."""
+    """Stored bytes differ from what was written."""
 
 
 class BlobMissing(StoreCorrupt):
-    """A blob that a log refers to is not there."""
+    """A blob that a log refers to is missing."""
 
     def __init__(self, digest: str, where: str) -> None:
         self.digest = digest
         self.where = where
         super().__init__(
-            f"blob {digest} is missing from {where}. Put it back from a copy of that place, or fork the run "
-            "from before the event that refers to it."
+            f"blob {digest} is missing from {where}. Restore it from a backup, or fork the run from a checkpoint "
+            "before the event that refers to it."
         )
 
 
 class BlobCorrupt(StoreCorrupt):
-    """A blob is there, and its content is not what its name says."""
+    """The content of a blob does not match the digest that is its name."""
 
     def __init__(self, digest: str, where: str) -> None:
         self.digest = digest
         self.where = where
         super().__init__(
-            f"blob {digest} in {where} is damaged: its content is not what was written. Put it back from a copy, "
-            "or fork the run from before the event that refers to it."
+            f"blob {digest} in {where} is damaged: its content is not what was written. Restore it from a backup, "
+            "or fork the run from a checkpoint before the event that refers to it."
         )
 
 
 class StorePoisoned(StoreError):
-    """A sync to disk failed. The outcome is unknown, so this process writes nothing more; start it again."""
+    """A sync to disk failed, so it is unknown what is durable. This process writes nothing more; start it again."""
 
 
 class SchemaTooNew(StoreError):
@@ -280,49 +280,49 @@ class SchemaTooNew(StoreError):
 
 
 class FenceLost(StoreError):
-    """Another process took the run over; a write of this one was refused."""
+    """Another process took over the run, so a write of this process was refused."""
 
 
 class SeqConflict(StoreError):
-    """The log does not end where the writer believed it did."""
+    """The log of the run does not end where the writer expected, so the append was refused."""
 
 
 # --- ours --------------------------------------------------------------------------------------------
 
 
 class IllegalEvent(HoldfastError):
-    """An event that the state it meets does not allow. It was refused, never folded."""
+    """An event is not allowed in the current state of the run. It was refused and did not change that state."""
 
 
 # --- raised inside nodes -----------------------------------------------------------------------------
 
 
 class WaitTimeout(HoldfastError, TimeoutError):
-    """What a node waited for (a signal, an answer) has not come in time."""
+    """The signal or answer that a node waited for did not come in time."""
 
 
 # --- raised by nodes ---------------------------------------------------------------------------------
 
 
 class Recoverable(HoldfastError):
-    """Raise it in a node: the failure may pass, try again by the node's `Retry`."""
+    """Raise this in a node if the failure may pass: the node is retried as its `Retry` says."""
 
 
 class Fatal(HoldfastError):
-    """Raise it in a node: trying again is pointless; the run fails and resumes only with `force`."""
+    """Raise this in a node if a retry is pointless: the run fails, and only a resume with `force` runs the node again."""
 
 
-def named(kind: str, message: str) -> str:
-    """A fault as it is told: `"ValueError: no luck"`, or its type alone where it has nothing to say."""
+def describe_failure(kind: str, message: str) -> str:
+    """Return `"ValueError: no luck"` for the type and message of a failure, or the type alone if the message adds nothing."""
     return f"{kind}: {message}" if message and message != kind else kind
 
 
-def ended(text: str) -> str:
-    """The text as a whole sentence, to be followed by another."""
+def end_sentence(text: str) -> str:
+    """Add a full stop to a text that does not end a sentence, so that another sentence can follow."""
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`"; did you mean 'x'?"`, or nothing where no known name is near."""
+    """Return `"; did you mean 'x'?"` for the most similar known name, or an empty text if none is similar."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -113,7 +113,7 @@ def test_old_runs_are_archived_and_deleted_and_what_stays_is_told(cli: Cli, plac
     started(cli, "failed", mode="fail")
     cli("fork", "r1", "--run-id", "fork")
     trial = cli("prune", "--keep", "1", "--dry-run")
-    assert "2 runs would go, 2 kept" in trial.out
+    assert "2 runs would be deleted, 2 kept" in trial.out
     assert len(cli("runs", "--json").json) == 6
     done = cli("prune", "--keep", "1", "--archive", "archive/")
     assert "2 runs deleted, 2 kept" in done.out
@@ -169,7 +169,7 @@ def test_doctor_tells_what_stands_still_with_the_command_that_carries_it_on(cli:
     assert cli("run", "work.py", "--run-id", "well").code == 0
     assert (cli("doctor").code, cli("doctor").out) == (
         0,
-        "✓ the store is well, and every run that should move does\n",
+        "✓ no problems found in the store, and no run is stuck\n",
     )
     started(cli, "asks", mode="ask")
     waits = cli("doctor")
@@ -202,7 +202,7 @@ def test_of_many_runs_that_stand_still_for_one_reason_doctor_tells_the_first_thr
         "asks1",
         "asks2",
     ]
-    assert "question  2 more runs of flow 'work': the same (--json names each)\n" in told.out
+    assert "question  2 more runs of flow 'work' with the same reason (--json lists all)\n" in told.out
     assert "failed  failed: " in told.out
     assert told.out.endswith("1 problem, 5 runs waiting for an answer, a signal or a resume\n")
     named = cli("doctor", "--json").json["findings"]

@@ -106,7 +106,7 @@ def test_an_archive_is_not_put_back_over_the_compacted_run(cli: Cli, place: Path
     left = len(SqliteStore(".holdfast/runs.db").events("r"))
     refused = cli("unarchive", "r.zst")
     assert refused.code == Exit.REFUSED, refused
-    for part in ("compacted", "nothing was put back", "--store"):
+    for part in ("compacted", "was not replaced", "--store"):
         assert part in refused.err
     assert len(SqliteStore(".holdfast/runs.db").events("r")) == left
     assert cli("unarchive", "r.zst", "--store", "other.db").code == Exit.OK

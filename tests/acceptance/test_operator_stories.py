@@ -130,7 +130,7 @@ def test_a_run_that_others_did_meanwhile_is_not_told_as_one_that_cannot_go_on(tm
         await engine.work(until="idle", on_report=told.append)
 
     use(tmp_path / "runs.db", works, flows=[flow], clock=clock, inline=True)
-    assert [trouble.told for trouble in told] == ["run 'r' was taken over while this process stood still"]
+    assert [trouble.message for trouble in told] == ["run 'r' was taken over while this process stood still"]
 
 
 # --- damage --------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def test_a_damaged_run_is_not_archived_and_no_file_is_named_that_nobody_knows(
     ended = cli("archive", "r", "--to", str(tmp_path / "kept"), "--store", str(damaged))
     assert ended.code == Exit.STORE
     assert (
-        "run 'r' was not archived: its log is damaged: event 3 (NodeCompleted) was altered after it was written"
+        "run 'r' was not archived, because its log is damaged: event 3 (NodeCompleted) was altered after it was written"
         in ended.err
     )
     assert "holdfast verify r` says more" in ended.err
@@ -282,7 +282,7 @@ def read_only(cli: Cli, tmp_path: Path) -> Iterator[str]:
 def test_doctor_tells_that_the_store_takes_no_writes(cli: Cli, read_only: str) -> None:
     ended = cli("doctor", "--store", read_only)
     assert ended.code == Exit.STUCK
-    assert "store: it takes no writes, because default_transaction_read_only is on" in ended.out
+    assert "store: the database accepts no writes, because default_transaction_read_only is on" in ended.out
 
 
 def test_a_run_that_could_not_be_recorded_is_to_be_started_again_and_not_resumed(
@@ -339,5 +339,8 @@ def test_a_flow_that_the_project_does_not_list_is_not_blamed_on_a_file_that_nobo
     (tmp_path / "pyproject.toml").write_text('[tool.holdfast]\nflows = ["one.py"]\n', "utf-8")
     ended = cli("resume", "a", "--store", "runs.db")
     assert ended.code == Exit.USAGE
-    assert "run 'a' belongs to flow 'asks'. Known here: 'one'. Name the file that defines it" in ended.err
+    assert (
+        "run 'a' belongs to flow 'asks', which is not known here. Known flows: 'one'. Name the file that defines it"
+        in ended.err
+    )
     assert "file given" not in ended.err

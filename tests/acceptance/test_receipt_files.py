@@ -125,7 +125,7 @@ def test_a_run_without_space_for_receipts_goes_on_and_they_are_made_later(desk: 
     ran = _call(["unshare", "-rm", "sh", "-c", mounted, "sh", str(desk.base), *program])
     assert (ran.returncode, ran.stdout) == (0, "completed\n"), ran.stderr
     assert ran.stderr.count("No space left on device") == 1
-    assert "The run goes on" in ran.stderr
+    assert "The run continues" in ran.stderr
     assert desk.stands() == {}
     desk.open()
     assert desk.stands() == desk.by_the_log()
@@ -139,14 +139,14 @@ def test_the_command_makes_what_is_missing_and_says_so(desk: Desk) -> None:
     before = desk.stands()
     assert before == desk.by_the_log()
     well = desk.holdfast("receipts", "filed", "--run-base", str(desk.base))
-    assert (well.returncode, "all as the log says" in well.stdout) == (0, True), well.stderr
+    assert (well.returncode, "all match the log" in well.stdout) == (0, True), well.stderr
     (desk.folder / "receipts" / "two-engine.json").unlink()
     torn = desk.folder / "handoffs" / "one-engine.1.1.1.json"
     torn.write_bytes(torn.read_bytes()[:77])
     told = desk.holdfast("receipts", "filed", HOLDFAST_RUN_BASE=str(desk.base))
     assert told.returncode == 0, told.stderr
     assert "was missing" in told.stdout
-    assert "was torn" in told.stdout
+    assert "was damaged" in told.stdout
     assert desk.stands() == before
     (desk.folder / "run.json").unlink()
     as_json = json.loads(desk.holdfast("receipts", "filed", "--run-base", str(desk.base), "--json").stdout)

@@ -48,7 +48,7 @@ def test_skipping_a_node_of_a_flow_that_changed_names_the_code_that_the_run_was_
     (place / "before.py").write_text(FLOW, "utf-8")
     (finding,) = json.loads(cli("doctor", "work.py", "--json").out)["findings"]
     (way,) = [way for way in finding["remedies"] if " skip " in way["command"]]
-    assert way["words"] == "continue without first (with the code that the run was made with)"
+    assert way["words"] == "continue without first (with the code that the run was created with)"
     words = shlex.split(way["command"])[1:]
     assert words == ["skip", "r", "first", "FILE.py"]
     assert cli("skip", "r", "first", "work.py").code == Exit.REFUSED

@@ -140,7 +140,7 @@ def test_a_fleet_completes_every_run_though_one_is_killed_and_one_is_stopped(
     killed.process.kill()
     stopped.process.send_signal(signal.SIGTERM)
     code, told = stopped.ended()
-    assert (code, told.splitlines()[-1].startswith("left")) == (0, True), told
+    assert (code, told.splitlines()[-1].startswith("stopped")) == (0, True), told
     asyncio.run(asyncio.wait_for(until_completed(url, RUNS), PATIENCE_S))
     rest.process.send_signal(signal.SIGTERM)
     assert rest.ended()[0] == 0
@@ -210,7 +210,7 @@ def test_a_worker_that_is_told_to_stop_leaves_in_order_and_its_run_on_offer(
     hf.start(flow, {}, run_id="r", store=url)
     assert worker.line() == "begun"
     worker.process.send_signal(signal.SIGTERM)
-    assert worker.line().startswith("draining  1 run still goes")
+    assert worker.line().startswith("draining  1 run is still executed")
     worker.process.stdin.write("\n")
     worker.process.stdin.flush()
     code, told = worker.ended()
@@ -236,7 +236,7 @@ def test_a_second_signal_leaves_at_once(fleet: Any, tmp_path: Path) -> None:
     assert worker.line().startswith("draining")
     worker.process.send_signal(signal.SIGTERM)
     code, told = worker.ended()
-    assert (code, "left at once" in told) == (143, True), told
+    assert (code, "stopped at once" in told) == (143, True), told
 
 
 def test_a_worker_speaks_json_for_programs(fleet: Any, tmp_path: Path) -> None:

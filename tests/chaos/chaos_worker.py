@@ -112,7 +112,7 @@ def main(asked: dict[str, Any]) -> int:
     drained = False
 
     def report(trouble: Any) -> None:
-        print(f"trouble: {trouble.run_id}: {trouble.told}", flush=True)
+        print(f"trouble: {trouble.run_id}: {trouble.message}", flush=True)
 
     async def work() -> None:
         nonlocal drained

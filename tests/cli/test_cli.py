@@ -201,7 +201,7 @@ def test_a_signal_stops_the_run_in_order_and_the_last_line_carries_it_on(
     child.send_signal(number)
     _, err = child.communicate(timeout=60)
     assert child.returncode == code
-    assert "nothing new starts; waits up to 0.00 s for second; " in err
+    assert "no new node starts; waiting up to 0.00 s for second; " in err
     assert err.splitlines()[-1].lstrip().startswith("$ holdfast resume r1 work.py")
     assert "Traceback" not in err
     assert cli("show", "r1", "--json").json["status"] == "interrupted"
@@ -267,11 +267,11 @@ def test_a_live_display_says_for_what_it_waits_after_ctrl_c() -> None:
     display._story.tell(EventView(seq=2, at=0.0, kind="NodeStarted", node="a", **node))  # type: ignore[arg-type]
     display._stops.append(Stop("Ctrl-C", 30.0))
     frame = display._frame(display._story, 1.0, 0.0).plain
-    assert "stopping (Ctrl-C): nothing new starts" in frame
-    assert "waits up to 30.0 s for a" in frame
-    assert "Ctrl-C again leaves at once" in frame
+    assert "stopping (Ctrl-C): no new node starts" in frame
+    assert "waiting up to 30.0 s for a" in frame
+    assert "Ctrl-C again stops at once" in frame
     display._stops.append(Stop("Ctrl-C", 30.0))
-    assert "leaving at once" in display._frame(display._story, 1.0, 0.0).plain
+    assert "stopping at once" in display._frame(display._story, 1.0, 0.0).plain
 
 
 # --- carrying on -------------------------------------------------------------------------------------
@@ -425,7 +425,7 @@ def test_pausing_a_run_whose_process_died_records_that_at_once(cli: Cli) -> None
     ended = cli("pause", "r1")
     assert ended.out.splitlines()[:2] == [
         "paused  r1",
-        "  its process had crashed in second; that is recorded with it",
+        "  its process had crashed in node second; the log says so",
     ]
     assert cli("show", "r1", "--json").json["status"] == "paused"
 
@@ -469,9 +469,12 @@ def test_a_flow_that_was_not_named_is_asked_for(cli: Cli) -> None:
     [
         ("def f(:\n", r"broken\.py:1: "),
         ("\nimport nothing_of_the_kind\n", r"broken\.py:2: ModuleNotFoundError"),
-        ("raise SystemExit(4)\n", r"broken\.py:1: the file leaves the process"),
+        ("raise SystemExit(4)\n", r"broken\.py:1: the file exits"),
         ("x = 1\n", "defines no flow"),
-        ("from holdfast import Graph\na = Graph('a')\nb = Graph('b')\n", r"name one, as in broken\.py:a"),
+        (
+            "from holdfast import Graph\na = Graph('a')\nb = Graph('b')\n",
+            r"'a', 'b'\. Choose one, as in broken\.py:a",
+        ),
         ("from holdfast import Graph\ngraph = Graph('empty')\n", "graph 'empty of broken.py' has"),
         ("from holdfast import Graph\nGraph('empty').compile()\n", r"broken\.py:2: graph 'empty' has"),
     ],
@@ -581,7 +584,7 @@ def test_an_unknown_run_is_told_with_the_one_that_was_meant(cli: Cli, words: lis
 
 def test_a_place_that_is_not_in_the_log_is_told(cli: Cli) -> None:
     cli("run", "work.py", "--input", given("fail"), "--run-id", "r1")
-    assert "goes from 1 to" in cli("state", "r1@99").err
+    assert "has events 1 to" in cli("state", "r1@99").err
     assert cli("state", "r1@99").code == Exit.NOT_FOUND
     assert "no checkpoint" in cli("resume", "r1@2", "work.py").err
     assert cli("state", "r1@99").err.startswith("error: run 'r1' has no event 99.")
@@ -591,7 +594,7 @@ def test_a_place_that_is_not_in_the_log_is_told(cli: Cli) -> None:
 @pytest.mark.parametrize("words", [["state"], ["resume"], ["fork"]])
 def test_a_place_is_a_number_behind_the_run(cli: Cli, words: list[str]) -> None:
     ended = cli(*words, "r1@x")
-    assert (ended.code, "the number of an event, as in r1@3" in ended.err) == (Exit.USAGE, True)
+    assert (ended.code, "the number of an event after the @, as in r1@3" in ended.err) == (Exit.USAGE, True)
 
 
 @pytest.mark.parametrize(
@@ -600,11 +603,11 @@ def test_a_place_is_a_number_behind_the_run(cli: Cli, words: list[str]) -> None:
 )
 def test_a_command_that_takes_a_run_says_which_take_a_place(cli: Cli, words: list[str]) -> None:
     ended = cli(*words, "r1@3")
-    assert (ended.code, "RUN@SEQ is for state, resume and fork" in ended.err) == (Exit.USAGE, True)
+    assert (ended.code, "The commands state, resume and fork take RUN@SEQ" in ended.err) == (Exit.USAGE, True)
 
 
 def test_a_flow_file_without_a_name_is_asked_for(cli: Cli) -> None:
-    assert "no flow file was named" in cli("run", "").err
+    assert "the name of the flow file is empty" in cli("run", "").err
 
 
 def test_a_store_that_cannot_be_used_is_told_with_its_path(cli: Cli, place: Path) -> None:
@@ -821,7 +824,7 @@ def test_commands_are_suggested_as_they_can_be_typed_here(
         assert program._name(str(tmp_path / "other"), "/nowhere", called, str(python)) == f"'{executable}'"
         assert program._name(str(folder), "/nowhere", called, str(python)) == "./holdfast"
     monkeypatch.setattr(program, "name", lambda: ".venv/bin/holdfast")
-    told = program.spelled("`holdfast runs` lists them; holdfast is here; ./holdfast show r1")
+    told = program.spell("`holdfast runs` lists them; holdfast is here; ./holdfast show r1")
     assert told == "`.venv/bin/holdfast runs` lists them; holdfast is here; ./holdfast show r1"
 
 

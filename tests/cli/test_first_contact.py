@@ -96,7 +96,7 @@ def dies(*words: str) -> None:
 
 # --- what must not run twice -------------------------------------------------------------------------
 
-ASKS = "# pay is not idempotent: resume asks what to do, it does not run it"
+ASKS = "# pay is not idempotent: resume asks a question and does not run it"
 
 
 def test_a_cut_node_that_is_not_idempotent_is_said_to_be_asked_about(cli: Cli) -> None:
@@ -125,7 +125,7 @@ def test_a_run_that_was_made_with_a_run_base_is_carried_on_with_one(
     assert "holdfast resume r1 flows.py:reporting --run-base base" in cli(*words, "--run-base", "base").err
     assert "holdfast resume r1 FILE.py --run-base DIR" in cli("show", "r1").out
     bare = cli("resume", "r1", "flows.py")
-    assert bare.err.startswith("note: the run was made with a run base and none is set")
+    assert bare.err.startswith("note: the run was created with a run base, but none is set now")
     assert "note:" not in cli("resume", "r1", "flows.py", "--run-base", "base").err
     monkeypatch.setenv("HOLDFAST_RUN_BASE", "base")
     assert "--run-base" not in cli("show", "r1").out
@@ -137,10 +137,7 @@ def test_a_run_that_was_made_with_a_run_base_is_carried_on_with_one(
 
 def test_a_file_with_several_flows_lists_each_once(cli: Cli) -> None:
     asked = cli("run", "flows.py").err
-    assert (
-        "defines 3 flows; name one, as in flows.py:paying. There are 'paying', 'reporting', 'talking'."
-        in asked
-    )
+    assert "defines 3 flows: 'paying', 'reporting', 'talking'. Choose one, as in flows.py:paying" in asked
 
 
 @pytest.mark.parametrize("listed", [False, True], ids=["by its file", "by the project"])
@@ -165,7 +162,7 @@ def test_a_signal_that_was_told_already_is_said_to_be(cli: Cli) -> None:
     cli("run", "flows.py:reporting", "--run-id", "r1", "--input", '{"mode": "wait"}')
     assert cli("signal", "r1", "later", "1", "--id", "b").out.startswith("sent")
     second = cli("signal", "r1", "later", "1", "--id", "b")
-    assert (second.code, second.out) == (Exit.OK, "r1: already sent with id b; nothing changed\n")
+    assert (second.code, second.out) == (Exit.OK, "r1: a signal with id b was sent before; nothing changed\n")
     assert cli("signal", "r1", "later", "1", "--id", "b", "--json").json["repeated"]
     cli("signal", "r1", "later", "2")
     assert "Signals that no node has received yet:  'later' (2 times)" in cli("show", "r1").out
@@ -179,7 +176,7 @@ def test_who_follows_a_cut_run_is_told_so_and_what_carries_it_on(cli: Cli) -> No
     dies("flows.py:talking", "--run-id", "r1")
     followed = cli("events", "r1", "--follow", "--chunks")
     assert "running, crashed  r1  process " in followed.err
-    assert ", which executed it, crashed in speak, and no worker has claimed it" in followed.err
+    assert ", which executed it, crashed in speak, and no worker has claimed the run" in followed.err
     assert followed.err.splitlines()[-1].strip().startswith("$ holdfast resume r1 FILE.py")
     assert cli("resume", "r1", "flows.py").code == Exit.OK
     assert cli("events", "r1", "--follow").err == ""
@@ -266,7 +263,7 @@ def test_a_node_that_is_not_there_is_told_with_those_that_are(cli: Cli) -> None:
     refused = cli("retry", "r1", "zz", "flows.py").err
     assert "run 'r1' was not tried again: flow 'payout' has no node 'zz'; it has pay" in refused
     unknown = cli("events", "r1", "--node", "zz")
-    assert (unknown.code, "has no node 'zz'; it has pay" in unknown.err) == (Exit.USAGE, True)
+    assert (unknown.code, "has no node 'zz'; its nodes are pay" in unknown.err) == (Exit.USAGE, True)
 
 
 def test_an_exception_without_a_text_is_named_once(cli: Cli) -> None:
@@ -279,17 +276,17 @@ def test_an_exception_without_a_text_is_named_once(cli: Cli) -> None:
 
 def test_a_negative_number_is_told_how_to_be_given(cli: Cli) -> None:
     wrong = cli("answer", "r1", "a", "-3")
-    assert (wrong.code, "If it is a value, put -- before it." in wrong.err) == (Exit.USAGE, True)
+    assert (wrong.code, "If -3 is a value, put -- before it." in wrong.err) == (Exit.USAGE, True)
     assert "put -- before it" not in cli("answer", "r1", "a", "--frce").err
 
 
 def test_a_large_state_is_shortened_and_json_is_whole(cli: Cli) -> None:
     words = ("run", "flows.py:reporting", "--run-id", "r1", "--input", '{"times": 1000}')
     first = cli(*words)
-    assert "… shortened; all of it (4 lines, 11.0 KB): holdfast state r1" in first.out
+    assert "… shortened; the whole state (4 lines, 11.0 KB): holdfast state r1" in first.out
     assert len(first.out) < 1000
     second = cli(*words)
-    assert "it was completed already, and nothing was run" in second.out
+    assert "the run was completed already, so nothing was executed" in second.out
     assert len(cli(*words, "--json").json["state"]["text"]) == 11_000
 
 

@@ -103,7 +103,7 @@ def test_a_command_that_looks_makes_no_schema(cli: Cli, url: str, words: tuple[s
     ended = cli(*words, "--store", url)
     assert ended.code == Exit.STORE
     assert f"there is no store at {urls.shown(url)}. " in ended.err
-    assert "run` makes one" in ended.err
+    assert "run` creates one" in ended.err
     assert schemas() == before
 
 
@@ -215,9 +215,9 @@ def test_a_run_that_cannot_go_on_with_its_changed_flow_is_told_of_the_old_code_a
     (place / "work.py").write_text(EARLIER, "utf-8")
     told = cli("doctor", "work.py")
     assert "flow changed  r: its flow has changed in shape" in told.out
-    assert "this run cannot continue with it" in told.out
+    assert "this run cannot continue with the changed flow" in told.out
     assert "resume r FILE.py" in told.out
-    assert "with the code that the run was made with" in told.out
+    assert "with the code that the run was created with" in told.out
     assert "checkpoints r" in told.out
     assert cli("resume", "r", "work.py", "--on-change", "compatible").code == Exit.REFUSED
 
@@ -227,8 +227,11 @@ def test_a_failed_run_that_cannot_go_on_with_its_changed_flow_is_told_so(cli: Cl
     (place / "work.py").write_text(EARLIER, "utf-8")
     assert suggested(cli, "work.py") == ("failed", ["resume", "r", "FILE.py"])
     told = cli("doctor", "work.py").out
-    assert "no luck; its flow has changed in shape since, and this run cannot continue with it" in told
-    assert "(with the code that the run was made with)" in told
+    assert (
+        "no luck; its flow has since changed in shape, and this run cannot continue with the changed flow"
+        in told
+    )
+    assert "(with the code that the run was created with)" in told
 
 
 def test_doctor_says_how_long_something_may_wait(cli: Cli) -> None:
@@ -243,10 +246,12 @@ def test_doctor_says_how_long_something_may_wait(cli: Cli) -> None:
 
 def test_an_answer_and_a_list_say_that_a_worker_takes_the_run_up(cli: Cli) -> None:
     cli("run", "work.py", "--run-id", "r", "--input", '{"ask": true}')
-    assert "A worker that knows its flow claims it; without one:" in cli("answer", "r", "first", "yes").out
+    assert (
+        "A worker that knows its flow claims it. Without a worker:" in cli("answer", "r", "first", "yes").out
+    )
     cli("start", "work.py", "--run-id", "s")
     listed = cli("runs").out
-    assert "A worker that knows the flow claims such a run by itself; without one:" in listed
+    assert "A worker that knows the flow claims such a run by itself. Without a worker:" in listed
     assert cli("worker", "work.py", "--until-idle").code == 0
     assert {row["status"] for row in cli("runs", "--json").json} == {"completed"}
     assert "worker" not in cli("runs").out
@@ -296,9 +301,11 @@ def test_a_backup_of_a_newer_version_is_named_as_it_was_given(cli: Cli, place: P
 def test_a_second_unarchive_says_that_nothing_changed(cli: Cli) -> None:
     cli("run", "work.py", "--run-id", "r")
     cli("archive", "r", "--to", "r.zst")
-    assert "it was there already" in cli("unarchive", "r.zst").out
+    assert "the store has this run already" in cli("unarchive", "r.zst").out
     assert cli("unarchive", "r.zst", "--store", "new.db").out.startswith("back  r\n")
-    assert cli("unarchive", "r.zst", "--store", "new.db").out.startswith("known  r: it was there already")
+    assert cli("unarchive", "r.zst", "--store", "new.db").out.startswith(
+        "known  r: the store has this run already"
+    )
     assert cli("unarchive", "r.zst", "--store", "new.db", "--json").json["repeated"] is True
 
 
@@ -333,7 +340,7 @@ def test_a_limit_that_makes_no_sense_is_told_with_its_value(cli: Cli) -> None:
         (("queue", "mail", "--limit", "x"), "'x'"),
         (("runs", "--limit", "x"), "'x'"),
         (("runs", "--limit", "0"), "0"),
-        (("queue", "mail", "--limit", "3", "--no-limit"), "--limit 3 goes without --no-limit"),
+        (("queue", "mail", "--limit", "3", "--no-limit"), "--limit 3 and --no-limit cannot be combined"),
     ]:
         ended = cli(*words)
         assert ended.code == Exit.USAGE

@@ -193,8 +193,8 @@ def test_a_gate_is_asked_rejected_forced_and_approved(cli: Cli, place: Path) -> 
     assert ended.err.splitlines()[-4:] == [
         "  publish asks: Publish it?",
         "  $ holdfast answer r1 publish approve   # continue with publish",
-        "  $ holdfast answer r1 publish reject   # refuse: the run fails, publish never runs",
-        "  $ holdfast resume r1 post.py:gate   # then resume it; what completed does not run again",
+        "  $ holdfast answer r1 publish reject   # refuse: the run fails, and publish never runs",
+        "  $ holdfast resume r1 post.py:gate   # then resume it; completed work does not run again",
     ]
     assert "$0.25, 1200 tokens" in ended.err
     listed = cli("questions")
@@ -212,12 +212,15 @@ def test_a_gate_is_asked_rejected_forced_and_approved(cli: Cli, place: Path) -> 
 
     rejected = cli("answer", "r1", "publish", "reject", "post.py:gate", "--reason", "too dull")
     assert rejected.code == Exit.OK
-    assert "$ holdfast resume r1 post.py:gate   # let it end: it fails, publish never ran" in rejected.out
+    assert (
+        "$ holdfast resume r1 post.py:gate   # let the run end: it fails, because publish was refused and never ran"
+        in rejected.out
+    )
     failed = cli("resume", "r1", "post.py:gate")
     assert failed.code == Exit.FAILED
     assert "QuestionRefused" in failed.err
     assert (
-        "$ holdfast resume r1 post.py:gate --force   # ask again; publish starts only if it is approved then"
+        "$ holdfast resume r1 post.py:gate --force   # ask again; publish starts only if it is approved this time"
         in failed.err
     )
     assert cli("resume", "r1", "post.py:gate").code == Exit.REFUSED
@@ -229,10 +232,10 @@ def test_a_gate_is_asked_rejected_forced_and_approved(cli: Cli, place: Path) -> 
     assert approved.code == Exit.OK
     assert approved.out.splitlines()[:2] == [
         'answered  r1 publish.1.1#2: "approve"',
-        "  no process executes the run now. A worker that knows its flow claims it; without one:",
+        "  no process executes the run now. A worker that knows its flow claims it. Without a worker:",
     ]
     assert "$ holdfast resume r1 FILE.py" in approved.out
-    assert "Why:  answered by agent:x, and no worker has claimed it" in cli("show", "r1").out
+    assert "Why:  answered by agent:x, and no worker has claimed the run" in cli("show", "r1").out
     assert "pending, answered" in cli("runs").out
     twice = cli("answer", "r1", "publish", "reject")
     assert (twice.code, "it was answered 'approve' by agent:x already" in twice.err) == (Exit.REFUSED, True)
@@ -264,21 +267,24 @@ def test_a_signal_is_taken_before_and_after_the_wait(cli: Cli) -> None:
     ended = cli("run", "post.py:waits", "--run-id", "after")
     assert ended.code == Exit.WAITS
     assert ended.err.splitlines()[-3] == "  collect waits for the signal 'paid'"
-    assert "  $ holdfast signal after paid   # send it" in ended.err
+    assert "  $ holdfast signal after paid   # send the signal" in ended.err
     sent = cli("signal", "after", "paid", '{"usd": 3}', "--by", "bank")
     assert sent.out.splitlines()[:2] == [
         'sent  after paid: {"usd": 3}',
-        "  no process executes the run now. A worker that knows its flow claims it; without one:",
+        "  no process executes the run now. A worker that knows its flow claims it. Without a worker:",
     ]
-    assert "the signal 'paid' was sent by bank, and no worker has claimed it" in cli("show", "after").out
+    assert "the signal 'paid' was sent by bank, and no worker has claimed the run" in cli("show", "after").out
     ended = cli("resume", "after", "post.py:waits")
     assert (ended.code, "paid {'usd': 3}" in ended.out) == (Exit.OK, True)
-    assert "warning: note failed, and is safe to fail: ValueError: no pen" in ended.err
-    assert "Warning:  note failed, and is safe to fail: ValueError: no pen" in cli("show", "after").out
+    assert "warning: node note failed, which is ignored (safe_to_fail): ValueError: no pen" in ended.err
+    assert (
+        "Warning:  node note failed, which is ignored (safe_to_fail): ValueError: no pen"
+        in cli("show", "after").out
+    )
 
     cli("run", "post.py:waits", "--run-id", "before")
     kept = cli("signal", "before", "early", "--id", "once")
-    assert "no node waits for it yet: it is kept for the next that does" in kept.out
+    assert "no node waits for this signal yet; it is kept for the next node that does" in kept.out
     assert cli("signal", "before", "early", "--id", "once", "--json").json["kept"] is True
     assert len(cli("events", "before", "--kind", "SignalReceived", "--json").json) == 1
     fork = cli("fork", "before@1", "--json").json["id"]
@@ -311,7 +317,10 @@ def test_the_process_that_executes_the_run_goes_on_with_the_answer(
     assert "holdfast answer r1 'ship.1.1:ask:How?' post   # answer ship" in shown
     both = cli("answer", "r1", "ship", "post")
     assert (both.code, "'ship' has asked 2 questions; choose one" in both.err) == (Exit.REFUSED, True)
-    assert "executes the run, and continues with it" in cli("answer", "r1", "ship.1.1:ask:How?", "post").out
+    assert (
+        "executes the run, and continues with the answer"
+        in cli("answer", "r1", "ship.1.1:ask:How?", "post").out
+    )
     assert cli("answer", "r1", "ship", "7").code == Exit.OK
     out, _ = child.communicate(timeout=60)
     assert (child.returncode, '"post 7"' in out) == (Exit.OK, True)
@@ -327,7 +336,8 @@ def test_a_timer_whose_process_died_was_cut(cli: Cli, live: Callable[..., subpro
     child.wait()
     shown = cli("show", "r1").out
     assert re.search(
-        r"Why:  process \d+ on \S+, which executed it, crashed in \w+, and no worker has claimed it", shown
+        r"Why:  process \d+ on \S+, which executed it, crashed in \w+, and no worker has claimed the run",
+        shown,
     )
     assert "$ holdfast resume r1 FILE.py" in shown
 
@@ -393,8 +403,8 @@ def test_what_nobody_asks_is_told_with_what_was_meant(quick: Cli) -> None:
     quick("cancel", "r1")
     late = quick("answer", "r1", "publish", "approve")
     assert (late.code, "it is cancelled, which is final" in late.err) == (Exit.REFUSED, True)
-    assert quick("questions").out == "No run asks anything.\n"
-    assert quick("questions", "r1").out == "Run r1 asks nothing.\n"
+    assert quick("questions").out == "No run has an open question.\n"
+    assert quick("questions", "r1").out == "Run r1 has no open question.\n"
 
 
 def test_a_program_gets_json_of_all(quick: Cli) -> None:
@@ -441,7 +451,7 @@ def test_chunks_are_followed_as_they_come(
     assert json.loads(rest.splitlines()[-1])["kind"] == "RunCompleted"
     assert "streamed 3 chunks, the last line: word 2" in cli("events", "r1").out
     alone = cli("events", "r1", "--chunks")
-    assert (alone.code, "--chunks goes with --follow" in alone.err) == (Exit.USAGE, True)
+    assert (alone.code, "--chunks needs --follow" in alone.err) == (Exit.USAGE, True)
 
 
 def test_every_new_kind_of_event_has_a_short_line(quick: Cli) -> None:
@@ -450,7 +460,9 @@ def test_every_new_kind_of_event_has_a_short_line(quick: Cli) -> None:
     quick("signal", "r1", "paid", '{"usd": 1}')
     lines = quick("events", "r1").out
     assert "SignalAwaited     collect  waits for the signal 'paid'" in lines
-    assert "NodeWaiting       collect  unwound: uses no memory until the signal 'paid' has come" in lines
+    assert (
+        "NodeWaiting       collect  suspended: uses no memory while it waits for the signal 'paid'" in lines
+    )
     assert "SignalReceived    received the signal 'paid' = {\"usd\": 1} by " in lines
 
 
@@ -466,18 +478,18 @@ def event(kind: str, seq: int = 1, **body: Any) -> EventView:
     [
         ("StepCompleted", {"step": "quote", "value": 3, "item": 2}, "step quote (item 2) is kept = 3"),
         ("StepCompleted", {"step": "none"}, "step none is kept"),
-        ("NodeCheckpointed", {"value": [1]}, "has come to [1]"),
+        ("NodeCheckpointed", {"value": [1]}, "checkpoint [1]"),
         ("NodeStreamed", {"chunks": ["a\nb", {"c": 1}]}, 'streamed 2 chunks, the last line: {"c": 1}'),
         ("CostIncurred", {"usd": 0.5, "tokens": 1}, "spent $0.5, 1 token"),
         ("CostIncurred", {}, "spent nothing"),
-        ("TimerFired", {"slot": "sleep:1"}, "slept long enough"),
-        ("TimerFired", {"slot": "signal:paid:1"}, "the signal 'paid' has not come in time"),
-        ("TimerFired", {"slot": ""}, "an answer has not come in time"),
+        ("TimerFired", {"slot": "sleep:1"}, "woke from its sleep"),
+        ("TimerFired", {"slot": "signal:paid:1"}, "the signal 'paid' did not come in time"),
+        ("TimerFired", {"slot": ""}, "no answer came in time"),
         ("QuestionAsked", {"text": "Go?", "options": ["y", "n"]}, "asks: Go? (y / n)"),
         (
             "QuestionAnswered",
             {"answer": "n", "refused": True, "confidence": 0.5, "reason": "dull", "by": "me"},
-            'answered "n", which keeps the run from going on by me, confidence 0.5: dull',
+            'answered "n" (a refusal) by me, confidence 0.5: dull',
         ),
     ],
 )
@@ -529,7 +541,7 @@ def test_what_may_be_answered_is_offered_as_it_is_typed() -> None:
     assert [typed for typed, _ in choices(asked(about="interrupt"))] == ["retry", "skip", "abort"]
     assert [typed for typed, _ in choices(asked(options=["x", "y"]))] == ["x", "y"]
     refused = choices(asked(options=["yes", "no"], approving=["yes"], about="gate"))[1]
-    assert refused == ("no", "refuse: the run fails, a never runs")
+    assert refused == ("no", "refuse: the run fails, and a never runs")
     assert choices(asked()) == [("VALUE", "answer a with JSON or a text")]
     assert form({"type": "boolean"}) == ("true", "true or false")
     assert form({"enum": ["b", 1]}) == ('"b"', "one of b, 1")

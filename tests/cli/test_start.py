@@ -84,7 +84,7 @@ def test_what_calls_no_command_waits_for_no_engine(
 def test_the_help_of_a_command_imports_that_command_and_no_other(tmp_path: Path) -> None:
     started = Started(tmp_path, "runs", "--help")
     assert started.done.returncode == 0, started.done.stderr
-    assert "List runs, and which of them crashed." in started.done.stdout
+    assert "List runs, and show which of them crashed." in started.done.stdout
     assert started.commands == ["listing"]
 
 
@@ -122,8 +122,8 @@ def test_the_catalogue_lists_what_the_modules_define_in_their_order() -> None:
 
 def test_the_catalogue_tells_of_a_command_what_its_docstring_begins_with() -> None:
     for name, command in commands().items():
-        assert BY_NAME[name].told == command.get_short_help_str(70), name
-        assert command.help.startswith(BY_NAME[name].told), name
+        assert BY_NAME[name].summary == command.get_short_help_str(70), name
+        assert command.help.startswith(BY_NAME[name].summary), name
 
 
 def test_families_stand_together_in_the_catalogue() -> None:

@@ -86,7 +86,7 @@ def test_recovery_and_doctor_name_a_crash_alike(store: Store) -> None:
     of_run = next(one for one in Recovery(store).sweep().findings if one.node is None)
     assert of_doctor.kind == of_run.kind == "no worker"
     assert (of_doctor.crashed, of_run.crashed) == (True, True)
-    assert of_doctor.reason == "its process crashed in b, and no worker has claimed it"
+    assert of_doctor.reason == "its process crashed in b, and no worker has claimed the run"
     assert [one.verb for one in of_run.remedies] == ["work", "resume"]
 
 
@@ -127,5 +127,5 @@ def test_a_later_case_reads_only_what_has_come_since(store: Store, monkeypatch: 
     later = later_case(store, before)
     assert min(asked) >= seq
     found = diagnose(later, store.now())
-    assert (found.answered, found.reason) == (True, "answered by me, and no worker has claimed it")
+    assert (found.answered, found.reason) == (True, "answered by me, and no worker has claimed the run")
     assert found == Reader(store).diagnose("r")

@@ -94,7 +94,7 @@ def test_damaged_on_purpose(holdfast_engine, holdfast_store):
     code, said = pytest_on(tests, tmp_path)
     assert code == 1, said
     assert "2 passed, 1 error" in said
-    assert "I1 run 'r' event 3: event 3 follows event 1" in said
+    assert "I1 run 'r' event 3: the log has event 3 right after event 1" in said
 
 
 @pytest.mark.parametrize("given", ["speed=2", "store='postgres'", "'sqlite'"])

@@ -1,16 +1,16 @@
-"""The command line: one file per family of commands, all of them thin over the engine's verbs and the reader.
+"""The command line: one file per group of commands, each a thin layer over the methods of the engine and the reader.
 
-`commands` holds the commands together as the `catalogue` lists them, and imports one when it is called; `app` turns errors into
-messages and exit codes; `execution`, `worker`, `requests`, `questions`, `listing`, `log`, `receipts`, `care` and `demo` are the
-families; `suggestions` prints remedies and types commands as they can be pasted here; `screen` is the only way to the terminal,
-`stores` the only way to a store, `flow_files` the only way to a user's code.
+`catalogue` lists all commands; `commands` makes one program of them and imports a command's module when the command is called;
+`app` turns errors into messages and exit codes. The commands are in `execution`, `worker`, `requests`, `questions`, `listing`,
+`log`, `receipts`, `care` and `demo`. `suggestions` prints remedies as commands that can be pasted. Only `screen` writes to the
+terminal, only `stores` opens a store, and only `flow_files` imports a user's code.
 """
 
 from __future__ import annotations
 
 
 def main() -> None:
-    """What `holdfast` runs."""
+    """Run the `holdfast` command."""
     from holdfast.cli import program, screen
     from holdfast.cli.commands import app
 

@@ -1,4 +1,4 @@
-"""`python -m holdfast.cli` is `holdfast`, for where the command is not on the path."""
+"""Makes `python -m holdfast.cli` the same as `holdfast`, for shells that do not find the command."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What all commands have in common: how a function becomes one, and the one place where an error becomes an exit code.
+"""Turns functions into commands, and errors into messages and exit codes.
 
-A command is a function decorated with `command`; it returns its exit code, or None for 0. Whatever it raises ends here: one
-message on stderr that names the way out, and no traceback unless `--debug` was given. `commands` puts them together.
+A command is a function decorated with `command`; it returns its exit code, or None for 0. If it raises, one message with the
+remedy is printed on stderr, and a traceback only with `--debug`. `commands` makes one program of all commands.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ Command = TypeVar("Command", bound=Callable[..., int | None])
 
 
 class Defined(NamedTuple):
-    """A command of a module that has been imported."""
+    """A command whose module has been imported."""
 
     family: str
     call: Callable[..., None]
 
 
 DEFINED: dict[str, Defined] = {}
-"""Name -> command, of the modules that have been imported so far."""
+"""Name -> command, for the modules that have been imported so far."""
 
 
 def command(family: str) -> Callable[[Command], Command]:
-    """Make a function a command of this family, under its own name. The `catalogue` lists it too."""
+    """Decorate a function to make it a command of this family, with the function's name. It must be in the `catalogue` too."""
 
     def add(function: Command) -> Command:
         name = function.__name__.rstrip("_").replace("_", "-")
@@ -66,7 +66,7 @@ def _reported(function: Callable[..., int | None]) -> Callable[..., None]:
 
 
 def _ended(call: Callable[[], int | None], options: dict[str, Any]) -> int:
-    """The exit code of a call. What it raised has been printed."""
+    """Call a command and return its exit code. An error that it raises is printed."""
     debug, as_json = bool(options.get("debug")), bool(options.get("as_json"))
     code: int | None = Exit.OK
     try:
@@ -74,7 +74,7 @@ def _ended(call: Callable[[], int | None], options: dict[str, Any]) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         screen.mute(sys.stdout)
-        return int(code or Exit.OK)  # the pipe was closed; the exit code is still right
+        return int(code or Exit.OK)  # the reader closed the pipe, which does not change the exit code
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except errors.HoldfastError as error:
@@ -84,26 +84,26 @@ def _ended(call: Callable[[], int | None], options: dict[str, Any]) -> int:
         raise
     except Exception as error:
         if is_wrong_option(error):
-            raise  # a wrong option: typer says which, and leaves with 2
+            raise  # a wrong option: typer prints which one, and exits with 2
         tell(error, Exit.DEFECT, debug=debug, as_json=as_json)
         return Exit.DEFECT
     return int(code or Exit.OK)
 
 
 def is_wrong_option(error: Exception) -> bool:
-    """Whether an error is typer's own, about what was typed."""
+    """Return whether typer raised the error because of a wrong option or argument."""
     return type(error).__module__.startswith(("click", "typer"))
 
 
 def tell(error: Exception, code: Exit, *, debug: bool, as_json: bool) -> None:
-    """Print on stderr what went wrong and what to do. A closed pipe changes nothing."""
+    """Print an error and its remedy on stderr. A closed pipe is ignored."""
     with screen.unread(err=True):
         _say_error(error, code, debug=debug, as_json=as_json)
 
 
 def _say_error(error: Exception, code: Exit, *, debug: bool, as_json: bool) -> None:
     wrong_option = getattr(error, "format_message", None)
-    message = program.spelled(str(error) if wrong_option is None else wrong_option())
+    message = program.spell(str(error) if wrong_option is None else wrong_option())
     if code is Exit.DEFECT:
         message = f"{type(error).__name__}: {message}. This is a defect in Holdfast; please report it with the output of --debug."
     if debug:

@@ -1,7 +1,7 @@
-"""Commands that keep a store small, whole and understood: prune, archive, unarchive, backup, restore, doctor.
+"""Commands that maintain a store: prune, archive, unarchive, backup, restore, doctor.
 
-What goes, what stays and why is decided in `holdfast.upkeep.retention`; what is wrong, in `holdfast.upkeep.doctor`. Here it is
-called and printed. Nothing is overwritten, and every command may be killed and called again.
+They call `holdfast.upkeep.retention`, which decides what is deleted and why, and `holdfast.upkeep.doctor`, which finds problems,
+and print the results. No file is overwritten, and every command may be killed and called again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Archive = Annotated[
     typer.Option(
         "--archive",
         metavar="PLACE",
-        help="Archive each run before it is deleted: to a new file, or into a folder or URL that ends in /.",
+        help="Archive each run before it is deleted or compacted: to a new file, or into a folder or URL that ends in /.",
     ),
 ]
 
@@ -51,14 +51,22 @@ Statuses = Annotated[
     typer.Option(
         "--status",
         metavar="STATUS",
-        help="Only runs with this status: completed, cancelled or failed; repeatable. Default: completed and cancelled.",
+        help="Delete only runs with this status: completed, cancelled or failed; repeatable. Default: completed and cancelled.",
     ),
 ]
 SharedBlobs = Annotated[
     bool,
     typer.Option(
         "--shared-blobs",
-        help="Also remove unused blobs from the place that the setting `blobs` names, which other stores may share.",
+        help="Also remove unused blobs from the place that the setting `blobs` names. No other store may use that place.",
+    ),
+]
+OlderThan = Annotated[
+    str | None,
+    typer.Option(
+        "--older-than",
+        metavar="TIME",
+        help="Delete only runs whose last event is older than this, e.g. 30d or 12h.",
     ),
 ]
 
@@ -69,8 +77,8 @@ def prune(
         str | None,
         typer.Argument(
             metavar="RUN",
-            callback=options.a_run,
-            help="The run whose checkpoints are retired. Default: delete whole runs instead.",
+            callback=options.check_run_id,
+            help="The run whose old checkpoints are retired. Without RUN, whole runs are deleted instead.",
         ),
     ] = None,
     keep_last: Annotated[
@@ -82,22 +90,20 @@ def prune(
     compact: Annotated[
         bool,
         typer.Option(
-            "--compact", help="Also replace the events of RUN before the kept checkpoints with a base."
+            "--compact",
+            help="Also replace the events of RUN before the kept checkpoints with one stored state (a base).",
         ),
     ] = False,
-    older_than: Annotated[
-        str | None,
-        typer.Option(
-            "--older-than", metavar="TIME", help="Delete runs that ended longer ago than this: 30d, 12h."
-        ),
-    ] = None,
+    older_than: OlderThan = None,
     keep: Annotated[
         int | None,
-        typer.Option("--keep", metavar="N", min=0, help="Keep the newest N runs of each flow and status."),
+        typer.Option(
+            "--keep", metavar="N", min=0, help="Do not delete the newest N runs of each flow and status."
+        ),
     ] = None,
     status: Statuses = None,
     flow: Annotated[
-        str | None, typer.Option("--flow", metavar="NAME", help="Only runs of this flow.")
+        str | None, typer.Option("--flow", metavar="NAME", help="Delete only runs of this flow.")
     ] = None,
     archive: Archive = None,
     shared_blobs: SharedBlobs = False,
@@ -108,25 +114,26 @@ def prune(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Retire checkpoints of a run, or delete runs that ended.
+    """Retire old checkpoints of a run, or delete runs that have ended.
 
-    Without RUN and options the policies of [tool.holdfast.retention] decide. A run that another one still needs
-    is kept, and the reason is printed.
+    Without RUN and options, the policies of [tool.holdfast.retention] decide which runs are deleted. A run that another run still
+    needs is kept, and the reason is printed.
     """
     of_runs = (older_than, keep, status, flow)
     if run_id is not None:
         if any(option is not None for option in of_runs) or dry_run:
             raise SettingError(
-                "--older-than, --keep, --status, --flow and --dry-run are for many runs: leave RUN out"
+                "--older-than, --keep, --status, --flow and --dry-run choose runs to delete and cannot be combined with RUN; "
+                "leave RUN out"
             )
         if archive is not None and not compact:
             raise SettingError(
-                "--archive goes with --compact: retiring checkpoints takes nothing from the log"
+                "with RUN, --archive needs --compact: retiring checkpoints alone deletes no events that could be archived"
             )
         _prune_one(run_id, keep_last or retention.KEEP_LAST, compact, archive, store, as_json=as_json)
         return
     if keep_last is not None or compact:
-        raise SettingError("--keep-last and --compact are for one run: name it")
+        raise SettingError("--keep-last and --compact apply to one run; give its id as RUN")
     wanted, place = _policies(older_than, keep, status, flow, archive)
     _prune_many(wanted, place, shared_blobs, store, dry_run=dry_run, as_json=as_json)
 
@@ -144,14 +151,14 @@ def _prune_one(
     if as_json:
         screen.say_json(done)
         return
-    went = f", {screen.count(done.snapshots, 'snapshot')} dropped" if done.snapshots else ""
+    went = f", {screen.count(done.snapshots, 'snapshot')} deleted" if done.snapshots else ""
     screen.say(("pruned  ", "bold green"), f"{run_id}  {screen.count(done.kept, 'checkpoint')} kept{went}")
     if done.events:
-        screen.say(f"  a base replaces {screen.count(done.events, 'event')} up to {done.base}")
+        screen.say(f"  a base replaces {screen.count(done.events, 'event')}, up to event {done.base}")
     if done.place:
         screen.say(f"  archived at {done.place}")
     if done.why:
-        screen.say(f"  not more: {done.why}")
+        screen.say(f"  no more events could be replaced: {done.why}")
 
 
 def _policies(
@@ -162,8 +169,8 @@ def _policies(
         found, place = retention.policies(settings.project_table().get("retention", {}), where)
         if not found:
             raise SettingError(
-                "say which runs may go: --older-than 30d, --keep 1000, or both; or list policies in pyproject.toml under "
-                "[tool.holdfast.retention]"
+                "say which runs may be deleted: --older-than 30d, --keep 1000, or both; or list policies in pyproject.toml "
+                "under [tool.holdfast.retention]"
             )
         return found, archive or place
     policy = Policy(
@@ -208,7 +215,7 @@ def _prune_many(
 
 @contextmanager
 def _told_at_least(done: list[Choice], *, as_json: bool) -> Iterator[None]:
-    """What was deleted before an error or a signal is printed all the same."""
+    """Print which runs were deleted even if an error or a signal ends the command."""
     try:
         yield
     except BaseException as fault:
@@ -228,7 +235,7 @@ def _listed(chosen: list[Choice], *, dry_run: bool) -> dict[str, Any]:
 
 def _say_choices(chosen: list[Choice], *, dry_run: bool) -> None:
     gone = [choice for choice in chosen if choice.goes]
-    word = "would go  " if dry_run else "deleted   "
+    word = "to delete " if dry_run else "deleted   "
     for choice in gone:
         archived = f"; archived at {choice.place}" if choice.place else ""
         screen.say(
@@ -241,7 +248,7 @@ def _say_choices(chosen: list[Choice], *, dry_run: bool) -> None:
     for why, runs in reasons.items():
         more = f" and {len(runs) - _NAMED_MAX} more" if len(runs) > _NAMED_MAX else ""
         screen.say(("kept      ", "green"), f"{', '.join(runs[:_NAMED_MAX])}{more}: {why}")
-    went = "would go" if dry_run else "deleted"
+    went = "would be deleted" if dry_run else "deleted"
     screen.say(f"{screen.count(len(gone), 'run')} {went}, {len(chosen) - len(gone)} kept")
 
 
@@ -283,7 +290,7 @@ def archive(
 ) -> None:
     """Write a run with everything it refers to into one file.
 
-    The run stays; `prune --archive` archives what it deletes.
+    The run stays in the store; `prune --archive` archives runs and then deletes them.
     """
     done = stores.read(store, lambda reader: archives.archive(reader.store, run_id, to))
     if as_json:
@@ -300,9 +307,10 @@ def unarchive(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Put an archived run into a store, as it was.
+    """Put an archived run back into a store, unchanged.
 
-    The store is made if it is missing. Twice is once; another run of that id is not replaced.
+    The store is created if it does not exist. If the run is in the store already, nothing changes; another run with the same id
+    is never replaced.
     """
     known = False
 
@@ -316,7 +324,7 @@ def unarchive(
     if as_json:
         screen.say_json({"id": run_id, "place": remote.shown(place), "repeated": known})
         return
-    told = f"{run_id}: it was there already, as it was archived; nothing changed" if known else run_id
+    told = f"{run_id}: the store has this run already; nothing changed" if known else run_id
     screen.say(("known  " if known else "back  ", "bold green"), told)
     say_commands([(line("show", run_id, store=store), "look at it")])
 
@@ -326,14 +334,16 @@ def unarchive(
 
 @command(CARE)
 def backup(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The file to write; it must not exist yet.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="The backup file to write; it must not exist yet.")
+    ],
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Copy the whole store into a file, while runs continue.
+    """Copy the whole store into a file while runs continue.
 
-    Blobs that are not in the database lie in FILE.blobs beside it.
+    Blobs that are not in the database are copied into the folder FILE.blobs.
     """
 
     def use(reader: Reader) -> tuple[int, str]:
@@ -350,14 +360,14 @@ def backup(
 
 @command(CARE)
 def restore(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A backup that `holdfast backup` wrote.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A backup file that `holdfast backup` wrote.")],
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Make a store from a backup, where there is none.
+    """Make a new store from a backup.
 
-    No run in it is held, and leases from before the backup are void.
+    The store must not exist yet. No process holds a run in it: leases from before the backup are void.
     """
     with gauge(quiet=as_json) as tell:
         url = restoring.restore(file, settings.resolve({"store": store}).store, tell)
@@ -367,8 +377,8 @@ def restore(
     screen.say(("restored  ", "bold green"), url)
     say_commands(
         [
-            (line("verify", store=store), "check every run of it"),
-            (line("runs", store=store), "list them"),
+            (line("verify", store=store), "check every run in the new store"),
+            (line("runs", store=store), "list its runs"),
         ]
     )
 
@@ -383,11 +393,11 @@ def doctor(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Say which runs cannot continue and why, and whether the store is well.
+    """Report which runs cannot continue and why, and problems of the store.
 
-    Every run comes with the commands that resume or answer it. Of many with the same reason the first three are listed, and all
-    of them with --json. With flows (FILE, or those of the project) it also finds runs whose flow has changed.
-    A run that waits for a worker, or is overdue, is reported after 60 seconds; everything else at once.
+    Each run is listed with the commands that resume or answer it. If many runs have the same reason, the first three are listed;
+    --json lists all. With flows (FILE, or those of the project) it also finds runs whose flow has changed. A run that waits for a
+    worker, or is overdue, is reported after 60 seconds; everything else at once.
     """
     flows = _flows(file)
     known = {flow.name: flow for flow in flows} if flows is not None else None
@@ -410,14 +420,14 @@ def _as_json(found: Diagnosis) -> dict[str, Any]:
 
 
 def _flows(file: str | None) -> list[Flow[Any]] | None:
-    """The flows that are known here; None: none were named."""
+    """Return the flows of the file or of the project; None if neither names any."""
     if file is not None:
         return flow_files.flows_in(file)
     return flow_files.project_flows(all_of_them=True) if flow_files.has_project_flows() else None
 
 
 _ALIKE_MAX = 3
-"""Runs with the same reason that are listed one by one."""
+"""How many runs with the same reason are listed one by one."""
 
 
 def _by_reason(found: list[Diagnosis]) -> list[list[Diagnosis]]:
@@ -437,11 +447,11 @@ def _say_findings(found: list[Diagnosis]) -> None:
         if more := len(alike) - len(alike[:_ALIKE_MAX]):
             screen.say(
                 kind,
-                f"{screen.count(more, 'more run')} of flow {alike[0].flow!r}: the same (--json names each)",
+                f"{screen.count(more, 'more run')} of flow {alike[0].flow!r} with the same reason (--json lists all)",
             )
     waiting = sum(one.waits for one in found)
     if not found:
-        screen.say(("✓ ", "green"), "the store is well, and every run that should move does")
+        screen.say(("✓ ", "green"), "no problems found in the store, and no run is stuck")
         return
     problems = len(found) - waiting
     screen.say(

@@ -1,8 +1,8 @@
-"""The command line as a whole: its commands by family, each of which is imported when it is called and not before.
+"""The `holdfast` program: all commands, grouped by family. The module of a command is imported only when the command is called.
 
-A command's module brings the engine with it, so the group knows its commands from the `catalogue` and makes one when it is called
-or asked for its own `--help`. How a command ends is not decided here, but in `app`; only what typer itself finds wrong with the
-words that were typed is printed here, in JSON where that was asked for.
+Such a module imports the whole engine, which takes time. So the program takes the list of commands from the `catalogue`, and
+builds a command when it is called or its `--help` is requested. `app` decides how a command ends; only typer's own errors about
+wrong options are printed here, as JSON if `--json` was given.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.cli.exits import Exit
 
 
 class _Commands(Mapping[str, Any]):
-    """Name -> typer's command, made when it is first taken out."""
+    """Name -> typer's command, built when it is first looked up."""
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
@@ -46,7 +46,7 @@ class _Commands(Mapping[str, Any]):
 
 
 class _ByFamily(TyperGroup):
-    """Lists the commands under the heads of their families, and tells a program of a wrong option in JSON."""
+    """Lists the commands in `--help` under their families, and reports a wrong option as JSON if `--json` was given."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**(attributes | {"commands": _Commands()}))
@@ -55,7 +55,7 @@ class _ByFamily(TyperGroup):
         return list(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        # asked first: a KeyError from inside a command's module is not an unknown command
+        # Checked first: a KeyError raised inside a command's module does not mean that the command is unknown.
         if cmd_name not in self.commands:
             return None
         return self.commands[cmd_name]
@@ -84,18 +84,18 @@ class _ByFamily(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for family, names in FAMILIES.items():
             with formatter.section(family):
-                formatter.write_dl([(name, BY_NAME[name].told) for name in names])
+                formatter.write_dl([(name, BY_NAME[name].summary) for name in names])
 
 
 def _hint_at_dashes(error: Exception) -> None:
-    """What looks like an option and is a number is a value: say how it is given."""
+    """Add to the error about an unknown option that looks like a number (-5) how to pass it as a value."""
     given = getattr(error, "option_name", "")
     if is_wrong_option(error) and given.removeprefix("-")[:1].isdigit():
-        error.message = f"{error.message}. If it is a value, put -- before it."  # type: ignore[attr-defined]
+        error.message = f"{error.message}. If {given} is a value, put -- before it."  # type: ignore[attr-defined]
 
 
 def _name_the_value(error: Exception) -> None:
-    """Where a value does not fit its option, some versions of typer keep to themselves which value."""
+    """Add the value to an error about a value that does not fit its option: some versions of typer leave it out."""
     faults = getattr(error.__cause__, "errors", None)
     if is_wrong_option(error) and callable(faults):
         given = repr(faults()[0].get("input"))
@@ -105,12 +105,12 @@ def _name_the_value(error: Exception) -> None:
 
 app = typer.Typer(
     cls=_ByFamily,
-    help="Workflows that can be killed at any instruction and resume.",
-    epilog=f"New here? `{program.name()} demo` kills a workflow in the middle and resumes it. Every command explains itself "
-    "with --help; docs/cli.md has the exit codes.",
+    help="Run workflows that can be killed at any instruction and resumed.",
+    epilog=f"New here? `{program.name()} demo` kills a running workflow and resumes it. Every command has its own --help; "
+    "docs/cli.md lists the exit codes.",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,  # plain help: it is there in half the time
+    rich_markup_mode=None,  # plain help is printed in half the time
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

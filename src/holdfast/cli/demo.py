@@ -1,8 +1,8 @@
-"""`holdfast demo`: the main job in one command. A flow runs in a process of its own, is killed twice, and carries on.
+"""`holdfast demo`: runs a flow in a separate process, kills that process twice, and resumes the run each time.
 
-This process never executes the flow. It starts others that do (`holdfast run`, `holdfast resume`), watches the log they write,
-kills them at two chosen places with SIGKILL, and counts at the end what ran where: by the log, and by a witness file that the
-nodes wrote to.
+The demo process never executes the flow. It starts `holdfast run` and `holdfast resume` as child processes, watches the log that
+they write, and kills them with SIGKILL at two chosen places. At the end it counts which process ran which node: by the log, and
+by a witness file that the nodes write to.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ NODES = ("plan", "research", "outline", "style", "write", "check", "publish")
 KILLED = "killed"
 
 KillWhen = Callable[[int], str | None]
-"""Where the process with this id is, in words, when it is to be killed there; None: not yet."""
+"""Returns what the process with this id is doing, if it is to be killed now; None if it is not to be killed yet."""
 
 _LOOK_AGAIN_S = 0.02
 
 
 class _Demo(msgspec.Struct):
-    """Where everything of one demonstration is."""
+    """The paths, process ids and progress of one demonstration."""
 
     folder: str
     run_id: str
@@ -87,13 +87,13 @@ def demo(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Kill a workflow in the middle, and see it resume.
+    """Kill a running workflow, and watch it resume.
 
-    Takes about eight seconds, and leaves a store to look at.
+    Takes about eight seconds. The store with the run is kept, so that you can look at it.
     """
     made = _Demo(_prepare(folder), f"demo-{secrets.token_hex(2)}", as_json)
     made.say(("A report is written by a flow of seven nodes, in a process that we kill.", "bold"))
-    made.say(("What a process completed is in its log, and never runs again.\n", "dim"))
+    made.say(("Completed work is in the log, and never runs again.\n", "dim"))
     if not made.quiet:
         from holdfast.cli.demo_flow import flow
 
@@ -107,7 +107,7 @@ def demo(
 
 
 def _prepare(folder: str | None) -> str:
-    """A folder with the flow's file in it: the one asked for, `.holdfast/demo`, or a temporary one where that cannot be."""
+    """Copy the flow's file into a folder and return that folder: the given one, `.holdfast/demo`, or else a temporary one."""
     source = Path(__file__).with_name("demo_flow.py")
     for place in [folder] if folder is not None else [os.path.join(".holdfast", "demo"), None]:
         chosen = place if place is not None else tempfile.mkdtemp(prefix="holdfast-demo-")
@@ -121,10 +121,10 @@ def _prepare(folder: str | None) -> str:
                 ) from fault
         else:
             return chosen
-    raise AssertionError("a temporary folder was made, or the reason raised")
+    raise AssertionError("the temporary folder was neither made nor reported")
 
 
-# --- the story ---------------------------------------------------------------------------------------
+# --- running and killing -----------------------------------------------------------------------------
 
 
 async def _perform(made: _Demo, engine: Engine) -> None:
@@ -136,7 +136,9 @@ async def _perform(made: _Demo, engine: Engine) -> None:
     def in_the_fan_out(pid: int) -> str | None:
         done, listed = researched.items_done, researched.items_all
         going = _called(made, pid, "research") - done
-        return f"{done} of {listed} topics are researched, {going} under way" if done >= 3 and going else None
+        return (
+            f"{done} of {listed} topics are researched, {going} in progress" if done >= 3 and going else None
+        )
 
     def in_the_loop(pid: int) -> str | None:
         again = written.iteration == 2 and written.status == "running" and _called(made, pid, "write 2")
@@ -150,7 +152,7 @@ async def _perform(made: _Demo, engine: Engine) -> None:
 
 
 def _called(made: _Demo, pid: int, what: str) -> int:
-    """How often a process has begun this, by the witness file: a start that is recorded may not have been called yet."""
+    """Count how often a process has called a node, by the witness file: a start in the log may not have been called yet."""
     with suppress(FileNotFoundError), open(made.witness, encoding="utf-8") as file:
         return sum(line.startswith(f"{pid} {what} ") for line in file)
     return 0
@@ -164,7 +166,7 @@ async def _process(
     arguments: tuple[str, ...],
     kill_when: KillWhen,
 ) -> None:
-    """Start a process, tell what it does, and kill it when the time has come."""
+    """Start a process, print what it does, and kill it at the chosen place."""
     child = _spawn(made, arguments)
     made.pids.append(child.pid)
     made.say(("\nprocess ", "bold"), (str(child.pid), "bold cyan"), (f" {does}", "bold"))
@@ -194,29 +196,29 @@ async def _watch(
     child: subprocess.Popen[bytes],
     kill_when: KillWhen,
 ) -> None:
-    """Tell the events of a child as they become durable, until it ends or is killed."""
+    """Print the events of a child process as they become durable, until the process ends or is killed."""
     while True:
         ended = child.poll() is not None
         await _tell_news(made, engine, story)
         if (where := kill_when(child.pid)) is not None:
             os.kill(child.pid, signal.SIGKILL)
             child.wait()
-            await _tell_news(made, engine, story)  # what became durable before it died
+            await _tell_news(made, engine, story)  # events that became durable before it died
             where = kill_when(child.pid) or where
             made.say((f"  ✗ kill -9 {child.pid}", "bold red"), (f"  {where}", "red"))
             return
         if ended:
             if child.returncode != 0:
                 raise HoldfastError(
-                    f"the demo's process ended with {child.returncode}; what it said is in {made.output}"
+                    f"the process of the demo exited with code {child.returncode}; its output is in {made.output}"
                 )
             return
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 
 async def _tell_news(made: _Demo, engine: Engine, story: Story) -> None:
-    """Tell what has become durable since the last time."""
-    with suppress(RunNotFound):  # the first process may not have come so far yet
+    """Print the events that have become durable since the last call."""
+    with suppress(RunNotFound):  # the first process may not have created the run yet
         for event in await engine.events(made.run_id, made.seq):
             made.seq = event.seq
             told = story.tell(event)
@@ -225,30 +227,30 @@ async def _tell_news(made: _Demo, engine: Engine, story: Story) -> None:
 
 
 def _environment(made: _Demo) -> dict[str, str]:
-    """The child finds this very Holdfast, installed or not, and the witness file."""
+    """Return the environment of a child process: it imports this copy of Holdfast and knows the witness file."""
     package = str(Path(holdfast.__file__).parent.parent)
     known = os.environ.get("PYTHONPATH")
     path = f"{package}{os.pathsep}{known}" if known else package
     return {**os.environ, "PYTHONPATH": path, "HOLDFAST_DEMO_WITNESS": os.path.abspath(made.witness)}
 
 
-# --- the account -------------------------------------------------------------------------------------
+# --- counting ----------------------------------------------------------------------------------------
 
 
 class Counted(msgspec.Struct):
-    """How often a node ran: what was called, by the witness file, and what was completed, by the log."""
+    """How often a node was called, by the witness file, and how often it completed, by the log."""
 
     called: list[int]
-    """In each process."""
+    """Calls in each process."""
     completed: int
     wanted: int
-    """Iterations, or items of a fan-out."""
+    """How many iterations, or items of a fan-out, the node has."""
     again: int
-    """Calls for something whose completion was already recorded."""
+    """Calls for an iteration or item whose completion was already recorded; must be 0."""
 
 
 def count(made: _Demo, log: list[EventView]) -> dict[str, Counted]:
-    """Count by node, from the witness file and the log."""
+    """Count calls and completions of each node, from the witness file and the log."""
     counted = {name: Counted([0] * len(made.pids), 0, 0, 0) for name in NODES}
     with open(made.witness, encoding="utf-8") as file:
         calls = [text.rstrip("\n").split(" ") for text in file]
@@ -268,7 +270,7 @@ def count(made: _Demo, log: list[EventView]) -> dict[str, Counted]:
 
 
 def _completed_in(log: list[EventView]) -> dict[tuple[str, str, str], int]:
-    """(node, iteration, item) -> the number of the process in which its completion was recorded."""
+    """Return (node, iteration, item) -> the number of the process that recorded its completion."""
     process, found = 0, {}
     for event in log:
         process += event.kind == "RunResumed"
@@ -279,7 +281,7 @@ def _completed_in(log: list[EventView]) -> dict[tuple[str, str, str], int]:
 
 
 def _account(made: _Demo, log: list[EventView]) -> int:
-    """Print what ran where, what did not run again, and what to try next."""
+    """Print how often each node was called in each process, and commands to try next. Returns the exit code."""
     counted = count(made, log)
     again = sum(entry.again for entry in counted.values())
     ended = log[-1].kind == "RunCompleted" and not again
@@ -305,9 +307,7 @@ def _account(made: _Demo, log: list[EventView]) -> int:
     if ended:
         screen.say(("✓ ", "green"), f"The report is published. It took {wanted} pieces of work.")
         screen.say(f"  {before} of them were completed before a kill: none of these ran again.")
-        screen.say(
-            f"  {calls - wanted} were cut by a kill in the middle: only these were called a second time."
-        )
+        screen.say(f"  {calls - wanted} were interrupted by a kill: only these were called a second time.")
     else:
         screen.say(
             ("✗ ", "red"), f"{again} calls were made for work that was completed already. Please report this."
@@ -318,7 +318,7 @@ def _account(made: _Demo, log: list[EventView]) -> int:
 
 def _cells(name: str, entry: Counted) -> list[Part]:
     cut = sum(entry.called) - entry.wanted
-    note = f"{screen.count(cut, 'call')} cut by a kill, made again" if cut else ""
+    note = f"{screen.count(cut, 'call')} interrupted by a kill and repeated" if cut else ""
     kind = "" if entry.wanted == 1 else " items" if name == "research" else " iterations"
     numbers: list[Part] = [
         (str(number) if number else "·", "" if number else "dim") for number in entry.called
@@ -333,10 +333,10 @@ def _say_next(made: _Demo, log: list[EventView]) -> None:
         "fork", f"{made.run_id}@{styled}", made.file, "--edit", '{"subject": "storms"}', store=made.store
     )
     say_commands([
-        (line("show", made.run_id, store=made.store), "the run, its graph and timings"),
-        (line("events", made.run_id, store=made.store), "its log; a RunResumed follows each kill"),
+        (line("show", made.run_id, store=made.store), "show the run, its graph and timings"),
+        (line("events", made.run_id, store=made.store), "print its log; a RunResumed follows each kill"),
         (line("state", f"{made.run_id}@{styled}", "--diff", store=made.store), "what changed at a checkpoint"),
-        (line("checkpoints", made.run_id, store=made.store), "the places it can go back to"),
-        (fork, "another report from the same research"),
-        (f"$EDITOR {made.file}", "the flow; change it and run it"),
+        (line("checkpoints", made.run_id, store=made.store), "list the places it can go back to"),
+        (fork, "make another report from the same research"),
+        (f"$EDITOR {made.file}", "change the flow and run it"),
     ])  # fmt: skip

@@ -1,8 +1,8 @@
 """The flow of `holdfast demo`: a report is planned, researched, outlined, written, checked, written again and published.
 
-It has what makes resuming hard: a fan-out (research, one item a topic), a join (write needs the outline and the style), a
-branch and a loop (check sends the draft back once). The nodes only wait and make up words. Each of them writes a line to a
-witness file when it is called, so that what really ran can be counted without believing the log.
+It has what makes resuming hard: a fan-out (research, one item for each topic), a join (write needs the outline and the style), a
+branch and a loop (check sends the draft back once). The nodes only wait and return made-up text. Each node writes a line to a
+witness file when it is called, so that the calls can be counted without trusting the log.
 
 This file is yours to change: the demo copied it here.
 """
@@ -21,7 +21,7 @@ PACE = float(os.environ.get("HOLDFAST_DEMO_PACE", "1"))
 
 @dataclass
 class Report:
-    """What the run knows about its report."""
+    """The state of a run: everything known about the report so far."""
 
     subject: str = "tides"
     topics: list[str] = field(default_factory=list)
@@ -38,13 +38,13 @@ graph = Graph("report", Report)
 
 
 async def work(ctx: Context, seconds: float) -> None:
-    """Be seen, then take some time."""
+    """Write to the witness file, then sleep."""
     tell_witness(ctx)
     await asyncio.sleep(seconds * PACE)
 
 
 def tell_witness(ctx: Context) -> None:
-    """Write to the witness file, if there is one, that this node was called."""
+    """Write a line to the witness file, if there is one, to record that this node was called."""
     witness = os.environ.get("HOLDFAST_DEMO_WITNESS")
     if witness:
         item = "" if ctx.item is None else ctx.item
@@ -61,7 +61,7 @@ async def plan(state: Report, ctx: Context) -> dict[str, list[str]]:
 
 @graph.node(each=lambda state: state.topics, limit=2)
 async def research(topic: str, ctx: Context) -> dict[str, list[str]]:
-    """Find something out about one topic; two at a time."""
+    """Research one topic; two topics at a time."""
     await work(ctx, 0.6 if (ctx.item or 0) % 2 else 0.4)
     return {"findings": [f"what is known about {topic}"]}
 
@@ -75,7 +75,7 @@ async def outline(state: Report, ctx: Context) -> dict[str, list[str]]:
 
 @graph.node
 async def style(state: Report, ctx: Context) -> dict[str, str]:
-    """Choose how to write, beside the research."""
+    """Choose the style of writing, in parallel with the research."""
     await work(ctx, 0.5)
     return {"style": "plain"}
 
@@ -98,7 +98,7 @@ async def check(state: Report, ctx: Context) -> dict[str, object]:
 
 @graph.node
 async def publish(state: Report, ctx: Context) -> dict[str, str]:
-    """Hand the report over."""
+    """Publish the report."""
     await work(ctx, 0.3)
     return {"published": f"{state.draft}, published"}
 

@@ -1,4 +1,4 @@
-"""Commands that execute: run, resume, retry, skip. They show progress, and end with how the run is and why.
+"""Commands that execute a run: run, resume, retry, skip. They show progress, and at the end the status of the run and its reason.
 
 Ctrl-C and SIGTERM stop the run in order; the last line then says how to resume it. The result is on stdout, progress on stderr.
 """
@@ -26,7 +26,7 @@ from holdfast.errors import (
     RunNotFound,
     SettingError,
     StateError,
-    named,
+    describe_failure,
 )
 from holdfast.reading import history, words
 from holdfast.reading.diagnosis import Diagnosis
@@ -38,7 +38,10 @@ from holdfast.storage.contract import RunRow
 
 OnChange = Annotated[
     Literal["refuse", "compatible"],
-    typer.Option("--on-change", help="Whether to resume with a flow that has changed in a compatible way."),
+    typer.Option(
+        "--on-change",
+        help="What to do if the flow has changed since the run was created: refuse, or resume if the change is compatible.",
+    ),
 ]
 
 _STATE_LINES_MAX = 30
@@ -46,7 +49,7 @@ _STATE_WIDTH_MAX = 200
 
 
 class Errand(msgspec.Struct, kw_only=True):
-    """What one of these commands was asked to do, and with what."""
+    """A request of one of these commands: the verb, the run and the options."""
 
     verb: str
     run_id: str
@@ -60,29 +63,27 @@ class Errand(msgspec.Struct, kw_only=True):
     create: bool = False
 
 
+WhenDurable = Annotated[
+    Durability | None,
+    typer.Option(
+        "--durability",
+        help="When the result of a node is durable: before the next node starts (sync), while the next "
+        "node runs (async), or when the run stops (exit). Default: sync.",
+    ),
+]
+
+
 @command(EXECUTE)
 def run(
-    file: Annotated[str, typer.Argument(metavar="FILE.py[:FLOW]", help="The file that defines the flow.")],
+    file: options.FlowFile,
     given: options.Input = None,
-    run_id: Annotated[
-        str | None,
-        typer.Option("--run-id", metavar="ID", help="The run's id. Default: the flow's name and a number."),
-    ] = None,
-    label: Annotated[
-        list[str] | None,
-        typer.Option("--label", metavar="NAME=VALUE", help="A label to find the run by; repeatable."),
-    ] = None,
+    run_id: options.NewRunId = None,
+    label: options.Label = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", help="Fail the run if it takes longer.")
+        float | None,
+        typer.Option("--timeout", metavar="SECONDS", help="Fail the run if it takes longer than this."),
     ] = None,
-    durability: Annotated[
-        Durability | None,
-        typer.Option(
-            "--durability",
-            help="When a step is made durable: before the next one starts (sync), while it "
-            "runs (async), or when the run stops (exit).",
-        ),
-    ] = None,
+    durability: WhenDurable = None,
     queue: options.Queue = None,
     priority: options.Priority = 0,
     grace: options.Grace = None,
@@ -94,8 +95,8 @@ def run(
 ) -> int:
     """Start a run of a flow and execute it.
 
-    It returns when the run has ended or needs an answer, a signal or a resume. The same id with the same flow and input is the
-    same run: it is resumed, or returned if it is completed.
+    Returns when the run has ended or needs an answer, a signal or a resume. If a run with this id, flow and input exists already,
+    that run is resumed, or its result printed if it is completed.
     """
     flow = flow_files.load_flow(file)
     chosen = run_id if run_id is not None else f"{flow.name[:40]}-{secrets.token_hex(4)}"
@@ -115,7 +116,7 @@ def run(
         durability=durability,
         create=True,
     )
-    return carry_on(
+    return execute(
         errand,
         lambda engine: engine.run(
             flow,
@@ -125,7 +126,7 @@ def run(
             timeout=timeout,
             queue=queue,
             priority=priority,
-            by=options.who(by),
+            by=options.resolve_actor(by),
         ),
     )
 
@@ -134,7 +135,45 @@ Force = Annotated[
     bool,
     typer.Option(
         "--force",
-        help="Resume even after a fatal failure, or if a node that is not idempotent would run again.",
+        help="Resume even after a fatal failure, or if a completed node that is not idempotent would run again.",
+    ),
+]
+ToCheckpoint = Annotated[
+    int | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="SEQ",
+        help="Rewind the run to this checkpoint first; the same as RUN@SEQ.",
+    ),
+]
+AfterNode = Annotated[
+    str | None,
+    typer.Option(
+        "--after", metavar="NODE", help="Rewind the run to just after the latest completion of this node."
+    ),
+]
+RestartAt = Annotated[
+    str | None,
+    typer.Option(
+        "--restart-at",
+        metavar="NODE",
+        help="Rewind the run and run this node again with the input it had.",
+    ),
+]
+Validate = Annotated[
+    str | None,
+    typer.Option(
+        "--validate",
+        metavar="FILE.py:FUNCTION",
+        help="Call this function with the state first; if it returns a message, the resume is refused with that message.",
+    ),
+]
+Rename = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rename",
+        metavar="OLD=NEW",
+        help="The old and the new name of a node that was renamed; repeatable.",
     ),
 ]
 
@@ -143,36 +182,17 @@ Force = Annotated[
 def resume(
     target: options.RunAt,
     file: options.File = None,
-    checkpoint: Annotated[
-        int | None,
-        typer.Option("--checkpoint", metavar="SEQ", help="Rewind to this checkpoint first; as RUN@SEQ."),
-    ] = None,
-    after: Annotated[
-        str | None,
-        typer.Option("--after", metavar="NODE", help="Rewind to just after this node's latest completion."),
-    ] = None,
-    restart_at: Annotated[
-        str | None,
-        typer.Option("--restart-at", metavar="NODE", help="Run this node again with the input it had."),
-    ] = None,
-    replay: Annotated[bool, typer.Option("--replay", help="Run the last completed node again.")] = False,
+    checkpoint: ToCheckpoint = None,
+    after: AfterNode = None,
+    restart_at: RestartAt = None,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Run the last completed node again with the input it had.")
+    ] = False,
     edit: options.Edit = None,
-    validate: Annotated[
-        str | None,
-        typer.Option(
-            "--validate",
-            metavar="FILE.py:FUNCTION",
-            help="Call this function with the state first; if it returns a message, the resume is refused with it.",
-        ),
-    ] = None,
+    validate: Validate = None,
     force: Force = False,
     on_change: OnChange = "refuse",
-    rename: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--rename", metavar="OLD=NEW", help="The old and the new name of a renamed node; repeatable."
-        ),
-    ] = None,
+    rename: Rename = None,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
     by: options.By = None,
@@ -181,15 +201,15 @@ def resume(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Resume a run, from its end or an earlier checkpoint.
+    """Resume a run where it stopped, or from an earlier checkpoint.
 
-    What completed before that place is never run again. Without options a run that failed, crashed or was stopped continues
-    where it was.
+    Nodes that completed before that place do not run again. Without options, a run that failed, crashed or was stopped continues
+    where it stopped.
     """
     fields, renamed = options.read_fields(edit, "--edit"), options.read_pairs(rename or [], "--rename")
     check = flow_files.load_function(validate, "--validate") if validate is not None else None
     errand = _errand("resume", target.partition("@")[0], file, store, as_json, grace, run_base)
-    return carry_on(
+    return execute(
         errand,
         lambda engine: engine.resume(
             target,
@@ -202,7 +222,7 @@ def resume(
             force=force,
             on_change=on_change,
             rename=renamed,
-            by=options.who(by),
+            by=options.resolve_actor(by),
             reason=reason,
         ),
     )
@@ -219,7 +239,10 @@ def retry(
     ] = None,
     file: options.File = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Discard the steps and checkpoints that earlier attempts kept.")
+        bool,
+        typer.Option(
+            "--fresh", help="Discard the steps and checkpoints that earlier attempts of the node kept."
+        ),
     ] = False,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
@@ -229,24 +252,29 @@ def retry(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Try failed, crashed or waiting nodes again, and continue."""
+    """Run failed, crashed or waiting nodes again, and continue the run."""
     if node is not None and file is None and (".py" in node or "/" in node):
         node, file = None, node  # `holdfast retry r1 flow.py`
     errand = _errand("retry", run_id, file, store, as_json, grace, run_base)
-    return carry_on(
-        errand, lambda engine: engine.retry(run_id, node, fresh=fresh, by=options.who(by), reason=reason)
+    return execute(
+        errand,
+        lambda engine: engine.retry(run_id, node, fresh=fresh, by=options.resolve_actor(by), reason=reason),
     )
 
 
 @command(EXECUTE)
 def skip(
     run_id: options.RunId,
-    node: Annotated[str, typer.Argument(metavar="NODE", help="A node that failed, crashed or waits.")],
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", help="The node to skip: one that failed, crashed or waits.")
+    ],
     file: options.File = None,
     update: Annotated[
         str | None,
         typer.Option(
-            "--update", metavar="JSON|@FILE", help="What the node would have returned, as a JSON object."
+            "--update",
+            metavar="JSON|@FILE",
+            help="The result to record for the skipped node, as a JSON object.",
         ),
     ] = None,
     grace: options.Grace = None,
@@ -257,14 +285,14 @@ def skip(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Continue without a failed, crashed or waiting node.
+    """Continue a run without a failed, crashed or waiting node.
 
-    The update takes the place of what the node would have returned.
+    `--update` gives the result that the node would have returned.
     """
     fields = options.read_fields(update, "--update")
     errand = _errand("skip", run_id, file, store, as_json, grace, run_base)
-    return carry_on(
-        errand, lambda engine: engine.skip(run_id, node, fields, by=options.who(by), reason=reason)
+    return execute(
+        errand, lambda engine: engine.skip(run_id, node, fields, by=options.resolve_actor(by), reason=reason)
     )
 
 
@@ -291,32 +319,32 @@ def _errand(
 
 
 def require_fit(flow: Flow[Any], given: dict[str, Any] | None) -> None:
-    """Refuse an input that does not fit, in the words of this command."""
+    """Raise `SettingError` for an input that does not fit the state of the flow."""
     try:
         flow.state.dump(given or {})
     except StateError as misfit:
         told = str(misfit) if str(misfit).endswith("?") else f"{misfit}."
         fields = ", ".join(flow.definition.state) or "any fields"
         raise SettingError(
-            f"the input does not fit flow {flow.name!r}: {told} Its state has {fields}; give them as one JSON object: "
-            "--input JSON, or --input @FILE."
+            f"the input does not fit flow {flow.name!r}: {told} The state of the flow has {fields}; give the input as one JSON "
+            "object: --input JSON, or --input @FILE."
         ) from misfit
 
 
-# --- carrying on -------------------------------------------------------------------------------------
+# --- executing ---------------------------------------------------------------------------------------
 
 
 class _Outcome(msgspec.Struct):
-    """What is left of a run when its engine has been closed."""
+    """The run and its diagnosis, as they were read before the engine was closed."""
 
     run: Run[Any] | None = None
     found: Diagnosis | None = None
     was_completed: bool = False
-    """Before anything was asked of it."""
+    """The run was completed before this command began."""
 
 
-def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> int:
-    """Execute it, show progress, and print how the run ended or why it stopped. Returns the exit code."""
+def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> int:
+    """Execute the run of an errand, show progress, and print how the run ended or why it stopped. Returns the exit code."""
     outcome = _Outcome()
     display = Display(errand.run_id, quiet=errand.as_json)
     engine_options: blocking.Options = {
@@ -339,7 +367,7 @@ def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> i
 
     with screen.shielded(json_only=errand.as_json):
         try:
-            # A command that may not make the store has read the run's flow from it.
+            # A command that may not create the store has already read the run's flow from it.
             stores.execute(errand.store, use, engine_options, create=errand.create, known=not errand.create)
         except FlowNotFound as missing:
             raise SettingError(name_the_file(missing, errand.verb)) from missing
@@ -355,7 +383,7 @@ def carry_on(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> i
 
 
 def _begin(engine: Engine, errand: Errand) -> bool:
-    """Print what is worth knowing before a run is executed. Returns whether it was completed already."""
+    """Print a note if the receipts of the run cannot be written. Returns whether the run was completed already."""
     try:
         row = engine.store.run(errand.run_id)
     except RunNotFound:
@@ -364,7 +392,8 @@ def _begin(engine: Engine, errand: Errand) -> bool:
     if bare and not engine.settings.run_base and _wants_base(engine, row):
         screen.say(
             ("note: ", "yellow"),
-            "the run was made with a run base and none is set, so no receipts and artifacts are written; --run-base DIR sets it",
+            "the run was created with a run base, but none is set now, so no receipts and artifacts are written; "
+            "set it with --run-base DIR",
             err=True,
         )
     return row.status == "completed"
@@ -375,7 +404,7 @@ def _wants_base(engine: Engine, row: RunRow) -> bool:
 
 
 def _as_plain(engine: Engine, run: Run[Any]) -> Run[Any]:
-    """The run with its state as plain data, and with the process that holds it now."""
+    """Return the run with its state as plain data, and with the process that holds it now."""
     flow = engine.flows.get(run.flow)
     state = run.state
     if flow is not None and not isinstance(state, dict):
@@ -384,11 +413,11 @@ def _as_plain(engine: Engine, run: Run[Any]) -> Run[Any]:
 
 
 def name_the_file(missing: FlowNotFound, verb: str) -> str:
-    """What to do about a flow that was not named."""
-    known = f" Known here: {', '.join(map(repr, missing.known))}." if missing.known else ""
+    """Return the message for a run whose flow this command was not given."""
+    known = f" Known flows: {', '.join(map(repr, missing.known))}." if missing.known else ""
     return (
-        f"run {missing.run_id!r} belongs to flow {missing.flow!r}.{known} Name the file that defines it after the run id: "
-        f"{program.name()} {verb} {missing.run_id} FILE.py; or list it in pyproject.toml: "
+        f"run {missing.run_id!r} belongs to flow {missing.flow!r}, which is not known here.{known} Name the file that defines "
+        f"it after the run id: {program.name()} {verb} {missing.run_id} FILE.py; or list the file in pyproject.toml: "
         f'[tool.holdfast] flows = ["FILE.py:{missing.flow}"].'
     )
 
@@ -396,8 +425,8 @@ def name_the_file(missing: FlowNotFound, verb: str) -> str:
 def conclude(errand: Errand, outcome: _Outcome) -> None:
     """Print how the run ended or why it stopped: the result on stdout, remedies on stderr."""
     run, found = outcome.run, outcome.found
-    if run is None or found is None:  # left by a second signal, before it could be looked at
-        screen.say(("left at once. ", "yellow"), "Resume it with:", err=True)
+    if run is None or found is None:  # a second signal ended the command before the run could be read
+        screen.say(("stopped at once. ", "yellow"), "Resume the run with:", err=True)
         typed = resume_line(errand.run_id, file=errand.file, store=errand.store, run_base=errand.run_base)
         screen.say(f"  {typed}", err=True)
         return
@@ -413,18 +442,21 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
     spent = f", {words.cost(run.cost)}" if words.cost(run.cost) else ""
     facts = f"{run.id}  {work}, {screen.duration(run.active_s)}{spent}"
     well = run.status == "completed"
-    facts += "; it was completed already, and nothing was run" if well and outcome.was_completed else ""
+    facts += (
+        "; the run was completed already, so nothing was executed" if well and outcome.was_completed else ""
+    )
     screen.say((status, f"bold {screen.STYLES.get(run.status, '')}".strip()), f"  {facts}", err=not well)
     for warned in run.warnings:
-        fault = screen.one_line(named(warned.failure.type, warned.failure.message), 300)
-        screen.say(("  warning: ", "yellow"), f"{warned.node} failed, and is safe to fail: {fault}", err=True)
+        fault = screen.one_line(describe_failure(warned.failure.type, warned.failure.message), 300)
+        ignored = f"node {warned.node} failed, which is ignored (safe_to_fail): {fault}"
+        screen.say(("  warning: ", "yellow"), ignored, err=True)
     if well:
         _say_state(run, errand.store)
         return
     screen.say(f"  {found.reason}", err=True)
     if run.held_by is not None:
         screen.say(
-            "  The request was left in the inbox of that process, which finds it within a second.", err=True
+            "  The request is in the inbox of the run; that process reads it within a second.", err=True
         )
     say_remedies(found.remedies, err=True)
 
@@ -437,4 +469,5 @@ def _say_state(run: Run[Any], store: str | None) -> None:
         screen.say(shown_line)
     if shown_lines != lines:
         how_long = f"{screen.count(len(lines), 'line')}, {screen.size(len(whole.encode()))}"
-        screen.say((f"… shortened; all of it ({how_long}): {line('state', run.id, store=store)}", "dim"))
+        whole_state = line("state", run.id, store=store)
+        screen.say((f"… shortened; the whole state ({how_long}): {whole_state}", "dim"))

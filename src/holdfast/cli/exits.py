@@ -1,4 +1,4 @@
-"""Exit codes: one for every way a command can end. docs/cli.md lists them, and a test compares the two."""
+"""The exit codes of all commands. docs/cli.md lists them too, and a test compares the two lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Exit(IntEnum):
-    """How a command ended."""
+    """The exit code of a command."""
 
     OK = 0
     FAILED = 1
@@ -42,7 +42,9 @@ OF_ERRORS: tuple[tuple[type[errors.HoldfastError], Exit], ...] = (
     (errors.IllegalEvent, Exit.DEFECT),
     (errors.HoldfastError, Exit.USAGE),
 )
-"""The first that fits. What is not listed by name is the caller's: a graph, a state, a setting, a flow that was not named."""
+"""Error class -> exit code; the first class that matches counts. An error that is not listed by name is the caller's fault: a
+wrong graph, state or setting, or a flow that was not named.
+"""
 
 OF_STATUSES: dict[RunStatus, Exit] = {
     "pending": Exit.OK,
@@ -54,9 +56,9 @@ OF_STATUSES: dict[RunStatus, Exit] = {
     "failed": Exit.FAILED,
     "cancelled": Exit.CANCELLED,
 }
-"""What a command that executes a run returns, by the status of the run afterwards."""
+"""Status of a run -> the exit code of the command that executed it."""
 
 
 def code_of(error: errors.HoldfastError) -> Exit:
-    """The exit code for an error."""
+    """Return the exit code for an error."""
     return next(code for kind, code in OF_ERRORS if isinstance(error, kind))

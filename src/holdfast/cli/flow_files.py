@@ -1,7 +1,7 @@
-"""A user's code, from a file that the user named: here, or in `[tool.holdfast] flows`. Never by a name found in a store.
+"""Imports flows from the files that the user named on the command line or in `[tool.holdfast] flows`.
 
-A file is imported once, as a module of its own with its folder on `sys.path`, as Python would run it. Whatever goes wrong in
-it is reported with file and line.
+A file name that is found in a store is never imported. A file is imported once, as a module, with its folder on `sys.path` as if
+Python ran it. An error in the file is reported with file and line.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from holdfast.runtime.calls.fresh_source import spec_of
 from holdfast.runtime.settings import project_table
 
 Found: TypeAlias = "dict[str, Flow[Any] | Graph[Any]]"
-"""The name of a variable -> the flow, or graph, that it holds."""
+"""Name of a module variable -> the flow or graph in it."""
 
 _loaded: dict[Path, ModuleType] = {}
 
 
 def load_flow(named: str) -> Flow[Any]:
-    """The flow in `file.py`, or the one called so in `file.py:flow`."""
+    """Import the only flow of `file.py`, or the variable `flow` of `file.py:flow`."""
     file, name = split(named)
     found = _flows_in(_module(file))
     if name is not None:
         if name not in found:
-            there = f"; there {_are(found)}" if found else ", and no other flow either"
+            there = f"; its flows are {_list(found)}" if found else "; it has no flow at all"
             raise SettingError(f"{file} has no flow {name!r}{there}{did_you_mean(name, found)}")
         return _compiled(found[name], file)
     meant = _meant(found, file)
     if len(meant) == 1:
         return _compiled(next(iter(meant.values())), file)
     raise SettingError(
-        f"{file} defines {len(meant)} flows; name one, as in {file}:{next(iter(meant))}. There {_are(meant)}."
+        f"{file} defines {len(meant)} flows: {_list(meant)}. Choose one, as in {file}:{next(iter(meant))}"
     )
 
 
 def _meant(found: Found, file: str) -> Found:
-    """Each flow of a file once, by its first name. Graphs count only where nothing is compiled."""
+    """Return each flow of a file once, by its first name. Graphs count only if the file has no compiled flow."""
     if not found:
-        raise SettingError(f"{file} defines no flow. Make one at the top of the file: flow = graph.compile()")
+        raise SettingError(f"{file} defines no flow. Add one at module level: flow = graph.compile()")
     compiled: Found = {name: value for name, value in found.items() if isinstance(value, Flow)}
     by_value: dict[int, str] = {}
     for name, value in (compiled or found).items():
@@ -55,7 +55,7 @@ def _meant(found: Found, file: str) -> Found:
 
 
 def _flows_of(named: str, wanted: str | None) -> list[Flow[Any]]:
-    """The flow that was named; of a file without a name the one that is `wanted`, or all where it has none called so."""
+    """Return the flow of `file.py:flow`; for `file.py`, the flow whose name is `wanted`, or all flows if none has that name."""
     file, name = split(named)
     if wanted is None or name is not None:
         return [load_flow(named)]
@@ -66,8 +66,8 @@ def _flows_of(named: str, wanted: str | None) -> list[Flow[Any]]:
     called = {key: value for key, value in meant.items() if value.name == wanted}
     if len(called) > 1:
         raise SettingError(
-            f"{file} defines {len(called)} flows called {wanted!r}; name one, as in {file}:{next(iter(called))}. "
-            f"There {_are(called)}."
+            f"{file} defines {len(called)} flows with the name {wanted!r}: {_list(called)}. Choose one, as in "
+            f"{file}:{next(iter(called))}"
         )
     unfinished = [value for value in found.values() if value.name == wanted]
     if called or unfinished:
@@ -76,27 +76,26 @@ def _flows_of(named: str, wanted: str | None) -> list[Flow[Any]]:
 
 
 def flows_in(named: str) -> list[Flow[Any]]:
-    """The flow that was named, or every flow of the file: a worker may know them all."""
+    """Return the flow of `file.py:flow`, or every flow of `file.py`."""
     file, name = split(named)
     if name is not None:
         return [load_flow(named)]
     return [_compiled(value, file) for value in _meant(_flows_in(_module(file)), file).values()]
 
 
-def _are(found: Iterable[str]) -> str:
-    names = ", ".join(map(repr, found))
-    return f"are {names}" if "," in names else f"is {names}"
+def _list(found: Iterable[str]) -> str:
+    return ", ".join(map(repr, found))
 
 
 def flows_for(file: str | None, wanted: str | None = None) -> list[Flow[Any]]:
-    """The flows that a command may execute: of the file that was named, or of the project. `wanted`: what the run's flow is
-    called, which chooses where a file has several.
+    """Return the flows that a command may execute: those of the given file, or else of the project. If a file has several flows,
+    the one with the name `wanted` is chosen.
     """
     return _flows_of(file, wanted) if file is not None else project_flows(wanted)
 
 
 def project_flows(wanted: str | None = None, *, all_of_them: bool = False) -> list[Flow[Any]]:
-    """The flows of `[tool.holdfast] flows` in the nearest pyproject.toml; its paths count from there."""
+    """Return the flows of `[tool.holdfast] flows` in the nearest pyproject.toml. Paths are relative to that file."""
     listed = project_table().get("flows", [])
     if not isinstance(listed, list) or not all(isinstance(entry, str) for entry in listed):
         raise SettingError(
@@ -108,13 +107,13 @@ def project_flows(wanted: str | None = None, *, all_of_them: bool = False) -> li
 
 
 def project_file() -> Path:
-    """The nearest pyproject.toml; where there is none, where it would be."""
+    """Return the nearest pyproject.toml, or its path in the current folder if there is none."""
     places = (place / "pyproject.toml" for place in (Path.cwd(), *Path.cwd().parents))
     return next((file for file in places if file.is_file()), Path.cwd() / "pyproject.toml")
 
 
 def has_project_flows() -> bool:
-    """Whether commands find flows without a file being named."""
+    """Return whether pyproject.toml lists flows, so that commands need no file."""
     try:
         return bool(project_table().get("flows"))
     except SettingError:
@@ -122,10 +121,10 @@ def has_project_flows() -> bool:
 
 
 def load_function(named: str, option: str) -> Callable[[Any], Any]:
-    """The function in `file.py:function`."""
+    """Import the function of `file.py:function`, for this option."""
     file, name = split(named)
     if name is None:
-        raise SettingError(f"{option} {named}: name the function as well, as in {file}:check")
+        raise SettingError(f"{option} {named}: name the function too, as in {file}:check")
     module = _module(file)
     function = getattr(module, name, None)
     if not callable(function):
@@ -135,7 +134,7 @@ def load_function(named: str, option: str) -> Callable[[Any], Any]:
 
 
 def split(named: str) -> tuple[str, str | None]:
-    """`"file.py:flow"` as file and name."""
+    """Split `"file.py:flow"` into file and name; the name is None if there is none."""
     file, colon, name = named.rpartition(":")
     return (file, name) if colon and name.isidentifier() and not os.path.exists(named) else (named, None)
 
@@ -162,7 +161,7 @@ def _module(file: str) -> ModuleType:
         return _loaded[path]
     if not file:
         raise SettingError(
-            "no flow file was named. Name the Python file that defines the flow, as in report.py"
+            "the name of the flow file is empty. Name the Python file that defines the flow, as in report.py"
         )
     if not path.is_file():
         near = did_you_mean(path.name, [other.name for other in path.parent.glob("*.py")])
@@ -192,7 +191,7 @@ def _module(file: str) -> ModuleType:
 
 
 def _told(file: str, path: Path, raised: BaseException) -> str:
-    """What went wrong in a file, in one message with file and line."""
+    """Return the message for an error that a file raised while it was imported, with file and line."""
     if isinstance(raised, SyntaxError):
         where = os.path.relpath(raised.filename) if raised.filename else file
         line = f"\n    {raised.text.strip()}" if raised.text else ""
@@ -201,7 +200,7 @@ def _told(file: str, path: Path, raised: BaseException) -> str:
     own = [frame for frame in frames if frame.filename == str(path)]
     where = f"{file}:{own[-1].lineno}" if own else file
     if isinstance(raised, SystemExit):
-        return f"{where}: the file leaves the process ({raised!r}) when it is imported. Put that under if __name__ == '__main__':"
+        return f"{where}: the file exits ({raised!r}) when it is imported. Put that code under if __name__ == '__main__':"
     if isinstance(raised, GraphError):
         return f"{where}: {raised}"
     if isinstance(raised, (UnicodeDecodeError, ValueError)) and not own:

@@ -1,4 +1,4 @@
-"""How far something long has come, on a terminal; elsewhere nothing is said of it."""
+"""A progress bar for long operations. It is shown only on a terminal."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TypeAlias
 from holdfast.cli import screen
 
 Gauge: TypeAlias = Callable[[str, int, int], None]
-"""What is being done, how much of it is done, and of how much (0: not known)."""
+"""Called with a description of the work, how much of it is done, and the total (0 if unknown)."""
 
 
 @contextmanager
 def gauge(*, quiet: bool = False) -> Iterator[Gauge]:
-    """A bar on stderr that is shown during the block and removed after it."""
+    """Show a progress bar on stderr during the block; yields the function that updates it."""
     if quiet or not sys.stderr.isatty():
         yield lambda what, done, of: None
         return

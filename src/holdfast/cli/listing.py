@@ -1,4 +1,4 @@
-"""Commands that show runs: runs, show, graph; and version. They need no flow: its definition is in the store."""
+"""Commands that show runs: runs, show, graph; and version. They need no flow file: the store has the definition of each flow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.cli.suggestions import command_line, line, say_commands, say_remed
 from holdfast.core import drawing
 from holdfast.core.definition import Definition
 from holdfast.core.run_state import BEGUN, ENDED, STUCK
-from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, did_you_mean, named
+from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, describe_failure, did_you_mean
 from holdfast.reading import words
 from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose, diagnosis_as_json
 from holdfast.reading.reader import Reader
@@ -32,14 +32,18 @@ _REMEDIES_MAX = 3
 def runs(
     status: Annotated[
         list[str] | None,
-        typer.Option("--status", metavar="STATUS", help=f"Only these: {', '.join(STATUSES)}; repeatable."),
+        typer.Option(
+            "--status",
+            metavar="STATUS",
+            help=f"List only runs with this status: {', '.join(STATUSES)}; repeatable.",
+        ),
     ] = None,
     flow: Annotated[
-        str | None, typer.Option("--flow", metavar="NAME", help="Only runs of this flow.")
+        str | None, typer.Option("--flow", metavar="NAME", help="List only runs of this flow.")
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option("--label", metavar="NAME=VALUE", help="Only runs with this label; repeatable."),
+        typer.Option("--label", metavar="NAME=VALUE", help="List only runs with this label; repeatable."),
     ] = None,
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="How many runs to list at most, newest first.")
@@ -48,9 +52,9 @@ def runs(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """List runs, and which of them crashed.
+    """List runs, and show which of them crashed.
 
-    A run has crashed when it should be going and no process executes it. The list ends with the commands that resume such runs.
+    A run has crashed if it is under way but no live process executes it. The list ends with the commands that resume such runs.
     """
     wanted = [_known_status(name) for name in status or []]
     labels = options.read_pairs(label or [], "--label")
@@ -70,7 +74,7 @@ def runs(
     if not listed:
         chosen = bool(wanted or flow or labels)
         screen.say(
-            "No run meets these conditions. Leave a filter out to see more."
+            "No run matches these options. Leave one out to see more runs."
             if chosen
             else f"No runs yet. `{program.name()} run FILE.py` starts one."
         )
@@ -88,19 +92,19 @@ def _known_status(name: str) -> RunStatus:
         if name == status:
             return status
     raise SettingError(
-        f"no run has the status {name!r}; there are {', '.join(STATUSES)}{did_you_mean(name, STATUSES)}"
+        f"{name!r} is not a status of a run; the statuses are {', '.join(STATUSES)}{did_you_mean(name, STATUSES)}"
     )
 
 
 class _Listed(NamedTuple):
-    """A run in a list."""
+    """A run in the list, with its diagnosis."""
 
     row: RunRow
     found: Diagnosis
 
 
 def _diagnosed(reader: Reader, row: RunRow, now: float, commands: CommandLine) -> Diagnosis:
-    """A diagnosis from the log where the row leaves it open. A run that cannot be read does not hide the others."""
+    """Diagnose a run, from its log if its row is not enough. A run whose log cannot be read is diagnosed from its row."""
     if row.status in ENDED or (row.status == "running" and row.held):
         return diagnose(Case(row=row), now, commands)
     try:
@@ -130,7 +134,7 @@ def _cells(one: _Listed, now: float) -> list[Part]:
 
 
 def _say_stopped(listed: list[_Listed], store: str | None) -> None:
-    """Which runs continue only when a worker claims them or a user resumes them."""
+    """Print which of the listed runs continue only if a worker claims them or a user resumes them."""
     crashed = [one for one in listed if one.found.crashed]
     answered = [one for one in listed if one.found.answered]
     free = [one for one in listed if not one.row.held and not one.found.answered]
@@ -138,16 +142,18 @@ def _say_stopped(listed: list[_Listed], store: str | None) -> None:
     recorded = [one for one in free if one.row.status == "pending"]
     if crashed:
         verb = "crashed with its process" if len(crashed) == 1 else "crashed with their processes"
-        screen.say(f"\n{screen.count(len(crashed), 'run')} {verb}. Nothing that completed is lost.")
+        screen.say(f"\n{screen.count(len(crashed), 'run')} {verb}. Completed work is kept.")
     if interrupted:
-        screen.say(f"\n{screen.count(len(interrupted), 'run')} stopped in order, with its process.")
+        screen.say(
+            f"\n{screen.count(len(interrupted), 'run')} stopped in order, because the process was asked to stop."
+        )
     if answered:
-        screen.say(f"\n{screen.count(len(answered), 'run')} answered, and not executed by any process.")
+        screen.say(f"\n{screen.count(len(answered), 'run')} answered, but not executed by any process.")
     if recorded:
-        screen.say(f"\n{screen.count(len(recorded), 'run')} recorded, and not executed by any process.")
+        screen.say(f"\n{screen.count(len(recorded), 'run')} recorded, but not executed by any process.")
     stopped = [*crashed, *interrupted, *answered, *recorded]
     if stopped:
-        screen.say("A worker that knows the flow claims such a run by itself; without one:")
+        screen.say("A worker that knows the flow claims such a run by itself. Without a worker:")
     say_commands(
         (remedy.command, remedy.words if one.found.asks_before else "resume it")
         for one in stopped[:_REMEDIES_MAX]
@@ -160,7 +166,7 @@ def _say_stopped(listed: list[_Listed], store: str | None) -> None:
 def _say_where_to_look(listed: list[_Listed], store: str | None) -> None:
     if any(one.found.questions for one in listed):
         asked = line("questions", store=store)
-        screen.say((f"\n`{asked}` lists the open questions, and the commands that answer them.", "dim"))
+        screen.say((f"\n`{asked}` lists the open questions, with the commands that answer them.", "dim"))
     if any(one.row.status in STUCK and not one.found.crashed for one in listed):
         show_it = line("show", "RUN", store=store)
         screen.say((f"\n`{show_it}` says why a run failed or waits, and what can be done about it.", "dim"))
@@ -194,9 +200,9 @@ def show(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Show one run: graph, timings, why it stopped.
+    """Show one run: its graph, its timings and why it stopped.
 
-    And the exact commands that resume or answer it.
+    Also prints the exact commands that resume or answer it.
     """
     commands = command_line(store=store)
 
@@ -218,7 +224,7 @@ def show(
 
 
 class _Shown(NamedTuple):
-    """One run, and everything that is printed about it."""
+    """A run with everything that `show` prints about it."""
 
     run: Run[Any]
     found: Diagnosis
@@ -240,8 +246,10 @@ def _say_run(shown: _Shown, store: str | None) -> None:
     if run.signals:
         screen.say("Signals that no node has received yet:  ", ", ".join(map(_kept, run.signals.items())))
     for warned in run.warnings:
-        fault = screen.one_line(named(warned.failure.type, warned.failure.message), 300)
-        screen.say(("Warning:  ", "yellow"), f"{warned.node} failed, and is safe to fail: {fault}")
+        fault = screen.one_line(describe_failure(warned.failure.type, warned.failure.message), 300)
+        screen.say(
+            ("Warning:  ", "yellow"), f"node {warned.node} failed, which is ignored (safe_to_fail): {fault}"
+        )
     for one in shown.partial:
         say_visit(one, _head(one, run, crashed=found.crashed))
     _say_more(run, store)
@@ -264,14 +272,14 @@ def _facts(run: Run[Any], now: float) -> list[str]:
 
 
 def _head(one: OpenVisit, run: Run[Any], *, crashed: bool) -> str:
-    """The heading of what is known about a visit."""
+    """Return the heading under which the facts about an open visit are printed."""
     has_crashed = one.status == "interrupted" or (crashed and one.status == "running")
     if has_crashed or partial_of(run.questions, one.node):
         return f"{one.node} crashed. What is known about it:"
     return {
         "running": f"{one.node} so far:",
         "waiting": f"{one.node} waits. So far:",
-    }.get(one.status, f"{one.node} failed. Until then:")
+    }.get(one.status, f"{one.node} failed. What is known about it:")
 
 
 def _say_graph(run: Run[Any], definition: Definition, now: float, *, crashed: bool) -> None:
@@ -295,7 +303,7 @@ def _say_graph(run: Run[Any], definition: Definition, now: float, *, crashed: bo
 def _note(node: NodeView, now: float, *, crashed: bool) -> str:
     has_crashed = (
         crashed and node.status == "running"
-    )  # when is not recorded, so how long it took is not known
+    )  # the time of a crash is not recorded, so the duration is unknown
     begun = node.status != "pending" and node.attempt > 0
     going_s = max(0.0, now - node.started_at) if node.status == "running" else 0.0
     notes = ["—" if has_crashed else screen.duration(node.seconds + going_s)] if begun else []
@@ -325,31 +333,36 @@ def _say_more(run: Run[Any], store: str | None) -> None:
     screen.say("")
     screen.say("More:")
     say_commands([
-        (line("events", run.id, store=store), "its log"),
-        (line("state", run.id, store=store), "its state"),
-        (line("checkpoints", run.id, store=store), "the places it can go back to"),
+        (line("events", run.id, store=store), "print its log"),
+        (line("state", run.id, store=store), "print its state"),
+        (line("checkpoints", run.id, store=store), "list the places it can go back to"),
     ])  # fmt: skip
 
 
 @command(LOOK)
 def graph(
-    target: Annotated[str, typer.Argument(metavar="FILE.py[:FLOW]|RUN", help="A flow's file, or a run.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py[:FLOW]|RUN", help="The Python file that defines a flow, or the id of a run."
+        ),
+    ],
     mermaid: Annotated[
-        bool, typer.Option("--mermaid", help="Print a Mermaid flowchart instead of text.")
+        bool, typer.Option("--mermaid", help="Print the graph as a Mermaid flowchart instead of text.")
     ] = False,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Draw a flow from its file, or a run.
+    """Draw the graph of a flow or of a run.
 
-    A run is drawn as its flow was when it was made, with the status of every node.
+    For a run, it draws the flow as it was when the run was created, with the status of every node.
     """
     statuses: dict[str, str] = {}
     if ".py" in target or os.path.exists(target):
         definition = flow_files.load_flow(target).definition
     else:
-        options.a_run(target)
+        options.check_run_id(target)
 
         def use(reader: Reader) -> tuple[Definition, Run[Any]]:
             return reader.definition(reader.store.run(target)), reader.get(target)
@@ -367,7 +380,7 @@ def graph(
 
 @command(CHECK)
 def version(as_json: options.AsJson = False, debug: options.Debug = False) -> None:
-    """Print the version of Holdfast and Python."""
+    """Print the versions of Holdfast and Python."""
     import platform
 
     known = {"holdfast": holdfast.__version__, "python": platform.python_version()}

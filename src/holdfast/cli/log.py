@@ -1,4 +1,4 @@
-"""Commands that read a run's log: events, state, checkpoints, verify. They need no flow and change nothing."""
+"""Commands that read the log of a run: events, state, checkpoints, verify. They change nothing and need no flow file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from holdfast.cli.gauge import gauge
 from holdfast.cli.suggestions import command_line, line, resume_line, say_commands, say_remedies, status_words
 from holdfast.core.events import KINDS
 from holdfast.core.run_state import FINAL
-from holdfast.errors import RunNotFound, SchemaTooNew, SettingError, StoreCorrupt, did_you_mean, named
+from holdfast.errors import (
+    RunNotFound,
+    SchemaTooNew,
+    SettingError,
+    StoreCorrupt,
+    describe_failure,
+    did_you_mean,
+)
 from holdfast.reading import history, words
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.history import Checkpoint
@@ -31,41 +38,45 @@ from holdfast.storage.contract import Query
 
 _PAGE = 500
 _SAID_ELSEWHERE = frozenset({"fingerprint", "node", "took"})
-"""Parts of events that only a program needs; --json has them."""
+"""Fields of events that are printed only with --json."""
 
 
 @command(LOOK)
 def events(
     run_id: options.RunId,
     node: Annotated[
-        str | None, typer.Option("--node", metavar="NODE", help="Only events of this node.")
+        str | None, typer.Option("--node", metavar="NODE", help="Print only events of this node.")
     ] = None,
     kind: Annotated[
-        str | None, typer.Option("--kind", metavar="KIND", help="Only events of this kind, e.g. NodeFailed.")
+        str | None,
+        typer.Option("--kind", metavar="KIND", help="Print only events of this kind, e.g. NodeFailed."),
     ] = None,
     after: Annotated[
-        int, typer.Option("--after", metavar="SEQ", min=0, help="Only events after this one.")
+        int,
+        typer.Option(
+            "--after", metavar="SEQ", min=0, help="Print only events after the event with this number."
+        ),
     ] = 0,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Keep printing events as they happen, until the run stops.")
     ] = False,
     chunks: Annotated[
-        bool, typer.Option("--chunks", help="With --follow: also print what nodes stream.")
+        bool, typer.Option("--chunks", help="With --follow: also print the chunks that nodes stream.")
     ] = False,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Print the log of a run, oldest first.
+    """Print the events of a run, oldest first.
 
-    With --follow, --json prints one event a line.
+    With --follow and --json, each event is one JSON document on a line.
     """
     if chunks and not follow:
         recorded = line("events", run_id, "--kind", "NodeStreamed", store=store)
-        raise SettingError(f"--chunks goes with --follow. What was streamed and recorded: {recorded} --json")
+        raise SettingError(f"--chunks needs --follow. To print the chunks recorded so far: {recorded} --json")
     if kind is not None and kind not in KINDS:
         raise SettingError(
-            f"no event has the kind {kind!r}; there are {', '.join(sorted(KINDS))}{did_you_mean(kind, KINDS)}"
+            f"{kind!r} is not a kind of event; the kinds are {', '.join(sorted(KINDS))}{did_you_mean(kind, KINDS)}"
         )
 
     def listed(reader: Reader) -> tuple[list[EventView], list[str]]:
@@ -97,11 +108,13 @@ def events(
     for event in found:
         _say_event(event)
     if not found:
-        screen.say("No event fits. Leave --node, --kind or --after out to see more.", err=True)
+        screen.say(
+            "No event matches these options. Leave out --node, --kind or --after to see more.", err=True
+        )
 
 
 def _rest(reader: Reader, run_id: str) -> list[str]:
-    """Where the events and checkpoints are that a log does not hold any more."""
+    """Return sentences that say where compacted events are, and which checkpoints were retired."""
     trimmed = reader.store.upkeep.trimmed(run_id)
     rest = history.beginning(reader.store, reader.store.run(run_id)) if trimmed.base else ""
     return [sentence for sentence in (rest, history.retirement(trimmed)) if sentence]
@@ -113,18 +126,18 @@ def _say_rest(rest: list[str]) -> None:
 
 
 def _require_node(reader: Reader, run_id: str, node: str | None) -> None:
-    """Refuse a name that no node of the run has or had."""
+    """Raise `SettingError` for a name that no node of the run has or had."""
     if node is None:
         return
     row = reader.store.run(run_id)
     nodes = reader.definition(row).nodes
     if node not in nodes and not reader.store.events(run_id, node=node, limit=1):
-        near = did_you_mean(node, nodes) or f"; it has {', '.join(nodes)}"
+        near = did_you_mean(node, nodes) or f"; its nodes are {', '.join(nodes)}"
         raise SettingError(f"flow {row.flow!r} of run {run_id!r} has no node {node!r}{near}")
 
 
 def _say_end(reader: Reader, run_id: str, store: str | None) -> None:
-    """Why no more events come, and what can be done about it."""
+    """Print why the run produces no more events, and the commands that change that."""
     row = reader.store.run(run_id)
     if row.status in FINAL or row.held:
         return
@@ -176,7 +189,7 @@ def _body(event: EventView) -> str:
 
 
 def _named(failure: dict[str, Any]) -> str:
-    return named(failure.get("type", ""), failure.get("message", ""))
+    return describe_failure(failure.get("type", ""), failure.get("message", ""))
 
 
 def _style(kind: str) -> str:
@@ -195,7 +208,7 @@ def _style(kind: str) -> str:
 def state(
     target: options.RunAt,
     diff: Annotated[
-        bool, typer.Option("--diff", help="Print only what changed since the checkpoint before this one.")
+        bool, typer.Option("--diff", help="Print only what changed in the state since the checkpoint before.")
     ] = False,
     against: Annotated[
         int | None,
@@ -203,16 +216,16 @@ def state(
             "--against",
             metavar="SEQ",
             min=1,
-            help="Print only what changed since this event; implies --diff.",
+            help="Print only what changed in the state since the event with this number; implies --diff.",
         ),
     ] = None,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Print the state of a run, or what changed.
+    """Print the state of a run, or what changed in it.
 
-    RUN@SEQ is the state at that place of the log; without it, the state now.
+    RUN@SEQ prints the state as it was at that event; RUN alone prints the current state.
     """
 
     def use(reader: Reader) -> tuple[Any, Any, int | None, int]:
@@ -236,7 +249,12 @@ def state(
         screen.say_json({"from": earlier, "to": here, "changes": listed})
         return
     screen.say(
-        (f"from event {earlier} to {here}" if earlier else f"up to event {here}: everything is new", "dim")
+        (
+            f"changes from event {earlier} to event {here}"
+            if earlier
+            else f"changes up to event {here}; there is no earlier checkpoint to compare with",
+            "dim",
+        )
     )
     for change in found:
         _say_change(*change)
@@ -245,11 +263,11 @@ def state(
 
 
 def _checkpoint_before(reader: Reader, run_id: str, here: int) -> int | None:
-    """The checkpoint before the one that this place belongs to."""
+    """Return the checkpoint before the one that this place of the log belongs to; None if there is none."""
     places = [point.seq for point in reader.checkpoints(run_id) if point.current and point.seq <= here]
     earlier = [seq for seq in places if seq < here]
     if here not in places and len(earlier) > 1:
-        return earlier[-2]  # the end of a log comes after its last checkpoint, which made its latest change
+        return earlier[-2]  # the end of a log is after its last checkpoint, which made the latest change
     return earlier[-1] if earlier else None
 
 
@@ -257,7 +275,7 @@ _ABSENT = object()
 
 
 def changes(then: Any, now: Any, path: str = "") -> Iterator[tuple[str, str, Any, Any]]:
-    """Where two values differ: `+` (new), `-` (gone) or `~` (changed), the path, what it was and what it is."""
+    """Yield each difference of two values: `+` (added), `-` (removed) or `~` (changed), its path, the old and the new value."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in [*then, *(key for key in now if key not in then)]:
             yield from changes(
@@ -291,9 +309,9 @@ def checkpoints(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """List where a run can be resumed or forked from.
+    """List the checkpoints that a run can be resumed or forked from.
 
-    SIZE is what the checkpoint added to the log: the event as it is stored, without the values that became blobs.
+    SIZE is the stored size of the checkpoint's event, without large values that are stored as blobs.
     """
 
     def use(reader: Reader) -> tuple[list[Checkpoint], bool, list[str]]:
@@ -328,16 +346,18 @@ def verify(
     run_id: Annotated[
         str | None,
         typer.Argument(
-            metavar="RUN", callback=options.a_run, help="Only this run. Default: all runs and the store."
+            metavar="RUN",
+            callback=options.check_run_id,
+            help="Check only this run. Default: all runs and the database of the store.",
         ),
     ] = None,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Check that runs are exactly what was written.
+    """Check that stored runs are exactly what was written.
 
-    Looks at the sequence of events, their hash chain, the blobs they refer to, and the run row, which must be what the log says.
+    Checks the sequence of events, their hash chain, the blobs they refer to, and that the run's row agrees with its log.
     """
 
     def use(reader: Reader) -> tuple[list[Verdict], list[str]]:
@@ -378,16 +398,16 @@ def _say_verdicts(verdicts: list[Verdict], damage: list[str], *, as_json: bool) 
     if well:
         screen.say(
             ("✓ ", "green"),
-            f"{screen.count(len(verdicts), 'run')}, {screen.count(read, 'event')}: all as written",
+            f"{screen.count(len(verdicts), 'run')}, {screen.count(read, 'event')}: all exactly as written",
         )
     else:
         screen.say(
-            "Put a copy of the store back, or continue with the runs that are whole; a run is not resumed from damaged events."
+            "Restore the store from a backup, or continue with the undamaged runs; a run with damaged events is not resumed."
         )
 
 
 def _verdict(reader: Reader, run_id: str, **known: Any) -> Verdict:
-    """The verdict on one run; one that cannot even be read does not keep the others from being checked."""
+    """Verify one run. A run that cannot be read is reported as damaged, so that the check of the others continues."""
     try:
         return verify_run(reader.store, run_id, **known)
     except (StoreCorrupt, SchemaTooNew) as fault:

@@ -20,16 +20,14 @@ Store = Annotated[
         help="Where runs are kept: a path, or postgresql://…. Default: HOLDFAST_STORE or .holdfast/runs.db.",
     ),
 ]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON for a program instead of text for a person.")
-]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
 Grace = Annotated[
     float | None,
     typer.Option(
         "--grace",
         metavar="SECONDS",
-        help="How many seconds running nodes get to end after Ctrl-C. Default: 30.",
+        help="How many seconds running nodes get to finish after Ctrl-C or SIGTERM. Default: 30.",
     ),
 ]
 RunBase = Annotated[
@@ -37,12 +35,14 @@ RunBase = Annotated[
     typer.Option(
         "--run-base",
         metavar="DIR",
-        help="The folder for receipts, handoffs and artifacts. Default: HOLDFAST_RUN_BASE; if that is not set, none are written.",
+        help="The folder for receipts, handoffs and artifacts. Default: HOLDFAST_RUN_BASE; without either, none are written.",
     ),
 ]
 Input = Annotated[
     str | None,
-    typer.Option("--input", "-i", metavar="JSON|@FILE", help="The state to begin with, as a JSON object."),
+    typer.Option(
+        "--input", "-i", metavar="JSON|@FILE", help="The state that the run begins with, as a JSON object."
+    ),
 ]
 Queue = Annotated[
     str | None,
@@ -55,13 +55,13 @@ Priority = Annotated[
     typer.Option(
         "--priority",
         metavar="N",
-        help="The priority of the run: workers claim runs with a higher one first. Default: 0.",
+        help="The priority of the run: workers claim runs with a higher priority first.",
     ),
 ]
 By = Annotated[
     str | None,
     typer.Option(
-        "--by", metavar="NAME", help="Who does this, for the log of the run. Default: your login name."
+        "--by", metavar="NAME", help="Your name, recorded in the log of the run. Default: your login name."
     ),
 ]
 Reason = Annotated[
@@ -74,41 +74,62 @@ File = Annotated[
     str | None,
     typer.Argument(
         metavar="FILE.py[:FLOW]",
-        help="The file that defines the flow. Default: [tool.holdfast] flows in pyproject.toml.",
+        help="The Python file that defines the flow. Default: [tool.holdfast] flows in pyproject.toml.",
+    ),
+]
+FlowFile = Annotated[
+    str, typer.Argument(metavar="FILE.py[:FLOW]", help="The Python file that defines the flow.")
+]
+NewRunId = Annotated[
+    str | None,
+    typer.Option(
+        "--run-id",
+        metavar="ID",
+        help="The id of the new run. Default: the flow's name and a random suffix.",
+    ),
+]
+Label = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        metavar="NAME=VALUE",
+        help="A label for the run, which `holdfast runs` can filter by; repeatable.",
     ),
 ]
 
 
-def a_run(given: str | None) -> str | None:
-    """What names a run, and no place in its log."""
+def check_run_id(given: str | None) -> str | None:
+    """Check an argument that takes a run id, and refuse RUN@SEQ."""
     if given is not None and "@" in given:
         run_id = given.partition("@")[0]
         raise typer.BadParameter(
-            f"{given!r} is a place in the log of a run, and this command takes a RUN: {run_id}. "
-            "RUN@SEQ is for state, resume and fork."
+            f"{given!r} is a place in the log of a run, but this command takes only the id of a run: {run_id}. "
+            "The commands state, resume and fork take RUN@SEQ."
         )
     return given
 
 
-def a_place(given: str) -> str:
-    """What names a run, or a place in its log by number."""
+def check_place(given: str) -> str:
+    """Check an argument that takes a run id, or RUN@SEQ for a place in the log of the run."""
     run_id, at, seq = given.partition("@")
     if at and not (seq.isascii() and seq.isdecimal()):
         raise typer.BadParameter(
-            f"{given!r}: after the @ comes the number of an event, as in {run_id}@3. "
-            f"`{program.name()} checkpoints {run_id}` lists where a run can be gone back to."
+            f"{given!r}: give the number of an event after the @, as in {run_id}@3. "
+            f"`{program.name()} checkpoints {run_id}` lists the events that the run can go back to."
         )
     return given
 
 
 RunId = Annotated[
     str,
-    typer.Argument(metavar="RUN", callback=a_run, help="The id of a run; `runs` lists them."),
+    typer.Argument(metavar="RUN", callback=check_run_id, help="The id of a run; `holdfast runs` lists them."),
 ]
 RunAt = Annotated[
     str,
     typer.Argument(
-        metavar="RUN[@SEQ]", callback=a_place, help="The id of a run, or of one of its checkpoints."
+        metavar="RUN[@SEQ]",
+        callback=check_place,
+        help="The id of a run, or RUN@SEQ for one of its checkpoints.",
     ),
 ]
 Edit = Annotated[
@@ -120,7 +141,7 @@ Edit = Annotated[
 
 
 def read_json(given: str | None, option: str) -> Any:
-    """The value of a JSON option: written out, or `@file` that holds it. None where it was not given."""
+    """Return the value of an option that takes JSON or `@FILE`; None if the option was not given."""
     if given is None:
         return None
     text, where = given, option
@@ -138,8 +159,8 @@ def read_json(given: str | None, option: str) -> Any:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as fault:
         raise SettingError(
-            f"{where} is not JSON: {fault}. Write strings and names in double quotes, and the whole in single quotes: "
-            f"""{option} '{{"topic": "tides"}}', or put it into a file: {option} @input.json."""
+            f"{where} is not JSON: {fault}. Put strings and names in double quotes, and the whole value in single quotes: "
+            f"""{option} '{{"topic": "tides"}}'; or name a file that contains the JSON: {option} @input.json."""
         ) from fault
 
 
@@ -148,7 +169,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def read_fields(given: str | None, option: str) -> dict[str, Any] | None:
-    """The value of an option that names fields of a state."""
+    """Return the value of an option that takes fields of a state as a JSON object; None if it was not given."""
     value = read_json(given, option)
     if value is not None and not isinstance(value, dict):
         raise SettingError(
@@ -158,7 +179,7 @@ def read_fields(given: str | None, option: str) -> dict[str, Any] | None:
 
 
 def read_pairs(given: Sequence[str], option: str) -> dict[str, str]:
-    """The values of an option like `--label key=value`."""
+    """Return the values of a repeatable option such as `--label NAME=VALUE` as a dict."""
     pairs = {}
     for pair in given:
         key, equals, value = pair.partition("=")
@@ -168,8 +189,8 @@ def read_pairs(given: Sequence[str], option: str) -> dict[str, str]:
     return pairs
 
 
-def who(given: str | None) -> str | None:
-    """Who does this: as given, or the login name, or unknown."""
+def resolve_actor(given: str | None) -> str | None:
+    """Return the value of `--by`, or the login name; None if neither is known."""
     if given is not None:
         return given
     try:

@@ -1,7 +1,7 @@
-"""What to type to call this Holdfast from here, so that every command that is suggested can be pasted.
+"""How the user's shell can call this installation of Holdfast, so that every suggested command can be pasted.
 
-`holdfast` alone where the shell would find this very installation; otherwise the path of the executable, or the Python that has
-the package. Messages are written with `holdfast` in them; `spelled` puts in what works here.
+That is `holdfast` if the shell finds this very installation under that name; otherwise the path of the executable, or
+`PYTHON -m holdfast.cli`. Messages contain `holdfast COMMAND`; `spell` replaces `holdfast` with the words that work here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SUGGESTED = re.compile(rf"(?<![\w./-])holdfast(?= (?:{_COMMANDS})\b)")
 
 
 def name() -> str:
-    """The words that call this Holdfast, quoted for a shell."""
+    """Return the words that call this installation of Holdfast, quoted for a shell."""
     return _name(os.getcwd(), os.environ.get("PATH", ""), sys.argv[0], sys.executable)
 
 
@@ -36,7 +36,7 @@ def _name(folder: str, path: str, called: str, python: str) -> str:
 
 
 def _executable(called: str, python: str) -> str | None:
-    """The file that runs this, or the one beside its Python where a module was called."""
+    """Find the `holdfast` executable: the file that was called, or else the one in the folder of this Python."""
     beside = os.path.join(os.path.dirname(python), "holdfast") if python else ""
     for path in (called if os.path.basename(called) == "holdfast" else "", beside):
         if path and os.path.isfile(path):
@@ -45,13 +45,13 @@ def _executable(called: str, python: str) -> str | None:
 
 
 def _from(folder: str, path: str) -> str:
-    """The path as it is typed in this folder: relative where it lies inside."""
+    """Return a path as it can be typed in this folder: relative if it is inside the folder."""
     inside = os.path.relpath(path, folder)
     if inside.startswith(os.pardir + os.sep):
         return path
     return inside if os.sep in inside else os.path.join(os.curdir, inside)
 
 
-def spelled(message: str) -> str:
-    """A message with every command in it as it can be typed here."""
+def spell(message: str) -> str:
+    """Replace `holdfast` in every command that a message suggests with the words that call this installation."""
     return _SUGGESTED.sub(lambda _: name(), message)

@@ -1,7 +1,7 @@
-"""Progress of a run while it executes: a live list of nodes on a terminal, one line per event otherwise. Always on stderr.
+"""Shows the progress of a run on stderr: a live list of nodes on a terminal, one line per event otherwise.
 
-Output must never disturb the run. The event loop only puts events into a queue; one thread of its own folds them into a story
-and writes. A terminal that blocks stops that thread, not the run; after its reader has closed the pipe it prints nothing.
+Output must never disturb the run. The event loop only puts events into a queue; a separate thread folds them into a `Story` and
+prints. A terminal that blocks stops that thread, not the run; if the reader closes the pipe, nothing more is printed.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _LOOK_AGAIN_S = 0.02
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """A signal that asked this process to stop."""
+    """A signal (SIGINT, SIGTERM) that asked this process to stop."""
 
     by: str
     grace_s: float
 
 
 class Display:
-    """Tells events to a person, from a thread of its own. `quiet` tells nothing."""
+    """Prints the events of a run, from a separate thread. With `quiet` it prints nothing."""
 
     def __init__(self, title: str, *, quiet: bool = False) -> None:
         self.title = title
@@ -65,7 +65,7 @@ class Display:
             )
 
     def open(self, definition: Definition | None, before: Run[Any] | None) -> None:
-        """Begin, with the flow and with the run as it was."""
+        """Start the display, with the definition of the flow and the run as it was before this command."""
         if self._thread is not None:
             self._story = Story(definition, before)
             self._thread.start()
@@ -75,12 +75,12 @@ class Display:
             self._events.put(event)
 
     def stop(self, asked: Stop) -> None:
-        """Tell that the run is being stopped. May be called by a signal handler: the queue can be entered twice."""
+        """Show that the run is being stopped. Safe to call from a signal handler, because the queue is reentrant."""
         if self._thread is not None:
             self._events.put(asked)
 
     def close(self) -> None:
-        """Tell what is left, and stop. Called when the run no longer depends on this process."""
+        """Print the remaining events and stop the display. Called when the run no longer depends on this process."""
         if self._thread is not None and self._thread.is_alive():
             self._events.put(None)
             self._thread.join()
@@ -94,7 +94,7 @@ class Display:
                     self._stops.append(event)
                     screen.say(("; ".join(self._stopping()), "yellow"), err=True)
                 elif isinstance(event, Chunk):
-                    self._story.stream(event)  # the end of the node says how many there were
+                    self._story.stream(event)  # printed only as a count, when the node ends
                 elif line := self._story.tell(event):
                     screen.say((screen.time_of_day(event.at) + "  ", "dim"), *parts_of(line), err=True)
 
@@ -114,7 +114,7 @@ class Display:
                     return
 
     def _take(self) -> bool:
-        """Tell the story all events there are, waiting a frame's time for the first. False: there will be no more."""
+        """Pass all queued events to the story, waiting up to one frame for the first. Returns False after the last event."""
         with suppress(queue.Empty):
             event = self._events.get(timeout=_FRAME_S)
             while event is not None:
@@ -129,13 +129,13 @@ class Display:
         return True
 
     def _stopping(self) -> list[str]:
-        """What happens since this process was asked to stop, and what a second signal does."""
+        """Return lines that say what the process waits for before it stops, and what a second signal does."""
         asked = self._stops[0]
         if len(self._stops) > 1:
-            return [f"leaving at once ({self._stops[1].by})"]
+            return [f"stopping at once ({self._stops[1].by})"]
         going = [name for name, seen in self._story.nodes.items() if seen.status == "running"]
-        waits = [f"waits up to {screen.duration(asked.grace_s)} for {' and '.join(going)}"] if going else []
-        return [f"stopping ({asked.by}): nothing new starts", *waits, f"{asked.by} again leaves at once"]
+        waits = [f"waiting up to {screen.duration(asked.grace_s)} for {' and '.join(going)}"] if going else []
+        return [f"stopping ({asked.by}): no new node starts", *waits, f"{asked.by} again stops at once"]
 
     def _frame(self, story: Story, now: float, began_at: float) -> Text:
         done = sum(seen.status in VISIT_DONE for seen in story.nodes.values())
@@ -162,14 +162,14 @@ class Display:
 
 
 def _status(story: Story) -> str:
-    """The run as its nodes make it: one of which nothing runs and something waits, waits."""
+    """Return the status of a run by its nodes: it is waiting if a node waits and none runs."""
     statuses = {seen.status for seen in story.nodes.values()}
     waits = story.status == "running" and "waiting" in statuses and "running" not in statuses
     return "waiting" if waits else story.status
 
 
 def _worth_showing(story: Story) -> list[tuple[str, NodeSeen]]:
-    """All nodes of a small flow; of a large one those where something happens."""
+    """Return all nodes of a small flow; for a large flow, the nodes that failed, wait or are active."""
     if len(story.nodes) <= _NODES_SHOWN_MAX:
         return list(story.nodes.items())
     order = {"failed": 0, "waiting": 1, "running": 2, "interrupted": 3, "pending": 4}
@@ -204,7 +204,7 @@ def _row(name: str, seen: NodeSeen, width: int, now: float) -> Text:
 
 
 def parts_of(line: Line) -> list[screen.Part]:
-    """A line of a story, with its mark and its colours."""
+    """Return a line of a story as styled parts, with its mark and colours."""
     style = screen.STYLES.get(line.status, "")
     note: list[screen.Part] = (
         [("  " + line.note, "red" if line.status == "failed" else "dim")] if line.note else []
@@ -241,7 +241,7 @@ async def shown(engine: Engine, run_id: str, display: Display, verb: Callable[[]
 
 @contextmanager
 def _signals_told(display: Display, grace_s: float) -> Iterator[None]:
-    """While inside, SIGINT and SIGTERM are shown on the display, and then handled as before."""
+    """During the block, show SIGINT and SIGTERM on the display before they are handled as usual."""
     heard: dict[int, Callable[[int, FrameType | None], Any]] = {}
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -258,13 +258,13 @@ def _signals_told(display: Display, grace_s: float) -> Iterator[None]:
         yield
     finally:
         for known, before in heard.items():
-            # Otherwise the engine put another there, at the second signal.
+            # If it is another handler, the engine installed it at the second signal; leave it there.
             if signal.getsignal(known) is handle:
                 signal.signal(known, before)
 
 
 class _Watch:
-    """How far the events of a run have been shown."""
+    """Passes the events of a run to a display, each once."""
 
     def __init__(self, engine: Engine, run_id: str, after: int, display: Display) -> None:
         self.engine, self.run_id, self.after, self.display = engine, run_id, after, display
@@ -272,7 +272,7 @@ class _Watch:
         self._taken_up = False
 
     def _tell(self, event: EventView | Chunk) -> None:
-        """Tell an event, if it is of what this process executes: until it has taken the run up, another may write."""
+        """Show an event if this process wrote it: before this process has claimed the run, another may still write."""
         if isinstance(event, EventView):
             self.after = event.seq
             self._taken_up = self._taken_up or self._takes_up(event)
@@ -283,7 +283,7 @@ class _Watch:
         match event.kind:
             case "RunResumed" | "RunClaimed":
                 return event.body.get("holder") == self._mine
-            # These do not say who wrote them: the lease does.
+            # These events do not name the process that wrote them; the lease does.
             case "RunCreated" | "RunRewound" | "ResumeRefused":
                 row = self.engine.store.run(self.run_id)
                 return not row.held or row.holder is None or row.holder.describe() == self._mine
@@ -291,7 +291,9 @@ class _Watch:
                 return False
 
     async def follow(self, going: asyncio.Future[Any]) -> None:
-        """Show events until the verb is done. `follow` ends at once for a run that has not been claimed yet: call it again."""
+        """Show events until the verb is done. `Engine.follow` returns at once if no process has claimed the run yet, so it is
+        called in a loop.
+        """
         while not going.done():
             with suppress(RunNotFound, StoreError):
                 async for event in self.engine.follow(self.run_id, self.after, chunks=True):
@@ -299,7 +301,7 @@ class _Watch:
             await asyncio.wait({going}, timeout=_LOOK_AGAIN_S)
 
     async def rest(self) -> None:
-        """Tell what became durable since."""
+        """Show the events that became durable since the last one shown."""
         with suppress(RunNotFound, StoreError):
             for event in await self.engine.events(self.run_id, self.after):
                 self._tell(event)

@@ -1,7 +1,7 @@
-"""Commands for questions and signals of a run: questions, answer, signal. They need no flow, and execute nothing.
+"""Commands for the questions and signals of a run: questions, answer, signal. They execute no node and need no flow file.
 
-Only the answer `skip` to a crashed node needs the flow, where no process executes the run: what comes after the node is in its
-definition. An answer is checked before it is recorded; one that does not fit changes nothing.
+Only the answer `skip` for a crashed node needs the flow, if no process executes the run: the flow says which node comes next. An
+answer is checked before it is recorded; an answer that does not fit changes nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def answer(
         typer.Option(
             "--update",
             metavar="JSON|@FILE",
-            help="With skip: what the node would have returned, as a JSON object.",
+            help="With the answer skip: the result to record for the skipped node, as a JSON object.",
         ),
     ] = None,
     confidence: Annotated[
@@ -65,9 +65,10 @@ def answer(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Answer a question of a run.
+    """Answer a question that a run asks.
 
-    The process that executes the run continues with the answer; where there is none, `resume` does. Only skip needs the flow.
+    The process that executes the run continues with the answer; if there is none, `holdfast resume` continues the run. Only the
+    answer skip needs the flow.
     """
     fields = options.read_fields(update, "--update")
     with stores.reading(store) as reader:
@@ -79,7 +80,13 @@ def answer(
         run = stores.execute(
             reader.store,
             lambda engine: engine.answer(
-                run_id, key, chosen, update=fields, confidence=confidence, by=options.who(by), reason=reason
+                run_id,
+                key,
+                chosen,
+                update=fields,
+                confidence=confidence,
+                by=options.resolve_actor(by),
+                reason=reason,
             ),
             {"flows": flows},
         )
@@ -91,11 +98,11 @@ def answer(
         return
     open_still = any(other.key == key for other in run.questions)
     screen.say(("answered  ", "bold green"), f"{run_id} {key}: {screen.json_text(chosen, indent=None)}")
-    _say_rest(run, found, "has not recorded it yet" if open_still else "continues with it")
+    _say_rest(run, found, "records the answer within a second" if open_still else "continues with the answer")
 
 
 def _asked(case: Case, named: str) -> Question | None:
-    """The open question of that key or node, if there is exactly one."""
+    """Return the open question with that key, or of that node, if there is exactly one."""
     assert case.state is not None
     found = [] if case.row.status in FINAL else list(case.state.questions.values())
     by_key = [one for one in found if one.key == named]
@@ -104,7 +111,7 @@ def _asked(case: Case, named: str) -> Question | None:
 
 
 def _flows(case: Case, asked: Question | None, chosen: Any, file: str | None) -> list[Any]:
-    """The flows that the answer needs: none, but for skipping a crashed node of a run that no process executes."""
+    """Return the flows that the answer needs: only `skip` for a crashed node, in a run that no process executes, needs one."""
     if asked is None:
         return []
     needed = not case.row.held and asked.about == "interrupt" and chosen == "skip"
@@ -115,7 +122,7 @@ def _flows(case: Case, asked: Question | None, chosen: Any, file: str | None) ->
 
 
 def _read(given: str, question: Question | None) -> Any:
-    """An answer as it was typed: an option as it is, otherwise JSON where it is JSON and fits, otherwise a text."""
+    """Return the typed answer: unchanged if the question has options, else as JSON if it is JSON that fits, else as text."""
     if question is None or question.options:
         return given
     try:
@@ -135,10 +142,10 @@ def _require_flow(case: Case, asked: Question, known_flows: list[str]) -> None:
     flow, run_id = case.row.flow, case.row.run_id
     if flow in known_flows:
         return
-    given = f" Known here: {', '.join(map(repr, known_flows))}." if known_flows else ""
+    given = f" Known flows: {', '.join(map(repr, known_flows))}." if known_flows else ""
     raise SettingError(
-        f"to skip {asked.node!r} its flow {flow!r} is needed, which says what comes after it.{given} Name the file after the "
-        f"answer: {program.name()} answer {run_id} {asked.node} skip FILE.py; or list it in pyproject.toml: "
+        f"skipping node {asked.node!r} needs its flow {flow!r}, which says which node comes next.{given} Name the file of the "
+        f"flow after the answer: {program.name()} answer {run_id} {asked.node} skip FILE.py; or list it in pyproject.toml: "
         f'[tool.holdfast] flows = ["FILE.py:{flow}"].'
     )
 
@@ -146,7 +153,12 @@ def _require_flow(case: Case, asked: Question, known_flows: list[str]) -> None:
 @command(OPERATE)
 def signal(
     run_id: options.RunId,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name that `ctx.wait_for` waits for.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="The name of the signal, as the node passes it to `ctx.wait_for`."
+        ),
+    ],
     payload: Annotated[
         str | None,
         typer.Argument(metavar="JSON|@FILE", help="The payload of the signal, as JSON. Default: null."),
@@ -154,7 +166,9 @@ def signal(
     signal_id: Annotated[
         str | None,
         typer.Option(
-            "--id", metavar="ID", help="An id for this signal: sending the same id again has no effect."
+            "--id",
+            metavar="ID",
+            help="An id for this signal: sending a signal with the same id again has no effect.",
         ),
     ] = None,
     by: options.By = None,
@@ -163,16 +177,17 @@ def signal(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Send a run a signal that it waits for.
+    """Send a signal to a run.
 
-    A node that waits for it (`ctx.wait_for`) continues; where none does, it is kept for the next node that waits for it.
+    A node that waits for the signal (`ctx.wait_for`) continues. If no node waits for it, the signal is kept for the next one that
+    does.
     """
     given = options.read_json(payload, "PAYLOAD")
     with stores.reading(store) as reader:
         run = stores.execute(
             reader.store,
             lambda engine: engine.signal(
-                run_id, name, given, id=signal_id, by=options.who(by), reason=reason
+                run_id, name, given, id=signal_id, by=options.resolve_actor(by), reason=reason
             ),
             {},
         )
@@ -183,14 +198,16 @@ def signal(
         _say_json(run, found, recorded)
         return
     if run.repeated:
-        screen.say(f"{run_id}: already sent with id {screen.one_line(signal_id or '')}; nothing changed")
+        screen.say(
+            f"{run_id}: a signal with id {screen.one_line(signal_id or '')} was sent before; nothing changed"
+        )
         return
     screen.say(
         ("sent  ", "bold green"), f"{run_id} {screen.one_line(name)}: {screen.json_text(given, indent=None)}"
     )
     if is_kept:
-        screen.say("  no node waits for it yet: it is kept for the next that does")
-    _say_rest(run, found, "receives it within a second")
+        screen.say("  no node waits for this signal yet; it is kept for the next node that does")
+    _say_rest(run, found, "receives the signal within a second")
 
 
 def _say_json(run: Run[Any], found: Diagnosis, recorded: dict[str, Any]) -> None:
@@ -199,11 +216,11 @@ def _say_json(run: Run[Any], found: Diagnosis, recorded: dict[str, Any]) -> None
 
 
 def _say_rest(run: Run[Any], found: Diagnosis, holder_does: str) -> None:
-    """What becomes of it: the process that continues with it, or the command that does."""
+    """Print which process continues the run, or the command that does."""
     if run.held_by is not None:
         screen.say(f"  {run.held_by} executes the run, and {holder_does}")
         return
-    unclaimed = "no process executes the run now. A worker that knows its flow claims it; without one:"
+    unclaimed = "no process executes the run now. A worker that knows its flow claims it. Without a worker:"
     screen.say(f"  {unclaimed if found.answered else found.reason}")
     say_remedies(found.remedies)
 
@@ -212,7 +229,7 @@ def _say_rest(run: Run[Any], found: Diagnosis, holder_does: str) -> None:
 
 
 class _Open(msgspec.Struct, frozen=True):
-    """An open question, the remedies that answer it, and what is known about the node it is about."""
+    """An open question, the commands that answer it, and what is known about the node that it is about."""
 
     asked: AskedQuestion
     remedies: list[Remedy]
@@ -223,15 +240,19 @@ class _Open(msgspec.Struct, frozen=True):
 def questions(
     run_id: Annotated[
         str | None,
-        typer.Argument(metavar="RUN", callback=options.a_run, help="Only this run. Default: all runs."),
+        typer.Argument(
+            metavar="RUN",
+            callback=options.check_run_id,
+            help="List only questions of this run. Default: all runs.",
+        ),
     ] = None,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """List open questions, and how to answer them.
+    """List open questions, with the commands that answer them.
 
-    For a crashed node it shows what is known: what the node kept, streamed and wrote, and the git checkout.
+    For a crashed node it also shows what is known: the steps it kept, its streamed output and files, and the git checkout.
     """
     commands = command_line(store=store)
 
@@ -244,7 +265,9 @@ def questions(
         screen.say_json([_as_json(one) for one in found])
         return
     if not found:
-        screen.say(f"Run {run_id} asks nothing." if run_id is not None else "No run asks anything.")
+        screen.say(
+            f"Run {run_id} has no open question." if run_id is not None else "No run has an open question."
+        )
         return
     columns = ["RUN", "QUESTION", "ABOUT", "ASKS", "OPTIONS", "SINCE", "UNTIL"]
     screen.say_table(columns, [_cells(one.asked, now) for one in found], flexible=3)
@@ -285,7 +308,7 @@ def _cells(asked: AskedQuestion, now: float) -> list[Part]:
         question.text,
         " / ".join(typed for typed, _ in choices(question)),
         (screen.ago(now - question.asked_at), "dim"),
-        (f"{until}, over" if over else until, "yellow" if over else "dim"),
+        (f"{until}, past" if over else until, "yellow" if over else "dim"),
     ]
 
 

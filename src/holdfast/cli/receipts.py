@@ -1,4 +1,4 @@
-"""The command that makes the files of a run from its log: receipts. It needs no flow and changes nothing but those files."""
+"""The command `receipts`, which writes the receipts and handoffs of a run again from its log. It changes only those files."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def receipts(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Make the receipts and handoffs of a run from its log.
+    """Write the receipts and handoffs of a run again from its log.
 
-    Every file is compared byte for byte; those that are missing, torn or different are written again.
+    Every file is compared byte for byte with the log; files that are missing, damaged or different are written again.
     """
     folder = settings.resolve({"run_base": run_base}).run_base
     if not folder:
@@ -43,7 +43,7 @@ def receipts(
         except OSError as fault:
             raise SettingError(
                 f"the receipts of run {run_id!r} cannot be written to {fault.filename or folder}: {fault.strerror}. "
-                "Make room or choose another folder with --run-base; the log has everything they say."
+                "Free some space, or choose another folder with --run-base. Nothing is lost: the log has the same facts."
             ) from fault
 
     found, rest = stores.read(store, use)
@@ -51,25 +51,23 @@ def receipts(
         screen.say_json(msgspec.to_builtins(found))
         return
     if rest:
-        screen.say((f"{rest} Receipts of what came before are left as they are.", "dim"), err=True)
+        screen.say((f"{rest} Receipts of those events are left unchanged.", "dim"), err=True)
     _say(found, store)
 
 
 def _say(found: Rebuilt, store: str | None) -> None:
     faults = [
         *((name, "was missing") for name in found.missing),
-        *((name, "was torn") for name in found.torn),
+        *((name, "was damaged") for name in found.torn),
         *((name, "was different") for name in found.different),
     ]
     told = f"{screen.count(found.files, 'file')} in {found.folder}"
     if not faults:
-        screen.say(("✓ ", "green"), f"{told}: all as the log says")
+        screen.say(("✓ ", "green"), f"{told}: all match the log")
         return
     for name, fault in faults[:_SHOWN_MAX]:
         screen.say((f"  {fault.ljust(13)}  ", "yellow"), name)
     if len(faults) > _SHOWN_MAX:
         more = line("receipts", found.run_id, store=store)
-        screen.say(
-            (f"  … and {len(faults) - _SHOWN_MAX} more; with --json all are listed: {more} --json", "dim")
-        )
+        screen.say((f"  … and {len(faults) - _SHOWN_MAX} more; to list all: {more} --json", "dim"))
     screen.say(("✓ ", "green"), f"{told}: {len(faults)} written again from the log")

@@ -1,6 +1,7 @@
-"""Commands that only record a request: cancel, pause, fork. They execute nothing.
+"""Commands that only record a request: cancel, pause, fork. They execute no node.
 
-For a run that another process executes the request is left in its inbox, where that process finds it within a fifth of a second.
+If another process executes the run, the request is put into the inbox of the run, which that process reads within a fifth of a
+second.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def cancel(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Cancel a run, for good. Running nodes are stopped."""
+    """Cancel a run for good, and stop its running nodes."""
     _ask(
         "cancel",
         run_id,
@@ -39,7 +40,7 @@ def cancel(
         store,
         as_json,
         "cancelled",
-        lambda engine: engine.cancel(run_id, reason, by=options.who(by)),
+        lambda engine: engine.cancel(run_id, reason, by=options.resolve_actor(by)),
     )
 
 
@@ -53,9 +54,9 @@ def pause(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Start nothing new in a run until it is resumed.
+    """Pause a run: no node of it starts until it is resumed.
 
-    Running nodes end.
+    Nodes that are running may finish.
     """
     _ask(
         "pause",
@@ -64,7 +65,7 @@ def pause(
         store,
         as_json,
         "paused",
-        lambda engine: engine.pause(run_id, reason, by=options.who(by)),
+        lambda engine: engine.pause(run_id, reason, by=options.resolve_actor(by)),
     )
 
 
@@ -92,14 +93,14 @@ def _ask(
     elif run.status == wanted:
         screen.say((wanted, screen.STYLES[wanted]), f"  {run_id}")
         if crashed_in:
-            screen.say(f"  its process had crashed in {' and '.join(crashed_in)}; that is recorded with it")
+            screen.say(f"  its process had crashed in node {' and '.join(crashed_in)}; the log says so")
         if wanted == "paused":
             screen.say(f"  resume it with: {resume_line(run_id, file=file, store=store)}")
     elif holder is not None:
-        screen.say("asked  ", f"{holder}, which executes {run_id}: it will be {wanted} within a second")
-        screen.say(f"  see: {line('show', run_id, store=store)}")
+        screen.say("asked  ", f"{holder}, which executes {run_id}: the run will be {wanted} within a second")
+        screen.say(f"  check with: {line('show', run_id, store=store)}")
     else:
-        screen.say(run.status, f"  {run_id}: it will be {wanted} when it is resumed")
+        screen.say(run.status, f"  {run_id}: the run will be {wanted} when it is resumed")
 
 
 @command(OPERATE)
@@ -107,18 +108,13 @@ def fork(
     target: options.RunAt,
     file: options.File = None,
     edit: options.Edit = None,
-    run_id: Annotated[
-        str | None,
-        typer.Option(
-            "--run-id", metavar="ID", help="The new run's id. Default: the flow's name and a number."
-        ),
-    ] = None,
+    run_id: options.NewRunId = None,
     label: Annotated[
         list[str] | None,
         typer.Option(
             "--label",
             metavar="NAME=VALUE",
-            help="A label of the new run, in place of the parent's labels; repeatable.",
+            help="A label of the new run; repeatable. Default: the labels of the run that it is forked from.",
         ),
     ] = None,
     by: options.By = None,
@@ -127,10 +123,10 @@ def fork(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Make a new run from a checkpoint of another.
+    """Make a new run from a checkpoint of another run.
 
-    It shares the history up to there (default: the latest checkpoint) and is independent from then on. Prints its id;
-    `resume` executes it. Only --edit needs the flow.
+    The new run has the history of the other run up to that checkpoint (default: the latest) and is independent from then on.
+    Prints the id of the new run, which `holdfast resume` executes. Only --edit needs the flow.
     """
     fields, labels = options.read_fields(edit, "--edit"), options.read_pairs(label or [], "--label")
 
@@ -140,13 +136,18 @@ def fork(
         file,
         store,
         lambda engine: engine.fork(
-            target, edit=fields, run_id=run_id, labels=labels or None, by=options.who(by), reason=reason
+            target,
+            edit=fields,
+            run_id=run_id,
+            labels=labels or None,
+            by=options.resolve_actor(by),
+            reason=reason,
         ),
         needs_flow=fields is not None,
     )
     resumes = resume_line(made, file=file, store=store)
     if as_json:
-        screen.say_json({"id": made, "parent": target, "carry_on": resumes})
+        screen.say_json({"id": made, "parent": target, "resumes": resumes})
         return
     screen.say(("forked  ", "bold green"), made, (f"  from {target}", "dim"))
     screen.say("  resume it with: ", (resumes, "bold"))
@@ -163,7 +164,10 @@ def _recorded(
     look: Callable[[Reader], None] | None = None,
     after: Callable[[Reader], Any] | None = None,
 ) -> tuple[Any, Any]:
-    """Record a request with one engine on one open store. `look` reads before it, `after` reads what has become of it."""
+    """Record a request with an engine. `look` is called with a reader before the request, `after` with a reader after it.
+
+    Returns the results of the request and of `after`.
+    """
     with stores.reading(store) as reader:
         wanted = needs_flow or file is not None
         flows = flow_files.flows_for(file, reader.store.run(run_id).flow) if wanted else []

@@ -1,9 +1,8 @@
-"""What reaches the terminal: text, tables and JSON, with nothing in them that could steer it.
+"""Prints text, tables and JSON to the terminal, with control characters escaped.
 
-Everything a user, a node or a log supplied passes `printable` (in `reading/text.py`, with the other forms of values): control
-characters are shown, not obeyed, and no text is read as markup. Rich is imported when something is printed, so that `--help` need
-not wait for it. Where the output is not a terminal there are no colours, and nothing is shortened to a width. A closed pipe is
-never an error of the command.
+All text from users, nodes and logs passes through `printable` (in `reading/text.py`): control characters are printed as escapes,
+and no text is interpreted as markup. Rich is imported only when something is printed, so that `--help` does not wait for it. If
+the output is not a terminal, there are no colours and nothing is shortened. A closed pipe is never an error of the command.
 """
 
 from __future__ import annotations
@@ -73,13 +72,13 @@ STYLES: dict[str, str] = {
     "cancelled": "magenta",
     "skipped": "yellow",
 }
-"""One colour a status, the same on every screen."""
+"""Status -> the colour in which every command prints it."""
 
 # --- printing ----------------------------------------------------------------------------------------
 
 
 def console(*, err: bool = False) -> Console:
-    """A console for one of the two streams that reads no text as markup."""
+    """Return a Rich console for stdout or stderr that does not interpret markup."""
     from rich.console import Console
 
     stream = sys.stderr if err else sys.stdout
@@ -90,7 +89,7 @@ def console(*, err: bool = False) -> Console:
 
 
 def text(*parts: Part) -> Text:
-    """One styled text of parts; the parts are printable afterwards."""
+    """Join parts into one styled text, with control characters escaped."""
     from rich.text import Text
 
     made = Text()
@@ -101,7 +100,7 @@ def text(*parts: Part) -> Text:
 
 
 def say(*parts: Part, err: bool = False) -> None:
-    """Print one line. It is not wrapped: a command in it can be copied."""
+    """Print one line without wrapping it, so that a command in it can be copied."""
     if _is_coloured(err=err):
         console(err=err).print(text(*parts), soft_wrap=True)
         return
@@ -111,20 +110,20 @@ def say(*parts: Part, err: bool = False) -> None:
 
 
 def _is_coloured(*, err: bool) -> bool:
-    """Whether it takes Rich to print here. A pipe or a file gets plain text, and need not wait for the import."""
+    """Return whether the stream gets colours, which need Rich. A pipe or file gets plain text, without importing Rich."""
     stream = sys.stderr if err else sys.stdout
     return stream.isatty() or "FORCE_COLOR" in os.environ
 
 
 def say_json(value: Any, *, indent: int | None = 2, err: bool = False) -> None:
-    """Print a value as one JSON document; with `indent=None` on one line."""
+    """Print a value as one JSON document; with `indent=None`, on one line."""
     stream = sys.stderr if err else sys.stdout
     stream.write(json_text(value, indent=indent) + "\n")
     stream.flush()
 
 
 def say_table(columns: Sequence[str], rows: Sequence[Sequence[Part]], *, flexible: int | None = None) -> None:
-    """Print rows in columns. On a terminal the `flexible` column is shortened where a line would be too wide."""
+    """Print a table. On a terminal, the `flexible` column is shortened if a line would be too wide."""
     cells = [[(name, "bold") for name in columns], *([_cell(part) for part in row] for row in rows)]
     widths = [max(_columns(row[number][0]) for row in cells) for number in range(len(columns))]
     shortens = flexible is not None and sys.stdout.isatty()
@@ -140,7 +139,7 @@ def say_table(columns: Sequence[str], rows: Sequence[Sequence[Part]], *, flexibl
 
 
 def _columns(words: str) -> int:
-    """How many columns of a terminal the text takes: two for a wide character, none for a combining one."""
+    """Return the width of a text on a terminal: a wide character takes two columns, a combining character none."""
     return sum(2 if east_asian_width(char) in "WF" else not combining(char) for char in words)
 
 
@@ -150,12 +149,12 @@ def _cell(part: Part) -> tuple[str, str]:
 
 
 def picture_width() -> int:
-    """How wide a picture may be."""
+    """Return how many columns a drawing of a graph may take."""
     return min(shutil.get_terminal_size((120, 40)).columns, 160)
 
 
 def ascii_only(*, err: bool = False) -> bool:
-    """Whether the stream cannot show the marks of our pictures."""
+    """Return whether the stream cannot show the non-ASCII characters in drawings."""
     encoding = (getattr(sys.stderr if err else sys.stdout, "encoding", None) or "ascii").lower()
     return not encoding.replace("-", "").startswith("utf")
 
@@ -164,7 +163,7 @@ def ascii_only(*, err: bool = False) -> bool:
 
 
 class _Shielded:
-    """A stream whose pipe may be closed by its reader: what is written then is dropped, without an error."""
+    """A stream that drops output without an error after the reader has closed the pipe."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -188,9 +187,9 @@ class _Shielded:
 
 @contextmanager
 def shielded(*, json_only: bool = False) -> Iterator[TextIO]:
-    """While nodes run: what they print cannot break them when the reader goes away. Yields the stream for results.
+    """During the block, let nodes print without an error even if the reader closes the pipe. Yields the stream for results.
 
-    With `json_only` what they print goes to stderr, so that stdout holds the document and nothing else.
+    With `json_only`, the output of nodes goes to stderr, so that stdout has only the JSON document.
     """
     out, err = sys.stdout, sys.stderr
     result, aside = cast(TextIO, _Shielded(out)), cast(TextIO, _Shielded(err))
@@ -203,7 +202,7 @@ def shielded(*, json_only: bool = False) -> Iterator[TextIO]:
 
 @contextmanager
 def unread(*, err: bool = False) -> Iterator[None]:
-    """A pipe that is closed while the block prints is not an error."""
+    """Ignore a pipe that its reader closes while the block prints."""
     stream = sys.stderr if err else sys.stdout
     try:
         yield
@@ -213,7 +212,7 @@ def unread(*, err: bool = False) -> Iterator[None]:
 
 
 def mute(stream: TextIO) -> None:
-    """Let what is still in the stream's buffer, and all that follows, go nowhere."""
+    """Redirect a stream to the null device, with what is still in its buffer."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -221,7 +220,7 @@ def mute(stream: TextIO) -> None:
 
 
 def prepare() -> None:
-    """Before anything is printed: text that the terminal's encoding does not have is shown as its number."""
+    """Make stdout and stderr print characters that their encoding lacks as escapes. Called before anything is printed."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, ValueError):
             cast(Any, stream).reconfigure(errors="backslashreplace")

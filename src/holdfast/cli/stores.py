@@ -1,9 +1,9 @@
-"""How a command opens its store.
+"""Opens the store of a command.
 
-Only commands that put something into a store make one that is missing (run, start, worker, unarchive, restore, demo). Every other
-command says that there is none, and creates nothing, in a folder as in a database.
-Commands that only look use a `Reader` over the open store: no engine, no event loop. Commands that execute or record use an
-engine, through the blocking functions, which turn SIGINT and SIGTERM into an orderly stop.
+Only run, start, worker, unarchive, restore and demo create a store that does not exist. Every other command reports that there is
+no store, and creates nothing, neither a file nor a schema.
+Commands that only read use a `Reader` over the open store, without an engine or an event loop. Commands that execute or record
+use an engine through the blocking functions, which turn SIGINT and SIGTERM into an orderly stop.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _NEAR_RUNS_MAX = 1000
 
 @contextmanager
 def reading(store: str | None, *, create: bool = False) -> Iterator[Reader]:
-    """A reader over the open store; only `create` makes a store that is missing. Errors about a run name the one that was
-    probably meant.
+    """Open a store and yield a reader for it. A store that does not exist is created only with `create`. If the block asks for
+    an unknown run, the error suggests the most similar run id.
     """
     if not create:
         require(store)
@@ -44,13 +44,13 @@ def reading(store: str | None, *, create: bool = False) -> Iterator[Reader]:
 
 
 def read(store: str | None, use: Callable[[Reader], T], *, create: bool = False) -> T:
-    """Read from a store; only `create` makes one that is missing. Ctrl-C leaves at once."""
+    """Call a function with a reader of a store. The store is created only with `create`. Ctrl-C exits at once."""
     with reading(store, create=create) as reader:
         return use(reader)
 
 
 def watch(store: str | None, use: Use[T], *, create: bool = False) -> T:
-    """Follow what happens in a store, with an engine that never holds a run and writes no receipts. Ctrl-C leaves at once."""
+    """Call a function with an engine that follows runs, but never holds one and writes no receipts. Ctrl-C exits at once."""
     if not create:
         require(store)
 
@@ -63,7 +63,7 @@ def watch(store: str | None, use: Use[T], *, create: bool = False) -> T:
 
 
 def flow_of(store: str | None, run_id: str) -> str:
-    """The name of a run's flow."""
+    """Return the name of the flow of a run."""
     return read(store, lambda reader: reader.store.run(run_id).flow)
 
 
@@ -75,8 +75,8 @@ def execute(
     create: bool = False,
     known: bool = False,
 ) -> T:
-    """Use a store for a command that executes or records; only `create` makes one that is missing. `known`: this command has
-    read from it already and need not look again whether it is there, which costs a connection. An open store is used as it is.
+    """Call a function with an engine, for a command that executes a run or records something. The store is created only with
+    `create`. `known` says that the store exists, which saves the connection that a check would cost. An open store may be passed.
     """
     if not create and not known and (store is None or isinstance(store, str)):
         require(store)
@@ -90,7 +90,7 @@ def execute(
 
 @contextmanager
 def _guided(store: Callable[[], Store]) -> Iterator[None]:
-    """An error about a run that does not exist names the one that was probably meant."""
+    """Add the most similar run id to an error about a run that does not exist."""
     try:
         yield
     except RunNotFound as missing:
@@ -101,12 +101,12 @@ def _guided(store: Callable[[], Store]) -> Iterator[None]:
         where = opened.url.removeprefix("sqlite:///")
         hint = f"{near.removeprefix('; ').capitalize()} " if near else ""
         raise RunNotFound(
-            missing.run_id, where, hint + "`holdfast runs` lists the runs of a store; --store names another."
+            missing.run_id, where, hint + "`holdfast runs` lists its runs; --store names another store."
         ) from None
 
 
 def _no_place(missing: RunNotFound) -> RunNotFound:
-    """The run exists, and the place in its log does not: say that, instead of doubting the run."""
+    """Return the error for RUN@SEQ if the run exists but its log has no such event."""
     run_id, _, seq = missing.run_id.partition("@")
     hint = str(missing).partition(". ")[2].replace(f"The log of run {run_id!r}", "Its log")
     error = RunNotFound(missing.run_id)
@@ -117,28 +117,28 @@ def _no_place(missing: RunNotFound) -> RunNotFound:
 
 
 def require(store: str | None) -> None:
-    """Refuse a store that would have to be made."""
+    """Raise `StoreUnusable` if the store does not exist."""
     url = settings.resolve({"store": store}).store
     if urls.is_there(url):
         return
     path = os.path.expanduser(urls.sqlite_path(url) or "")
     if not path:
         raise StoreUnusable(
-            f"there is no store at {urls.shown(url)}. `holdfast run` makes one; if there is one elsewhere, name its database, "
-            "and its schema with ?schema=…, with --store or HOLDFAST_STORE."
+            f"there is no store at {urls.shown(url)}. `holdfast run` creates one. If your store is elsewhere, name its database "
+            "(and its schema, with ?schema=…) in --store or HOLDFAST_STORE."
         )
     empty = ": the file is empty" if os.path.exists(path) else ""
     raise StoreUnusable(
-        f"there is no store at {os.path.abspath(path)}{empty}. `holdfast run` makes one; if there is one elsewhere, name "
-        "it with --store or HOLDFAST_STORE, or go to the folder that has it."
+        f"there is no store at {os.path.abspath(path)}{empty}. `holdfast run` creates one. If your store is elsewhere, name "
+        "it with --store or HOLDFAST_STORE, or change to its folder."
     )
 
 
 def require_shared(store: str | None, verb: str) -> None:
-    """Refuse a store that only this process can open, for a command that shares its work with other processes."""
+    """Raise `SettingError` for a memory:// store, which a command that works with other processes cannot use."""
     if urls.is_memory(settings.resolve({"store": store}).store):
         raise SettingError(
-            f"{verb} cannot use a memory:// store: only this process can see it, so that no run would ever get from "
-            "`start` to a worker. Name a store that both can open: --store runs.db, or postgresql://…; "
-            "`holdfast run` starts a run and executes it in one process, also in memory."
+            f"{verb} cannot use a memory:// store: only this process can see it, so no worker would find the runs "
+            "that `start` records. Name a store that all processes can open: --store runs.db, or postgresql://…; "
+            "`holdfast run` starts and executes a run in one process, also in memory."
         )

@@ -1,7 +1,7 @@
-"""Commands as they are typed here, and how diagnoses, remedies and open visits are printed.
+"""Builds the commands that Holdfast suggests, and prints diagnoses, remedies and open visits.
 
-The facts are in `reading/`; this knows the program's name, the flow's file, the store and the run base that a suggested command
-must name so that it can be pasted.
+The facts come from `reading/`. This module adds what a suggested command must name so that it can be pasted: the program, the
+file of the flow, the store and the run base.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMES_MAX = 8
 def command_line(
     *, file: str | None = None, store: str | None = None, run_base: str | None = None
 ) -> CommandLine:
-    """How commands are typed here. What this command was called with is part of the commands that it suggests."""
+    """Return how suggested commands are typed here: with the file, store and run base that this command was called with."""
     return CommandLine(
         program=program.name(),
         file=file if file is not None else None if flow_files.has_project_flows() else "FILE.py",
@@ -34,25 +34,25 @@ def command_line(
 
 
 def line(verb: str, *words: str, store: str | None = None) -> str:
-    """A command as it is typed, without any password."""
+    """Return a command as it can be pasted, without the password of the store."""
     return command_line(store=store).line(verb, *words)
 
 
 def resume_line(
     run_id: str, *, file: str | None = None, store: str | None = None, run_base: str | None = None
 ) -> str:
-    """The command that resumes a run."""
+    """Return the command that resumes a run."""
     commands = command_line(file=file, store=store, run_base=run_base)
     return commands.line("resume", run_id, *commands.file_words(), run_base=run_base)
 
 
 def say_remedies(remedies: Iterable[Remedy], *, err: bool = False) -> None:
-    """Print remedies as commands, each with what it does."""
+    """Print remedies as commands, each with a comment that says what it does."""
     say_commands([(remedy.command, remedy.words) for remedy in remedies], err=err)
 
 
 def say_commands(commands: Iterable[tuple[str, str]], *, err: bool = False) -> None:
-    """Print commands, each with what it does."""
+    """Print commands, each with a comment that says what it does."""
     width = screen.picture_width()
     for command, does in commands:
         if len(command) + len(does) + 9 <= width:
@@ -63,13 +63,13 @@ def say_commands(commands: Iterable[tuple[str, str]], *, err: bool = False) -> N
 
 
 def status_words(status: str, found: Diagnosis) -> str:
-    """The status of a run with what the status does not say."""
+    """Return the status of a run, with "crashed" or "answered" added if the diagnosis says so."""
     more = "crashed" if found.crashed else "answered" if found.answered else ""
     return f"{status}, {more}" if more else status
 
 
 def say_visit(one: OpenVisit, head: str) -> None:
-    """Print what is known about a visit, under a heading."""
+    """Print what is known about an open visit, under a heading."""
     screen.say("")
     screen.say(head)
     for name, fact in _facts(one):

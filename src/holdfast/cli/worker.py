@@ -1,8 +1,8 @@
-"""Commands of a fleet: worker executes what others have started; start, queue and recover only record or look.
+"""Commands for a fleet of workers: worker executes runs; start, queue and recover only record or read.
 
-A worker prints one line when it is ready, one line for each run that stopped, and trouble on stderr. SIGTERM and Ctrl-C let it
-drain: nothing new is claimed, running nodes get their grace, leases are given back, and it leaves with 0, because no run is left
-to be resumed by hand. A second signal leaves at once.
+A worker prints one line when it is ready, one line for each run that stopped, and problems on stderr. SIGTERM and Ctrl-C make it
+drain: it claims no new run, running nodes get their grace, leases are released, and the exit code is 0, because no run has to be
+resumed by hand. A second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.cli.execution import require_fit
 from holdfast.cli.exits import Exit
 from holdfast.cli.suggestions import command_line, line, say_remedies
 from holdfast.core.graph import Flow
-from holdfast.errors import SettingError, named
+from holdfast.errors import SettingError, describe_failure
 from holdfast.reading.diagnosis import Diagnosis
 from holdfast.reading.reader import Reader
 from holdfast.reading.views import Run
@@ -38,6 +38,14 @@ Concurrency = Annotated[
         "--concurrency", metavar="N", help="How many runs the worker executes at a time. Default: 10."
     ),
 ]
+Queues = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--queue",
+        metavar="NAME",
+        help="Execute only runs of this queue; repeatable. Default: all queues.",
+    ),
+]
 
 
 @command(EXECUTE)
@@ -46,7 +54,7 @@ def worker(
         list[str] | None,
         typer.Argument(
             metavar="[FILE.py[:FLOW]]...",
-            help="The files that define the flows. Default: [tool.holdfast] flows in pyproject.toml.",
+            help="The Python files that define the flows to execute. Default: [tool.holdfast] flows in pyproject.toml.",
         ),
     ] = None,
     flows: Annotated[
@@ -54,16 +62,13 @@ def worker(
         typer.Option(
             "--flows",
             metavar="FILE.py[:FLOW]",
-            help="A file that defines a flow, as with FILE.py; repeatable.",
+            help="A Python file that defines a flow to execute, the same as the argument FILE.py; repeatable.",
         ),
     ] = None,
     concurrency: Concurrency = None,
-    queue: Annotated[
-        list[str] | None,
-        typer.Option("--queue", metavar="NAME", help="Only runs of this queue; repeatable. Default: all."),
-    ] = None,
+    queue: Queues = None,
     until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="Exit when there is nothing left to do.")
+        bool, typer.Option("--until-idle", help="Exit when there is no run left to execute.")
     ] = False,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
@@ -71,10 +76,10 @@ def worker(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Execute what is on offer, until it is stopped.
+    """Execute the runs that wait for a worker, until it is stopped.
 
-    Claims runs that were started, are due, or whose process crashed, of the flows it was given. Many workers may
-    share a store. SIGTERM or Ctrl-C lets it drain.
+    Claims runs of the given flows that were started, are due, or whose process crashed. Many workers may share a store. SIGTERM
+    or Ctrl-C makes it drain: it claims no new run, and exits when its running nodes have ended or used up their grace.
     """
     if concurrency is not None and concurrency < 1:
         raise SettingError(f"--concurrency {concurrency}: give a whole number, at least 1")
@@ -125,7 +130,7 @@ def _flows_of(given: list[str]) -> list[Flow[Any]]:
 
 
 class _Voice:
-    """What a worker says: lines for a person, or one JSON document a line."""
+    """Prints what a worker reports: lines of text, or one JSON document per line."""
 
     def __init__(self, out: TextIO, *, as_json: bool) -> None:
         self._out = out
@@ -145,7 +150,7 @@ class _Voice:
 
     def ended(self, run: Run[Any]) -> None:
         self._count += 1
-        error = named(run.error.type, run.error.message) if run.error is not None else None
+        error = describe_failure(run.error.type, run.error.message) if run.error is not None else None
         if self._as_json:
             self._say_json(
                 "run", id=run.id, flow=run.flow, status=run.status, active_s=run.active_s, error=error
@@ -153,15 +158,15 @@ class _Voice:
             return
         tries = screen.count(sum(node.tries for node in run.nodes.values()), "attempt")
         why = f": {screen.one_line(error, 300)}" if error is not None and run.status == "failed" else ""
-        asked = f"; asks {run.questions[0].key}" if run.questions else ""
+        asked = f"; asks question {run.questions[0].key}" if run.questions else ""
         status = (run.status, screen.STYLES.get(run.status, ""))
         self._say(status, f"  {run.id}  {run.flow}, {tries}, {screen.duration(run.active_s)}{why}{asked}")
 
     def trouble(self, trouble: Trouble) -> None:
         if self._as_json:
-            self._say_json("trouble", run=trouble.run_id, flow=trouble.flow, told=trouble.told)
+            self._say_json("trouble", run=trouble.run_id, flow=trouble.flow, told=trouble.message)
             return
-        told = program.spelled(trouble.told)
+        told = program.spell(trouble.message)
         whose = f"run {trouble.run_id!r}: " if trouble.run_id and trouble.run_id not in told else ""
         screen.say(("trouble: ", "yellow"), whose + told, err=True)
 
@@ -169,18 +174,18 @@ class _Voice:
         if self._as_json:
             self._say_json("draining", runs=going)
         elif going:
-            still = "1 run still goes" if going == 1 else f"{going} runs still go"
-            self._say(("draining  ", "bold"), f"{still}; a second signal leaves at once")
+            still = "1 run is still executed" if going == 1 else f"{going} runs are still executed"
+            self._say(("draining  ", "bold"), f"{still}; a second signal stops the worker at once")
 
     def left(self, *, in_order: bool) -> None:
         if self._as_json:
             self._say_json("left", in_order=in_order, runs=self._count)
         elif in_order:
-            self._say(("left  ", "bold"), f"{screen.count(self._count, 'run')} executed, nothing held")
+            self._say(("stopped  ", "bold"), f"{screen.count(self._count, 'run')} executed, no lease held")
         else:
             screen.say(
-                ("left at once. ", "yellow"),
-                "What it held is taken over when its lease has run out.",
+                ("stopped at once. ", "yellow"),
+                "Other workers take over its runs when its lease has expired.",
                 err=True,
             )
 
@@ -193,23 +198,22 @@ class _Voice:
         self._out.flush()
 
 
-# --- recording and looking ---------------------------------------------------------------------------
+# --- recording and reading ---------------------------------------------------------------------------
 
 
 @command(EXECUTE)
 def start(
-    file: Annotated[str, typer.Argument(metavar="FILE.py[:FLOW]", help="The file that defines the flow.")],
+    file: options.FlowFile,
     given: options.Input = None,
-    run_id: Annotated[
-        str | None,
-        typer.Option("--run-id", metavar="ID", help="The run's id. Default: the flow's name and a number."),
-    ] = None,
-    label: Annotated[
-        list[str] | None,
-        typer.Option("--label", metavar="NAME=VALUE", help="A label to find the run by; repeatable."),
-    ] = None,
+    run_id: options.NewRunId = None,
+    label: options.Label = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", help="Fail the run if it takes longer.")
+        float | None,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            help="Fail the run if it takes longer than this, counted from now.",
+        ),
     ] = None,
     queue: options.Queue = None,
     priority: options.Priority = 0,
@@ -219,9 +223,9 @@ def start(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Record a run; a worker executes it.
+    """Record a new run, for a worker to execute.
 
-    The same id with the same flow and input is the same run, so that starting it twice is harmless.
+    If a run with this id, flow and input exists already, nothing changes, so that starting a run twice is harmless.
     """
     stores.require_shared(store, "start")
     flow = flow_files.load_flow(file)
@@ -240,7 +244,7 @@ def start(
             timeout=timeout,
             queue=queue,
             priority=priority,
-            by=options.who(by),
+            by=options.resolve_actor(by),
         )
         return engine.store.run(chosen)
 
@@ -251,20 +255,21 @@ def start(
         return
     screen.say((row.status, screen.STYLES.get(row.status, "")), f"  {chosen}")
     if row.status == "pending":
-        screen.say(f"  a worker executes it: {executes}")
+        screen.say(f"  execute it with a worker: {executes}")
 
 
 @command(OPERATE)
 def queue(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Only this queue. Default: all of them.")
+        str | None,
+        typer.Argument(metavar="[NAME]", help="The queue to list or to limit. Default: list all queues."),
     ] = None,
     limit: Annotated[
         int | None,
         typer.Option(
             "--limit",
             metavar="N",
-            help="Limit how many runs of this queue all workers together execute at a time.",
+            help="How many runs of this queue all workers together may execute at a time.",
         ),
     ] = None,
     no_limit: Annotated[bool, typer.Option("--no-limit", help="Remove the limit of this queue.")] = False,
@@ -272,17 +277,13 @@ def queue(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """List queues, or limit one over all workers of the store."""
+    """List queues, or limit how many runs of a queue are executed at a time."""
     if limit is not None and no_limit:
-        raise SettingError(f"--limit {limit} goes without --no-limit: give one of the two")
+        raise SettingError(f"--limit {limit} and --no-limit cannot be combined; give one of the two")
     if limit is not None and limit < 0:
-        raise SettingError(
-            f"--limit {limit}: give a whole number, 0 or more; --no-limit takes the limit away"
-        )
+        raise SettingError(f"--limit {limit}: give a whole number, 0 or more; --no-limit removes the limit")
     if name is None and (limit is not None or no_limit):
-        raise SettingError(
-            f"name the queue whose limit it is: {program.name()} queue {DEFAULT_QUEUE} --limit 5"
-        )
+        raise SettingError(f"name the queue to limit, as in {program.name()} queue {DEFAULT_QUEUE} --limit 5")
     if name is not None:
         check_queue(name)
 
@@ -299,7 +300,7 @@ def queue(
         screen.say_json([msgspec.to_builtins(one) for one in found])
         return
     if not found:
-        screen.say("no run waits in any queue, and none has a limit")
+        screen.say("no run waits in any queue, and no queue has a limit")
         return
     rows = [
         [one.name, str(one.offered), str(one.held), "none" if one.limit is None else str(one.limit)]
@@ -314,9 +315,9 @@ def recover(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Find runs that should move and do not, and offer them again.
+    """Find runs that do not move, and offer them to workers again.
 
-    Nothing is executed: workers claim them, or `resume` does.
+    It executes no run: workers claim the runs, or `holdfast resume` executes one.
     """
     commands = command_line(store=store)
     report = stores.read(store, lambda reader: Recovery(reader.store, commands=commands).sweep())
@@ -329,18 +330,18 @@ def recover(
 
 def _say_report(report: RecoveryReport) -> None:
     for holder in report.given_back:
-        screen.say(("given back  ", "bold"), f"the leases of {holder}, which is gone")
+        screen.say(("released  ", "bold"), f"the leases of {holder}, which has died")
     for found in report.findings[:_FINDINGS_MAX]:
         _say_finding(found, report.at)
     more = len(report.findings) - _FINDINGS_MAX
     if more > 0:
         screen.say(f"… and {more} more; --json lists them all")
     if not report.complete:
-        screen.say("there are more runs than one sweep looks at")
+        screen.say("not all runs were examined: there are more than one sweep examines")
     if report.error is not None:
         screen.say(("error: ", "bold red"), report.error, err=True)
     elif not report.findings:
-        screen.say("every run that should move does")
+        screen.say("no run is stuck")
 
 
 def _say_finding(found: Diagnosis, now: float) -> None:

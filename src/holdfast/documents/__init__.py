@@ -1,5 +1,5 @@
-"""Files made from the log or kept with it: receipts and handoffs, the files a node wrote, what a checkout looked like.
+"""Files that belong to a run: receipts and handoffs made from its log, files that its nodes wrote, the state of the git checkout.
 
-Everything here can be lost without losing a run: the log is the truth, and these files are views of it or evidence beside it.
-The room may import `reading` and the rooms below; it and `upkeep` do not import each other.
+All of them can be lost without losing the run: the log is the truth, and these files are views of it or evidence beside it. This
+package may import `reading` and the packages below; it and `upkeep` do not import each other.
 """

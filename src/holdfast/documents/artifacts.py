@@ -1,12 +1,13 @@
-"""Artifacts: the folder of a node for files of its own, `artifacts/<node>/`, as `ctx.artifacts`.
+"""Artifacts: the files that a node writes into its folder, `artifacts/<node>/`, through `ctx.artifacts`.
 
-The folder holds the files of the latest attempt that used it. When another one begins to, the earlier content is moved aside
-in one rename, to `artifacts/<node>@<iteration.execution.attempt>/`; a small file `.visit` says whose it is. The same attempt,
-woken after a wait, finds its files again. An item of a fan-out has a folder inside its node's, and an execution keeps those
-of its items. Nothing is made before it is used.
+The folder holds the files of the latest attempt that used it. When another attempt begins to use it, the earlier content is moved
+aside in one rename, to `artifacts/<node>@<iteration.execution.attempt>/`; a small file `.visit` says which attempt the folder
+belongs to. An attempt that is woken after a wait finds its files again. Each item of a fan-out has its own folder inside the
+node's folder, which then belongs to the whole execution, so that items keep their files when others are retried. No folder is
+made before it is used.
 
-Invariant: a name leads to a file inside the folder or is refused. What is left outside a log is evidence, never truth: the log
-holds names, sizes and digests of what a node had written when it completed.
+Invariant: a name leads to a file inside the folder, or is refused. Files outside the log are evidence, never truth: the log has
+the names, sizes and digests of the files that a node had written when it completed.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ from holdfast.storage.files.disk import make_folder, sync_file, sync_folder
 _VISIT = ".visit"
 _turns = (
     threading.Lock()
-)  # the items of a fan-out come from several threads, and one of them makes the folder
+)  # items of a fan-out call from several threads, and only one of them may make the folder
 
 
 class Artifacts:
-    """Files of one attempt. `path("report.pdf")` is where to write one; `write` does so atomically."""
+    """The files of one attempt. `path("report.pdf")` returns where to write a file; `write` writes one atomically."""
 
     def __init__(
         self, run_base: str | os.PathLike[str], run_id: str, flow: str, node: str, visit: str
     ) -> None:
-        """`visit` is `iteration.execution.attempt`, and for an item of a fan-out its number after that."""
+        """`visit` is `iteration.execution.attempt`, followed by the item's number for an item of a fan-out."""
         self._node = node
         self.made_of = (os.fspath(run_base), run_id, flow, node, visit)
-        """What another process needs to make the same."""
+        """The arguments with which another process can make the same object."""
         iteration, execution, attempt, *item = visit.split(".")
         self._attempt = f"{iteration}.{execution}.{attempt}"
         self._folders = run_folder.run_folder(run_base, run_id, flow) / run_folder.ARTIFACTS
         self._item = item[0] if item else None
         self._of_node = f"{iteration}.{execution}" if item else self._attempt
-        """Whose the node's folder is: an execution's, where items share it."""
+        """The user of the node's folder: this attempt, or the whole execution if items of a fan-out share the folder."""
         self._begun = False
 
     def __fspath__(self) -> str:
@@ -56,27 +57,27 @@ class Artifacts:
         return f"<Artifacts {self._place()}>"
 
     def path(self, name: str) -> Path:
-        """Where the file of this name is to be written: the folders on the way are made."""
+        """Return the path at which to write a file of this name. Its parent folders are made."""
         parts = self._parts(name)
         place = self._inside(self._begin(), parts, name)
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
-            self._refuse(name, "a file is in the place of a folder that it needs")
+            self._refuse(name, "one of its parent folders is a file; choose another name")
         return place
 
     def write(self, name: str, data: bytes | str) -> Path:
-        """Write a file in one piece: a reader sees the whole of it, or the file that was there before."""
+        """Write a file atomically: a reader sees either the complete file or the file that was there before."""
         if isinstance(data, str):
             data = data.encode("utf-8")
         place = self.path(name)
         if place.is_dir():
-            self._refuse(name, "there is a folder of that name")
+            self._refuse(name, "a folder has that name; choose another name")
         put(place, data)
         return place
 
     def list(self) -> list[str]:
-        """The names of all files, in order."""
+        """Return the names of all files of this attempt, sorted."""
         return sorted(name for name, _ in self._files())
 
     def collect(self) -> dict[str, dict[str, Any]]:
@@ -93,18 +94,18 @@ class Artifacts:
     # --- the folder -----------------------------------------------------------------------------------
 
     def _place(self) -> Path:
-        """The folder of this attempt, whoever uses it now."""
+        """Return the folder for this attempt's files, even if another attempt uses it now."""
         mine = _folder_of(self._folders, self._node)
         return mine if self._item is None else mine / self._item
 
     def _begin(self) -> Path:
-        """The folder, for this attempt from now on."""
+        """Return the folder, and take it over for this attempt if another attempt used it before."""
         with _turns:
             mine = _folder_of(self._folders, self._node)
             if self._begun and not self._is_ours():
                 raise ContextError(
                     f"node {self._node!r}: attempt {self._attempt} has been abandoned, and its files were moved "
-                    "aside for the next attempt. Return from the node; a node in a long loop should check "
+                    "aside for the next attempt. Return from the node; a node with a long loop should check "
                     "ctx.cancelled."
                 )
             self._begun = True
@@ -115,7 +116,7 @@ class Artifacts:
         return mine
 
     def _is_ours(self) -> bool:
-        """Whether the folder is there and this attempt's."""
+        """Return whether the folder exists and belongs to this attempt."""
         mine = self._place()
         of_node = mine if self._item is None else mine.parent
         return _user_of(of_node)[0] == self._of_node and (
@@ -123,7 +124,7 @@ class Artifacts:
         )
 
     def _files(self) -> Iterator[tuple[str, Path]]:
-        """What this attempt has written, by name."""
+        """Yield the name and path of each file that this attempt has written."""
         mine = self._place()
         if not self._is_ours():
             return
@@ -137,20 +138,20 @@ class Artifacts:
 
     def _parts(self, name: str) -> tuple[str, ...]:
         if not isinstance(name, str) or not name or "\0" in name:
-            self._refuse(name, "a name is a str, as in 'report.pdf' or 'pages/1.html'")
+            self._refuse(name, "the name must be a str, as in 'report.pdf' or 'pages/1.html'")
         if name.startswith("/") or name[1:2] == ":":
-            self._refuse(name, "it is absolute; give a name inside the folder")
+            self._refuse(name, "the path is absolute; give a name inside the folder")
         parts = tuple(name.split("/"))
         if "\\" in name or any(part in ("", ".", "..") for part in parts):
             self._refuse(
-                name, "it may not have '..', '.', '\\' or empty parts; give a name inside the folder"
+                name, "the name contains '..', '.', '\\' or an empty part; give a name inside the folder"
             )
         if any(part == _VISIT or part.startswith(run_folder.TEMPORARY) for part in parts):
-            self._refuse(name, "that name is Holdfast's own; choose another")
+            self._refuse(name, "Holdfast uses that name itself; choose another name")
         return parts
 
     def _inside(self, folder: Path, parts: tuple[str, ...], name: str) -> Path:
-        """The path, unless a symbolic link on the way leads out of the folder."""
+        """Return the path, or raise `ContextError` if a symbolic link in it leads out of the folder."""
         place = folder
         for part in parts:
             place /= part
@@ -159,24 +160,24 @@ class Artifacts:
         return place
 
     def _refuse(self, name: object, why: str) -> NoReturn:
-        raise ContextError(f"node {self._node!r}: {name!r} cannot be an artifact: {why}")
+        raise ContextError(f"node {self._node!r}: {name!r} cannot be the name of an artifact: {why}")
 
 
 def left(run_base: str | os.PathLike[str], run_id: str, flow: str, node: str) -> list[str]:
-    """The names of the files in the folder of a node, whichever attempt wrote them: what a crash left."""
+    """Return the names of the files in a node's folder after a crash, whichever attempt wrote them."""
     folder = _folder_of(run_folder.run_folder(run_base, run_id, flow) / run_folder.ARTIFACTS, node)
     return sorted(name for name, _ in _walk(folder))
 
 
 def _folder_of(folders: Path, node: str) -> Path:
-    """The folder of a node. Where the file system treats its name and another node's alike, it gets a mark."""
+    """Return the folder of a node. It gets a mark if the file system does not distinguish its name from another node's."""
     plain = folders / run_folder.part(node)
     owner = _user_of(plain)[1]
     return plain if owner in ("", node) else folders / f"{run_folder.part(node)}~{run_folder.mark(node)}"
 
 
 def _user_of(folder: Path) -> tuple[str | None, str]:
-    """Which attempt of which node uses a folder; (None, "") for none, ("", "") where that is unknown."""
+    """Return which attempt of which node uses a folder; (None, "") if there is no folder, ("", "") if its user is unknown."""
     try:
         attempt, _, node = (folder / _VISIT).read_text("utf-8").partition("\n")
     except (OSError, UnicodeDecodeError):
@@ -185,10 +186,10 @@ def _user_of(folder: Path) -> tuple[str | None, str]:
 
 
 def _take(folder: Path, user: str, node: str) -> None:
-    """Make a folder this user's: as it is, if it was before, or a new one, with the earlier one moved aside."""
+    """Give a folder to this user. If it belongs to another user, it is moved aside and a new one is made."""
     if folder.is_symlink():
         raise ContextError(
-            f"node {node!r}: its folder for artifacts, {folder}, is a symbolic link. Remove it; a folder is made in its place."
+            f"node {node!r}: its folder for artifacts, {folder}, is a symbolic link. Remove the link; a folder is then made."
         )
     before = _user_of(folder)[0]
     if before == user:
@@ -196,7 +197,7 @@ def _take(folder: Path, user: str, node: str) -> None:
     make_folder(folder.parent)
     for begun in folder.parent.glob(
         f"{run_folder.TEMPORARY}*"
-    ):  # by a process that died: no other is here now
+    ):  # left by a dead process: no other process uses this folder now
         shutil.rmtree(begun, ignore_errors=True)
     if before is not None:
         os.rename(folder, _aside(folder, before or "unknown"))
@@ -209,7 +210,7 @@ def _take(folder: Path, user: str, node: str) -> None:
 
 
 def _aside(folder: Path, user: str) -> Path:
-    """Where the content of an earlier attempt goes."""
+    """Return the path to which the folder of an earlier attempt is moved."""
     place = folder.with_name(f"{folder.name}@{user}")
     count = 1
     while os.path.lexists(place):
@@ -219,7 +220,7 @@ def _aside(folder: Path, user: str) -> Path:
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Every file below a folder but our own, by its name there."""
+    """Yield the name and path of every file below a folder, without Holdfast's own files."""
     for root, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(run_folder.TEMPORARY)]
         for name in files:
@@ -229,7 +230,7 @@ def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _describe_file(file: Path) -> dict[str, Any]:
-    """Size and digest of a file that is durable now."""
+    """Sync a file to disk and return its size and digest."""
     digest, size = sha256(), 0
     handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:

@@ -1,8 +1,8 @@
-"""Assets: things that already live elsewhere (a file, an object in a bucket, a web page), kept in a state by their address.
+"""Assets: things stored outside Holdfast (a file, an object in a bucket, a web page) whose address is kept in a state.
 
-Owns the address and what kind of thing it is; never opens, copies or deletes what it names. An asset is plain data to the
-codec: it may be part of every kind of state type. Invariant: one that may be gone after a crash was warned about when it was
-made, and is not warned about again when it is read from the log.
+An asset has the address and the media type; Holdfast never opens, copies or deletes the thing itself. To the codec an asset is
+plain data, so it may be part of every kind of state type. Invariant: an asset that may be lost in a crash causes a warning when
+it is made, and no second warning when it is read from the log.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _ON_DISK = frozenset({"", "file", "local"})
 
 
 class NotDurable(UserWarning):
-    """An asset that does not outlive the process or the machine: a resumed run may not find it."""
+    """Warning: an asset may not outlive the process or the machine, so a resumed run may not find it."""
 
 
 @dataclasses.dataclass(frozen=True, order=True, init=False)
 class Asset:
-    """A thing that lives elsewhere: its URI (or path) and media type.
+    """The URI (or path) and media type of a thing stored outside Holdfast.
 
-    Holdfast keeps the address only. Decoding makes assets without `__init__`, so that only their maker is warned.
+    Holdfast keeps only the address. Decoding makes assets without `__init__`, so that only the code that makes them is warned.
     """
 
     uri: str
@@ -38,7 +38,7 @@ class Asset:
         lost = _how_lost(uri)
         if lost:
             warnings.warn(
-                f"the asset {uri!r} {lost}: a run that is resumed may not find it. Store it in a permanent place "
+                f"the asset {uri!r} {lost}, so a resumed run may not find it. Store it in a permanent place "
                 "(a folder that is kept, a bucket) and give that URI, or keep its content in the state or in "
                 "ctx.artifacts.",
                 NotDurable,
@@ -55,7 +55,7 @@ class Asset:
 
 
 def _how_lost(uri: str) -> str | None:
-    """How what a URI names gets lost, or None for one that stays."""
+    """Return why the thing at a URI may get lost; None if it is permanent."""
     try:
         parts = urllib.parse.urlsplit(uri)
     except ValueError:  # square brackets in a path, which are not an IPv6 address
@@ -69,7 +69,7 @@ def _how_lost(uri: str) -> str | None:
 
 
 def _is_temporary(path: str) -> bool:
-    """Whether a path leads into a temporary folder: as it is written, or where its links lead."""
+    """Return whether a path, as written or with its symbolic links resolved, is in a temporary folder."""
     folders = {tempfile.gettempdir(), *_TEMPORARY}
     for resolve in (os.path.abspath, os.path.realpath):
         place = resolve(path)

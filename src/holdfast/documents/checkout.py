@@ -1,7 +1,7 @@
-"""What is known about a checkout at this moment, for the operator who must decide about an interrupted node.
+"""Reads the state of a git checkout, for the operator who must decide about an interrupted node.
 
-Owns one call of git, and nothing else: it changes nothing, takes no lock, never prompts and never raises. Where git does not
-answer in time, nothing is known. It blocks for as long as that takes; call it off the event loop where that matters.
+It makes one call of git, which changes nothing, takes no lock, never prompts and never raises. If git does not answer within two
+seconds, the result is None. The call blocks for that long; call it off the event loop where that matters.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 CHANGED_MAX = 50
 _TIMEOUT_S = 2.0
 _STATUS = (
-    # A file-system monitor is a program that the checkout names; looking must not start it.
+    # A file-system monitor is a program that the checkout names; reading the status must not start it.
     *("git", "-c", "core.fsmonitor=false"),
     *("status", "--porcelain=v2", "--branch", "--untracked-files=normal", "-z"),
 )
 _MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_NAMESPACE", "GIT_PREFIX")
-"""Set inside a git hook: they would make git look elsewhere than in the folder."""
+"""Environment variables that git hooks set: they would make git read another folder than the given one."""
 
 
 def checkout(folder: str | os.PathLike[str] = ".") -> dict[str, Any] | None:
-    """`{"head", "branch", "changed", "more"}` of the git checkout that a folder belongs to; None where there is none.
+    """Return `{"head", "branch", "changed", "more"}` of the git checkout that a folder belongs to; None if there is none.
 
-    `head` is None before the first commit, `branch` where HEAD is detached. `changed` names the first 50 files that
-    differ from HEAD, from the top of the checkout; `more` says how many follow.
+    `head` is None before the first commit, `branch` if HEAD is detached. `changed` has the first 50 files that differ from
+    HEAD, relative to the top of the checkout; `more` is the number of further files.
     """
     told = _status(folder)
     if told is None:
@@ -64,12 +64,12 @@ def _status(folder: str | os.PathLike[str]) -> str | None:
         )
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
-    # A name that is not valid text is shown as well as it can be: what is kept must be text.
+    # Bytes of a file name that are not valid UTF-8 are replaced: the log can store only text.
     return asked.stdout.decode("utf-8", "replace") if asked.returncode == 0 else None
 
 
 def _lines(told: str) -> Iterator[str]:
-    """The entries of a status; a renamed file's former name, which follows it, is none of its own."""
+    """Yield the entries of a git status. The old name of a renamed file, which follows its entry, is left out."""
     entries = iter(told.split("\0"))
     for entry in entries:
         if entry.startswith("2 "):
@@ -79,6 +79,6 @@ def _lines(told: str) -> Iterator[str]:
 
 
 def _path(entry: str) -> str:
-    """The path is the last field, and the only one that may hold spaces."""
+    """Return the path of a status entry: its last field, and the only one that may contain spaces."""
     before = {"1": 8, "2": 9, "u": 10}.get(entry[0], 1)
     return entry.split(" ", before)[-1]

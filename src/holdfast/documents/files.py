@@ -1,6 +1,6 @@
-"""Writing files so that a reader sees the whole of one, or the file that was there before. Used for what is made beside a log.
+"""Writes files atomically: a reader sees either the complete new file or the file that was there before.
 
-Owns nothing. What is durable when: `write_new` the content, `put_all` content and names.
+`write_new` makes the content durable; `put_all` makes content and names durable.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _count = itertools.count()
 
 
 def temporary(folder: Path) -> Path:
-    """A name for something that is still being written, which no other process and no other thread has."""
+    """Return a path for a file that is still being written, which no other process and no other thread uses."""
     return folder / f"{TEMPORARY}{os.getpid()}-{next(_count)}"
 
 
 def write_new(file: Path, data: bytes) -> None:
-    """Make a file with this content."""
+    """Create a file with this content, and sync it to disk. Raises `FileExistsError` if it exists."""
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         view = memoryview(data)
@@ -38,7 +38,7 @@ def write_new(file: Path, data: bytes) -> None:
 
 
 def put(file: Path, data: bytes) -> None:
-    """Put a file into its place in one step. The name is durable when its folder is synced."""
+    """Write a file and move it to its place in one step. The name is durable only when its folder is synced."""
     begun = temporary(file.parent)
     try:
         write_new(begun, data)
@@ -50,8 +50,8 @@ def put(file: Path, data: bytes) -> None:
 
 
 def put_all(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Put several files into their places below a folder: all are written before the first gets its name, so that the disk
-    has them together. Those that have their name when one fails keep it.
+    """Write several files below a folder. All are written before the first is moved to its place. If moving one of them fails,
+    those that were moved before stay.
     """
     for place in dict.fromkeys((folder / name).parent for name in contents):
         make_folder(place)
@@ -61,7 +61,7 @@ def put_all(folder: Path, contents: Mapping[str, bytes]) -> None:
         if len(begun) <= _ALONE:
             for file, content in written.items():
                 write_new(begun[file], content)
-        else:  # a disk syncs many files at once as quickly as one
+        else:  # a disk syncs many files together as fast as one
             with ThreadPoolExecutor(_HANDS, "holdfast-files") as hands:
                 list(hands.map(write_new, begun.values(), written.values()))
         for file, name in begun.items():
@@ -76,7 +76,7 @@ def put_all(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def probe(folder: Path) -> None:
-    """Raise `OSError` where nothing can be written."""
+    """Raise `OSError` if the folder cannot be written to."""
     begun = temporary(folder)
     try:
         begun.write_bytes(bytes(4096))
@@ -85,7 +85,7 @@ def probe(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a process that died had begun to write here."""
+    """Remove the temporary files that a dead process left in a folder."""
     with suppress(FileNotFoundError, NotADirectoryError):
         for name in os.listdir(folder):
             if name.startswith(TEMPORARY):

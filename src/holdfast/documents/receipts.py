@@ -1,15 +1,15 @@
-"""Receipts and handoffs: what a log says about every attempt at a node, as documents.
+"""Makes receipts and handoffs: JSON documents about every attempt at a node, computed from the log.
 
-A *receipt* says how an attempt ended, a *handoff* what it handed to which next nodes and why there. `Book` reads a log, event
-by event, and gives the documents that each event makes. It owns their content and their names, and touches neither clock nor
-disk: the same log gives the same bytes, so that every file can be made again. `scribe` writes them.
+A *receipt* says how an attempt ended; a *handoff* says what it passed on, to which next nodes and why. `Book` reads a log event
+by event and returns the documents that each event produces. It decides their content and names, and uses neither clock nor disk:
+the same log gives the same bytes, so that every file can be made again. `scribe` writes the files.
 
 - A document is written under its full name, `<node>-<agent>.<iteration>.<execution>.<attempt>.json`; the plain name
   `<node>-<agent>.json` is a copy of the latest. Attempt 0 is a visit that ended before it began.
-- Who and what a document is about is inside it; nothing is ever read from its name.
-- Only the same attempt writes its document again (one that failed and was skipped later; a route that was decided later), and
-  what was known before stays in it. Anything else that would have the same name gets another one.
-- The order is that of the log. What a rewind undid has happened, and keeps its documents.
+- The node, agent and attempt of a document are inside it; nothing is ever read from its name.
+- Only the same attempt writes its document again (it failed and was skipped later; its route was decided later), and facts that
+  were known before stay in it. Any other document that would get the same name gets another name.
+- Documents are made in the order of the log. Attempts that a rewind undid have happened, and keep their documents.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from holdfast.documents.run_folder import ARTIFACTS, HANDOFFS, RECEIPTS, RUN_FIL
 from holdfast.storage.contract import RunRow
 
 FORMAT = 1
-"""The version of all documents; it grows when a field changes its meaning."""
+"""The format version of all documents. It is increased when the meaning of a field changes."""
 SMALL_BYTES = 200
-"""A value that takes no more than this is shown in a handoff; of a larger one only size and digest."""
+"""A handoff contains values up to this size; for a larger value it has only size and digest."""
 
 Lookup: TypeAlias = Callable[[str], Definition | None]
-"""The definition with this fingerprint."""
+"""Returns the flow definition with this fingerprint; None if it is unknown."""
 Written: TypeAlias = bytes
 Key: TypeAlias = tuple[int, int, int]
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A document as run.json lists it."""
+    """Size and digest of a document, as run.json lists it."""
 
     bytes: int
     sha256: str
@@ -52,7 +52,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class _Item(msgspec.Struct):
-    """One item of a fan-out, as far as it has come."""
+    """The progress of one item of a fan-out."""
 
     status: str = "running"
     attempt: int = 1
@@ -63,19 +63,19 @@ class _Item(msgspec.Struct):
 
 
 class _Attempt(msgspec.Struct):
-    """One attempt, and the paths of its documents once it has any."""
+    """One attempt at a node, and the paths of its documents if it has any."""
 
     key: Key
     first_seq: int
     started_at: float | None = None
     since: float | None = None
-    """When its time began to count; None while it waits or has ended."""
+    """Since when its time is counted; None while it waits or after it has ended."""
     seconds: float = 0.0
     ended: bool = False
     asked: dict[str, Any] | None = None
-    """Who asked for it, and why, if it was requested."""
+    """Who requested the attempt, and why; None if the engine started it."""
     facts: dict[str, Any] = {}
-    """What its end says."""
+    """Facts from the event that ended the attempt."""
     receipt: str = ""
     handoff: str = ""
     handed: dict[str, Any] = {}
@@ -93,19 +93,19 @@ class _Visit(msgspec.Struct):
     running: set[int] = set()
     waiting: set[int] = set()
     changes: list[Changes] = []
-    """What its items changed."""
+    """The changes that its items made to the state."""
     usd: float = 0.0
     tokens: int = 0
     streamed: int = 0
     asked: dict[str, Any] | None = None
-    """Who asked for the next attempt, and why."""
+    """Who requested the next attempt, and why."""
     gate: str | None = None
-    """The slot of a question without whose answer the visit does not begin or go on."""
+    """The slot of an open question that must be answered before the visit begins or continues."""
 
 
 def documents(run: RunRow, log: Iterable[Stored], lookup: Lookup, fingerprint: str = "") -> dict[str, bytes]:
-    """Every document of a run, by its path within the run's folder: a pure function of its log. `fingerprint`: with which a
-    fork began.
+    """Return every document of a run, by its path within the run's folder. The result depends only on the log. For a fork,
+    `fingerprint` is that of the flow with which its log begins.
     """
     book = Book(run.run_id, run.flow, lookup, fingerprint)
     made: dict[str, bytes] = {}
@@ -115,12 +115,12 @@ def documents(run: RunRow, log: Iterable[Stored], lookup: Lookup, fingerprint: s
 
 
 def encode(document: dict[str, Any]) -> bytes:
-    """A document as it is written: one spelling only."""
+    """Encode a document as JSON. Equal documents give equal bytes."""
     return msgspec.json.format(msgspec.json.encode(document, order="sorted"), indent=2) + b"\n"
 
 
 def instant(at: float | None) -> str | None:
-    """A time as documents say it."""
+    """Format a time as documents have it: ISO 8601 in UTC, with microseconds."""
     return (
         None
         if at is None
@@ -129,8 +129,8 @@ def instant(at: float | None) -> str | None:
 
 
 def summary(changes: Iterable[Changes], *, small_bytes: int = 0) -> dict[str, Any]:
-    """What was changed: the fields, with size and digest of what they got, and the value itself where it is small. Several
-    values for one field (the items of a fan-out) are told together.
+    """Summarize changes of a state: for each field the size and digest of its new value, and the value itself if it has at most
+    `small_bytes`. Several values for one field (from the items of a fan-out) are summarized together.
     """
     given: dict[str, dict[str, list[Any]]] = {}
     for part in changes:
@@ -156,30 +156,30 @@ def _digest(values: list[Any], small_bytes: int) -> dict[str, Any]:
 
 
 class Book:
-    """What a log has said so far, for the documents that its next event makes."""
+    """Reads the events of a log in order, and makes the documents that each event produces."""
 
     def __init__(self, run_id: str, flow: str, lookup: Lookup, fingerprint: str = "") -> None:
         self.run_id = run_id
         self.flow = flow
         self.seq = 0
         self.files: dict[str, Listed] = {}
-        """Every document so far, under its full and its plain name."""
+        """Every document so far, listed under its full name and its plain name."""
         self.latest: dict[str, bytes] = {}
-        """Plain name -> the document of that name."""
+        """Plain name -> the latest document with that name."""
         self._lookup = lookup
         self._fingerprint = fingerprint
         self._definition = lookup(fingerprint) if fingerprint else None
         self._visits: dict[str, _Visit] = {}
         self._stems: dict[tuple[str, str], str] = {}
         self._taken: set[str] = set()
-        """Stems without regard to case: a file system may treat them alike."""
+        """File stems in use, in lower case: some file systems ignore case."""
         self._went_back: dict[str, Any] | None = None
-        """Who let the run go back, and why."""
+        """Who rewound the run last, and why."""
         self._made: dict[str, bytes] = {}
         self._plain: dict[str, str] = {}
 
     def observe(self, stored: Stored) -> dict[str, bytes]:
-        """The documents that an event makes, under their full names."""
+        """Process an event. Returns the documents that it produces, by full name."""
         self._made, self._plain = {}, {}
         self.seq = stored.seq
         handler = self._HANDLERS.get(type(stored.event))
@@ -188,11 +188,11 @@ class Book:
         return self._made
 
     def plain_of(self, path: str) -> str:
-        """The plain name of a document of the last event observed."""
+        """Return the plain name of a document that the last event produced."""
         return self._plain[path]
 
     def run_document(self, run: RunRow) -> bytes:
-        """The run itself, and the list of its files. `run` is the row that belongs to the last event observed."""
+        """Return run.json: the facts about the run and the list of its files. `run` is its row as of the last event observed."""
         told = {
             name: getattr(run, name) for name in ("run_id", "flow", "status", "labels", "parent", "error")
         }
@@ -225,7 +225,7 @@ class Book:
         self._definition = self._lookup(fingerprint)
 
     def _taken_up(self, event: events.RunClaimed | events.RunResumed, stored: Stored) -> None:
-        """The last holder is gone: what was running was interrupted at an unknown time."""
+        """Another process has claimed the run: attempts that were running were interrupted at an unknown time."""
         self._cut_all(stored, waiting=False, reason="its process died")
         if isinstance(event, events.RunResumed):
             for name, visit in self._visits.items():
@@ -277,11 +277,11 @@ class Book:
             if event.execution > 1 and event.attempt == 1:
                 asked = asked or self._went_back
             attempt = visit.attempt = _Attempt(key, stored.seq, stored.at, asked=asked)
-        attempt.since = stored.at  # the same attempt again: it was woken
+        attempt.since = stored.at  # also if the same attempt was woken after a wait
         attempt.ended = False
 
     def _visit(self, event: NodeEvent) -> _Visit:
-        """The visit that an event belongs to. Items and steps are kept over the attempts of one execution."""
+        """Return the visit that an event belongs to. All attempts of one execution share its items and steps."""
         visit = self._visits.get(event.node)
         if visit is None:
             visit = self._visits[event.node] = _Visit(event.iteration, event.execution)
@@ -292,7 +292,7 @@ class Book:
         return visit
 
     def _attempt(self, event: NodeEvent, stored: Stored) -> tuple[_Visit, _Attempt]:
-        """The attempt that an event ends, or one of number 0: it ends a visit that never began."""
+        """Return the attempt that an event ends. If the visit never began, it is a new attempt with number 0."""
         visit = self._visit(event)
         attempt = visit.attempt
         key = (event.iteration, event.execution, event.attempt)
@@ -362,7 +362,7 @@ class Book:
         at_known: bool = True,
         **said: Any,
     ) -> None:
-        """An attempt is over. What an earlier end of it said stays, unless this one says otherwise."""
+        """Make the receipt of an attempt that has ended. Facts from an earlier end of it stay, unless this one replaces them."""
         _spend(attempt, stored.at)
         attempt.ended = True
         attempt.facts = {**attempt.facts, **said} if status != "succeeded" else said
@@ -429,7 +429,7 @@ class Book:
         if attempt is not None and visit.running and attempt.since is None:
             attempt.since = stored.at
         elif attempt is not None and visit.waiting and not visit.running:
-            _spend(attempt, stored.at)  # nothing of the fan-out runs, and something waits: so does the whole
+            _spend(attempt, stored.at)  # no item runs and at least one waits, so the whole fan-out waits
         return item
 
     def _step(self, event: events.StepCompleted, stored: Stored) -> None:
@@ -451,7 +451,7 @@ class Book:
             self._visit(event).gate = event.slot
 
     def _answered(self, event: events.QuestionAnswered, stored: Stored) -> None:
-        """An answer that keeps the run from going on ends the visit; any other lets it."""
+        """End the visit if the answer refuses it; any other answer lets the visit begin or continue."""
         visit = self._visit(event)
         if visit.gate is None:
             return
@@ -484,7 +484,7 @@ class Book:
         decided: str = "completion",
         **said: Any,
     ) -> None:
-        """A visit is done: what it hands on is known, and where to, unless a layer or a router decides later."""
+        """Record what a completed visit passes on. Makes its handoff, unless a layer or a router decides the route later."""
         attempt.decided = True
         attempt.handed = {
             "completed_seq": stored.seq,
@@ -504,7 +504,7 @@ class Book:
         self._route(event.node, attempt, stored, None, failure=event.failure)
 
     def _done(self, event: NodeEvent, stored: Stored) -> tuple[_Visit, _Attempt]:
-        """The attempt whose route is decided now. A fork may decide it for one that ended in its parent."""
+        """Return the attempt whose route is decided now. In a fork, that attempt may have ended in the parent run."""
         visit = self._visit(event)
         if visit.attempt is None:
             visit.attempt = _Attempt(
@@ -543,7 +543,7 @@ class Book:
             else [{"node": target, "why": self._why(name, target)} for target in routes],
         }
         path = self._put(HANDOFFS, name, attempt, attempt.handoff, facts)
-        # A route that is decided once more, because the run went back to just before, does not overwrite this one.
+        # If the run is rewound to just before this event and the route is decided again, that does not overwrite this handoff.
         attempt.handoff = path if routes is None else ""
 
     def _why(self, name: str, target: str) -> str:
@@ -558,7 +558,7 @@ class Book:
     # --- names ----------------------------------------------------------------------------------------
 
     def _put(self, folder: str, name: str, attempt: _Attempt, path: str, facts: dict[str, Any]) -> str:
-        """Make a document, under the path that it has already or a new one."""
+        """Make a document under its existing path, or under a new one if it has none. Returns the path."""
         options = self._definition.nodes.get(name) if self._definition is not None else None
         agent = options.agent if options is not None else "engine"
         stem = f"{folder}/{self._stem(name, agent)}"
@@ -586,7 +586,7 @@ class Book:
         return path
 
     def _free(self, path: str) -> str:
-        """A path that no document has."""
+        """Return a path that no document has yet."""
         found, count = f"{path}.json", 1
         while found in self.files:
             count += 1
@@ -594,7 +594,7 @@ class Book:
         return found
 
     def _stem(self, node: str, agent: str) -> str:
-        """`<node>-<agent>`, and a mark where another pair looks the same (`a-b` by `c`, `a` by `b-c`)."""
+        """Return `<node>-<agent>`, with a mark if another pair has the same stem (node `a-b` and agent `c`, `a` and `b-c`)."""
         stem = self._stems.get((node, agent))
         if stem is None:
             # A dot in an agent's name could make a plain name look like the full name of another.
@@ -633,7 +633,7 @@ class Book:
         events.TimerFired: _time_over,
         events.LayerCompleted: _layer,
     }
-    """The kinds that documents are made of; what is not listed changes none."""
+    """The events that produce or change documents; all others are ignored."""
 
 
 def _spend(attempt: _Attempt, at: float) -> None:

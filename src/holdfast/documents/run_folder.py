@@ -1,7 +1,7 @@
-"""Where the files of a run are: `RUN_BASE/<run id>/<flow>/` and what is in it. Names become safe parts of paths here.
+"""Says where the files of a run are (`RUN_BASE/<run id>/<flow>/`), and turns names into safe parts of paths.
 
-Owns no file and touches none. Invariant: two names never become the same part, and no part leads anywhere
-else. (Where a file system ignores case, the code that makes a file marks the second name.)
+It touches no file. Invariant: two names never become the same part of a path, and no part leads out of its folder. (If a file
+system ignores case, the code that makes a file adds a mark to the second name.)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 RECEIPTS, HANDOFFS, ARTIFACTS, RUN_FILE = "receipts", "handoffs", "artifacts", "run.json"
 TEMPORARY = ".tmp-"
-"""How the name of a file that is still being written begins."""
+"""The prefix of a file that is still being written."""
 
 _SAFE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 _DEVICES = frozenset(
@@ -23,8 +23,8 @@ RUN_BYTES_MAX = 128
 
 
 def part(name: str, bytes_max: int = _PART_BYTES_MAX) -> str:
-    """A name as one part of a path. What is not safe there is written as %XX; a long name is cut and told apart by `~` and
-    its digest. Both signs are themselves not safe, so that no other name looks like that.
+    """Turn a name into one part of a path. Unsafe characters are written as %XX; a long name is shortened and gets `~` and its
+    digest. `%` and `~` themselves are unsafe and therefore escaped, so no other name can look the same.
     """
     safe = "".join(sign if sign in _SAFE else _escape(sign) for sign in name)
     if safe[:1] in (".", "-") or safe.partition(".")[0].lower() in _DEVICES:
@@ -37,7 +37,7 @@ def part(name: str, bytes_max: int = _PART_BYTES_MAX) -> str:
 
 
 def mark(name: str, digits: int = 8) -> str:
-    """What distinguishes a name from others that would look alike."""
+    """Return the first digits of the name's digest, which distinguish it from other names that would look the same."""
     return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
 
@@ -46,5 +46,5 @@ def _escape(text: str) -> str:
 
 
 def run_folder(run_base: str | os.PathLike[str], run_id: str, flow: str) -> Path:
-    """The folder of a run."""
+    """Return the folder for the files of a run."""
     return Path(os.path.abspath(run_base)) / part(run_id, RUN_BYTES_MAX) / part(flow)

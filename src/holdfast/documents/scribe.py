@@ -1,16 +1,16 @@
-"""The scribe writes receipts, handoffs and run.json into the folder of a run, after the commits that they describe.
+"""Writes receipts, handoffs and run.json into the folder of a run, after the commits that they describe.
 
-It works on a thread of its own and reads what is new from the log, so it neither slows a run nor holds more of it in memory than
-it needs; what a commit costs follows from what it changed, however long the log is. It never fails a run: what cannot be
-written (a full disk, a folder that is read-only) is owed. A warning says so once, and it is tried again with the next
-write, at the end, and when the next engine is opened.
+The scribe works on a separate thread and reads new events from the log, so it neither slows a run nor keeps more of it in memory
+than it needs; the work after a commit depends on what the commit changed, not on the length of the log. It never fails a run: a
+file that cannot be written (full disk, read-only folder) is reported in one warning and tried again with the next write, when the
+engine closes, and when the next engine opens.
 
-- A file appears whole or not at all, and its bytes are those that `receipts` makes of the log: making it again changes nothing.
-- run.json is written last and lists every file with its size and digest, and where the log stood then. Whoever opens an engine
-  looks at it: a place behind the log's, or a file that is missing or of another size, and the folder is made again. While a run
-  is executed the list is written when it has grown by a part of itself, since it is as long as the run.
-- One process at a time writes in a folder (a lock, which ends with its process), and reads the log once it may: what it puts
-  there is never older than what stood there.
+- A file appears complete or not at all. Its bytes are those that `receipts` makes from the log: making it again changes nothing.
+- run.json is written last. It lists every file with its size and digest, and the last event that was written. An engine checks
+  it when it opens: if run.json is older than the log, or a file is missing or has another size, the folder is made again. While a
+  run is executed, run.json is written only when its list has grown by an eighth, because the list is as long as the run.
+- Only one process at a time writes to a folder. It holds a lock, which ends with the process, and reads the log after it has the
+  lock, so it never replaces a file with an older one.
 """
 
 from __future__ import annotations
@@ -42,28 +42,28 @@ _log = logging.getLogger("holdfast")
 _LOCK = ".lock"
 _PAGE_EVENTS = 500
 _TOGETHER = 500
-"""Documents that are put on the disk together."""
+"""How many documents are written to disk together."""
 _DESKS_MAX = 64
 _SEEN_MAX = 10_000
 _NEWEST_RUNS = 100
 _LOOK_ROUND_S = 2.0
-"""How long closing waits for a look at the folders of all runs. What is not reached is looked at the next time."""
+"""How long closing waits for the check of the folders of all runs. The next engine checks the rest."""
 
 
 class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
-    """How the files of a run compared with its log. All of them are as it says now."""
+    """Which files of a run did not match its log. All of them match it now."""
 
     run_id: str
     folder: str
     files: int
     missing: list[str] = []
     torn: list[str] = []
-    """What stood there was no whole document."""
+    """Files that were not complete documents."""
     different: list[str] = []
 
 
 class _Written(msgspec.Struct):
-    """What a run.json says of itself."""
+    """The content of a run.json: which run it is about, up to which event, and its files."""
 
     run_id: str
     flow: str
@@ -73,24 +73,25 @@ class _Written(msgspec.Struct):
 
 
 class _Desk:
-    """The documents of one run, on their way into its folder."""
+    """Makes the documents of one run and writes them into its folder."""
 
     def __init__(self, store: Store, row: RunRow, folder: Path) -> None:
         self.folder = folder
         self.book = _book(store, row)
         self._store = store
         self._pending: dict[str, bytes] = {}
-        """What could not be written yet, apart from plain names."""
+        """Documents that are not written yet, by full name."""
         self._plain: set[str] = set()
-        """Plain names whose content has changed."""
+        """Plain names whose document has changed and is not written yet."""
         self._listed = -1
-        """How many files the existing run.json lists; -1: unknown."""
+        """How many files the existing run.json lists; -1 if unknown."""
         self._run_file = b""
 
     def load(self, row: RunRow, stands: Callable[[str, Listed], bool]) -> None:
-        """Read the log to where the row says, and write what is not in the folder.
+        """Read the log up to the row's last event, and write the documents for which `stands` is False.
 
-        The log is read twice where something is to be written: only at its end is known which documents are the last word.
+        If a document has to be written, the log is read a second time, because only its end shows which version of a document
+        is the final one.
         """
         for stored in _events(self._store, row, 0):
             self.book.observe(stored)
@@ -107,8 +108,8 @@ class _Desk:
         self._write()
 
     def go_on(self, row: RunRow) -> None:
-        """Write what has come to the log since."""
-        self._write()  # what is owed comes first, and while it cannot be written, no more of the log is read
+        """Write the documents of new events."""
+        self._write()  # earlier documents come first; while they cannot be written, no more of the log is read
         for stored in _events(self._store, row, self.book.seq):
             for name, content in self.book.observe(stored).items():
                 self._pending[name] = content
@@ -125,7 +126,7 @@ class _Desk:
         self._plain.clear()
 
     def write_run(self, row: RunRow) -> None:
-        """Write run.json, if no engine executes the run or the list has grown by a part of itself."""
+        """Write run.json if no engine executes the run, or if the list of files has grown by about an eighth."""
         grown = len(self.book.files) - self._listed
         if self._listed >= 0 and row.held and grown * 8 < self._listed + 8:
             return
@@ -141,7 +142,7 @@ def _book(store: Store, row: RunRow) -> Book:
 
 
 def _events(store: Store, row: RunRow, after: int) -> Iterator[Stored]:
-    """The log of a run after a place, to where its row says."""
+    """Yield the events of a run after this one, up to the last event that its row names."""
     while after < row.seq:
         rows = store.events(row.run_id, after, row.seq, limit=_PAGE_EVENTS)
         if not rows:
@@ -152,23 +153,23 @@ def _events(store: Store, row: RunRow, after: int) -> Iterator[Stored]:
 
 
 def put_all(folder: Path, contents: dict[str, bytes]) -> None:
-    """The one way of a document to the disk."""
+    """Write documents to disk. Every document is written through this function."""
     files.put_all(folder, contents)
 
 
 class Scribe:
-    """A listener that writes the files of every run which its engine appends to."""
+    """A listener that writes the files of every run to which its engine appends events."""
 
     def __init__(self, run_base: str | os.PathLike[str], store: Store, *, inline: bool = False) -> None:
         self._base = Path(os.path.abspath(run_base))
         self._store = store
         self._desks: dict[str, _Desk] = {}
         self._owed: dict[str, None] = {}
-        """Runs of which something could not be written."""
+        """Runs with documents that could not be written yet."""
         self._warned = False
         self._seen: set[str] = set()
         self._whole: dict[str, int] = {}
-        """Runs that stood still when everything up to this place was written."""
+        """Stopped runs -> the event up to which all their documents are written."""
         self._news: dict[str, None] = {}
         self._changed = threading.Condition()
         self._closing = self._leaving = False
@@ -181,7 +182,7 @@ class Scribe:
             threading.Thread(target=self._work, name="holdfast-scribe", daemon=True).start()
 
     def saved(self, run_id: str) -> None:
-        """New events of a run are durable, or the engine has stopped executing it."""
+        """Called when new events of a run are durable, or the engine has stopped executing it."""
         if run_id not in self._seen:
             if len(self._seen) >= _SEEN_MAX:
                 self._seen.clear()
@@ -195,7 +196,7 @@ class Scribe:
             self._changed.notify()
 
     def close(self) -> None:
-        """Write what is left. Returns when that is done, or could not be."""
+        """Write the remaining documents. Returns when they are written or could not be."""
         if self._inline:
             self._try_owed()
             return
@@ -226,7 +227,7 @@ class Scribe:
             self._done.set()
 
     def _next(self, *, wait: bool) -> str | None:
-        """A run with news; None: there is none (and, after a wait, there will be none)."""
+        """Return a run with new events; None if there is none. With `wait`, None means that the scribe is closing."""
         with self._changed:
             while wait and not self._news and not self._closing:
                 self._changed.wait()
@@ -236,7 +237,7 @@ class Scribe:
             return run_id
 
     def _try(self, run_id: str | None) -> None:
-        """Write what a run is owed; if that works, what others are owed, too."""
+        """Write the documents of a run; if that works, also those of other runs that failed before."""
         if run_id is not None and self._wrote(run_id):
             self._try_owed()
 
@@ -255,7 +256,7 @@ class Scribe:
             self._owed[run_id] = None
             self._warn(run_id, fault)
             return False
-        except Exception as fault:  # noqa: BLE001 - whatever it is, the run goes on without
+        except Exception as fault:  # noqa: BLE001 - no error here may stop the run
             self._desks.pop(run_id, None)
             self._owed.pop(run_id, None)
             self._warn(run_id, fault)
@@ -268,8 +269,8 @@ class Scribe:
         if not self._warned:
             self._warned = True
             _log.warning(
-                "receipts of run %r cannot be written to %s (%s). The run goes on, and they are made from its log "
-                "when that works again; `holdfast receipts %s` makes them now.",
+                "receipts of run %r cannot be written to %s (%s). The run continues; the receipts are made from its log when "
+                "the folder can be written again, or by `holdfast receipts %s`.",
                 run_id,
                 self._base,
                 fault,
@@ -290,7 +291,7 @@ class Scribe:
             else:
                 return
             self._desks.pop(run_id, None)
-            self._desks[run_id] = desk  # the latest is last
+            self._desks[run_id] = desk  # the most recently used desk comes last
             desk.write_run(row)
         if not row.held:
             self._leave(run_id, row.seq)
@@ -298,7 +299,7 @@ class Scribe:
             del self._desks[next(iter(self._desks))]
 
     def _leave(self, run_id: str, seq: int) -> None:
-        """A run has stopped, and all of it is written: another notice of that is not a reason to read its log again."""
+        """Remember that a stopped run is completely written, so that another call of `saved` does not read its log again."""
         del self._desks[run_id]
         if len(self._whole) >= _SEEN_MAX:
             self._whole.clear()
@@ -307,10 +308,10 @@ class Scribe:
     def _folder(self, row: RunRow) -> Path:
         return run_folder.run_folder(self._base, row.run_id, row.flow)
 
-    # --- looking round --------------------------------------------------------------------------------
+    # --- checking the folders of all runs -------------------------------------------------------------
 
     def _make_way(self, run_id: str) -> None:
-        """Move the folder of another run of the same id (of another store) aside, before anything of this one is put there."""
+        """Move the folder of another run with the same id (from another store) aside, before this run writes into it."""
         if not (self._base / run_folder.part(run_id, run_folder.RUN_BYTES_MAX)).is_dir():
             return
         with suppress(OSError, StoreError):
@@ -324,21 +325,21 @@ class Scribe:
                 os.rename(folder, aside)
 
     def _unwritten(self) -> Iterator[str | None]:
-        """The runs whose files are not what their log says, as far as can be seen quickly. None: one that is in order."""
+        """Yield the runs whose files do not match their log, as far as a quick check shows; None for each other run."""
         try:
             for folder in _latest_first(self._base):
                 yield self._stale(folder)
             yield from self._without_folder()
-        except Exception as fault:  # noqa: BLE001 - nothing that is found there may keep runs from being executed
+        except Exception as fault:  # noqa: BLE001 - a broken folder must not stop the execution of runs
             self._warn("*", fault)
 
     def _stale(self, folder: Path) -> str | None:
-        """The run of a folder, if no engine executes it and the folder is older than its log or damaged."""
+        """Return the run of a folder if no engine executes it and the folder is older than its log or damaged; otherwise None."""
         written = _read_run_file(folder)
         try:
             row = self._store.run(written.run_id if written is not None else unquote(folder.parent.name))
         except RunNotFound:
-            return None  # of another store
+            return None  # a run of another store
         if row.held or self._folder(row) != folder:
             return None
         if written is None:
@@ -351,7 +352,10 @@ class Scribe:
         return None if well else row.run_id
 
     def _without_folder(self) -> Iterator[str | None]:
-        """Runs that were made with a RUN_BASE and have no folder in it: first the newest, and on while there are some."""
+        """Yield the runs that were created with a run base but have no folder in it, newest first; None for every other run.
+
+        Stops at the first page of runs without such a run.
+        """
         before: str | None = None
         while page := self._store.runs(Query(before=before, limit=_NEWEST_RUNS)):
             owed = 0
@@ -374,7 +378,7 @@ class Scribe:
 
 
 def rebuild(run_base: str | os.PathLike[str], store: Store, run_id: str) -> Rebuilt:
-    """Make every file of a run from its log, byte for byte, and say which ones were not as they should have been."""
+    """Write every file of a run again that does not match its log byte for byte. Returns which files those were."""
     row = store.run(run_id)
     folder = run_folder.run_folder(run_base, run_id, row.flow)
     found: dict[str, list[str]] = {"missing": [], "torn": [], "different": []}
@@ -395,7 +399,7 @@ def rebuild(run_base: str | os.PathLike[str], store: Store, run_id: str) -> Rebu
 
 
 def _fault(file: Path, listed: Listed) -> str | None:
-    """What is wrong with a file that should be this."""
+    """Return whether a file is "missing", "torn" or "different" from the document it should be; None if it matches."""
     try:
         content = file.read_bytes()
     except FileNotFoundError:
@@ -413,7 +417,7 @@ def _fault(file: Path, listed: Listed) -> str | None:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Be the only one who writes into this folder, which is made if need be."""
+    """Hold the lock of a folder during the block, so that no other process writes into it. A missing folder is made."""
     make_folder(folder)
     handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -424,7 +428,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def _as_listed(folder: Path, row: RunRow) -> Callable[[str, Listed], bool]:
-    """Whether a document is in a folder already, by its run.json and the size of the file."""
+    """Return a function that says whether a document is already in the folder, judged by run.json and the size of the file."""
     for place in (folder, folder / RECEIPTS, folder / HANDOFFS):
         files.sweep(place)
     written = _read_run_file(folder)
@@ -433,7 +437,7 @@ def _as_listed(folder: Path, row: RunRow) -> Callable[[str, Listed], bool]:
 
 
 def _read_run_file(folder: Path) -> _Written | None:
-    """What the run.json of a folder says; None where there is none or it is torn."""
+    """Read the run.json of a folder; None if it is missing or not a complete document."""
     try:
         return _decode_run_file((folder / RUN_FILE).read_bytes())
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -444,7 +448,7 @@ _decode_run_file = msgspec.json.Decoder(_Written).decode
 
 
 def _is_of(written: _Written, row: RunRow) -> bool:
-    """Whether a run.json is about this very run, not one of the same id in another store."""
+    """Return whether a run.json is about this run, not about a run with the same id in another store."""
     return (written.run_id, written.flow, written.created_at) == (
         row.run_id,
         row.flow,
@@ -453,7 +457,7 @@ def _is_of(written: _Written, row: RunRow) -> bool:
 
 
 def _latest_first(base: Path) -> list[Path]:
-    """The folders of all runs, those that changed last first. One that was moved aside has an @ in its name."""
+    """Return the folders of all runs, last changed first. Folders that were moved aside (with an @ in the name) are left out."""
     found: list[tuple[float, str]] = []
     with suppress(FileNotFoundError):
         for outer in os.scandir(base):
@@ -482,7 +486,7 @@ def _definitions(store: Store) -> Callable[[str], Definition | None]:
 
 
 def _began_with(store: Store, row: RunRow) -> str:
-    """The fingerprint of the flow where the log of a fork, or a compacted one, begins; any other log says it itself."""
+    """Return the fingerprint of the flow with which a forked or compacted log begins; empty for other logs, which contain it."""
     base_seq = history.began_after(store, row)
     if not base_seq:
         return ""

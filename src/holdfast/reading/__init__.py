@@ -1,5 +1,5 @@
-"""What logs say: which runs there are, what happened in them, and why each of them is where it is.
+"""Reads runs from a store: which runs there are, what happened in them, and why each run is in its current status.
 
-This room answers every question about a run that can be answered without holding it. It claims nothing, executes nothing and
-appends nothing. It may import `errors`, `core` and `storage`; every room above may import it.
+This package answers every question about a run that needs no lease. It claims no run, executes no node and appends no event. It
+may import `errors`, `core` and `storage`; every package above may import it.
 """

@@ -1,4 +1,4 @@
-"""What attempts have streamed and the log does not hold yet: the spills beside it, read as chunks."""
+"""Reads streamed output that is not in the log yet: the spills that attempts write beside the log."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from holdfast.storage.contract import Store
 
 _decode = msgspec.json.Decoder().decode
 read_key = msgspec.json.Decoder(tuple[str, int, int, int, int | None]).decode
-"""Which attempt a spill belongs to: node, iteration, execution, attempt and item."""
+"""Decodes the key of a spill: the node, iteration, execution, attempt and item that it belongs to."""
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of what a running attempt streams, as followers see it."""
+    """A piece of streamed output of a running attempt, as followers receive it."""
 
     run_id: str
     node: str
@@ -24,12 +24,12 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     item: int | None
     number: int
-    """Counted from 1 within the attempt."""
+    """The number of the chunk, counted from 1 within the attempt."""
     value: Any
 
 
 def spilled_chunks(store: Store, run_id: str) -> Iterator[Chunk]:
-    """What attempts that run, or crashed, have spilled so far."""
+    """Yield the chunks that running or crashed attempts have spilled so far."""
     for key, data in store.blobs.spilled(run_id).items():
         node, iteration, execution, attempt, item = read_key(key)
         for number, line in enumerate(data.splitlines(), 1):

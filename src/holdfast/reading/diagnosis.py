@@ -1,10 +1,10 @@
-"""Why a run is where it is, and what can be done about it.
+"""Finds out why a run is in its current status, and what can be done about it.
 
-`diagnose` is the only function that answers this. `holdfast show`, `runs`, `doctor` and `recover` print what it returns, so that
-a run is never described in two ways. It judges what it is given (a `Case`) and reads nothing; `case_of` reads a case.
+Only `diagnose` answers this. `holdfast show`, `runs`, `doctor` and `recover` print its result, so that they never disagree about
+a run. It judges a `Case` and reads nothing else; `case_of` reads a case from the store.
 
-A run has *crashed* when it should be going and no process executes it. It is *answered* when an answer or a signal has come that
-it can continue with, and no process executes it. Both are seen from the lease and the log, not from the status.
+A run has *crashed* if it is under way but no live process executes it. It is *answered* if it can continue with an answer or a
+signal that has come, but no process executes it. Both follow from the lease and the log, not from the status.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from holdfast.core.definition import NodeOptions
 from holdfast.core.kinds import FROM_OUTSIDE
 from holdfast.core.run_state import ENDED, GOING, NodeState, Question, RunState, Wait
-from holdfast.errors import named
+from holdfast.errors import describe_failure
 from holdfast.reading import history, remedies, text
 from holdfast.reading.remedies import CommandLine, Remedy
 from holdfast.reading.views import EventView, event_view, held_by
@@ -30,7 +30,7 @@ Kind: TypeAlias = Literal[
     "not started", "retry", "store",
 ]  # fmt: skip
 WAITS: frozenset[Kind] = frozenset({"question", "signal", "paused"})
-"""The run is in order and needs a person or another system."""
+"""Kinds of a run that is in order and waits for a person or another system."""
 
 _LAST_WORDS: dict[RunStatus, str] = {
     "cancelled": "RunCancelled",
@@ -39,63 +39,63 @@ _LAST_WORDS: dict[RunStatus, str] = {
 }
 _LINE_MAX = 400
 _INTERRUPTED = {
-    "rerun": "resuming runs it again, as attempt {next}",
-    "ask": "resuming asks whether to run it again, to skip it, or to cancel the run",
-    "skip": "resuming skips it",
+    "rerun": "resuming runs the node again, as attempt {next}",
+    "ask": "resuming asks whether to run the node again, to skip it, or to cancel the run",
+    "skip": "resuming skips the node",
 }
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a run, a node of it, or the store is as it is, and what can be done about it."""
+    """Why a run (or one of its nodes) does not move, or what is wrong with the store; and what can be done about it."""
 
     kind: Kind
     reason: str
-    """One sentence."""
+    """The reason, in one sentence."""
     remedies: tuple[Remedy, ...] = ()
     run_id: str | None = None
-    """None: it is about the store."""
+    """The run; None if the diagnosis is about the store."""
     flow: str | None = None
     status: RunStatus | None = None
     node: str | None = None
-    """The node that it is about; None: the whole run."""
+    """The node; None if the diagnosis is about the whole run."""
     since: float | None = None
     crashed: bool = False
-    """The run should be going, and no process executes it."""
+    """The run is under way, but no live process executes it."""
     answered: bool = False
-    """An answer or a signal has come, and no process executes it."""
+    """An answer or a signal has come, but no process executes the run."""
     questions: tuple[Question, ...] = ()
     awaited: tuple[Wait, ...] = ()
-    """The timers and signals it waits for."""
+    """The timers and signals that the run waits for."""
     expects: tuple[str, ...] = ()
-    """What it asks and waits for, each in a few words."""
+    """Each question, signal, timer and retry that the run waits for, in a few words."""
     unreceived: tuple[str, ...] = ()
-    """Signals that no node has received yet."""
+    """Names of the signals that no node has received yet."""
     asks_before: tuple[str, ...] = ()
-    """Crashed nodes that a resume asks about instead of running them."""
+    """Crashed nodes that a resume does not run again: it asks a question about them instead."""
 
     @property
     def waits(self) -> bool:
-        """Whether the run is in order, and only needs a person or another system."""
+        """Whether the run is in order and only waits for a person or another system."""
         return self.kind in WAITS
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a run that is to be diagnosed."""
+    """Everything that `diagnose` needs to know about a run."""
 
     row: RunRow
     state: RunState | None = None
-    """None: its log was not read."""
+    """The state of the run; None if its log was not read."""
     fault: str = ""
-    """Why its log cannot be read."""
+    """Why the log of the run cannot be read; empty if it can."""
     last: EventView | None = None
-    """The event that ended or interrupted it, or the answer or signal that came last."""
+    """The event that ended or interrupted the run, or the last event if that is an answer or a signal."""
     nodes: Mapping[str, NodeOptions] = {}
-    """The options of its nodes, where they were read."""
+    """The options of the nodes; empty if the diagnosis does not depend on them."""
     flow_known: bool = True
     changes: tuple[str, ...] = ()
-    """How the flow that is known differs in shape from the one that the run was made with."""
+    """How the shape of the known flow differs from the flow that the run was created with."""
     takes: tuple[str, ...] | None = ()
-    """The options with which it can be resumed all the same; None: with none."""
+    """The options of `resume` that accept the changed flow; None if no options can."""
     queue: Queue | None = None
 
 
@@ -105,12 +105,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 def case_of(
     store: Store, row: RunRow, *, definitions: dict[str, Mapping[str, NodeOptions]] | None = None
 ) -> Case:
-    """Read what a diagnosis of this run needs. `definitions` keeps the nodes of flows, by fingerprint, for the next run."""
+    """Read everything that a diagnosis of this run needs. `definitions` caches the nodes of flows by fingerprint."""
     return _case(store, row, history.load(store, row.run_id, row=row), definitions)
 
 
 def later_case(store: Store, case: Case) -> Case:
-    """The same run as it is now. Only the events since are read, and folded onto the state of the earlier case."""
+    """Return the case of the same run as it is now. Only newer events are read and folded onto the state of the earlier case."""
     row = store.run(case.row.run_id)
     state = case.state
     if state is not None and row.rewinds == case.row.rewinds and history.extend(store, state, row):
@@ -146,7 +146,7 @@ def _last(store: Store, row: RunRow, state: RunState) -> EventView | None:
 def _nodes(
     store: Store, row: RunRow, state: RunState, definitions: dict[str, Mapping[str, NodeOptions]]
 ) -> Mapping[str, NodeOptions]:
-    """The options of the nodes, where the diagnosis depends on them."""
+    """Return the options of the nodes if the diagnosis depends on them, otherwise an empty mapping."""
     if not any(name in state.failed or _is_interrupted(state.nodes[name]) for name in state.open):
         return {}
     if row.fingerprint not in definitions:
@@ -159,7 +159,7 @@ def _nodes(
 
 
 class _Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What the state of a run says about why it is where it is."""
+    """The facts in the state of a run that explain its status."""
 
     crashed: bool = False
     answered: bool = False
@@ -171,22 +171,22 @@ class _Seen(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[str, ...] = ()
     """Nodes whose approval was refused; the run fails when it is resumed."""
     asked_about: dict[str, bool] = {}
-    """Crashed nodes that a resume asks about instead of running them -> whether they are idempotent."""
+    """Crashed nodes about which a resume asks a question instead of running them -> whether they are idempotent."""
     once: tuple[str, ...] = ()
-    """Nodes that failed and are not idempotent."""
+    """Failed nodes that are not idempotent."""
     wants_base: bool = False
 
 
 def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Diagnosis:
-    """Why a run is where it is, and what can be done about it. `now` is the store's time."""
+    """Find out why a run is in its current status, and what can be done about it. `now` is the store's time."""
     row, commands = case.row, commands or CommandLine()
-    if row.status not in STATUSES:  # damaged, and shown all the same
-        case = Case(row=row, fault=f"its row has the status {row.status!r}, which no run has")
+    if row.status not in STATUSES:  # a damaged run is diagnosed too
+        case = Case(row=row, fault=f"its row has the unknown status {row.status!r}")
     seen = _look(case, now)
     kind, since = _kind(case, seen, now)
     reason = _reason(case, seen, kind)
     if kind not in ("flow changed", "executing") and case.takes is None:
-        reason += "; its flow has changed in shape since, and this run cannot continue with it"
+        reason += "; its flow has since changed in shape, and this run cannot continue with the changed flow"
     return Diagnosis(
         kind=kind,
         reason=reason,
@@ -237,7 +237,7 @@ def _look(case: Case, now: float) -> _Seen:
 
 
 def _is_answered(case: Case, state: RunState) -> bool:
-    """Whether the last event is an answer or a signal that the run can continue with."""
+    """Return whether the last event is an answer or a signal with which the run can continue."""
     if case.last is None or case.last.kind not in FROM_OUTSIDE:
         return False
     return case.row.status != "waiting" or any(
@@ -267,7 +267,7 @@ def _is_refused(node: NodeState) -> bool:
 
 
 def _retries(state: RunState) -> dict[str, float]:
-    """Node -> when it is tried again."""
+    """Return node -> when it is retried."""
     found = {name: node.retry_at for name, node in state.nodes.items() if node.retry_at is not None}
     for name, node in state.nodes.items():
         again = [at for at in node.items.again.values() if at] if node.items is not None else []
@@ -280,7 +280,7 @@ def _retries(state: RunState) -> dict[str, float]:
 
 
 def _kind(case: Case, seen: _Seen, now: float) -> tuple[Kind, float]:
-    """The first thing that keeps a run from moving, and since when."""
+    """Return the first reason that keeps a run from moving, and since when it does."""
     row, since = case.row, case.row.updated_at
     if case.fault:
         return "unreadable", since
@@ -319,7 +319,7 @@ def _ended_kind(case: Case) -> Kind:
 
 
 def _needed(case: Case, seen: _Seen) -> tuple[Kind, float] | None:
-    """What the run needs from outside, if nothing else of it moves."""
+    """Return whether the run needs an answer or a signal, if none of its nodes runs; None if it needs neither."""
     if case.state is None or case.state.running:
         return None
     for question in seen.questions:
@@ -332,7 +332,7 @@ def _needed(case: Case, seen: _Seen) -> tuple[Kind, float] | None:
 
 
 def _without_worker(case: Case, kind: Kind) -> Kind:
-    """Why no worker claims a run that is on offer, where that is known."""
+    """Return why no worker claims a run that is on offer, if that is known; otherwise the given kind."""
     if not case.flow_known:
         return "flow unknown"
     queue = case.queue
@@ -348,7 +348,7 @@ def _reason(case: Case, seen: _Seen, kind: Kind) -> str:
     if case.fault:
         return f"its log cannot be read: {case.fault}"
     if kind == "flow changed":
-        stuck = "" if case.takes is not None else "; this run cannot continue with it"
+        stuck = "" if case.takes is not None else "; this run cannot continue with the changed flow"
         return f"its flow has changed in shape: {'; '.join(case.changes)}{stuck}"
     expects = f"; {'; '.join(seen.expects)}" if seen.expects else ""
     inside = f" in {' and '.join(seen.running)}" if seen.running else ""
@@ -359,7 +359,7 @@ def _reason(case: Case, seen: _Seen, kind: Kind) -> str:
         whose = f"{row.holder.describe()}, which executed it," if row.holder is not None else "its process"
         return f"{whose} crashed{inside}{_unclaimed(case, kind)}{expects}"
     if seen.answered:
-        refuses = f", which refuses {' and '.join(seen.refused)}" if seen.refused else ""
+        refuses = f", which refuses node {' and '.join(seen.refused)}" if seen.refused else ""
         return f"{_came(case.last)}{refuses}{_unclaimed(case, kind)}{expects}"
     if kind in ("question", "signal"):
         return "; ".join(seen.expects)
@@ -374,13 +374,13 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
         case "pending":
             return f"recorded, but not started{_unclaimed(case, kind)}"
         case "running":
-            return "under way"
+            return "the run is under way"
         case "waiting":
-            due = f"it is due, but no worker has claimed it{_unclaimed(case, kind, said=True)}"
-            waits = "; ".join(seen.expects) or "it waits, and no process executes it"
+            due = f"the run is due, but no worker has claimed it{_unclaimed(case, kind, said=True)}"
+            waits = "; ".join(seen.expects) or "the run waits, and no process executes it"
             return f"{due}{expects}" if kind in ("due", "flow unknown", "queue full") else waits
         case "completed":
-            return "every branch reached its end"
+            return "every branch of the flow reached its end"
         case "failed":
             return _failure(case)
         case "cancelled":
@@ -394,10 +394,10 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
 
 
 def _unclaimed(case: Case, kind: Kind, *, said: bool = False) -> str:
-    """That no process executes the run, and why, where that is known."""
-    words = "" if said else ", and no worker has claimed it"
+    """Return the words that say that no worker has claimed the run, and why, if that is known."""
+    words = "" if said else ", and no worker has claimed the run"
     if kind == "flow unknown":
-        return f"{words}: flow {case.row.flow!r} is not among those that are known here"
+        return f"{words}: flow {case.row.flow!r} is not known here"
     if kind == "queue full" and case.queue is not None:
         return f"{words}: queue {case.queue.name!r} is at its limit of {case.queue.limit}"
     return words
@@ -413,16 +413,20 @@ def _came(last: EventView | None) -> str:
 def _failure(case: Case) -> str:
     state = case.state
     error = state.failure if state is not None else None
-    what = named(error.type, _first_line(error.message)) if error is not None else case.row.error or "unknown"
+    what = (
+        describe_failure(error.type, _first_line(error.message))
+        if error is not None
+        else case.row.error or "unknown"
+    )
     node = state.failure_node if state is not None else None
     where = f"node {node} failed" if node else "the run failed"
     is_fatal = error is not None and error.kind == "fatal" and error.type != "QuestionRefused"
-    fatal = " (fatal: trying again is pointless unless the cause is gone)" if is_fatal else ""
+    fatal = " (fatal: a retry is pointless until the cause is fixed)" if is_fatal else ""
     return f"{where}: {what}{fatal}"
 
 
 def _first_line(given: str) -> str:
-    """The first line of a text that says something, shortened where it is long."""
+    """Return the first line of a text that is not blank, shortened if it is long."""
     line = next((line.strip() for line in given.splitlines() if line.strip()), "")
     return text.one_line(line, _LINE_MAX)
 
@@ -444,11 +448,11 @@ def _expects(
                     yield f"{whose} sleeps until {text.when(wait.until)}"
             case unknown:
                 assert_never(unknown)
-    yield from (f"{name} is tried again at {text.when(at)}" for name, at in retries.items())
+    yield from (f"{name} is retried at {text.when(at)}" for name, at in retries.items())
 
 
 def asks(question: Question) -> str:
-    """A question and the node that asks it, in one line. A question about a crashed node names it itself."""
+    """Return a question and the node that asks it, in one line. The text of a question about a crashed node names the node."""
     asked = _first_line(question.text)
     return asked if question.about == "interrupt" else f"{_whose(question.node, question.item)} asks: {asked}"
 
@@ -460,7 +464,11 @@ def _whose(node: str, item: int | None) -> str:
 def _until(until: float | None, now: float) -> str:
     if until is None:
         return ""
-    past = ", which is past: the next process that executes the run records that" if until <= now else ""
+    past = (
+        ", which has passed: the next process that executes the run records the timeout"
+        if until <= now
+        else ""
+    )
     return f" (until {text.when(until)}{past})"
 
 
@@ -476,7 +484,7 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
     found = _usual_remedies(case, seen, commands)
     if kind == "queue full":
         line = commands.line("queue")
-        return [Remedy("queue", {}, "list the queues; raise the limit, or wait", line), *found]
+        return [Remedy("queue", {}, "list the queues; then raise the limit, or wait", line), *found]
     return found if case.takes == () else _of_changed_flow(case, found, commands)
 
 
@@ -501,27 +509,28 @@ def _usual_remedies(case: Case, seen: _Seen, commands: CommandLine) -> list[Reme
     ]
     if case.row.held:
         line = commands.line("events", run_id, "--follow")
-        return [*speak, Remedy("follow", {"run_id": run_id}, "watch it", line)]
+        return [*speak, Remedy("follow", {"run_id": run_id}, "watch its events", line)]
     if seen.refused:
-        return [resume(f"let it end: it fails, {' and '.join(seen.refused)} never ran"), *speak]
+        names = " and ".join(seen.refused)
+        return [resume(f"let the run end: it fails, because {names} was refused and never ran"), *speak]
     if seen.crashed or seen.answered or seen.asked_about or not speak:
         return [resume(_resume_words(seen)), *speak]
     return [*speak, resume(f"then {_resume_words(seen)}")]
 
 
 def _resume_words(seen: _Seen) -> str:
-    """What resuming a run does that has not failed."""
+    """Say what resuming does to a run that has not failed."""
     names = " and ".join(seen.asked_about)
     if not names:
-        return "resume it; what completed does not run again"
-    asks_what = f"resume asks what to do, it does not run {'it' if len(seen.asked_about) == 1 else 'them'}"
+        return "resume it; completed work does not run again"
+    asks_what = f"resume asks a question and does not run {'it' if len(seen.asked_about) == 1 else 'them'}"
     if any(seen.asked_about.values()):
-        return f"resume it; {names} may have done something: {asks_what}"
+        return f"resume it; {names} may have had an effect: {asks_what}"
     return f"{names} {'is' if len(seen.asked_about) == 1 else 'are'} not idempotent: {asks_what}"
 
 
 def _after_failure(case: Case, seen: _Seen) -> tuple[str, bool]:
-    """What resuming a failed run does, and whether it needs `force`."""
+    """Say what resuming does to a failed run, and whether that needs `force`."""
     state = case.state
     error = state.failure if state is not None else None
     again = f"; it runs {' and '.join(seen.once)} AGAIN, which is not idempotent" if seen.once else ""
@@ -529,8 +538,8 @@ def _after_failure(case: Case, seen: _Seen) -> tuple[str, bool]:
         return f"fix the cause, then resume it{again}", False
     if error.type == "QuestionRefused":
         node = state.failure_node if state is not None else None
-        return f"ask again; {node} starts only if it is approved then", True
-    return f"try again all the same{again}", True
+        return f"ask again; {node} starts only if it is approved this time", True
+    return f"retry in spite of the fatal failure{again}", True
 
 
 def _skip(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]:
@@ -539,14 +548,14 @@ def _skip(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]:
         return []
     happened = "; choose it if its effect did happen" if node in seen.once else ""
     words = f"continue without {node}{happened}"
-    made_with = "FILE.py" if case.takes else None  # skip refuses a flow of another shape
+    made_with = "FILE.py" if case.takes else None  # `skip` refuses a flow whose shape has changed
     return [remedies.skip(commands, case.row.run_id, node, words, file=made_with, wants_base=seen.wants_base)]
 
 
 def _of_changed_flow(case: Case, found: list[Remedy], commands: CommandLine) -> list[Remedy]:
-    """The remedies for a run whose flow has another shape now, each with what has to be true for it."""
-    renamed = [pair.replace("=", " is called ") + " now" for pair in case.takes or () if "=" in pair]
-    made_with = "with the code that the run was made with"
+    """Return the remedies for a run whose flow has changed in shape, each with the condition under which it works."""
+    renamed = [pair.replace("=", " was renamed to ") for pair in case.takes or () if "=" in pair]
+    made_with = "with the code that the run was created with"
     provided = f"if {' and '.join(renamed)}" if renamed else "with the flow as it is now"
     if case.takes is None:
         provided = made_with
@@ -571,7 +580,7 @@ def diagnose_nodes(
     now: float,
     commands: CommandLine | None = None,
 ) -> Iterator[Diagnosis]:
-    """The nodes of a run that should move and do not, each with what resuming the run does about it."""
+    """Yield the nodes of a run that should move but do not, each with what resuming the run does about it."""
     commands = commands or CommandLine()
     for name, node in state.nodes.items():
         found = _node_case(state, name, node, nodes.get(name, NodeOptions()), now)
@@ -595,7 +604,7 @@ def _node_case(
     state: RunState, name: str, node: NodeState, options: NodeOptions, now: float
 ) -> tuple[Kind, float | None, str, str] | None:
     if node.status == "running":
-        reason = f"attempt {node.attempt} was started and has not ended"
+        reason = f"attempt {node.attempt} was started but has not ended"
         return (
             "crashed",
             node.started_at,
@@ -610,16 +619,16 @@ def _node_case(
             "retry",
             node.ended_at,
             f"attempt {node.attempt} failed ({failed})",
-            f"it is tried again {when}",
+            f"the node is retried {when}",
         )
     if node.status == "pending" and (name in state.open or name in state.arrivals):
-        words = f"it starts, as attempt {max(node.attempt, 1)}"
-        return "not started", None, "it is due and was not started", words
+        words = f"the node starts, as attempt {max(node.attempt, 1)}"
+        return "not started", None, "the node is due but was not started", words
     return None
 
 
 def diagnosis_as_json(found: Diagnosis) -> dict[str, Any]:
-    """The pair of words in which every command, and the API, says why a run is where it is."""
+    """Return the fields with which every command, and the API, explains the status of a run in JSON."""
     return {
         "crashed": found.crashed,
         "answered": found.answered,

@@ -1,4 +1,7 @@
-"""From a log to a state: base, snapshot, tail. Follows rewinds: what lies between is history, not state."""
+"""Loads the state of a run from its log: from a base or snapshot, and the events after it.
+
+After a rewind, the events that were undone remain in the log as history, but are not part of the state.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,15 @@ from holdfast.errors import (
     RunNotFound,
     SettingError,
     StoreCorrupt,
-    ended,
-    named,
+    describe_failure,
+    end_sentence,
 )
 from holdfast.storage.contract import Row, RunRow, Store, View
 from holdfast.storage.rows import broken_at, open_body, open_row
 from holdfast.storage.upkeep import Trimmed
 
 RUN_BASE_WANTED = "receipts"
-"""The option of a run that was made where a run base is set: its receipts are to be written."""
+"""The option of a run that was created with a run base: its receipts are to be written."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,13 +47,13 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     execution: int
     layer: int | None
     size: int
-    """Bytes of the event as stored."""
+    """Stored size of the event, in bytes."""
     current: bool
-    """Whether the run as it is now came through here. After a rewind the others are history."""
+    """Whether the current state of the run includes this checkpoint. After a rewind, checkpoints that were undone are False."""
 
 
 def split(run: str, checkpoint: str | int | None) -> tuple[str, int | None]:
-    """`"r1@17"`, or `"r1"` and a checkpoint given beside it, as run id and seq."""
+    """Split `"r1@17"` into run id and seq; the checkpoint may be given separately instead."""
     if not isinstance(run, str):
         raise SettingError(
             f"{run!r} is not a run id. Give a string such as 'r1' or, with a checkpoint, 'r1@17'"
@@ -58,7 +61,7 @@ def split(run: str, checkpoint: str | int | None) -> tuple[str, int | None]:
     run_id, _, at = run.partition("@")
     if at and checkpoint is not None and str(checkpoint).rpartition("@")[2] != at:
         raise ResumeRefused(
-            run_id, f"two places are named: {run!r} and checkpoint {checkpoint!r}; choose one"
+            run_id, f"two different checkpoints are given: {run!r} and checkpoint={checkpoint!r}; choose one"
         )
     given = at or checkpoint
     if given is None or given == "":
@@ -81,13 +84,12 @@ def load(
     cold: bool = False,
     check: bool = False,
 ) -> RunState:
-    """The state of a run at a place of its log (default: its end). `rows` is its whole log, where that was read already. `cold`
-    ignores snapshots that are only there for speed; `check` verifies the hash chain of every event that is read, as
-    a resume does.
+    """Load the state of a run at a place of its log (default: its end). `rows` is the whole log, if it was read already. `cold`
+    ignores snapshots that exist only for speed; `check` verifies the hash chain of every event that is read, as a resume does.
     """
     row = row or store.run(run_id)
     upto = row.seq if upto is None else upto
-    base = 0  # as of most logs; of the others only a fork says so without a look
+    base = 0  # true for most logs; only a fork shows in its row that its log may begin later
     if rows:
         base = rows[0].seq - 1
     elif cold or row.parent is not None:
@@ -113,19 +115,19 @@ def load(
             raise _outside(store, row, upto)
         raise StoreCorrupt(
             f"run {run_id!r}: the log ends at event {state.seq}, but should reach {upto}. "
-            f"`holdfast verify {run_id}` says more."
+            f"`holdfast verify {run_id}` says more; restore the store from a backup."
         )
     return state
 
 
 def extend(store: Store, state: RunState, row: RunRow) -> bool:
-    """Fold the events after a state onto it, up to the end of the log. False: they do not reach the end; load the run instead."""
+    """Fold newer events onto a state, up to the end of the log. Returns False if events are missing: load the run instead."""
     _fold(state, store.events(row.run_id, state.seq, row.seq), store)
     return state.seq == row.seq
 
 
 def _between(rows: list[Row], after: int, upto: int) -> list[Row]:
-    """A piece of a whole log; nothing is missing in it."""
+    """Return the events after one place up to another, from the rows of a log without gaps."""
     begins = rows[0].seq if rows else 1
     return rows[max(after + 1 - begins, 0) : upto + 1 - begins]
 
@@ -138,12 +140,12 @@ def _refuse_damage(store: Store, row: RunRow, rows: list[Row]) -> None:
     if broken is not None:
         raise StoreCorrupt(
             f"run {row.run_id!r} is not resumed from a damaged log: {broken[1]}. `holdfast verify {row.run_id}` says more; "
-            "restore the store from a backup, or fork the run from before that event."
+            "restore the store from a backup, or fork the run from a checkpoint before that event."
         )
 
 
 def began_after(store: Store, row: RunRow) -> int:
-    """Where a log begins: 0, where it was compacted, or the place of its parent that a fork was made from."""
+    """Return the place after which a log begins: 0, the place it was compacted to, or the place a fork was made from."""
     compacted = store.upkeep.trimmed(row.run_id).base
     if compacted or row.parent is None:
         return compacted
@@ -151,52 +153,48 @@ def began_after(store: Store, row: RunRow) -> int:
 
 
 def _outside(store: Store, row: RunRow, seq: int) -> RunNotFound:
-    """The error for a place that a log does not have, with where that place is now, if it existed."""
+    """Return the error for a place that the log does not have. If the place existed once, the error says where its events are."""
     base = began_after(store, row)
     before = beginning(store, row) if seq < base else ""
     return RunNotFound(
         f"{row.run_id}@{seq}",
-        hint=f"The log of run {row.run_id!r} goes from {base + 1} to {row.seq}.{f' {before}' if before else ''}",
+        hint=f"The log of run {row.run_id!r} has events {base + 1} to {row.seq}.{f' {before}' if before else ''}",
     )
 
 
 def beginning(store: Store, row: RunRow) -> str:
-    """Where the rest of a log is that does not begin at its beginning, as a sentence; empty for one that does."""
+    """Return a sentence that says where the earlier events of a compacted or forked log are; empty for a complete log."""
     trimmed = store.upkeep.trimmed(row.run_id)
     if trimmed.base:
-        rest = (
-            f"the whole log is archived at {trimmed.place}"
-            if trimmed.place
-            else "they were not archived before"
-        )
+        rest = f"the whole log is archived at {trimmed.place}" if trimmed.place else "they were not archived"
         return f"Events up to {trimmed.base} were compacted on {day(trimmed.base_at)}; {rest}."
-    return "" if row.parent is None else f"What came before is in run {row.parent!r}."
+    return "" if row.parent is None else f"Earlier events are in the log of run {row.parent!r}."
 
 
 def retirement(trimmed: Trimmed) -> str:
-    """Why older checkpoints are not offered, as a sentence; empty where none was retired."""
+    """Return a sentence that says which checkpoints were retired and when; empty if none were."""
     if not trimmed.retired:
         return ""
     return f"Checkpoints before event {trimmed.retired} were retired on {day(trimmed.retired_at)}."
 
 
 def day(at: float) -> str:
-    """An instant in words that are the same in every time zone."""
+    """Format an instant as a date and time in UTC."""
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def opened(store: Store, run_id: str, rows: Iterable[Row]) -> Iterator[events.Stored]:
-    """The events that rows of a run hold. One that cannot be read is named, and what says more of it."""
+    """Yield the events in rows of a run. Raises `StoreCorrupt` with the run and the event for a row that cannot be read."""
     blobs = store.blobs
     for row in rows:
         try:
             yield open_row(row, blobs)
-        except (BlobMissing, BlobCorrupt):  # they say themselves what is to be done
+        except (BlobMissing, BlobCorrupt):  # their messages already have the remedy
             raise
         except StoreCorrupt as fault:
             raise StoreCorrupt(
-                f"run {run_id!r}, event {row.seq}: {ended(str(fault))} `holdfast verify {run_id}` says more; put a copy of "
-                "the store back, or continue with the runs that are whole."
+                f"run {run_id!r}, event {row.seq}: {end_sentence(str(fault))} `holdfast verify {run_id}` says more; restore the "
+                "store from a backup, or continue with the undamaged runs."
             ) from fault
 
 
@@ -206,23 +204,24 @@ def _fold(state: RunState, rows: list[Row], store: Store) -> None:
             fold(state, event)
     except IllegalEvent as fault:
         raise StoreCorrupt(
-            f"the stored log cannot be folded: {fault}. `holdfast verify {state.run_id}` says more."
+            f"the log of run {state.run_id!r} contains an event that is not possible there: {fault}. "
+            f"`holdfast verify {state.run_id}` says more."
         ) from fault
 
 
 def defined(stored: bytes, run_id: str) -> Definition:
-    """The definition of a run's flow, from what is stored of it."""
+    """Decode the stored definition of a run's flow."""
     try:
         return msgspec.json.decode(stored, type=Definition)
     except msgspec.MsgspecError as fault:
         raise StoreCorrupt(
-            f"run {run_id!r}: the definition of its flow cannot be read ({fault}). `holdfast verify {run_id}` says more; put a "
-            "copy of the store back."
+            f"run {run_id!r}: the definition of its flow cannot be read ({fault}). `holdfast verify {run_id}` says more; restore "
+            "the store from a backup."
         ) from fault
 
 
 def digest_at(store: Store, row: RunRow, seq: int) -> bytes:
-    """The head of the hash chain at a place of the log."""
+    """Return the digest of the hash chain at a place of the log."""
     if seq == row.seq:
         return row.digest
     found = store.events(row.run_id, seq - 1, seq)
@@ -235,7 +234,7 @@ def digest_at(store: Store, row: RunRow, seq: int) -> bytes:
 
 
 def checkpoints(store: Store, run_id: str) -> list[Checkpoint]:
-    """Every place the run can be resumed or forked from, oldest first."""
+    """Return every checkpoint that the run can be resumed or forked from, oldest first."""
     row = store.run(run_id)
     retired = store.upkeep.trimmed(run_id).retired
     parts = stretches(row.rewinds, row.seq)
@@ -266,14 +265,14 @@ def checkpoints(store: Store, run_id: str) -> list[Checkpoint]:
 
 
 def view_of(state: RunState, rewinds: tuple[tuple[int, int], ...], due_at: float | None) -> View:
-    """The part of a run row that every append rewrites."""
+    """Return the part of a run's row that every append rewrites, computed from its state."""
     failure = state.failure
     return View(
         status=state.status if state.status != "new" else "pending",
         fingerprint=state.fingerprint,
         state_version=state.state_version,
         active=tuple(islice(state.open, 5)),
-        error=named(failure.type, failure.message)[:500] if failure is not None else None,
+        error=describe_failure(failure.type, failure.message)[:500] if failure is not None else None,
         rewinds=rewinds,
         due_at=due_at,
     )

@@ -1,10 +1,10 @@
-"""`Reader`: what can be known about the runs of a store without holding one.
+"""`Reader`: reads everything about the runs of a store that can be known without a lease.
 
-It is plain functions over a store and flows: no event loop, no lease, nothing written. The command line uses it as it is; an
-engine calls it on a thread of its own, so that a long read never stops a running node.
+Its methods are plain functions over a store: they use no event loop and no lease, and write nothing. The command line calls them
+directly; an engine calls them on a separate thread, so that a long read never stops a running node.
 
-A verb that reads many runs also exists in pages (`question_pages`). The engine fetches one page at a time, so that its event
-loop gets its turn between two of them, and so that a short read need not wait for a long one.
+A method that reads many runs also exists in pages (`question_pages`). The engine fetches one page at a time, so that its event
+loop can do other work between two pages, and a short read does not wait for a long one.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _log = logging.getLogger("holdfast")
 
 _ASKING_RUNS_MAX = 10_000
 _LOGS_PER_PAGE = 8
-"""Logs that `question_pages` folds for one page: about half a millisecond of work on SQLite."""
+"""How many logs `question_pages` folds for one page: about half a millisecond of work on SQLite."""
 _ROWS_PER_PAGE = 100
 
 
 class Reader:
-    """Reads the runs of a store. States are typed where the flow is known, plain data otherwise."""
+    """Reads the runs of a store. A state is typed if the flow is known, otherwise it is plain data."""
 
     def __init__(self, store: Store, flows: Mapping[str, Flow[Any]] | None = None) -> None:
         self.store = store
@@ -54,18 +54,18 @@ class Reader:
     # --- one run --------------------------------------------------------------------------------------
 
     def get(self, run_id: str, flow: Flow[Any] | None = None) -> Run[Any]:
-        """One run as it is now. `flow` types its state in place of the flow that is known under its name."""
+        """Return one run as it is now. `flow` is used to type its state, instead of the known flow of that name."""
         row = self.store.run(run_id)
         return self.view(row, history.load(self.store, run_id, row=row), flow)
 
     def view(self, row: RunRow, state: RunState, flow: Flow[Any] | None = None) -> Run[Any]:
-        """The view of a run whose row and state were read already."""
+        """Return the view of a run whose row and state were read already."""
         flow = flow or self.flows.get(row.flow)
         fits = flow is not None and state.state_version == flow.definition.state_version
         return run_view(state, row, flow if fits else None)
 
     def state(self, run: str, checkpoint: str | int | None = None) -> Any:
-        """The state at a checkpoint (default: at the end)."""
+        """Return the state of a run at a checkpoint (default: at the end of its log)."""
         run_id, seq = history.split(run, checkpoint)
         row = self.store.run(run_id)
         found = history.load(self.store, run_id, seq, row=row)
@@ -77,30 +77,30 @@ class Reader:
     def events(
         self, run_id: str, after: int = 0, node: str | None = None, kind: str | None = None
     ) -> list[EventView]:
-        """Stored events, oldest first."""
+        """Return the stored events of a run, oldest first."""
         rows = self.store.events(run_id, after, kinds=(kind,) if kind else (), node=node)
         return [event_view(stored) for stored in history.opened(self.store, run_id, rows)]
 
     def checkpoints(self, run_id: str) -> list[Checkpoint]:
-        """Every place the run can be resumed or forked from, oldest first."""
+        """Return every checkpoint that the run can be resumed or forked from, oldest first."""
         return history.checkpoints(self.store, run_id)
 
     def definition(self, row: RunRow) -> Definition:
-        """The definition of a run's flow, as the store has it."""
+        """Return the stored definition of a run's flow."""
         stored = self.store.definition(row.fingerprint)
         if stored is None:
             raise StoreCorrupt(
-                f"run {row.run_id!r}: the definition of its flow is not in the store. `holdfast verify {row.run_id}` says more."
+                f"run {row.run_id!r}: the definition of its flow is missing from the store. Restore the store from a backup."
             )
         return history.defined(stored, row.run_id)
 
     def diagnose(self, run_id: str, commands: CommandLine | None = None) -> Diagnosis:
-        """Why a run is where it is, and what can be done about it."""
+        """Find out why a run is in its current status, and what can be done about it."""
         row = self.store.run(run_id)
         return diagnose(case_of(self.store, row), self.store.now(), commands)
 
     def verify(self, run_id: str) -> Verdict:
-        """Whether a run is exactly what was written."""
+        """Check whether a run is exactly what was written."""
         return verify(self.store, run_id)
 
     # --- many runs ------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class Reader:
         before: str | None = None,
         limit: int = 100,
     ) -> list[RunSummary]:
-        """The runs that meet every condition, newest first."""
+        """Return the runs that meet all conditions, newest first."""
         wanted: tuple[Any, ...] = (status,) if isinstance(status, str) else tuple(status)
         query = Query(
             status=wanted, flow=flow, labels=dict(labels or {}), parent=parent, before=before, limit=limit
@@ -123,11 +123,11 @@ class Reader:
         return [run_summary(row) for row in self.store.runs(query)]
 
     def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
-        """The open questions of one run, or of all runs, oldest first."""
+        """Return the open questions of one run, or of all runs, oldest first."""
         return in_asking_order(self.question_pages(run_id))
 
     def question_pages(self, run_id: str | None = None) -> Iterator[list[AskedQuestion]]:
-        """The open questions in pages, in no order. Each page takes about as long as the next, however many runs there are."""
+        """Yield the open questions in pages, unordered. Reading a page takes about the same time, however many runs there are."""
         if run_id is not None:
             row = self.store.run(run_id)
             yield self._asked_by(row)
@@ -160,18 +160,18 @@ class Reader:
 
 
 def in_asking_order(pages: Iterable[list[AskedQuestion]]) -> list[AskedQuestion]:
-    """The questions of all pages, oldest first."""
+    """Return the questions of all pages, oldest first."""
     return sorted((one for page in pages for one in page), key=lambda one: one.question.asked_at)
 
 
 def rows_of(store: Store, query: Query) -> Iterator[RunRow]:
-    """Every run that meets the conditions, newest first, read a page (`query.limit`) at a time."""
+    """Yield every run that meets the conditions, newest first, reading `query.limit` rows at a time."""
     passed = [query.before] if query.before is not None else []
     while True:
         query = msgspec.structs.replace(query, before=passed[-1] if passed else None)
         try:
             page = store.runs(query)
-        except RunNotFound:  # deleted meanwhile: the runs after it come after the one before it
+        except RunNotFound:  # the last run of the page was deleted meanwhile: go on after the run before it
             passed.pop()
             continue
         if not page:

@@ -1,8 +1,8 @@
-"""`Remedy`: something that can be done about a run, as a verb with its arguments, in words, and as a command to paste.
+"""`Remedy`: an action that helps a run, as a method of the engine with its arguments, in words, and as a command to paste.
 
-Verb and arguments are those of the engine (`engine.answer(**remedy.arguments)`), so that a page or a program can offer a button.
-The command is the same thing for a terminal. A value that only the reader of the remedy knows is left out of the arguments, and
-is a placeholder in capital letters in the command.
+The verb and arguments are those of the engine (`engine.answer(**remedy.arguments)`), so that a page or a program can offer a
+button. The command does the same in a terminal. A value that only the user knows is left out of the arguments, and is a
+placeholder in capital letters in the command.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from holdfast.core.run_state import Question, Wait, awaited_signals
 from holdfast.reading import text
 
 SHOWN_MAX = 3
-"""How many questions and signals of a run are listed with all their remedies."""
+"""For how many questions and signals of a run all remedies are listed."""
 
 
 class Remedy(msgspec.Struct, frozen=True):
-    """Something that can be done about a run."""
+    """An action that helps a run: resume it, answer its question, send a signal."""
 
     verb: str
     arguments: dict[str, Any]
     words: str
-    """What it does."""
+    """What the action does, in a few words."""
     command: str
 
 
 class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
-    """How commands are typed where remedies are shown."""
+    """How suggested commands are typed: the program, and the options that every command needs."""
 
     program: str = "holdfast"
     file: str | None = "FILE.py"
-    """The file that defines the flow; None: the project lists it, so that no command needs it."""
+    """The file that defines the flow; None if pyproject.toml lists it, so that no command needs it."""
     store: str | None = None
-    """What `--store` is to be, without a password; None: it is the default."""
+    """The value of `--store`, without its password; None for the default store."""
     run_base: str | None = None
-    """What `--run-base` is to be; None: it is the default."""
+    """The value of `--run-base`; None for the default."""
     has_run_base: bool = True
     """Whether a default for `--run-base` is set."""
 
     def line(self, *words: str, run_base: str | None = None) -> str:
-        """A command as it is typed."""
+        """Return a command as it can be pasted, with the options that it needs."""
         typed = [*words]
         if run_base is not None:
             typed += ["--run-base", run_base]
@@ -52,12 +52,12 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.program} {shlex.join(typed)}"
 
     def file_words(self) -> tuple[str, ...]:
-        """The flow's file, for commands that need the flow."""
+        """Return the argument that names the flow's file, or nothing if commands need none."""
         return (self.file,) if self.file is not None else ()
 
     def base_for(self, *, wants_base: bool) -> str | None:
-        """The run base that a command must name which executes a run: as it was given, or `DIR` where the run was made with
-        one and none is set.
+        """Return the value of `--run-base` for a command that executes a run: the given one, or the placeholder `DIR` if the run
+        was created with a run base but none is set now.
         """
         if self.run_base is not None:
             return self.run_base
@@ -73,7 +73,7 @@ def resume(
     options: tuple[str, ...] = (),
     wants_base: bool = False,
 ) -> Remedy:
-    """Resume a run. `options` are the options of the command without which it would be refused."""
+    """Return the remedy that resumes a run. `options` are options of the command without which the resume would be refused."""
     arguments: dict[str, Any] = {"run": run_id} | ({"force": True} if force else {}) | _as_arguments(options)
     typed = ("resume", run_id, *commands.file_words(), *(("--force",) if force else ()), *options)
     line = commands.line(*typed, run_base=commands.base_for(wants_base=wants_base))
@@ -81,7 +81,7 @@ def resume(
 
 
 def _as_arguments(options: tuple[str, ...]) -> dict[str, Any]:
-    """`--on-change compatible --rename old=new` as arguments of the engine's `resume`."""
+    """Convert command options (`--on-change compatible --rename old=new`) to arguments of the engine's `resume`."""
     found: dict[str, Any] = {}
     for option, value in zip(options[::2], options[1::2], strict=True):
         if option == "--rename":
@@ -95,14 +95,14 @@ def _as_arguments(options: tuple[str, ...]) -> dict[str, Any]:
 def skip(
     commands: CommandLine, run_id: str, node: str, words: str, *, file: str | None, wants_base: bool
 ) -> Remedy:
-    """Skip a node. `file`: the file to name in place of the one that commands name here."""
+    """Return the remedy that skips a node. `file` replaces the flow file that other commands name."""
     named = (file,) if file is not None else commands.file_words()
     line = commands.line("skip", run_id, node, *named, run_base=commands.base_for(wants_base=wants_base))
     return Remedy("skip", {"run_id": run_id, "node": node}, words, line)
 
 
 def fork(commands: CommandLine, run_id: str) -> Remedy:
-    """Continue in a new run."""
+    """Return the remedy that forks a run: a new run continues from one of its checkpoints."""
     places = commands.line("checkpoints", run_id)
     line = commands.line("fork", f"{run_id}@SEQ")
     return Remedy(
@@ -111,14 +111,14 @@ def fork(commands: CommandLine, run_id: str) -> Remedy:
 
 
 def look(commands: CommandLine, verb: str, run_id: str, words: str, *options: str) -> Remedy:
-    """Read something about a run: `verify`, `checkpoints`, `events --follow`."""
+    """Return a remedy that only reads about a run: `verify`, `checkpoints`, `questions`."""
     return Remedy(verb, {"run_id": run_id}, words, commands.line(verb, run_id, *options))
 
 
 def signals(commands: CommandLine, run_id: str, waits: tuple[Wait, ...]) -> list[Remedy]:
-    """Send the signals that a run waits for."""
+    """Return the remedies that send the signals which a run waits for."""
     names = list(dict.fromkeys(awaited_signals(waits)))
-    words = "send it; a payload, as JSON, may follow the name"
+    words = "send the signal; a payload, as JSON, may follow the name"
     return [
         Remedy("signal", {"run_id": run_id, "name": name}, words, commands.line("signal", run_id, name))
         for name in names[:SHOWN_MAX]
@@ -129,7 +129,7 @@ def signals(commands: CommandLine, run_id: str, waits: tuple[Wait, ...]) -> list
 
 
 def answers_to_all(commands: CommandLine, run_id: str, questions: tuple[Question, ...]) -> list[Remedy]:
-    """Every answer to the first few questions, and where the others are listed."""
+    """Return every answer to the first few questions, and a command that lists the other questions."""
     found = [
         remedy
         for question in questions[:SHOWN_MAX]
@@ -143,7 +143,7 @@ def answers_to_all(commands: CommandLine, run_id: str, questions: tuple[Question
 def answers(
     commands: CommandLine, run_id: str, question: Question, among: tuple[Question, ...]
 ) -> list[Remedy]:
-    """The answers to a question, each with what it leads to."""
+    """Return the possible answers to a question as remedies, each with its consequence."""
     is_only_one = sum(other.node == question.node for other in among) == 1
     called = question.node if is_only_one else question.key
     found = []
@@ -160,19 +160,19 @@ def answers(
 
 
 def choices(question: Question) -> list[tuple[str, str]]:
-    """What may be answered, as it is typed, and what follows from it."""
+    """Return the possible answers to a question as they are typed, each with its consequence."""
     node = question.node
     if question.about == "interrupt":
         return [
-            ("retry", f"its effect did not happen: run {node} again"),
+            ("retry", f"if its effect did not happen: run {node} again"),
             (
                 "skip",
-                f"its effect did happen (a payment went through): the fields take the place of what {node} would have returned",
+                f"if its effect did happen (a payment went through): use these fields as the result of {node}",
             ),
             ("abort", "cancel the run"),
         ]
     if question.options and question.approving:
-        refuses = f"refuse: the run fails, {node} never runs"
+        refuses = f"refuse: the run fails, and {node} never runs"
         return [
             (option, f"continue with {node}" if option in question.approving else refuses)
             for option in question.options
@@ -193,7 +193,7 @@ _FORMS = {
 
 
 def form(schema: dict[str, Any]) -> tuple[str, str]:
-    """What a question without options takes: as it is typed, and in words."""
+    """Return which answer a question without options takes: a placeholder to type, and a description."""
     reference = schema.get("$ref", "").rpartition("/")[2]
     schema = schema.get("$defs", {}).get(reference, schema)
     if schema.get("enum"):

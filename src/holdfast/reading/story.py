@@ -1,6 +1,6 @@
-"""The progress of a run, from its events: one line for each event that a person wants to see, and the status of every node.
+"""Follows the progress of a run from its events: a line for each event worth showing, and the status of every node.
 
-A story reads events and nothing else, so it can be kept on any thread.
+A story reads only events, so it can be used on any thread.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import msgspec
 
 from holdfast.core.definition import Definition
 from holdfast.core.kinds import TAKES_OVER
-from holdfast.errors import named
+from holdfast.errors import describe_failure
 from holdfast.reading import text, words
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.views import Cost, EventView, Run
 
 _ITEM_LINES_MAX = 24
-"""A fan-out with more items than this gets a line for each tenth."""
+"""A fan-out with more items than this gets a line for each tenth of its items."""
 _STEP_LINES_EVERY = 100
-"""Of many steps or checkpoints, one of so many gets a line."""
+"""After the first few steps or checkpoints of a node, only every hundredth gets a line."""
 _LINE_WIDTH = 60
 
 
 class NodeSeen(msgspec.Struct):
-    """Where a node is."""
+    """The progress of a node: its status, and what its latest visit has done."""
 
     status: str = ""
     iteration: int = 0
@@ -34,27 +34,27 @@ class NodeSeen(msgspec.Struct):
     items_done: int = 0
     items_all: int | None = None
     steps: int = 0
-    """Kept by this visit while it was watched."""
+    """Steps that this visit completed while it was followed."""
     checkpoints: int = 0
     chunks: int = 0
     last_line: str = ""
-    """The end of what it streams."""
+    """The end of the last line that the node streamed."""
     unended: str = ""
-    """What it streamed since the last line break."""
+    """Text that the node streamed since the last line break."""
     note: str = ""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """What happened, in one line."""
+    """A line of progress: what happened to a node or the run."""
 
     status: str
-    """Which mark and colour it has."""
+    """The status that chooses the mark and colour of the line."""
     name: str
     note: str = ""
 
 
 class Story:
-    """Folds events into `nodes`, and tells those that matter."""
+    """Folds events into `nodes`, and returns a line for each event worth showing."""
 
     def __init__(self, definition: Definition | None = None, before: Run[Any] | None = None) -> None:
         self._definition = definition
@@ -78,7 +78,7 @@ class Story:
         return options is not None and options.each
 
     def tell(self, event: EventView) -> Line | None:
-        """Read an event. Returns its line, or None for an event that is not worth one."""
+        """Process an event. Returns its line, or None for an event that is not worth showing."""
         if event.kind.startswith("Item"):
             return self._tell_item(event)
         said = words.words(event)
@@ -87,7 +87,7 @@ class Story:
         return self._tell_node(event) if event.iteration else self._tell_run(event)
 
     def stream(self, chunk: Chunk) -> None:
-        """Note a chunk that a node streams. It is shown beside the node, and has no line of its own."""
+        """Process a chunk that a node streams. It is shown beside the node, not as a line of its own."""
         seen = self._node(chunk.node)
         seen.chunks += 1
         whole = seen.unended + (
@@ -100,7 +100,7 @@ class Story:
     # --- inside nodes ---------------------------------------------------------------------------------
 
     def _tell_inside(self, event: EventView, said: str) -> Line | None:
-        """An event that `words` has words for: what happens inside nodes, and what they wait for."""
+        """Process an event that happens inside a node, or that a node waits for."""
         if event.kind == "SignalReceived":
             self._deliver(event.body["name"])
         if event.node is None:
@@ -128,14 +128,14 @@ class Story:
             case "TimerFired" | "QuestionAnswered":
                 seen.note = ""
                 if seen.status == "waiting" and seen.started_at:
-                    seen.status = "running"  # it waited where it was, without unwinding
+                    seen.status = "running"  # the node waited in memory and was not suspended
                 answered = event.kind == "QuestionAnswered" and not event.body.get("refused")
                 return Line("completed" if answered else "waiting", name, said)
             case _:
                 return Line("running", name, said)
 
     def _deliver(self, signal: str) -> None:
-        """A node that waits for it, without having unwound, continues."""
+        """Mark a node as running that waited for this signal in memory, without being suspended."""
         for seen in self.nodes.values():
             if seen.status == "waiting" and seen.started_at and f"the signal {signal!r}" in seen.note:
                 seen.status, seen.note = "running", ""
@@ -173,7 +173,7 @@ class Story:
             case "NodeCompleted":
                 self._end(seen, "completed", event.at)
                 branches = self._definition is not None and name in self._definition.branches
-                routed = f", goes on to {' and '.join(event.body.get('routes') or [])}" if branches else ""
+                routed = f", next: {' and '.join(event.body.get('routes') or [])}" if branches else ""
                 return Line("completed", name, f"{text.duration(seen.seconds)}{_iteration(event)}{routed}")
             case "NodeFailed":
                 return self._tell_failed(name, seen, event)
@@ -184,11 +184,13 @@ class Story:
                 self._end(seen, "skipped", event.at)
                 warning = event.body.get("warning")
                 if warning is not None:
-                    fault = text.one_line(named(warning.get("type", ""), warning.get("message", "")), 300)
-                    return Line("skipped", name, f"failed, and is safe to fail: {fault}")
+                    fault = text.one_line(
+                        describe_failure(warning.get("type", ""), warning.get("message", "")), 300
+                    )
+                    return Line("skipped", name, f"failed, which is ignored (safe_to_fail): {fault}")
                 return Line("skipped", name, f"skipped{_by(event)}")
             case "NodeRouted":
-                return Line("completed", name, f"goes on to {' and '.join(event.body.get('routes') or [])}")
+                return Line("completed", name, f"next: {' and '.join(event.body.get('routes') or [])}")
             case "NodeScheduled":
                 seen.status, seen.note = "pending", str(event.body.get("why", ""))
                 return Line("pending", name, f"due, waits ({seen.note})")
@@ -206,7 +208,7 @@ class Story:
     def _tell_failed(self, name: str, seen: NodeSeen, event: EventView) -> Line:
         retry_at = event.body.get("retry_at")
         self._end(seen, "failed" if retry_at is None else "waiting", event.at)
-        again = "" if retry_at is None else f"; tries again in {text.duration(retry_at - event.at)}"
+        again = "" if retry_at is None else f"; retry in {text.duration(retry_at - event.at)}"
         seen.note = _fault(event) + again
         return Line(seen.status, name, f"attempt {event.attempt} failed: {seen.note}")
 
@@ -227,7 +229,7 @@ class Story:
                 return Line("completed", name, done)
             case "ItemFailed":
                 retry_at = event.body.get("retry_at")
-                again = "" if retry_at is None else f"; tries again in {text.duration(retry_at - event.at)}"
+                again = "" if retry_at is None else f"; retry in {text.duration(retry_at - event.at)}"
                 status = "failed" if retry_at is None else "waiting"
                 return Line(status, name, f"item {event.body.get('item', 0)} failed: {_fault(event)}{again}")
             case _:
@@ -248,7 +250,9 @@ class Story:
             case "RunPaused":
                 self.status = "paused"
                 return Line(
-                    "paused", "run", f"paused{_by(event)}{reason}; running nodes end, nothing new starts"
+                    "paused",
+                    "run",
+                    f"paused{_by(event)}{reason}; running nodes may finish, no new node starts",
                 )
             case "RunInterrupted" | "RunCancelled" | "RunCompleted" | "RunFailed":
                 self.status = event.kind.removeprefix("Run").lower()
@@ -274,12 +278,12 @@ class Story:
 
 
 def _is_worth_a_line(number: int) -> bool:
-    """Whether a line is due: of many events of a kind the first few get one, and then some."""
+    """Return whether the event with this number gets a line: the first few do, and then every hundredth."""
     return number <= _ITEM_LINES_MAX or number % _STEP_LINES_EVERY == 0
 
 
 def visit(event: EventView) -> str:
-    """Which visit of its node an event is about, where it is not simply the first."""
+    """Return which iteration, execution and attempt an event belongs to; empty if all of them are the first."""
     words = [f"iteration {event.iteration}"] if event.iteration > 1 else []
     words += [f"execution {event.execution}"] if event.execution > 1 else []
     words += [f"attempt {event.attempt}"] if event.attempt > 1 else []
@@ -296,4 +300,4 @@ def _by(event: EventView) -> str:
 
 def _fault(event: EventView) -> str:
     failure = event.body.get("failure") or {}
-    return text.one_line(named(failure.get("type", ""), failure.get("message", "")), 300)
+    return text.one_line(describe_failure(failure.get("type", ""), failure.get("message", "")), 300)

@@ -1,4 +1,4 @@
-"""Is a stored run what was written? Sequence, hash chain, and the run row as the fold says it must be."""
+"""Checks whether a stored run is exactly what was written: its events, hash chain, blobs, row and flow definition."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from holdfast.storage.rows import broken_at, open_body, open_row
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What was checked, and what is wrong; no problems means that the run is exactly what was written."""
+    """The result of a check of one run. An empty list of problems means that the run is exactly what was written."""
 
     run_id: str
     events: int
     problems: list[str]
     rest: str = ""
-    """Where the events are that the log does not hold any more."""
+    """Where the events of a compacted log are, as a sentence; empty if the log is complete."""
 
 
 def verify(
     store: Store, run_id: str, *, row: RunRow | None = None, definitions: dict[str, list[str]] | None = None
 ) -> Verdict:
-    """Check one run from its first event to its row (`row`: as it was lately read). A run that moves or is compacted
-    meanwhile seems damaged for a moment: only what is found twice in a row is reported. `definitions` keeps what is
-    wrong with each, by fingerprint, for the next run that is checked.
+    """Check one run: its events, their blobs, its row and the definition of its flow. `row` saves reading the row again.
+
+    A run that moves or is compacted during the check seems damaged for a moment, so only problems that are found twice in
+    succession are reported. `definitions` caches the problems of each definition, by fingerprint, for the next run.
     """
     before: list[str] | None = None
     while True:
@@ -58,38 +59,38 @@ def _look(store: Store, row: RunRow, definitions: dict[str, list[str]]) -> Verdi
 
 
 def _chain_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
-    """A missing, altered or added event."""
+    """Find a missing, altered or added event."""
     after, digest = 0, b""
     begins = rows[0].seq - 1 if rows else 0
     base = store.snapshot(row.run_id, [(begins, begins)]) if begins else None
     if base is not None and base.base:
         after, digest = base.seq, base.digest
         if sha256(base.body).digest() != _promised(store, row, rows[0]):
-            return [f"the base at event {after} is not what was put there"]
+            return [f"the compaction base at event {after} is not what was written"]
     broken = broken_at(row.run_id, rows, after=after, digest=digest)
     if broken is not None:
         return [broken[1]]
     last = rows[-1] if rows else None
     if last is None or last.seq != row.seq:
-        return [f"the log ends at event {last.seq if last else after}, the run row says {row.seq}"]
+        return [f"the log ends at event {last.seq if last else after}, but the run row says event {row.seq}"]
     if last.digest != row.digest:
         return ["the digest in the run row is not that of the last event"]
     return []
 
 
 def _promised(store: Store, row: RunRow, first: Row) -> bytes:
-    """The digest of a base, as it was written down when it was made: by the fork, or by the compaction."""
+    """Return the digest that was recorded when the base of a log was made, by a fork or by a compaction."""
     trimmed = store.upkeep.trimmed(row.run_id)
     if trimmed.base:
         return trimmed.base_digest
     try:
         return bytes.fromhex(getattr(open_row(first, store.blobs).event, "base_digest", ""))
-    except ValueError:  # it was altered: no base has that
+    except ValueError:  # the event was altered, and no base matches
         return b""
 
 
 def _blob_problems(store: Store, rows: list[Row]) -> list[str]:
-    """What the events refer to must be there, and be what was put there. (The fold reads what snapshots refer to.)"""
+    """Find missing or damaged blobs that the events refer to. (The fold reads the blobs that snapshots refer to.)"""
     problems: list[str] = []
     for row in rows:
         try:
@@ -100,10 +101,10 @@ def _blob_problems(store: Store, rows: list[Row]) -> list[str]:
 
 
 def _fold_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
-    """The run row and the snapshot must be what folding all events gives."""
+    """Find differences between the run row or the snapshot and the result of folding all events."""
     begins = rows[0].seq
     rewinds = (
-        # Those before a base are not in the log any more; the base was made by following them.
+        # Rewinds before a base are no longer in the log; the base takes them into account.
         *((seq, to) for seq, to in row.rewinds if seq < begins),
         *((found.seq, open_row(found, store.blobs).event.to) for found in rows if found.kind == "RunRewound"),
     )
@@ -118,12 +119,12 @@ def _fold_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
         problems.append("the stored snapshot is not the fold of the events before it")
     for name, folded in _row_of(cold, rewinds, row).items():
         if getattr(row, name) != folded:
-            problems.append(f"the run row says {name} {getattr(row, name)!r}, the log {folded!r}")
+            problems.append(f"the run row has {name} {getattr(row, name)!r}, but the log says {folded!r}")
     return problems
 
 
 def _definition_problems(store: Store, named: str) -> list[str]:
-    """What a flow was is kept once for all its runs, under its fingerprint."""
+    """Find problems of a stored flow definition, which all runs of that flow share under its fingerprint."""
     stored = store.definition(named)
     if stored is None:
         return [f"the definition of its flow ({named[:12]}) is not in the store"]
@@ -135,7 +136,7 @@ def _definition_problems(store: Store, named: str) -> list[str]:
 
 
 def _row_of(state: RunState, rewinds: tuple[tuple[int, int], ...], row: RunRow) -> dict[str, Any]:
-    """What a run row must hold by the fold of its log. (When it wants attention is decided, not folded.)"""
+    """Return the fields that the run row must have according to the fold of its log. (`due_at` is not part of the fold.)"""
     view = msgspec.structs.asdict(view_of(state, rewinds, row.due_at))
     return {
         **view,

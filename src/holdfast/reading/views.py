@@ -1,4 +1,4 @@
-"""What a user sees of a run: plain records made from the log, with nothing in them that could change it."""
+"""The read-only records that users get: runs, nodes, questions and events, made from the log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.core.events import Failure, NodeEvent, Stored
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import NODE_LEVEL, VISIT_STUCK, NodeState, Question, RunState, Warned
 from holdfast.core.slots import CHECKPOINT, labels
-from holdfast.errors import RunCancelled, RunFailed, StateError, ended, named
+from holdfast.errors import RunCancelled, RunFailed, StateError, describe_failure, end_sentence
 from holdfast.reading import text
 from holdfast.reading.places import place_of
 from holdfast.storage.contract import RunRow, RunStatus
@@ -20,7 +20,7 @@ S = TypeVar("S")
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
-    """What was spent, as nodes reported with `ctx.cost`."""
+    """The cost of a run or node, as its nodes reported with `ctx.cost`."""
 
     usd: float = 0.0
     tokens: int = 0
@@ -43,13 +43,13 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: Failure | None
     retry_at: float | None
     items: tuple[int, int] | None
-    """(done, all) of a fan-out that has not ended."""
+    """Items of a fan-out that has not ended: (done, all)."""
     steps: tuple[str, ...]
-    """The steps that a visit which has not ended has kept, with their keys; not those of items."""
+    """The completed steps of a visit that has not ended, with their keys; without the steps of items."""
     checkpoint: Any
-    """The last value it kept with `ctx.checkpoint`."""
+    """The last value that the node saved with `ctx.checkpoint`."""
     chunks: int
-    """How many chunks of it are recorded."""
+    """How many streamed chunks of the node are in the log."""
     cost: Cost
 
 
@@ -60,7 +60,7 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     flow: str
     status: RunStatus
     state: S
-    """Typed where the flow is known, plain data otherwise."""
+    """The state: typed if the flow is known, otherwise plain data."""
     nodes: dict[str, NodeView]
     error: Failure | None
     failed_node: str | None
@@ -75,16 +75,16 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     active_s: float
     cost: Cost
     warnings: tuple[Warned, ...]
-    """Failures of nodes with `safe_to_fail`, which the run went past."""
+    """Failures of nodes with `safe_to_fail`, after which the run continued."""
     waits: tuple[str, ...]
-    """The timers and signals that it waits for."""
+    """The timers and signals that the run waits for."""
     signals: dict[str, int]
-    """Signals that were sent to it and that no node has received yet -> how many of each."""
+    """Signals that were sent but that no node has received yet -> how many of each."""
     layer: int
     held_by: str | None
     """The live process that executes it, if any."""
     repeated: bool = False
-    """A signal with the same id was sent before: nothing changed."""
+    """Set by `signal`: a signal with the same id was sent before, so nothing changed."""
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     flow: str
     status: RunStatus
     error: str | None
-    """Type and message of its failure in one text, at most 500 characters."""
+    """Type and message of the run's failure in one text, at most 500 characters."""
     seq: int
     checkpoint: str
     """Where a resume would continue from."""
@@ -115,7 +115,7 @@ class AskedQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored event: its header, and the rest as plain data."""
+    """A stored event: its header fields, and all other fields in `body` as plain data."""
 
     seq: int
     at: float
@@ -129,7 +129,7 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S]:
-    """The view of a run."""
+    """Return the view of a run, from its state and row. Its state is typed if the flow is given."""
     return Run(
         id=state.run_id,
         flow=state.flow,
@@ -156,7 +156,7 @@ def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S
 
 
 def run_summary(row: RunRow) -> RunSummary:
-    """The summary of a run, from its row."""
+    """Return the summary of a run, from its row."""
     return RunSummary(
         id=row.run_id,
         flow=row.flow,
@@ -173,12 +173,12 @@ def run_summary(row: RunRow) -> RunSummary:
 
 
 def held_by(row: RunRow) -> str | None:
-    """The live process that executes a run, if any."""
+    """Return a description of the live process that executes a run; None if there is none."""
     return row.holder.describe() if row.held and row.holder is not None else None
 
 
 def _typed(state: RunState, flow: Flow[Any] | None) -> Any:
-    """The state as its type; as plain data where the flow is unknown or its type has moved on."""
+    """Return the typed state; plain data if the flow is unknown or the state no longer fits its type."""
     if flow is not None:
         with suppress(StateError):
             return flow.state.load(state.values)
@@ -208,7 +208,7 @@ def _node_view(node: NodeState) -> NodeView:
 
 
 def event_view(stored: Stored) -> EventView:
-    """The view of an event."""
+    """Return the view of a stored event."""
     event = stored.event
     body: dict[str, Any] = msgspec.to_builtins(event, str_keys=True)
     header = (
@@ -231,9 +231,8 @@ def event_view(stored: Stored) -> EventView:
 
 
 def result_of(run: Run[S], *, fault: BaseException | None = None, earlier: bool = False) -> Run[S]:
-    """Return a run that completed or waits. Raises `RunFailed` or `RunCancelled` for one that did not. `fault`: the exception
-    for which it has failed, where that was raised in this process. `earlier`: it had ended before this call, which therefore
-    executed nothing.
+    """Return the run, or raise `RunFailed` or `RunCancelled` if it failed or was cancelled. `fault`: the exception for which it
+    failed, if that was raised in this process. `earlier`: it had ended before this call, which therefore executed nothing.
     """
     if run.status == "failed":
         raise RunFailed(run, _failed_before(run) if earlier else _failed(run)) from fault
@@ -246,7 +245,7 @@ def _failed(run: Run[Any]) -> str:
     node = run.nodes.get(run.failed_node or "")
     skip = ", or skip the node" if node is not None and node.status in VISIT_STUCK else ""
     return (
-        f"run {run.id!r} failed{_fault(run)} Nothing that completed is lost: fix the cause and resume {run.id!r}{skip}."
+        f"run {run.id!r} failed{_fault(run)} Completed work is kept: fix the cause and resume {run.id!r}{skip}."
         f"{_place(run)}"
     )
 
@@ -265,7 +264,7 @@ def _failed_before(run: Run[Any]) -> str:
 def _fault(run: Run[Any]) -> str:
     error = run.error
     where = f" in node {run.failed_node!r}" if run.failed_node else ""
-    return f"{where}: {ended(named(error.type, error.message) if error is not None else 'unknown')}"
+    return f"{where}: {end_sentence(describe_failure(error.type, error.message) if error is not None else 'unknown')}"
 
 
 def _place(run: Run[Any]) -> str:

@@ -1,6 +1,6 @@
-"""What is known about visits that have not ended: what they kept, how far they came, what they streamed and wrote.
+"""Collects what is known about open visits of nodes: steps and checkpoints, items done, streamed output, files.
 
-It is gathered from the log, from the streams that were spilled beside it, and from the question about a crashed node.
+The facts come from the log, from the streamed output that is spilled beside it, and from the question about a crashed node.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ _LINES_MAX = 5
 
 
 class OpenVisit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known about one visit that has not ended."""
+    """What is known about one visit of a node that has not ended."""
 
     node: str
     status: str
     steps: list[str] = []
     items: tuple[int, int] | None = None
-    """(done, all)"""
+    """Items of a fan-out: (done, all)."""
     checkpoint: Any = None
     chunks: int = 0
     last_lines: list[str] = []
-    """The end of what was streamed."""
+    """The last lines of the streamed output."""
     artifacts: list[str] = []
     checkout: dict[str, Any] = {}
     """The git checkout as it was when the node was found crashed."""
 
 
 def open_visits(reader: Reader, run: Run[Any]) -> list[OpenVisit]:
-    """The visits that have not ended, as far as anything is known about them."""
+    """Return the open visits of a run about which more is known than node and status."""
     found = [
         _of_node(reader, run, name, node) for name, node in run.nodes.items() if node.status in VISIT_OPEN
     ]
@@ -63,12 +63,12 @@ def _of_node(reader: Reader, run: Run[Any], name: str, node: NodeView) -> OpenVi
 
 
 def partial_of(questions: tuple[Question, ...], node: str) -> dict[str, Any]:
-    """What was known about a node when it was found crashed."""
+    """Return what was recorded about a node when its crash was noticed; empty if the node has not crashed."""
     return next((one.partial for one in questions if one.node == node and one.about == "interrupt"), {})
 
 
 def _streamed(reader: Reader, run_id: str, name: str, node: NodeView) -> list[Any]:
-    """What the visit streamed: as recorded, and what was only spilled so far."""
+    """Return the chunks that the visit streamed: those in the log, then those that are only spilled so far."""
     chunks: list[Any] = []
     recorded = set()
     for event in reader.events(run_id, node=name, kind="NodeStreamed"):

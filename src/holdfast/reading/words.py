@@ -1,6 +1,6 @@
-"""Events in a few words, for a person: used wherever events are shown.
+"""Describes events in a few words, wherever events are shown to a person.
 
-The words say what the event itself says. The run, the node and the time are printed beside them by the caller.
+The words describe only the content of the event. The caller prints the run, the node and the time beside them.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _TAIL_CHUNKS = 400
 
 
 def words(event: EventView) -> str | None:
-    """What happened, in a few words; None for kinds that are shown by their fields."""
+    """Describe an event in a few words; None for kinds of events that are shown by their fields instead."""
     say = _WORDS[event.kind]
     return None if say is None else say(event.body) + _said(event)
 
 
 def value(given: Any) -> str:
-    """A value in one line."""
+    """Return a value as JSON in one line, shortened if it is long."""
     return text.one_line(text.json_text(given, indent=None), _VALUE_WIDTH)
 
 
 def cost(spent: Cost) -> str:
-    """`$0.02, 120 tokens`; nothing where nothing was spent."""
+    """Return a cost as text, e.g. `$0.02, 120 tokens`; empty if nothing was spent."""
     parts = [f"${spent.usd:.4f}".rstrip("0").rstrip(".")] if spent.usd else []
     parts += [f"{text.count(spent.tokens, 'token')}"] if spent.tokens else []
     return ", ".join(parts)
 
 
 def lines(chunks: Iterable[Any], most: int) -> list[str]:
-    """The last lines of what was streamed: texts follow each other, any other chunk has a line of its own."""
+    """Return the last lines of streamed output. Text chunks are joined; every other chunk is a line of its own."""
     whole = "".join(
         chunk if isinstance(chunk, str) else f"\n{value(chunk)}\n"
         for chunk in list(chunks)[-_TAIL_CHUNKS:]
@@ -47,7 +47,7 @@ def lines(chunks: Iterable[Any], most: int) -> list[str]:
 
 
 def waited_for(slot: str) -> str:
-    """What a node waits for in this slot, in words."""
+    """Describe what a node waits for in this slot: a signal, an answer or a time."""
     awaited = parse(slot)
     if awaited is None:
         return "a time"
@@ -96,13 +96,13 @@ def _asked(body: Body) -> str:
 
 
 def _answered(body: Body) -> str:
-    refused = ", which keeps the run from going on" if body.get("refused") else ""
+    refused = " (a refusal)" if body.get("refused") else ""
     return f"answered {value(body.get('answer'))}{refused}"
 
 
 def _waiting(body: Body) -> str:
     awaited = " or ".join(dict.fromkeys(waited_for(slot) for slot in body.get("on", [])))
-    return f"unwound{_item(body)}: uses no memory until {text.one_line(awaited, 200)} has come"
+    return f"suspended{_item(body)}: uses no memory while it waits for {text.one_line(awaited, 200)}"
 
 
 def _awaits(body: Body) -> str:
@@ -117,14 +117,14 @@ def _signal(body: Body) -> str:
 def _fired(body: Body) -> str:
     slot = parse(body.get("slot", ""))
     if slot is None:  # the question that a node asks before it begins
-        return f"an answer has not come in time{_item(body)}"
+        return f"no answer came in time{_item(body)}"
     match slot.kind:
         case "sleep":
-            return f"slept long enough{_item(body)}"
+            return f"woke from its sleep{_item(body)}"
         case "signal":
-            return f"the signal {slot.name!r} has not come in time{_item(body)}"
+            return f"the signal {slot.name!r} did not come in time{_item(body)}"
         case "ask" | "step" | "checkpoint":
-            return f"an answer has not come in time{_item(body)}"
+            return f"no answer came in time{_item(body)}"
         case unknown:
             assert_never(unknown)
 
@@ -139,7 +139,7 @@ _WORDS: dict[str, Callable[[Body], str] | None] = {
         )
     ),
     "StepCompleted": _step,
-    "NodeCheckpointed": lambda body: f"has come to {value(body.get('value'))}{_item(body)}",
+    "NodeCheckpointed": lambda body: f"checkpoint {value(body.get('value'))}{_item(body)}",
     "NodeStreamed": _streamed,
     "CostIncurred": lambda body: (
         f"spent {cost(Cost(body.get('usd', 0.0), body.get('tokens', 0))) or 'nothing'}"
@@ -152,4 +152,4 @@ _WORDS: dict[str, Callable[[Body], str] | None] = {
     "QuestionAsked": _asked,
     "QuestionAnswered": _answered,
 }  # fmt: skip
-"""Kind -> its words; None: it is shown by its fields. Every kind has an entry."""
+"""Kind of event -> the function that describes it; None if its fields are shown instead. Every kind has an entry."""

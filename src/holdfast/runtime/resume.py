@@ -25,9 +25,9 @@ from holdfast.errors import (
     HoldfastError,
     ResumeRefused,
     StateError,
+    describe_failure,
     did_you_mean,
-    ended,
-    named,
+    end_sentence,
 )
 from holdfast.reading import history
 from holdfast.reading.chunks import read_key
@@ -130,7 +130,7 @@ def _tried_again(head: RunState, take_up: TakeUp) -> list[str] | None:
 
 
 def _fatal(failure: events.Failure) -> str:
-    told = f"its failure is fatal. {ended(named(failure.type, failure.message))}"
+    told = f"its failure is fatal. {end_sentence(describe_failure(failure.type, failure.message))}"
     if "--force" in failure.message:  # it says itself what forcing does
         return told
     return f"{told} Trying again is pointless unless the cause is gone; then use force=True (--force)."

@@ -37,7 +37,7 @@ from holdfast.errors import (
     StorePoisoned,
     StoreReadOnly,
     StoreUnusable,
-    ended,
+    end_sentence,
 )
 from holdfast.reading.views import Run
 from holdfast.runtime.clock import sleep
@@ -80,7 +80,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str | None = None
     flow: str | None = None
-    told: str
+    message: str
 
 
 class _PassedOver(msgspec.Struct):
@@ -260,7 +260,7 @@ class Worker:
         try:
             run = await self._drive_as_far_as_it_goes(taken)
         except FenceLost as lost:
-            self._report(Trouble(run_id=run_id, flow=taken.flow, told=str(lost)))
+            self._report(Trouble(run_id=run_id, flow=taken.flow, message=str(lost)))
         except Exception as refused:  # noqa: BLE001 - whatever it is, the others go on
             if _is_hopeless(refused) and await self._is_lost(refused):
                 self._fault = refused
@@ -311,11 +311,11 @@ class Worker:
         seconds = _FIRST_S if before is None or passing else min(before.seconds * _GROWS, _LAST_S)
         told = str(refused)
         if not isinstance(refused, HoldfastError):
-            told = f"{type(refused).__name__}: {ended(told)} This is a defect in Holdfast; please report it."
+            told = f"{type(refused).__name__}: {end_sentence(told)} This is a defect in Holdfast; please report it."
         elif isinstance(refused, (BlobMissing, BlobCorrupt)) or not passing:
-            told = f"{ended(told)} It is left to others, and tried again here later."
+            told = f"{end_sentence(told)} It is left to others, and tried again here later."
         if before is None or before.told != told:
-            self._on_report(Trouble(run_id=run_id, flow=taken.flow, told=told))
+            self._on_report(Trouble(run_id=run_id, flow=taken.flow, message=told))
         until = self._services.clock.now() + seconds
         self._passed_over.pop(run_id, None)  # the longest ago comes first
         self._passed_over[run_id] = _PassedOver(until, seconds, told)
@@ -340,15 +340,17 @@ class Worker:
         self._troubled += 1
         self._holdings.doubt()
         if isinstance(fault, StoreReadOnly):
-            told = f"the store takes no writes; it is asked again. {ended(str(fault))}"
+            told = f"the store takes no writes; it is asked again. {end_sentence(str(fault))}"
             self._report_once(
-                "the store takes no writes", Trouble(told=told)
+                "the store takes no writes", Trouble(message=told)
             )  # each run would report it in other words
             return
-        self._report(Trouble(told=f"the store does not answer; it is asked again. {ended(str(fault))}"))
+        self._report(
+            Trouble(message=f"the store does not answer; it is asked again. {end_sentence(str(fault))}")
+        )
 
     def _report(self, trouble: Trouble) -> None:
-        self._report_once(trouble.told, trouble)
+        self._report_once(trouble.message, trouble)
 
     def _report_once(self, key: str, trouble: Trouble) -> None:
         if key not in self._reported:
@@ -411,8 +413,8 @@ class Worker:
         try:
             report: RecoveryReport = await self._call(self._recovery.sweep)
         except Exception as fault:  # noqa: BLE001 - whatever it is, the runs that move go on
-            told = f"the look for runs that do not move failed: {type(fault).__name__}: {ended(str(fault))}"
-            self._report(Trouble(told=f"{told} It is made again in {SWEEP_S:.0f} s."))
+            told = f"the look for runs that do not move failed: {type(fault).__name__}: {end_sentence(str(fault))}"
+            self._report(Trouble(message=f"{told} It is made again in {SWEEP_S:.0f} s."))
             return
         for flow, count in report.unknown.items():
             wait = f"a run of flow {flow!r} waits" if count == 1 else f"{count} runs of flow {flow!r} wait"
@@ -420,7 +422,7 @@ class Worker:
 
     def _report_flow(self, flow: str, told: str) -> None:
         way_out = "Give it the file that defines it, or start another worker."
-        self._report_once(f"flow {flow}", Trouble(flow=flow, told=f"{told}. {way_out}"))
+        self._report_once(f"flow {flow}", Trouble(flow=flow, message=f"{told}. {way_out}"))
 
 
 def _is_hopeless(fault: BaseException) -> TypeGuard[StoreError]:
@@ -434,8 +436,8 @@ def _forget_oldest(remembered: dict[str, Any], most: int | None = None) -> None:
 
 
 def _log_trouble(trouble: Trouble) -> None:
-    whose = f"run {trouble.run_id!r}: " if trouble.run_id and trouble.run_id not in trouble.told else ""
-    _log.warning("%s%s", whose, trouble.told)
+    whose = f"run {trouble.run_id!r}: " if trouble.run_id and trouble.run_id not in trouble.message else ""
+    _log.warning("%s%s", whose, trouble.message)
 
 
 def _checked(concurrency: Any) -> int:

@@ -29,7 +29,7 @@ import msgspec
 
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import RunState
-from holdfast.errors import RunNotFound, SettingError, did_you_mean, named
+from holdfast.errors import RunNotFound, SettingError, describe_failure, did_you_mean
 from holdfast.reading import history
 from holdfast.storage import failpoints
 from holdfast.storage.contract import Holder, Store
@@ -495,7 +495,7 @@ def _why(state: RunState) -> str:
             if state.failure.type == "KeyError"
             else ""
         )
-        return f"it failed{at} ({named(state.failure.type, state.failure.message)}).{lacks}"
+        return f"it failed{at} ({describe_failure(state.failure.type, state.failure.message)}).{lacks}"
     waits = [
         f"node {asked.node!r} asks {asked.text!r}{_options(asked.options)}; pass answers={{{asked.node!r}: …}}"
         for asked in state.questions.values()

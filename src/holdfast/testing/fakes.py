@@ -29,7 +29,7 @@ from holdfast.errors import (
     RunNotFound,
     SettingError,
     did_you_mean,
-    ended,
+    end_sentence,
 )
 from holdfast.reading.views import Run
 from holdfast.runtime.driver import Driver
@@ -70,7 +70,9 @@ def require_answers(flow: Flow[Any], answers: Mapping[str, Answer] | None, *, ke
             continue
         near = did_you_mean(str(name), flow.nodes) or f"; it has {', '.join(flow.nodes)}"
         raise SettingError(
-            ended(f"answers has the name {name!r}, but flow {flow.name!r} has no node of that name{near}")
+            end_sentence(
+                f"answers has the name {name!r}, but flow {flow.name!r} has no node of that name{near}"
+            )
             + f" Use the name of the node that asks as the key{', or the key of its question' if keys else ''}."
         )
 

@@ -20,7 +20,14 @@ from holdfast.core import answers
 from holdfast.core.events import Failure, QuestionAsked
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL
-from holdfast.errors import AnswerRefused, HoldfastError, RunFailed, SettingError, StateError, named
+from holdfast.errors import (
+    AnswerRefused,
+    HoldfastError,
+    RunFailed,
+    SettingError,
+    StateError,
+    describe_failure,
+)
 from holdfast.reading import history
 from holdfast.runtime import questions
 from holdfast.runtime.engine import Engine
@@ -214,7 +221,11 @@ class Hand:
         node = state.failure_node
         if tale is None or node is None or tale.habits.get(node) != "doomed":
             _require_no_thread(node, state.failure)
-            failure = named(state.failure.type, state.failure.message) if state.failure is not None else ""
+            failure = (
+                describe_failure(state.failure.type, state.failure.message)
+                if state.failure is not None
+                else ""
+            )
             raise Stuck(f"{self._run_id} failed at {node}: {failure}")
         update = tale.update(node, state.nodes[node].iteration, None, state.values["stage"])
         await self._ask(lambda engine: engine.skip(self._run_id, node, update), waits=False)

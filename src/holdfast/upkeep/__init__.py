@@ -1,5 +1,5 @@
-"""How a store stays small and intact: what may go (retention), where it goes (archive), and what is wrong (doctor, recovery).
+"""Maintains a store: deletes what is no longer needed (retention), archives runs, and finds problems (doctor, recovery).
 
-This room decides about whole runs, never about what a run does next. It may import `reading` and the rooms below; it and
+This package decides about whole runs, never about what a run does next. It may import `reading` and the packages below; it and
 `documents` do not import each other.
 """

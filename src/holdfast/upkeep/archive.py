@@ -1,15 +1,16 @@
-"""One run as one file: everything a store keeps of it, and back.
+"""Writes a run with everything that the store has of it into one file (an archive), and puts it back into a store.
 
-An archive is JSON, a part a line, compressed with zstd. The first line says what it is; then come the run, the definitions of its
-flow, the blobs it refers to, its snapshots and its events, all as stored; the last line counts them and holds the digest of all
-lines before. Bytes are in base64. It needs nothing beside it, and no store to be read: `zstdcat FILE`.
+An archive is a file of JSON lines, compressed with zstd. The first line says what it is; then come the run, the definitions of
+its flow, the blobs it refers to, its snapshots and its events, all as stored; the last line has the number of events and the
+digest of all lines before. Bytes are in base64. An archive is complete in itself and can be read without a store: `zstdcat FILE`.
 
-Invariant: a run that was put back equals the one that was archived: the same rows, chain and blobs, so `verify` holds it to the
-same digest. No engine holds it then, and its first lease has a new fence, above those in its log. Others may compact a
-run while it is archived: what was written is read back before `archive` returns, and one that is not whole is never given a name.
+Invariant: a run that was put back equals the run that was archived: the same rows, chain and blobs, so `verify` checks it against
+the same digest. No engine holds it, and its first lease has a new fence, higher than those in its log. Another process may
+compact a run while it is archived: so `archive` reads the file back before it returns, and an incomplete file never gets the name
+of an archive.
 
-No more than a piece of an archive is ever in memory. A long one is put back in several appends: until the last of them the run is
-`cancelled`, so that no engine resumes a part of it, and says in its error what it is. Putting it back again goes on with it.
+Only a piece of an archive is in memory at a time. A long log is put back in several appends. Until the last of them the run is
+`cancelled`, so that no engine resumes a part of it, and its error says why. Putting it back again continues where it stopped.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ VERSION = 1
 ENDING = ".holdfast.zst"
 _PAGE = 500
 _PIECE_ROWS, _PIECE_BYTES = 5_000, 16 * 1024 * 1024
-"""What is put back in one append."""
+"""The most rows and bytes that are put back in one append."""
 _UNFINISHED = "It is being put back from an archive. If nobody does so any more, put it back again."
 _TRIES = 5
 _NAME_A_DEFINITION = tuple(name for name, cls in KINDS.items() if "fingerprint" in cls.__struct_fields__)
@@ -59,11 +60,11 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, tag_field="part"):
-    """A line."""
+    """A line of an archive."""
 
 
 class Head(_Part, frozen=True, kw_only=True, tag="archive"):
-    """What the file is."""
+    """The first line: which run this archive is of, and when and from which store it was made."""
 
     version: int = VERSION
     run_id: str
@@ -74,7 +75,7 @@ class Head(_Part, frozen=True, kw_only=True, tag="archive"):
 
 
 class RunPart(_Part, frozen=True, kw_only=True, tag="run"):
-    """The run row."""
+    """The row of the run."""
 
     new: NewRun
     view: View
@@ -84,21 +85,21 @@ class RunPart(_Part, frozen=True, kw_only=True, tag="run"):
 
 
 class DefinitionPart(_Part, frozen=True, kw_only=True, tag="definition"):
-    """A definition that the log refers to."""
+    """A flow definition that the log refers to."""
 
     fingerprint: str
     body: bytes
 
 
 class BlobPart(_Part, frozen=True, kw_only=True, tag="blob"):
-    """A value too large for the log."""
+    """A blob: a value that was too large for the log."""
 
     digest: str
     body: bytes
 
 
 class SnapshotPart(_Part, frozen=True, kw_only=True, tag="snapshot"):
-    """A stored fold."""
+    """A snapshot, or the base of the log."""
 
     seq: int
     base: bool
@@ -107,7 +108,7 @@ class SnapshotPart(_Part, frozen=True, kw_only=True, tag="snapshot"):
 
 
 class EventPart(_Part, frozen=True, kw_only=True, tag="event", omit_defaults=True):
-    """An event. Its body is text, or compressed and then bytes."""
+    """An event. Its body is in `body` as text, or in `packed` as compressed bytes."""
 
     seq: int
     at: float
@@ -128,11 +129,11 @@ class EventPart(_Part, frozen=True, kw_only=True, tag="event", omit_defaults=Tru
 
 
 class End(_Part, frozen=True, kw_only=True, tag="end"):
-    """Everything is there."""
+    """The last line, which proves that the archive is complete."""
 
     events: int
     digest: str
-    """sha256 of all lines before."""
+    """SHA-256 of all lines before this one."""
 
 
 Part: TypeAlias = Head | RunPart | DefinitionPart | BlobPart | SnapshotPart | EventPart | End
@@ -141,7 +142,7 @@ _decode = msgspec.json.Decoder(Part).decode
 
 
 class Archived(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run was archived."""
+    """The place and the size of a run's archive."""
 
     run_id: str
     place: str
@@ -154,8 +155,8 @@ class Archived(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def archive(store: Store, run_id: str, place: str | os.PathLike[str]) -> Archived:
-    """Write a run to a new file: a path or a URL of fsspec, or a folder of either (ending in `/`), where it is named for the
-    run. Returns when it is durable there, and was read back. Raises `SettingError` where something is there already.
+    """Write a run to a new file. `place` is a path or an fsspec URL, or a folder of either kind (ending in `/`), in which the
+    file is named for the run. Returns when the file is durable and was read back. Raises `SettingError` if the file exists.
     """
     for _ in range(_TRIES):
         row, base = store.run(run_id), store.upkeep.trimmed(run_id).base
@@ -168,18 +169,19 @@ def archive(store: Store, run_id: str, place: str | os.PathLike[str]) -> Archive
             content = _write(store, row, base, file)
             if content is None:
                 continue
-            # Another process may have archived it meanwhile, and rely on that.
+            # Another process may have archived the run meanwhile, and may rely on its file.
             there = _already(target, row, base) if own else None
             written = _describe_archive(run_id, file, content)
             return there or msgspec.structs.replace(written, place=_place(file, target, replace=own))
     raise StoreBusy(
-        f"run {run_id!r} was not archived: it was compacted several times meanwhile. Nothing was changed; try again."
+        f"run {run_id!r} was not archived, because it was compacted several times during the attempt. Nothing was changed; "
+        "try again."
     )
 
 
 def _write(store: Store, row: RunRow, base: int, file: str) -> _Content | None:
-    """Write a run to a file, and read it back. None: it was compacted meanwhile, and some parts are of before, some of after.
-    Raises `RunNotFound` where it was deleted meanwhile.
+    """Write a run to a file, and read it back. Returns None if the run was compacted meanwhile, because the file may then mix old
+    and new parts. Raises `RunNotFound` if the run was deleted meanwhile.
     """
     try:
         archives.write_lines(file, _seal(_parts(store, row)))
@@ -188,9 +190,12 @@ def _write(store: Store, row: RunRow, base: int, file: str) -> _Content | None:
         store.run(row.run_id)
         if store.upkeep.trimmed(row.run_id).base != base:
             return None
-        if isinstance(fault, _NotALog):  # the file is as the store is, and the caller does not know it
+        if isinstance(
+            fault, _NotALog
+        ):  # the log in the store is damaged; the caller does not know this temporary file
             raise StoreCorrupt(
-                f"run {row.run_id!r} was not archived: its log is damaged: {fault.why}. `holdfast verify {row.run_id}` says more."
+                f"run {row.run_id!r} was not archived, because its log is damaged: {fault.why}. `holdfast verify {row.run_id}` "
+                "says more."
             ) from None
         raise
     store.run(row.run_id)
@@ -198,19 +203,19 @@ def _write(store: Store, row: RunRow, base: int, file: str) -> _Content | None:
 
 
 def _place(file: str, target: str, *, replace: bool) -> str:
-    """Bring an archive where it belongs: that place, as it may be printed."""
+    """Move or upload a finished archive to its target. Returns the target as it may be printed, without secrets."""
     if not _URL.match(target):
         copies.name_file(file, Path(target), replace=replace)
         return target
     told = remote.upload(target, file, replace=replace)
     with _local(target) as copy:
-        _whole(copy)  # what has not arrived must be known before the run goes
+        _whole(copy)  # an incomplete upload must be noticed before the run is deleted
     return told
 
 
 @contextmanager
 def _report_failure(run_id: str, target: str) -> Iterator[None]:
-    """A place that cannot be written to is the world's fault, and the run is as it was."""
+    """Turn an `OSError` of the archive's place into a `StoreError` that says that the run is unchanged."""
     try:
         yield
     except OSError as fault:
@@ -222,8 +227,8 @@ def _report_failure(run_id: str, target: str) -> Iterator[None]:
 
 
 def _already(target: str, row: RunRow, base: int) -> Archived | None:
-    """A whole archive of the very same log that is there already, with no less of it than is left: the process that
-    wrote it was killed before it could continue.
+    """Return the complete archive of the same log that already exists at the target, with at least the events that are left; None
+    if there is none. The process that wrote it was killed before it could continue.
     """
     try:
         with _local(target) as file:
@@ -245,7 +250,7 @@ def _describe_archive(run_id: str, file: str, content: _Content) -> Archived:
 
 
 def _seal(parts: Iterable[Part]) -> Iterator[bytes]:
-    """Parts as lines, and the last line."""
+    """Encode parts as lines, and add the last line with the number of events and the digest."""
     digest, events = sha256(), 0
     for part in parts:
         events += isinstance(part, EventPart)
@@ -265,7 +270,7 @@ def _parts(store: Store, row: RunRow) -> Iterator[Part]:
         definition = store.definition(fingerprint)
         if definition is not None:
             yield DefinitionPart(fingerprint=fingerprint, body=definition)
-    # One of these snapshots may be dropped just now, and then nothing that is read later names its blobs.
+    # Another process may drop one of these snapshots now, and then nothing that is read later names its blobs.
     named = {digest for snapshot in snapshots for digest in _find_references(snapshot.body)}
     for digest in sorted(references(store, row) | named):
         yield BlobPart(digest=digest, body=store.blobs.get(digest))
@@ -286,12 +291,12 @@ def _run_part(store: Store, row: RunRow) -> RunPart:
 
 
 def _snapshot(store: Store, run_id: str, seq: int) -> Snapshot | None:
-    """A snapshot that was listed; None: dropped meanwhile."""
+    """Return a listed snapshot; None if it was dropped meanwhile."""
     return store.snapshot(run_id, [(seq, seq)])
 
 
 def rows_of(store: Store, row: RunRow) -> Iterator[Row]:
-    """The rows of a run as its row says, a page at a time."""
+    """Yield the event rows of a run, up to the end that its run row names, reading a page at a time."""
     after = 0
     while after < row.seq and (page := store.events(row.run_id, after, row.seq, limit=_PAGE)):
         yield from page
@@ -299,7 +304,7 @@ def rows_of(store: Store, row: RunRow) -> Iterator[Row]:
 
 
 def references(store: Store, row: RunRow) -> set[str]:
-    """The blobs that the events and snapshots of a run refer to."""
+    """Return the digests of the blobs that the events and snapshots of a run refer to."""
     found: set[str] = set()
     after = 0
     while page := store.upkeep.referring(row.run_id, after, _PAGE):
@@ -309,7 +314,7 @@ def references(store: Store, row: RunRow) -> set[str]:
         snapshot = _snapshot(store, row.run_id, kept.seq)
         if snapshot is not None:
             found |= _find_references(snapshot.body)
-        elif kept.base:  # a later base replaces it, which is not in this list
+        elif kept.base:  # a later base has replaced it, which is not in this list
             return found | references(store, row)
     return found
 
@@ -319,14 +324,14 @@ def _find_references(body: bytes) -> set[str]:
 
 
 def fingerprints(store: Store, row: RunRow) -> set[str]:
-    """The definitions that a run refers to: its own, those it began with, and those it changed to."""
+    """Return the fingerprints of the flow definitions that a run refers to: its current one and all earlier ones."""
     found = {row.fingerprint}
     for event in store.events(row.run_id, kinds=_NAME_A_DEFINITION):
         found.add(open_row(event, store.blobs).event.fingerprint)
     for kept in store.upkeep.snapshots(row.run_id):
         if kept.base:
             base = _snapshot(store, row.run_id, kept.seq)
-            if base is None:  # a later base replaces it, which is not in this list
+            if base is None:  # a later base has replaced it, which is not in this list
                 return found | fingerprints(store, row)
             found.add(run_state.load(open_body(base.body, store.blobs)).fingerprint)
     return found
@@ -336,8 +341,8 @@ def fingerprints(store: Store, row: RunRow) -> set[str]:
 
 
 def read(file: str | os.PathLike[str]) -> Iterator[Part]:
-    """The parts of an archive. Raises `StoreCorrupt` for one that is damaged, cut or of a newer version; only when the last part
-    has come, all of it is known to be whole.
+    """Yield the parts of an archive. Raises `StoreCorrupt` if it is damaged, truncated or of a newer version. Only when the last
+    part has been read is the archive known to be complete.
     """
     digest, events, last = sha256(), 0, None
     for number, line in enumerate(archives.read_lines(file)):
@@ -345,31 +350,32 @@ def read(file: str | os.PathLike[str]) -> Iterator[Part]:
             last = _decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as fault:
             raise StoreCorrupt(
-                f"{file}: line {number + 1} does not belong to an archive of Holdfast ({fault})."
+                f"{file} is not an archive of Holdfast: line {number + 1} cannot be read ({fault}). Use another copy of it."
             ) from None
         if (number == 0) != isinstance(last, Head):
             raise StoreCorrupt(f"{file} is not the archive of one run. `holdfast archive` makes one.")
         if isinstance(last, Head) and last.version > VERSION:
             raise StoreCorrupt(
-                f"{file} has version {last.version}; this Holdfast knows {VERSION}. Use a newer one."
+                f"{file} is an archive of version {last.version}, but this Holdfast reads only version {VERSION}. Use a newer "
+                "Holdfast."
             )
         if isinstance(last, End) and (last.events, last.digest) != (events, digest.hexdigest()):
-            raise StoreCorrupt(f"{file} is not what was written. Use another copy of it.")
+            raise StoreCorrupt(f"the archive {file} is damaged. Use another copy of it.")
         events += isinstance(last, EventPart)
         digest.update(line + b"\n")
         yield last
     if not isinstance(last, End):
-        raise StoreCorrupt(f"{file} is truncated. Use another copy of it.")
+        raise StoreCorrupt(f"the archive {file} is truncated. Use another copy of it.")
 
 
 def put_back(
     store: Store, place: str | os.PathLike[str], *, on_known: Callable[[], None] = lambda: None
 ) -> str:
-    """Put an archived run into a store: its id. Again does nothing but call `on_known`. Raises `RunExists` where the id is taken
-    by another run, `StoreCorrupt` for an archive that is not whole.
+    """Put an archived run back into a store. Returns its id. If the store has the same run already, only `on_known` is called.
+    Raises `RunExists` if another run has that id, and `StoreCorrupt` if the archive is not complete.
     """
     with _local(os.fspath(place)) as file:
-        found = _whole(file)  # nothing is written before all of it is known to be
+        found = _whole(file)  # nothing is written before the whole archive has been checked
         run_id, run = found.run_id, found.run
         row = _find_row(store, run_id)
         unfinished = row is not None and (row.status, row.error) == ("cancelled", _UNFINISHED)
@@ -389,23 +395,23 @@ def put_back(
 
 
 class _Content(msgspec.Struct, kw_only=True):
-    """What is in an archive; of its events, snapshots and blobs only how many, and where they begin."""
+    """The content of an archive, but of its events, snapshots and blobs only how many there are and where they begin."""
 
     run_id: str
     run: RunPart
     definitions: dict[str, bytes] = {}
     base: int = 0
-    """The log begins after this place."""
+    """The log begins after this event."""
     first: int = 0
-    """The seq of its first event."""
+    """The seq of the first event."""
     events: int = 0
     take_ups: int = 0
-    """How often the run was claimed, by its log: each time with a fence of its own."""
+    """How often the run was claimed according to its log, each time with a new fence."""
     blobs: int = 0
 
 
 def _whole(file: str) -> _Content:
-    """What is in an archive, read to its end. Raises `StoreCorrupt` where that is not a log as it was written."""
+    """Read an archive to its end and return what is in it. Raises `StoreCorrupt` if its log is not what was written."""
     parts = read(file)
     head, run = next(parts, None), next(parts, None)
     if not isinstance(head, Head) or not isinstance(run, RunPart):
@@ -422,7 +428,7 @@ def _whole(file: str) -> _Content:
                 found.base = seq = part.seq
                 digest = part.digest
             case EventPart():
-                # The digests of an archive are easy to forge, those of its events are not.
+                # The digest of an archive is easy to forge, but the digests of its events are not.
                 broken = broken_at(found.run_id, [part.row()], after=seq, digest=digest)
                 if broken is not None:
                     raise _NotALog(file, found.run_id, broken[1])
@@ -433,15 +439,17 @@ def _whole(file: str) -> _Content:
             case _:
                 pass
     if not found.events or (seq, digest) != (run.seq, run.digest):
-        raise _NotALog(file, found.run_id, "its log does not end where its run row says")
+        raise _NotALog(file, found.run_id, "the log does not end where the run row says")
     return found
 
 
 class _NotALog(StoreCorrupt):
-    """The content of an archive is whole, but is not a log."""
+    """An archive is complete, but its events are not a valid log."""
 
     def __init__(self, file: str, run_id: str, why: str) -> None:
-        super().__init__(f"{file}: run {run_id!r} is not what was written: {why}.")
+        super().__init__(
+            f"the archive {file} is damaged: run {run_id!r} is not what was written: {why}. Use another copy of it."
+        )
         self.why = why
 
 
@@ -453,7 +461,7 @@ def _find_row(store: Store, run_id: str) -> RunRow | None:
 
 
 def _require_same(store: Store, row: RunRow, run: RunPart) -> None:
-    """Refuse an archive of which nothing could be put back, because the run is there already and is less or another."""
+    """Raise `RunExists` if the store already has a run with this id that has another log, or fewer events than the archive."""
     base = store.upkeep.trimmed(row.run_id).base
     if (row.seq, row.digest) != (run.seq, run.digest):
         differs = "with another log"
@@ -462,8 +470,8 @@ def _require_same(store: Store, row: RunRow, run: RunPart) -> None:
     else:
         return
     told = (
-        f"run {row.run_id!r} is in {store.url} already, {differs}, and was not replaced: nothing was put back. "
-        "Put the archive into another store, named with --store."
+        f"run {row.run_id!r} is already in {store.url}, {differs}, and was not replaced. Put the archive into "
+        "another store, named with --store."
     )
     error = RunExists(row.run_id, "log")
     error.args = (told,)
@@ -471,13 +479,13 @@ def _require_same(store: Store, row: RunRow, run: RunPart) -> None:
 
 
 def _is_begun(store: Store, row: RunRow, seq: int) -> bool:
-    """Whether a run that is there may be one whose putting back was killed before its store knew what the log lacks."""
+    """Return whether the run may come from a `put_back` that was killed before it recorded which events the log lacks."""
     first = store.events(row.run_id, limit=1)
     return store.upkeep.trimmed(row.run_id) == WHOLE and [one.seq for one in first] == [seq]
 
 
 class _Piece(msgspec.Struct):
-    """Rows that follow each other, and the snapshots among them."""
+    """Consecutive event rows and the snapshots among them, to be put back in one append."""
 
     rows: list[Row] = []
     snapshots: list[Snapshot] = []
@@ -489,8 +497,8 @@ class _Piece(msgspec.Struct):
 
 
 def _pieces(file: str, row: RunRow | None) -> Iterator[_Piece]:
-    """The log in an archive, after what is there already. Snapshots come before all events there, in the same order: so they
-    are read by the way, from a place of their own.
+    """Yield the log of an archive in pieces, after the events that the store already has. In an archive all snapshots come before
+    the events, in the same order, so a second reader of the file delivers them alongside the events.
     """
     after = 0 if row is None else row.seq
     snapshots = (part for part in read(file) if isinstance(part, SnapshotPart) and part.seq > after)
@@ -518,8 +526,8 @@ def _pieces(file: str, row: RunRow | None) -> Iterator[_Piece]:
 
 def _other_log(run_id: str, file: str) -> RunExists:
     told = (
-        f"run {run_id!r} is being put back from another archive than {file}: nothing was put back. Put it back "
-        "from that one, or into another store, named with --store."
+        f"run {run_id!r} is being put back from another archive, not from {file}; nothing was written. Use that "
+        "other archive, or another store, named with --store."
     )
     error = RunExists(run_id, "log")
     error.args = (told,)
@@ -527,7 +535,7 @@ def _other_log(run_id: str, file: str) -> RunExists:
 
 
 def _append(store: Store, file: str, found: _Content, row: RunRow | None) -> None:
-    """Append the log, or what is missing of one that was begun: at once where that is one piece, otherwise under a lease."""
+    """Append the log, or the missing rest of it: in one append if it is one piece, otherwise in several under a lease."""
     pieces = _pieces(file, row)
     piece, following = next(pieces, None), next(pieces, None)
     new = Append(run_id=found.run_id, expected_seq=0, rows=(), view=found.run.view, create=found.run.new)
@@ -550,12 +558,12 @@ def _append(store: Store, file: str, found: _Content, row: RunRow | None) -> Non
             append = msgspec.structs.replace(append, create=None)
             piece, following = following, next(pieces, None)
     finally:
-        with suppress(StoreError):  # then the lease runs out by itself
+        with suppress(StoreError):  # then the lease expires by itself
             store.renew(msgspec.structs.replace(holder, ttl_s=0.0))
 
 
 def _unfinished_view(view: View, seq: int) -> View:
-    """The view of a log that is there up to a place."""
+    """Return the run row's view for a log that has been put back only up to this event."""
     rewinds = tuple(rewind for rewind in view.rewinds if max(rewind) <= seq)
     return msgspec.structs.replace(
         view, status="cancelled", error=_UNFINISHED, active=(), rewinds=rewinds, due_at=None
@@ -576,7 +584,7 @@ def _write_piece(store: Store, append: Append, piece: _Piece) -> None:
 
 
 def _choose_target(place: str, row: RunRow) -> tuple[str, bool]:
-    """Where the archive of a run goes, and whether it is named for the run, in a folder."""
+    """Return the path or URL of a run's archive, and whether it is in a folder and named for the run."""
     name = f"{row.run_id}-{row.digest.hex()[:12]}{ENDING}"
     if _URL.match(place) and not place.startswith("file://"):
         return (f"{place}{name}", True) if place.endswith("/") else (place, False)
@@ -587,7 +595,7 @@ def _choose_target(place: str, row: RunRow) -> tuple[str, bool]:
 
 @contextmanager
 def _temporary(target: str) -> Iterator[str]:
-    """A file to write to: beside the target, or anywhere where that is far away."""
+    """Yield a temporary file: in the folder of the target, or in the system's temporary folder if the target is a URL."""
     folder = None if _URL.match(target) else Path(target).parent
     if folder is not None:
         disk.make_folder(folder)
@@ -595,7 +603,7 @@ def _temporary(target: str) -> Iterator[str]:
         handle, file = tempfile.mkstemp(prefix=".holdfast-", suffix=ENDING, dir=folder)  # 0600
     except OSError as fault:
         if folder is not None:
-            raise  # reported with the place
+            raise  # `_report_failure` adds the place
         raise StoreUnusable(
             f"a temporary file cannot be created: {fault.strerror or fault}. Set TMPDIR to a folder with free space."
         ) from fault
@@ -609,7 +617,7 @@ def _temporary(target: str) -> Iterator[str]:
 
 @contextmanager
 def _local(place: str) -> Iterator[str]:
-    """A file on this machine that holds what is at a place."""
+    """Yield a local file with the content of a place: the file itself, or a download of the URL."""
     if not _URL.match(place) or place.startswith("file://"):
         yield str(Path(place.removeprefix("file://")).expanduser())
         return

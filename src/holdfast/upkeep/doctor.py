@@ -1,7 +1,7 @@
-"""What is wrong, by what a store says: runs that cannot continue by themselves, and whether the store itself is well.
+"""Finds the problems of a store: runs that cannot continue by themselves, and faults of the store itself.
 
-Why a run does not move is answered by `reading.diagnosis`; this chooses what is worth reporting and when, finds out how a flow
-has changed, and examines the store. It changes nothing.
+`reading.diagnosis` says why a run does not move; this module decides what to report and when, finds out how a flow has changed,
+and examines the store. It changes nothing.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from holdfast.storage.rows import unpack
 from holdfast.storage.upkeep import Facts
 
 _WELL: frozenset[Kind] = frozenset({"executing", "waiting", "completed", "cancelled"})
-"""The run moves by itself, or is over."""
+"""Kinds of a run that moves by itself or has ended."""
 _ON_OFFER: frozenset[Kind] = frozenset(
     {"no worker", "interrupted", "answered", "due", "flow unknown", "queue full"}
 )
-"""A worker may claim the run any moment, so that it is reported only after a while."""
+"""Kinds of a run that a worker may claim at any moment, so it is reported only after `PATIENCE_S`."""
 
 PATIENCE_S = 60.0
-"""How long a run may be on offer, or overdue, before that is reported."""
+"""How long a run may wait for a worker, or be overdue, before it is reported."""
 SKEW_S = 5.0
 LOG_BYTES = 256 * 1024 * 1024
 SLOT_BYTES = 8 * 1024 * 1024 * 1024
 FREE_BYTES = 512 * 1024 * 1024
 BLOBS_SAMPLED = 200
 RUNS_MAX = 10_000
-"""Runs whose logs are read: those that were updated least recently."""
+"""How many runs are examined: those that were updated least recently."""
 _PAGE = 500
 
 
@@ -50,7 +50,7 @@ _PAGE = 500
 
 
 def judge(case: Case, now: float, commands: CommandLine | None = None) -> Diagnosis | None:
-    """What keeps a run from moving; None: it moves by itself, or it is too early to say."""
+    """Return what keeps a run from moving; None if the run moves by itself, or if it is too early to report it."""
     found = diagnose(case, now, commands)
     if found.kind in _WELL:
         return None
@@ -59,44 +59,49 @@ def judge(case: Case, now: float, commands: CommandLine | None = None) -> Diagno
 
 
 def look_over(facts: Facts, now: float, damage: list[str]) -> Iterator[Diagnosis]:
-    """What is wrong with the store itself. `now` is the time of this machine."""
+    """Yield the problems of the store itself. `now` is the time of this machine."""
     for problem in damage:
         yield _of_store(problem)
     if facts.schema_version != facts.schema_known:
         yield _of_store(
-            f"its schema has version {facts.schema_version}, this Holdfast knows {facts.schema_known}"
+            f"the schema of the store has version {facts.schema_version}, but this Holdfast knows version {facts.schema_known}"
         )
     skew = facts.now - now
     if abs(skew) > SKEW_S:
         yield _of_store(
-            f"its clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's: leases and timers go by it. "
-            "Have both kept by NTP"
+            f"the clock of the store is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the clock of this machine. "
+            "Leases and timers use the clock of the store; synchronize both with NTP"
         )
     if facts.settings.get("default_transaction_read_only") == "on":
         yield _of_store(
-            "it takes no writes, because default_transaction_read_only is on: nothing is started, resumed or answered. Some "
-            "providers set it when a disk is nearly full; make room, and switch it off for this user, database or server"
+            "the database accepts no writes, because default_transaction_read_only is on: no run can be started, resumed or "
+            "answered. Some providers set it when a disk is nearly full; free some space, and switch it off for this user, "
+            "database or server"
         )
     yield from _of_log(facts)
     if facts.free_bytes is not None and facts.free_bytes < FREE_BYTES:
-        yield _of_store(f"only {facts.free_bytes // 1_000_000} MB of disk are left for it")
+        yield _of_store(
+            f"only {facts.free_bytes // 1_000_000} MB are free on the disk of the store; free some space"
+        )
     for name, wanted in _SETTINGS.get(facts.kind, {}).items():
         if facts.settings.get(name) not in wanted:
             found = facts.settings.get(name)
-            yield _of_store(f"{name} is {found!r}: what it acknowledges may be lost. Set it to {wanted[0]!r}")
+            yield _of_store(
+                f"{name} is {found!r}, so a crash may lose acknowledged writes. Set {name} to {wanted[0]!r}"
+            )
 
 
 def _of_log(facts: Facts) -> Iterator[Diagnosis]:
     log_bytes = facts.log_bytes or 0
     if facts.kind == "postgresql" and log_bytes > SLOT_BYTES:
         yield _of_store(
-            f"a replication slot keeps {log_bytes // 1_000_000} MB of its write-ahead log: its reader is too slow or gone, "
-            "and the disk fills up. See pg_replication_slots; drop the slot that is not read any more"
+            f"a replication slot keeps {log_bytes // 1_000_000} MB of the write-ahead log: the replica is too slow or gone, "
+            "and the disk fills up. See pg_replication_slots; drop the slot that is no longer read"
         )
     if facts.kind == "sqlite" and log_bytes > LOG_BYTES:
         yield _of_store(
-            f"its write-ahead log has {log_bytes // 1_000_000} MB: a process has been reading for very long, "
-            "or was stopped while reading"
+            f"the write-ahead log has grown to {log_bytes // 1_000_000} MB: a process has been reading for very long, "
+            "or was stopped while reading. End that process"
         )
 
 
@@ -120,8 +125,8 @@ def _of_store(reason: str) -> Diagnosis:
 def examine(
     store: Store, flows: Mapping[str, Flow[Any]] | None, now: float, commands: CommandLine | None = None
 ) -> list[Diagnosis]:
-    """Everything that is wrong: the store first, then its runs, those that were updated least recently first. `flows` are those
-    that are known here; None: it was not said which. `now` is the time of this machine.
+    """Return all problems: first those of the store, then those of its runs, oldest first. `flows` are the known flows; with
+    None, no run is reported for its flow. `now` is the time of this machine.
     """
     facts = store.upkeep.facts()
     found = list(look_over(facts, now, store.check()))
@@ -130,8 +135,8 @@ def examine(
     if left_out:
         found.append(
             _of_store(
-                f"{len(rows) + left_out} of its runs have not ended, and only the {len(rows)} that were updated least recently "
-                "were examined. See to those, and examine it again"
+                f"{len(rows) + left_out} runs have not ended, and only the {len(rows)} that were updated least recently were "
+                "examined. Resolve the problems of those runs, then run doctor again"
             )
         )
     examination = _Examination(store, flows, commands or CommandLine())
@@ -144,7 +149,7 @@ def examine(
 
 
 def _rows(store: Store) -> tuple[list[RunRow], int]:
-    """The runs to examine, those that were updated least recently first, and how many more there are."""
+    """Return the runs to examine, those that were updated least recently first, and how many more there are."""
     count = 0
 
     def counted() -> Iterator[RunRow]:
@@ -194,20 +199,20 @@ class _Examination:
 def _changes(
     store: Store, row: RunRow, flow: Flow[Any] | None, state: RunState
 ) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """How the flow differs in shape, and the options with which `resume` takes it."""
+    """Return how the shape of the flow has changed, and the options with which `resume` accepts it (None: no options do)."""
     if flow is None or flow.fingerprint == row.fingerprint:
         return (), ()
     stored = store.definition(row.fingerprint)
     if stored is None:
-        return ("the definition that it was made with is not in the store",), None
+        return ("the definition that the run was created with is not in the store",), None
     old = msgspec.json.decode(stored, type=Definition)
     found = difference(old, flow.definition)
     return ((), ()) if found.only_options else (tuple(found.lines()), _takes(old, flow.definition, state))
 
 
 def _takes(old: Definition, new: Definition, state: RunState) -> tuple[str, ...] | None:
-    """The options of `resume` with which a run continues with a flow of another shape; None: there are none. Where several nodes
-    are new, only the user knows which of them a missing one became: NEW.
+    """Return the options of `resume` with which a run continues with a flow of another shape; None if no options allow it. If
+    several nodes are new, only the user knows which of them replaces a removed node: the placeholder NEW stands for it.
     """
     completed = {name for name, node in state.nodes.items() if node.completed_seq}
     pending = {*state.open, *state.arrivals, *state.held}
@@ -223,7 +228,7 @@ def _takes(old: Definition, new: Definition, state: RunState) -> tuple[str, ...]
     if rename and not compatible(old, new, completed=completed, pending=pending, rename=rename):
         return (*_renames(rename), *_COMPATIBLE)
     gone = [name for name in found.nodes_removed if name in completed | pending]
-    if len(found.nodes_added) > len(gone) == len(reasons):  # nothing else is in the way
+    if len(found.nodes_added) > len(gone) == len(reasons):  # the removed nodes are the only reasons
         return (*_renames(dict.fromkeys(gone, "NEW")), *_COMPATIBLE)
     return None
 
@@ -236,7 +241,7 @@ def _renames(rename: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _blobs(store: Store) -> Iterator[Diagnosis]:
-    """Look at some of the blobs that the newest runs refer to."""
+    """Read some of the blobs that the newest runs refer to, and report those that are missing or damaged."""
     left = BLOBS_SAMPLED
     for row in store.runs(Query(limit=_PAGE)):
         try:

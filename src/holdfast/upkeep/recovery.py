@@ -1,11 +1,11 @@
-"""Finds runs that should move and do not, says why and what happens next, and offers them again. It never executes anything.
+"""Finds runs that should move but do not, reports why, and offers them to workers again. It never executes a run.
 
-A run is on offer by what its row, its lease and its inbox say; there is no second record that could be wrong. So there is little
-to repair: the leases of holders that are gone are given back, which wakes the workers, and the rest is reported.
+Whether a run is on offer follows from its row, its lease and its inbox; there is no second record that could be wrong. So there
+is little to repair: the leases of dead holders are released, which wakes the workers, and everything else is only reported.
 
-Invariant: a sweep changes nothing but leases that keep no engine out any more, as the store sees it in the transaction that gives
-them back. A sweep that meets an error of the database reports it with what it had found, and the next one begins anew. A run that
-cannot be read (damaged, deleted meanwhile, or written by a newer version) does not hide the others.
+Invariant: a sweep changes only leases that have already lost their effect, which the store checks in the transaction that
+releases them. If the database fails during a sweep, the error is reported with the findings so far, and the next sweep starts
+from the beginning. A run that cannot be read (damaged, deleted meanwhile, or of a newer version) does not hide the others.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from holdfast.storage.contract import Query, RunRow, Store, in_order
 from holdfast.storage.leases import Holder
 
 PATIENCE_S = 30.0
-"""How long a run may be on offer before that is reported."""
+"""How long a run may wait for a worker before it is reported."""
 ROWS_MAX = 10_000
-"""Runs that one sweep looks at."""
+"""How many runs one sweep examines."""
 LOADS_MAX = 200
-"""Runs of which one sweep reads the log."""
+"""For how many runs one sweep reads the log."""
 _PAGE = 500
 
 
 class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What one sweep found and did."""
+    """The result of one sweep: what it found and which leases it released."""
 
     at: float
     findings: tuple[Diagnosis, ...] = ()
-    """Those that have not moved for longest first."""
+    """Runs and nodes that do not move, those that have not moved for the longest time first."""
     given_back: tuple[str, ...] = ()
-    """The holders that were gone: their leases were given back."""
+    """The dead holders whose leases were released."""
     unknown: dict[str, int] = {}
-    """Flow that is not known here -> how many runs of it wait for a worker."""
+    """Flow that is not known here -> how many of its runs wait for a worker."""
     complete: bool = True
-    """False: there are more runs than one sweep looks at."""
+    """False if there are more runs than one sweep examines."""
     error: str | None = None
-    """The database failed in the middle; the findings were made before."""
+    """The error with which the database ended the sweep; the findings were made before it. None if there was none."""
 
 
 class Recovery:
-    """Sweeps a store for runs that do not move. `flows`: names of those that are known here; None: all are. `inside`: it also
-    reads their logs for nodes that do not move, which costs some queries for each run.
+    """Sweeps a store for runs that do not move. `flows` are the names of the known flows; None means that all are known. With
+    `inside`, the sweep also reads logs to find nodes that do not move, which costs some queries for each run.
     """
 
     def __init__(
@@ -69,7 +69,9 @@ class Recovery:
         self._commands = commands or CommandLine()
 
     def sweep(self) -> RecoveryReport:
-        """Look at every run that should move, and offer again what crashed processes hold. Raises no error of the store."""
+        """Examine every run that should move, and release the leases of dead processes. An error of the store is not raised but
+        reported.
+        """
         return _Sweep(self._store, self._flows, self._patience_s, self._inside, self._commands).done()
 
 
@@ -130,7 +132,7 @@ class _Sweep:
         return self._store.runs(Query(status=in_order(TAKEABLE), before=before, limit=_PAGE))
 
     def _page_behind(self, page: list[RunRow]) -> list[RunRow]:
-        """The next page, by the last run of this one that is still there: others may have been deleted."""
+        """Return the page after this one, counted from its last run that has not been deleted meanwhile."""
         for row in reversed(page):
             try:
                 return self._page(row.run_id)
@@ -140,7 +142,7 @@ class _Sweep:
         return []
 
     def _offer_again(self) -> None:
-        """Give back the leases of holders that are gone. One that comes back meets a higher fence, as after a takeover."""
+        """Release the leases of dead holders. A holder that turns out to be alive meets a higher fence, as after a takeover."""
         if self._gone:
             gone = self._store.queues.give_back(self._gone)
             self._given_back.extend(self._gone[engine].describe() for engine in gone)
@@ -161,13 +163,13 @@ class _Sweep:
             self._look_inside(row)
 
     def _report(self, row: RunRow, found: Diagnosis, *, is_known: bool) -> None:
-        """Report a run that waits for a worker. A worker is its first remedy; where none runs, `resume` is."""
+        """Report a run that waits for a worker. The first remedy is to start a worker, the second to resume the run."""
         if not is_known:
             self._unknown[row.flow] = self._unknown.get(row.flow, 0) + 1
         words = (
-            f"it is on offer: a worker that knows its flow and serves its queue ({row.queue}) claims it"
+            f"start a worker that knows its flow and serves its queue ({row.queue}): it claims the run"
             if is_known
-            else f"it waits for a worker that knows flow {row.flow!r}"
+            else f"start a worker that knows flow {row.flow!r}: it claims the run"
         )
         work = Remedy("work", {}, words, self._commands.line("worker", *self._commands.file_words()))
         self._findings.append(msgspec.structs.replace(found, remedies=(work, *found.remedies)))
@@ -193,5 +195,5 @@ class _Sweep:
 
 
 def _is_unknown(fault: Exception) -> bool:
-    """Whether something was read that this version does not know."""
+    """Return whether the error means that this version of Holdfast does not know what is stored."""
     return isinstance(fault, msgspec.MsgspecError)

@@ -1,11 +1,11 @@
-"""What need not be kept: older checkpoints of a run, events that a base can replace, runs that ended long ago, unused blobs.
+"""Deletes what is no longer needed: old checkpoints, events that a base can replace, runs that ended long ago, unused blobs.
 
-- `prune` retires the checkpoints of a run but the last few, with the snapshots that only they needed. Nothing of history goes.
-- `compact` puts a base in the place of the events before them. It needs the lease, for one short transaction.
+- `prune` retires all but the last few checkpoints of a run, and drops the snapshots that only they needed. No event is deleted.
+- `compact` also replaces the events before the kept checkpoints with a base. It needs the lease, for one short transaction.
 - `choose` and `delete` apply policies by age and number to runs that have ended; `sweep` removes what is then unused.
 
-Invariant: nothing goes that something still needs, and each step leaves a store in which every run can be resumed. What
-needs a thing is looked up when it goes, not when it was chosen. Each step is small: a run that is going never waits for this.
+Invariant: nothing is deleted that is still needed, and after each step every run in the store can be resumed. Whether a thing is
+needed is checked when it is deleted, not when it was chosen. Each step is small, so that the execution of a run never waits.
 """
 
 from __future__ import annotations
@@ -42,41 +42,41 @@ from holdfast.storage.upkeep import Kept
 from holdfast.upkeep import archive
 
 _Aside = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
-"""Does something off the event loop, and then reports how it went."""
+"""Calls the first function off the event loop, then the second with the exception that the first raised, or None."""
 KEEP_LAST = 5
 YOUNG_S = 3600.0
-"""A blob that was put later than this may belong to an append that is still on its way."""
+"""A blob younger than this may belong to an append that is not committed yet, so it is not removed."""
 _WINDOW = 256
 _PAGE = 500
-_RESUMED_MEANWHILE = "it was resumed meanwhile"
+_RESUMED_MEANWHILE = "it was resumed in the meantime"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one run's checkpoints."""
+    """The result of pruning or compacting one run."""
 
     run_id: str
     kept: int
-    """Checkpoints that it can still go back to."""
+    """How many checkpoints the run can still go back to."""
     retired: int
-    """Those before this place it cannot; 0: all of them are left."""
+    """Checkpoints before this event are retired; 0 if none are."""
     snapshots: int = 0
-    """Snapshots that went."""
+    """How many snapshots were deleted."""
     base: int = 0
-    """The log begins after this place; 0: at its beginning."""
+    """The log begins after this event; 0 if the log is complete."""
     events: int = 0
-    """Events that the base has just replaced."""
+    """How many events the new base replaced."""
     place: str = ""
-    """Where the log was archived before."""
+    """Where the log was archived before it was compacted; empty if it was not."""
     why: str = ""
-    """Why less went than was asked for."""
+    """Why fewer events were replaced than requested; empty if all were."""
 
 
 # --- one run -----------------------------------------------------------------------------------------
 
 
 def prune(store: Store, run_id: str, keep_last: int = KEEP_LAST) -> Pruned:
-    """Retire every checkpoint of a run but the last few that it came through, and drop the snapshots that only they needed."""
+    """Retire all but the last `keep_last` current checkpoints of a run, and drop the snapshots that only the others needed."""
     check_count(keep_last, "keep_last")
     row = store.run(run_id)
     last = _last_checkpoints(store, row, keep_last + 1)
@@ -92,7 +92,7 @@ def prune(store: Store, run_id: str, keep_last: int = KEEP_LAST) -> Pruned:
 
 
 def _last_checkpoints(store: Store, row: RunRow, count: int) -> list[int]:
-    """Where the last checkpoints are that the run as it is now came through, oldest first. Read from the end: a log is long."""
+    """Return the last current checkpoints of a run, oldest first. A log may be long, so it is read from its end."""
     parts = stretches(row.rewinds, row.seq)
     found: list[int] = []
     upto = row.seq
@@ -106,7 +106,7 @@ def _last_checkpoints(store: Store, row: RunRow, count: int) -> list[int]:
 
 
 def _find_unneeded(snapshots: Sequence[Kept], row: RunRow, oldest: int) -> list[int]:
-    """Snapshots that no place from the oldest checkpoint on is loaded from: those before the one that serves it. A base stays."""
+    """Return the snapshots that the oldest kept checkpoint and later places do not need to be loaded. A base is always kept."""
     parts = stretches(row.rewinds, oldest)
     serving = max(
         (kept.seq for kept in snapshots if any(first <= kept.seq <= last for first, last in parts)), default=0
@@ -126,10 +126,11 @@ def compact(
     blob_over: int = BLOB_OVER,
     doubt: Callable[[], None] = lambda: None,
 ) -> Pruned:
-    """Prune a run, and let a base replace its events before the checkpoints that are left, in the name of a holder: one that
-    has the lease already (`fence`), or else it is claimed for a moment; `doubt` is called where the store does not say whether
-    it was granted, or given back. `rewinds` are those that the holder knows of: one may be on its way to the log. Raises
-    `RunHeld`.
+    """Prune a run, and replace its events before the kept checkpoints with a base.
+
+    A holder that has the lease passes its `fence`; otherwise the run is claimed for a moment. `doubt` is called if the store does
+    not confirm that the lease was granted or released. `rewinds` are the rewinds that the holder knows: one may not be in the log
+    yet. Raises `RunHeld` if another process executes the run.
     """
     check_count(keep_last, "keep_last")
     row = store.run(run_id)
@@ -164,10 +165,10 @@ def _compact_idle(
         doubt()
         raise
     try:
-        # The run may have gone back to before the base while it was made.
+        # The run may have been rewound to before the base while the base was made.
         if _below_rewinds(store.run(run_id), seq) != seq:
             raise ResumeRefused(
-                run_id, "it was rewound just now. Its log is unchanged; try again.", asked="compacted"
+                run_id, "it was rewound at the same time. Its log is unchanged; try again.", asked="compacted"
             )
         store.upkeep.compact(run_id, seq, fence=lease.fence, **base)
     finally:
@@ -178,12 +179,13 @@ def _compact_idle(
 
 
 def _base_place(store: Store, row: RunRow, wanted: int) -> tuple[int, RunState | None, str]:
-    """The latest place up to the wanted one where a base can be, with its state; and why it cannot be later. From
-    every place after it the way back must lead through it, and no visit may be open there whose own events are still read.
+    """Return the latest place, up to the wanted one, where a base can be, with the state there, and why it cannot be later.
+
+    No rewind after that place may go back to before it, and no visit may be open there whose earlier events are still read.
     """
     began, seq, why = history.began_after(store, row), _below_rewinds(row, wanted), ""
     if seq < wanted:
-        why = f"a rewind went back to event {seq}"
+        why = f"the run was rewound to event {seq}"
     while seq > began:
         state = history.load(store, row.run_id, seq, row=row, check=True)
         busy = next((name for name in state.open if _is_read(state, name)), None)
@@ -191,11 +193,11 @@ def _base_place(store: Store, row: RunRow, wanted: int) -> tuple[int, RunState |
             return seq, state, why
         why = f"node {busy!r} has been open since event {_find_start(store, row, state, busy)}"
         seq = _below_rewinds(row, _find_start(store, row, state, busy) - 1)
-    return 0, None, why or "there are no events before its last checkpoints that a base could replace"
+    return 0, None, why or "the run has no events before its kept checkpoints"
 
 
 def _below_rewinds(row: RunRow, seq: int) -> int:
-    """The latest place up to this one before which no later rewind went back."""
+    """Return the latest place, up to this one, that no later rewind goes back behind."""
     while True:
         lower = min((to for at, to in row.rewinds if at > seq), default=seq)
         if lower >= seq:
@@ -204,13 +206,13 @@ def _below_rewinds(row: RunRow, seq: int) -> int:
 
 
 def _is_read(state: RunState, name: str) -> bool:
-    """Whether the engine reads from the log what an open visit did: which signals it took, what it streamed, its items."""
+    """Return whether the engine still reads earlier events of an open visit: its signals, streamed output or items."""
     node = state.nodes[name]
     return bool(node.kept or node.streamed or node.items is not None or node.asked or node.parked)
 
 
 def _find_start(store: Store, row: RunRow, state: RunState, name: str) -> int:
-    """Where an open visit began, in the log."""
+    """Return the event with which an open visit began."""
     node = state.nodes[name]
     for found in store.events(row.run_id, 0, state.seq, node=name):
         if (found.iteration, found.execution) == (node.iteration, node.execution):
@@ -218,16 +220,16 @@ def _find_start(store: Store, row: RunRow, state: RunState, name: str) -> int:
     return 0
 
 
-# --- as a run goes on --------------------------------------------------------------------------------
+# --- while runs are executed -------------------------------------------------------------------------
 
 
 class Keeper:
-    """A listener that prunes the runs of an engine as their logs grow, off its event loop (`aside`). `here`: the runs that the
-    engine executes.
+    """A listener that prunes the runs of an engine as their logs grow. `aside` calls a function off the event loop; `here` are
+    the runs that the engine executes.
     """
 
     EVERY = 32
-    """Appends to a run between two looks at it."""
+    """A run is pruned after this many appends to its log."""
 
     def __init__(
         self,
@@ -241,24 +243,24 @@ class Keeper:
         self._aside = aside
         self._here = here
         self._appends: dict[str, int] = {}
-        """Runs that have grown since they were looked at -> by how many appends."""
+        """Run -> how many appends its log got since it was last pruned."""
         self._busy: set[str] = set()
 
     def saved(self, run_id: str) -> None:
-        """New events of a run are durable, or the engine has stopped executing it."""
+        """Called when new events of a run are durable, or the engine has stopped executing it."""
         count = self._appends[run_id] = self._appends.get(run_id, 0) + 1
         if (count >= self.EVERY or run_id not in self._here) and run_id not in self._busy:
             self._busy.add(run_id)
             self._aside(lambda: self._prune(run_id), lambda _: self._busy.discard(run_id))
 
     def close(self) -> None:
-        """Prune once more every run that has grown, or that a thread may not have finished."""
+        """Prune every run that has grown since its last pruning, or whose pruning may not be finished."""
         for run_id in {**self._appends, **dict.fromkeys(self._busy)}:
             self._prune(run_id)
 
     def _prune(self, run_id: str) -> None:
         self._appends.pop(run_id, None)
-        with suppress(HoldfastError):  # the next look finds it again; a run never suffers from this
+        with suppress(HoldfastError):  # a failed pruning must not disturb the run; it is repeated later
             prune(self._store, run_id, self._keep_last)
 
 
@@ -266,18 +268,18 @@ class Keeper:
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which runs need not be kept. Every condition must hold."""
+    """Which runs may be deleted: those that meet all conditions."""
 
     flow: str | None = None
     status: tuple[RunStatus, ...] = in_order(FINAL)
     older_than: float | None = None
-    """Seconds since its last event."""
+    """Delete only runs whose last event is older than this many seconds."""
     keep: int | None = None
-    """The newest so many of each flow and status stay."""
+    """Do not delete the newest N runs of each flow and status."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a run, and why."""
+    """Whether a run is deleted, and why."""
 
     run_id: str
     flow: str
@@ -287,14 +289,14 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     goes: bool
     why: str
     place: str = ""
-    """Where it was archived."""
+    """Where the run was archived; empty if it was not."""
 
 
 def policies(table: Any, where: str = "[tool.holdfast.retention]") -> tuple[list[Policy], str | None]:
-    """The policies of a project, and where it archives: `archive`, and a list `policies` of tables."""
+    """Read the policies of a project (the list `policies`) and the place for its archives (`archive`) from its settings."""
     if not isinstance(table, dict) or not {*table} <= {"archive", "policies"}:
         raise SettingError(
-            f"{where} has `archive` (a place) and `policies` (a list of tables), and nothing else"
+            f"{where} may have only `archive` (a path or URL) and `policies` (a list of tables)"
         )
     found = []
     for number, entry in enumerate(table.get("policies", []), 1):
@@ -303,7 +305,7 @@ def policies(table: Any, where: str = "[tool.holdfast.retention]") -> tuple[list
         for name in entry:
             if name not in Policy.__struct_fields__:
                 known = Policy.__struct_fields__
-                near = did_you_mean(name, known) or f"; it has {', '.join(known)}"
+                near = did_you_mean(name, known) or f"; the options are {', '.join(known)}"
                 raise SettingError(f"{where}: policy {number} has no option {name!r}{near}")
         given = dict(entry)
         if isinstance(given.get("status"), str):
@@ -316,16 +318,16 @@ def policies(table: Any, where: str = "[tool.holdfast.retention]") -> tuple[list
             raise SettingError(f"{where}: policy {number}: {fault}") from None
     place = table.get("archive")
     if place is not None and not isinstance(place, str):
-        raise SettingError(f"{where}: archive must be a place, not {place!r}")
+        raise SettingError(f"{where}: archive must be a path or URL, not {place!r}")
     return found, place
 
 
 def check_policy(policy: Policy) -> Policy:
-    """A policy that makes sense: only runs that have ended may go, and not all of them by an oversight."""
+    """Return the policy, or raise `SettingError` if it would delete runs that have not ended, or all runs by an oversight."""
     for status in policy.status:
         if status not in ENDED:
             raise SettingError(
-                f"a run that is {status} has not ended and is never deleted; choose among {', '.join(in_order(ENDED))}"
+                f"a run that is {status} has not ended and is never deleted; choose from {', '.join(in_order(ENDED))}"
             )
     if policy.older_than is None and policy.keep is None:
         raise SettingError(
@@ -337,7 +339,7 @@ def check_policy(policy: Policy) -> Policy:
 
 
 def choose(store: Store, wanted: Sequence[Policy]) -> list[Choice]:
-    """What the policies would do with each run they are about, newest first. The first policy that is about a run decides."""
+    """Decide for each run that a policy applies to whether it is deleted, newest first. The first policy that applies decides."""
     now = store.now()
     chosen: dict[str, Choice] = {}
     for policy in wanted:
@@ -361,7 +363,7 @@ def _goes(policy: Policy) -> str:
     if policy.older_than is not None:
         reasons.append(f"older than {duration(policy.older_than)}")
     if policy.keep is not None:
-        reasons.append(f"not among the newest {policy.keep}")
+        reasons.append(f"not among the newest {policy.keep} runs")
     return " and ".join(reasons)
 
 
@@ -374,24 +376,24 @@ def _stays(store: Store, policy: Policy, row: RunRow, rank: int, now: float) -> 
 
 
 def explain_need(store: Store, row: RunRow) -> str | None:
-    """What still needs a run; None: nothing does."""
+    """Return why a run must be kept; None if it may be deleted."""
     if row.status not in ENDED:
-        return f"it is {row.status}: it has not ended"
+        return f"the run has not ended: it is {row.status}"
     if row.held and row.holder is not None:
-        return f"{row.holder.describe()} holds it"
+        return f"{row.holder.describe()} executes the run"
     if row.status not in FINAL:
         try:
             asked = history.load(store, row.run_id, row=row).questions
         except (StoreError, msgspec.MsgspecError) as fault:
-            return f"it cannot be read, so its questions are unknown: {fault}"
+            return f"the run cannot be read, so its questions are unknown: {fault}"
         if asked:
-            return f"it asks: {next(iter(asked.values())).text[:80]}"
+            return f"it has an open question: {next(iter(asked.values())).text[:80]}"
     return None
 
 
 def delete(store: Store, choice: Choice, archive_to: str | None = None) -> Choice:
-    """Archive a run that was chosen, if asked to, and delete it: what became of it. Only one that is still as it was chosen,
-    and that nothing needs.
+    """Delete a chosen run, after archiving it if a place is given. Returns the choice with what happened. A run that has changed
+    since it was chosen, or that is still needed, is kept.
     """
     place = ""
     try:
@@ -408,7 +410,7 @@ def delete(store: Store, choice: Choice, archive_to: str | None = None) -> Choic
             if spilled := store.blobs.spilled(choice.run_id):
                 store.blobs.unspill(choice.run_id, list(spilled))
     except RunNotFound:
-        why = "another process has deleted it"
+        why = "another process has already deleted it"
     except SeqConflict:
         why = _RESUMED_MEANWHILE
     except (ResumeRefused, RunHeld) as refused:
@@ -417,8 +419,8 @@ def delete(store: Store, choice: Choice, archive_to: str | None = None) -> Choic
 
 
 def _archive(store: Store, run_id: str, place: str) -> tuple[str, str | None]:
-    """Where a run was archived, or why it cannot be: it is itself damaged, which must not keep the others from going. What is
-    wrong with the place is raised: it would keep all of them.
+    """Archive a run. Returns the place, or the reason if the run itself is damaged: that must not stop the deletion of others. A
+    problem of the place is raised, because it concerns all runs.
     """
     try:
         return archive.archive(store, run_id, place).place, None
@@ -430,7 +432,7 @@ def _archive(store: Store, run_id: str, place: str) -> tuple[str, str | None]:
 
 
 def _problem(store: Store, run_id: str) -> str:
-    """What is wrong with a run; empty: nothing is."""
+    """Return the first problem that `verify` finds in a run; empty if it finds none."""
     try:
         problems = verification.verify(store, run_id).problems
     except (StoreCorrupt, SchemaTooNew) as fault:
@@ -439,7 +441,7 @@ def _problem(store: Store, run_id: str) -> str:
 
 
 def delete_all(store: Store, choices: Sequence[Choice], archive_to: str | None = None) -> Iterator[Choice]:
-    """What becomes of each that was chosen, one at a time. A run goes after the runs that were forked from it, if they go."""
+    """Delete the chosen runs one by one, and yield what happened to each. A run is deleted after the runs forked from it."""
     waiting = [choice for choice in choices if choice.goes]
     yield from (choice for choice in choices if not choice.goes)
     while waiting:
@@ -450,14 +452,14 @@ def delete_all(store: Store, choices: Sequence[Choice], archive_to: str | None =
                 yield delete(store, choice, archive_to)
         waiting = [choice for choice in waiting if choice.run_id not in done]
         if not done:
-            yield from (delete(store, choice, archive_to) for choice in waiting)  # each says what keeps it
+            yield from (
+                delete(store, choice, archive_to) for choice in waiting
+            )  # each result says why it is kept
             return
 
 
 def preview_deletion(store: Store, choices: Sequence[Choice]) -> list[Choice]:
-    """What `delete_all` would make of them, as far as that can be known without doing it: a run from which one was forked that
-    stays, stays as well.
-    """
+    """Return what `delete_all` would do, as far as that is known without deleting: a run is kept if a run forked from it is."""
     going = {choice.run_id for choice in choices if choice.goes}
     forks = {
         run_id: [row.run_id for row in rows_of(store, Query(parent=run_id, limit=_PAGE))] for run_id in going
@@ -497,29 +499,29 @@ def _describe_fork(run_id: str) -> str:
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    """What was removed because nothing refers to it any more."""
+    """What was removed because no run refers to it any more."""
 
     events: int = 0
     blobs: int = 0
     pieces: int = 0
-    """What puts had left that were killed."""
+    """Incomplete blobs of writers that were killed."""
     spills: int = 0
-    """Runs whose partial streams went."""
+    """Runs whose spilled streams were removed."""
     definitions: int = 0
     kept: tuple[str, ...] = ()
-    """What is unused and stays, and why."""
+    """Unused things that were kept, and why."""
 
 
 def sweep(store: Store, *, blobs_too: bool = True) -> Swept:
-    """Remove what compactions and deletions left, blobs and definitions that no run refers to, and partial streams of runs that
-    are over. `blobs_too=False`: other stores may keep theirs in the same place.
+    """Remove the events that compactions and deletions left, blobs and definitions that no run refers to, and spilled streams of
+    runs that are over. With `blobs_too=False` blobs are kept, because other stores may keep theirs in the same place.
     """
     events = 0
     while count := store.upkeep.sweep():
         events += count
     spills = _sweep_spills(store)
-    # First the time, then what is there, then what is in use: a thing that comes in between is not taken for an unused one, nor
-    # is a blob that is put again meanwhile, however long all of this takes or this process is stopped in it.
+    # The order matters: first the time is read, then what exists, then what is in use. So a thing that is added in between is
+    # never taken for unused, nor is a blob that is put again meanwhile, however long the sweep takes or is suspended.
     before = store.blobs.now() - YOUNG_S if blobs_too else 0.0
     unwanted, unnamed = set(store.blobs.digests()) if blobs_too else set(), set(store.upkeep.fingerprints())
     unreadable = _strike_used(store, unwanted, unnamed)
@@ -533,7 +535,7 @@ def sweep(store: Store, *, blobs_too: bool = True) -> Swept:
         nouns = "unreferenced blob" if left == 1 else "unreferenced blobs"
         kept_told.append(f"{left} {nouns}: younger than {duration(YOUNG_S)}")
     if not blobs_too:
-        kept_told.append(f"blobs at {store.blobs.where}: other stores may keep theirs there")
+        kept_told.append(f"blobs at {store.blobs.where}: other stores may keep their blobs there")
     return Swept(
         events=events,
         blobs=gone,
@@ -545,19 +547,21 @@ def sweep(store: Store, *, blobs_too: bool = True) -> Swept:
 
 
 def _strike_used(store: Store, digests: set[str], fingerprints: set[str]) -> str | None:
-    """Take out what any run refers to: blobs by digest, definitions by fingerprint. Returns why that could not be found out."""
+    """Remove from the sets what any run refers to: blobs by digest, definitions by fingerprint. Returns why a run could not be
+    read; None if all were read.
+    """
     for row in rows_of(store, Query(limit=_PAGE)) if fingerprints else ():
         fingerprints.discard(row.fingerprint)
-    # Nearly always the rows have named every definition, and there is no blob: then no log is read.
+    # Usually the rows have named every definition and there is no blob, so no log is read.
     for row in rows_of(store, Query(limit=_PAGE)) if digests or fingerprints else ():
         try:
             if digests:
                 digests -= archive.references(store, row)
             if fingerprints:
                 fingerprints -= archive.fingerprints(store, row)
-        except RunNotFound:  # deleted meanwhile, it needs nothing any more
+        except RunNotFound:  # deleted meanwhile
             continue
-        except (HoldfastError, msgspec.MsgspecError) as fault:  # the latter: a newer version wrote it
+        except (HoldfastError, msgspec.MsgspecError) as fault:  # MsgspecError: a newer version wrote the run
             return f"run {row.run_id!r} cannot be read, and may refer to any of them ({fault})"
         if not digests and not fingerprints:
             break
@@ -567,7 +571,7 @@ def _strike_used(store: Store, digests: set[str], fingerprints: set[str]) -> str
 def _sweep_spills(store: Store) -> int:
     count = 0
     for run_id in store.blobs.spilling():
-        with suppress(RunNotFound):  # one that is saved at its exit is not there yet
+        with suppress(RunNotFound):  # a run with durability "exit" is not in the store yet
             row = store.run(run_id)
             if row.status in FINAL and not row.held:
                 store.blobs.unspill(run_id, list(store.blobs.spilled(run_id)))
@@ -579,14 +583,14 @@ def _sweep_spills(store: Store) -> int:
 
 
 def check_count(count: Any, name: str) -> int:
-    """A number of things to keep: at least one."""
+    """Return the number, or raise `SettingError` if it is not a whole number of at least 1."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise SettingError(f"{name}={count!r}: give a whole number, at least 1")
     return count
 
 
 def seconds(text: Any, what: str) -> float:
-    """A length of time as people write it: `90s`, `45m`, `12h`, `30d`, `2w`."""
+    """Convert a length of time (`90s`, `45m`, `12h`, `30d`, `2w`) to seconds."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", text) if isinstance(text, str) else None
     if match is None:
         raise SettingError(f"{what} must be a length of time such as 90s, 45m, 12h, 30d or 2w, not {text!r}")
@@ -594,7 +598,7 @@ def seconds(text: Any, what: str) -> float:
 
 
 def duration(length_s: float) -> str:
-    """The same, the other way round."""
+    """Convert seconds to a length of time (`90s`, `45m`, `12h`, `30d`, `2w`)."""
     for unit in ("w", "d", "h", "m"):
         if length_s >= _UNITS[unit] and length_s % _UNITS[unit] == 0:
             return f"{length_s / _UNITS[unit]:g}{unit}"
@@ -602,8 +606,11 @@ def duration(length_s: float) -> str:
 
 
 def status_of(text: str) -> RunStatus:
-    """A status by its name."""
+    """Return the status with this name. `check_policy` refuses the status of a run that has not ended."""
     for status in STATUSES:
         if status == text:
             return status
-    raise SettingError(f"{text!r} is not a status; the statuses are {', '.join(STATUSES)}")
+    ended = in_order(ENDED)
+    raise SettingError(
+        f"{text!r} is not a status of a run that may be deleted; choose from {', '.join(ended)}{did_you_mean(text, ended)}"
+    )

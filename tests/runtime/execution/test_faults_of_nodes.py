@@ -235,7 +235,7 @@ def test_a_function_that_cannot_be_called_as_a_node_is_told_when_it_is_compiled(
 def test_two_places_at_once_are_refused() -> None:
     store, flow = MemoryStore(), one(lambda state: None)
     hf.run(flow, run_id="r", store=store)
-    with pytest.raises(hf.ResumeRefused, match="two places"):
+    with pytest.raises(hf.ResumeRefused, match="two different checkpoints"):
         hf.resume("r@1", checkpoint=3, store=store, flows=flow)
 
 

@@ -55,7 +55,7 @@ def test_a_file_is_written_and_listed_by_its_name_with_size_and_digest(tmp_path:
 def test_a_name_that_leaves_the_folder_is_refused(tmp_path: Path, name: Any) -> None:
     files = of(tmp_path)
     for use in (files.path, lambda given: files.write(given, b"")):
-        with pytest.raises(hf.errors.ContextError, match="cannot be an artifact"):
+        with pytest.raises(hf.errors.ContextError, match="cannot be the name of an artifact"):
             use(name)
     assert list(tmp_path.iterdir()) == []
 
@@ -84,10 +84,10 @@ def test_a_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
 def test_a_file_in_place_of_a_folder_is_told(tmp_path: Path) -> None:
     files = of(tmp_path)
     files.write("a", b"")
-    with pytest.raises(hf.errors.ContextError, match="a file is in the place of a folder that it needs"):
+    with pytest.raises(hf.errors.ContextError, match="one of its parent folders is a file"):
         files.write("a/b", b"")
     files.write("c/d", b"")
-    with pytest.raises(hf.errors.ContextError, match="there is a folder of that name"):
+    with pytest.raises(hf.errors.ContextError, match="a folder has that name"):
         files.write("c", b"")
 
 

@@ -553,7 +553,7 @@ def test_a_place_that_cannot_be_written_fails_no_run_and_is_warned_of_once(
         with caplog.at_level(logging.WARNING, "holdfast"):
             assert scene.run(busy_flow(), inline=inline).status == "completed"
         assert [record.levelname for record in caplog.records] == ["WARNING"]
-        assert "The run goes on" in caplog.text
+        assert "The run continues" in caplog.text
     scene.base.unlink()
     scene.open()
     scene.assert_as_the_log_says()

@@ -95,7 +95,7 @@ def test_a_worker_goes_on_when_its_server_takes_writes_again_and_says_once_that_
             await engine.start(flow, {}, run_id="r")
             working = asyncio.create_task(
                 engine.work(
-                    on_report=lambda trouble: told.append(trouble.told),
+                    on_report=lambda trouble: told.append(trouble.message),
                     on_end=lambda run: ended.append(run.status),
                 )
             )

@@ -211,7 +211,7 @@ def test_a_sweep_that_fails_is_told_of_and_the_worker_goes_on(stage: Stage, monk
     told: list[str] = []
 
     async def use(engine: hf.Engine) -> None:
-        await engine.work(until=lambda: bool(told), on_report=lambda trouble: told.append(trouble.told))
+        await engine.work(until=lambda: bool(told), on_report=lambda trouble: told.append(trouble.message))
         await engine.start(PLAIN, {}, run_id="r")
         await engine.work(until="idle")
 
@@ -272,7 +272,7 @@ def test_a_worker_waits_for_no_run_that_it_passes_over(stage: Stage) -> None:
         engine.store.queues.next_due = noted  # type: ignore[method-assign]
         over = stage.clock.now() + 4
         await engine.work(
-            until=lambda: stage.clock.now() > over, on_report=lambda trouble: told.append(trouble.told)
+            until=lambda: stage.clock.now() > over, on_report=lambda trouble: told.append(trouble.message)
         )
 
     stage.do(use, changed)

@@ -83,7 +83,7 @@ def test_a_pending_run_that_nobody_takes_is_told_of(stage: Stage) -> None:
     assert found(report) == [("r", "no worker", None)]
     assert report.findings[0].since == stage.clock.now() - 60
     assert (
-        "a worker that knows its flow and serves its queue (default) claims it"
+        "start a worker that knows its flow and serves its queue (default): it claims the run"
         in report.findings[0].remedies[0].words
     )
 
@@ -93,15 +93,15 @@ def test_a_run_whose_flow_is_not_known_here_is_counted(stage: Stage) -> None:
     stage.clock.advance(60)
     report = sweep(stage, flows=["another"])
     assert report.unknown == {"one": 2}
-    assert "waits for a worker that knows flow 'one'" in report.findings[0].remedies[0].words
+    assert "start a worker that knows flow 'one'" in report.findings[0].remedies[0].words
 
 
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({}, "runs it again, as attempt 2"),
-        ({"idempotent": False}, "asks whether to run it again"),
-        ({"on_interrupt": "skip"}, "resuming skips it"),
+        ({}, "runs the node again, as attempt 2"),
+        ({"idempotent": False}, "asks whether to run the node again"),
+        ({"on_interrupt": "skip"}, "resuming skips the node"),
     ],
 )
 def test_a_lease_that_ran_out_is_given_back_and_the_cut_node_named(
@@ -152,7 +152,7 @@ def test_a_node_that_was_due_and_never_started_starts_as_the_same_attempt(stage:
     report = sweep(stage)
     assert {("r", "crashed", "first"), ("r", "not started", "second")} < set(found(report))
     assert [one.remedies[0].words for one in report.findings if one.node == "second"] == [
-        "it starts, as attempt 1"
+        "the node starts, as attempt 1"
     ]
 
 
@@ -165,7 +165,7 @@ def test_a_node_that_waits_for_its_next_try_is_told_of(stage: Stage) -> None:
     stage.do(lambda engine: engine.work(until="idle"), flow)
     report = sweep(stage)
     assert found(report) == [("r", "retry", "only")]
-    assert report.findings[0].remedies[0].words == "it is tried again in 600 s"
+    assert report.findings[0].remedies[0].words == "the node is retried in 600 s"
     stage.clock.advance(700)
     assert set(found(sweep(stage))) == {("r", "retry", "only"), ("r", "due", None)}
 

@@ -316,7 +316,7 @@ def test_a_run_whose_flow_has_changed_is_told_of_once_and_left_to_others(stage: 
     began = stage.clock.now()
     stage.do(lambda engine: engine.work(until=enough, on_report=told.append), changed())
     assert [trouble.run_id for trouble in told] == ["r"]
-    assert "the flow has changed" in told[0].told
+    assert "the flow has changed" in told[0].message
     row = stage.store.run("r")
     assert not row.held
     assert row.fence <= 6  # 5, 20, 80, 320, 1280 s: tried again, ever later
@@ -338,7 +338,7 @@ def test_a_validation_binds_workers(stage: Stage) -> None:
     starts(stage, flow, "r")
     ended, told = works(stage, flow)
     assert ended == []
-    assert "not today" in told[0].told
+    assert "not today" in told[0].message
     assert stage.kinds() == ["RunCreated", "ResumeRefused"]
 
 
@@ -357,7 +357,7 @@ def test_runs_that_wait_for_a_flow_nobody_has_are_told_of_once_per_flow(stage: S
         lambda engine: engine.work(until=lambda: stage.clock.now() > began + 300, on_report=told.append),
         flow_of(nothing, "another"),
     )
-    assert [(trouble.flow, "2 runs" in trouble.told) for trouble in told] == [("one", True)]
+    assert [(trouble.flow, "2 runs" in trouble.message) for trouble in told] == [("one", True)]
 
 
 # --- stopping ----------------------------------------------------------------------------------------
@@ -482,7 +482,7 @@ def in_trouble(stage: Stage, *faults: Exception) -> Callable[[hf.Engine], Awaita
 def test_a_store_that_does_not_answer_is_asked_again(stage: Stage) -> None:
     starts(stage, PLAIN, "r")
     told = stage.do(in_trouble(stage, StoreBusy("gone"), StoreBusy("gone"), StoreBusy("gone")), PLAIN)
-    assert [trouble.told for trouble in told] == ["the store does not answer; it is asked again. gone."]
+    assert [trouble.message for trouble in told] == ["the store does not answer; it is asked again. gone."]
 
 
 def test_a_store_that_will_not_work_again_ends_the_worker(stage: Stage) -> None:

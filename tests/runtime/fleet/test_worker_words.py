@@ -40,4 +40,4 @@ def test_runs_of_a_flow_it_was_not_given_are_told_in_one_sentence(
         flow_called("another"),
     )
     stage.close()
-    assert [trouble.told.startswith(said) for trouble in told] == [True], told
+    assert [trouble.message.startswith(said) for trouble in told] == [True], told

@@ -114,12 +114,14 @@ def test_a_run_that_nobody_takes_is_told_after_a_while(ward: Ward) -> None:
     ward.clock.advance(PATIENCE_S - 1)
     assert ward.found() == []
     ward.clock.advance(2)
-    assert ward.found() == [("r", "no worker", "recorded, but not started, and no worker has claimed it")]
+    assert ward.found() == [
+        ("r", "no worker", "recorded, but not started, and no worker has claimed the run")
+    ]
     assert ward.found({}) == [
         (
             "r",
             "flow unknown",
-            "recorded, but not started, and no worker has claimed it: flow 'work' is not among those that are known here",
+            "recorded, but not started, and no worker has claimed the run: flow 'work' is not known here",
         )
     ]
 
@@ -133,7 +135,7 @@ def test_a_full_queue_is_named(ward: Ward) -> None:
     assert (
         "r",
         "queue full",
-        "recorded, but not started, and no worker has claimed it: queue 'slow' is at its limit of 1",
+        "recorded, but not started, and no worker has claimed the run: queue 'slow' is at its limit of 1",
     ) in ward.found()
 
 
@@ -156,7 +158,7 @@ def test_a_run_whose_holder_died_is_told(ward: Ward) -> None:
     assert finding is not None
     assert (finding.kind, finding.reason) == (
         "crashed",
-        "process 77 on box, which executed it, crashed, and no worker has claimed it; first sleeps until "
+        "process 77 on box, which executed it, crashed, and no worker has claimed the run; first sleeps until "
         + text.when(ward.clock.now() + 1000),
     )
 

@@ -48,5 +48,5 @@ def test_the_log_of_a_file_is_judged_by_its_own_measure(
     monkeypatch.setattr(doctor, "FREE_BYTES", 0)
     store = open_store(str(tmp_path / "runs.db"))
     store.queues.limit("mail", 1)
-    assert [one.partition(":")[0] for one in told(store)] == ["its write-ahead log has 0 MB"]
+    assert [one.partition(":")[0] for one in told(store)] == ["the write-ahead log has grown to 0 MB"]
     store.close()

@@ -57,7 +57,7 @@ def test_a_dry_run_keeps_what_a_fork_that_stays_needs(url: str, capsys: pytest.C
     said = capsys.readouterr().out
     assert "child: run 'grandchild' was forked from it" in said
     assert "parent: run 'child' was forked from it" in said
-    assert "2 runs would go, 2 kept" in said
+    assert "2 runs would be deleted, 2 kept" in said
 
 
 def test_a_dry_run_says_what_the_real_one_does(url: str) -> None:

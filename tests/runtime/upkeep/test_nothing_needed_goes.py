@@ -131,7 +131,7 @@ def test_a_failed_run_that_still_asks_stays_and_says_what_it_asks(place: Place) 
         "s": "failed",
     }
     chosen = {choice.run_id: choice for choice in retention.choose(place.store, [OLD])}
-    assert (chosen["r"].goes, chosen["r"].why) == (False, "it asks: keep what there is?")
+    assert (chosen["r"].goes, chosen["r"].why) == (False, "it has an open question: keep what there is?")
     assert chosen["s"].goes
     went = [
         choice.run_id for choice in retention.delete_all(place.store, list(chosen.values())) if choice.goes
@@ -146,7 +146,7 @@ def test_a_run_that_began_to_ask_after_it_was_chosen_stays(place: Place) -> None
     place.clock.advance(100)
     (choice,) = retention.choose(place.store, [OLD])
     done = retention.delete(place.store, msgspec.structs.replace(choice, goes=True, why="older than 1s"))
-    assert (done.goes, done.why) == (False, "it asks: keep what there is?")
+    assert (done.goes, done.why) == (False, "it has an open question: keep what there is?")
     assert place.store.run("r").status == "failed"
 
 
@@ -164,7 +164,7 @@ def test_a_run_that_is_rewound_while_its_base_is_made_is_not_compacted(
             place.do(lambda engine: engine.resume(f"r@{early}"))
 
     once_before(monkeypatch, place.store.upkeep, "retire", rewind)  # behind that nobody goes back
-    with pytest.raises(ResumeRefused, match=r"rewound just now\. Its log is unchanged"):
+    with pytest.raises(ResumeRefused, match=r"rewound at the same time\. Its log is unchanged"):
         retention.compact(place.store, "r", 3, holder=this_process(30.0, "compactor"))
     row = place.store.run("r")
     assert row.rewinds
@@ -221,8 +221,8 @@ def other_base(parts: list[Part]) -> list[Part]:
     [
         (other_body, "event"),
         (lambda parts: without(parts, 1), "event"),
-        (lambda parts: without(parts, -1), "does not end where its run row says"),
-        (other_end, "does not end where its run row says"),
+        (lambda parts: without(parts, -1), "does not end where the run row says"),
+        (other_end, "does not end where the run row says"),
         (other_base, "event"),
         (lambda parts: [part for part in parts if not isinstance(part, EventPart)], "does not end"),
     ],

@@ -270,7 +270,7 @@ def test_a_base_never_stands_where_a_rewind_leads_around_it(place: Place) -> Non
     current = [point.seq for point in history.checkpoints(place.store, "r") if point.current]
     assert current[:10] == points[:10]
     pruned = place.compact(keep_last=len(current) - 6)
-    assert (pruned.base, pruned.why) == (points[3], f"a rewind went back to event {points[3]}")
+    assert (pruned.base, pruned.why) == (points[3], f"the run was rewound to event {points[3]}")
     for row in place.store.events("r"):
         history.load(place.store, "r", row.seq)
     assert place.well()
@@ -353,7 +353,7 @@ def test_an_altered_base_is_found(on_disk: Place) -> None:
     database.execute("update snapshots set body = ? where base = 1", (body + b" ",))
     database.close()
     assert verification.verify(on_disk.store, "r").problems == [
-        f"the base at event {on_disk.store.upkeep.trimmed('r').base} is not what was put there"
+        f"the compaction base at event {on_disk.store.upkeep.trimmed('r').base} is not what was written"
     ]
 
 
@@ -498,9 +498,9 @@ def test_runs_go_by_age_and_number_and_it_is_told_why_the_others_stay(place: Pla
         "r5": (False, "among the newest 3 completed runs of rounds"),
         "r4": (False, "among the newest 3 completed runs of rounds"),
         "r3": (False, "among the newest 3 completed runs of rounds"),
-        "r2": (True, "older than 2d and not among the newest 3"),
-        "r1": (True, "older than 2d and not among the newest 3"),
-        "r0": (True, "older than 2d and not among the newest 3"),
+        "r2": (True, "older than 2d and not among the newest 3 runs"),
+        "r1": (True, "older than 2d and not among the newest 3 runs"),
+        "r0": (True, "older than 2d and not among the newest 3 runs"),
     }
     assert {row.run_id for row in place.store.runs(Query())} == {"r3", "r4", "r5", "failed"}
     assert prune_all(place, Policy(older_than=100 * DAY_S))["r3"] == (False, "younger than 100d")
@@ -518,7 +518,7 @@ def test_what_something_still_needs_stays(place: Place) -> None:
     told = prune_all(place, Policy(older_than=1.0))
     assert told["parent"] == (False, "run 'fork' was forked from it")
     assert told["held"][0] is False
-    assert "holds it" in told["held"][1]
+    assert "executes the run" in told["held"][1]
     assert "asks" not in told
     place.do(lambda engine: engine.cancel("fork"))
     place.clock.advance(5.0)
@@ -561,7 +561,7 @@ def test_a_run_that_was_carried_on_after_it_was_chosen_stays(place: Place) -> No
     (choice,) = retention.choose(place.store, [Policy(older_than=1.0, status=("failed",))])
     place.resume("r")
     done = retention.delete(place.store, choice)
-    assert (done.goes, done.why) == (False, "it was resumed meanwhile")
+    assert (done.goes, done.why) == (False, "it was resumed in the meantime")
     assert place.well()
 
 

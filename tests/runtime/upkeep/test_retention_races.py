@@ -215,7 +215,7 @@ def test_a_run_that_is_deleted_while_it_is_archived_is_told_as_gone(
     at = 2 if between == "_whole" else 1  # the first looks for an archive that is there already
     once_before(monkeypatch, archive, between, lambda: place.delete("r"), at=at)
     done = retention.delete(place.store, choice, f"{tmp_path}/archive/")
-    assert (done.goes, done.why) == (False, "another process has deleted it")
+    assert (done.goes, done.why) == (False, "another process has already deleted it")
     assert list((tmp_path / "archive").iterdir()) == []
 
 
@@ -277,7 +277,7 @@ def test_a_run_that_is_carried_on_just_before_it_goes_stays(
 
     monkeypatch.setattr(place.store.upkeep, "delete", delete)
     done = {choice.run_id: (choice.goes, choice.why) for choice in retention.delete_all(place.store, chosen)}
-    assert done == {"r": (False, "it was resumed meanwhile"), "other": (True, "older than 1s")}
+    assert done == {"r": (False, "it was resumed in the meantime"), "other": (True, "older than 1s")}
 
 
 def test_each_run_is_told_as_soon_as_it_is_gone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,7 +388,7 @@ def test_of_too_many_runs_the_doctor_looks_at_the_oldest_and_says_so(
     monkeypatch.setattr(doctor, "_PAGE", 2)
     found = doctor.examine(place.store, None, place.clock.now())
     assert [one.run_id for one in found if one.kind != "store"] == ["r0", "r1", "r2"]
-    assert "5 of its runs have not ended, and only the 3" in "".join(one.reason for one in found)
+    assert "5 runs have not ended, and only the 3" in "".join(one.reason for one in found)
     monkeypatch.setattr(doctor, "RUNS_MAX", 5)
     found = doctor.examine(place.store, None, place.clock.now())
     assert [one.run_id for one in found] == [f"r{number}" for number in range(5)]
