@@ -123,7 +123,7 @@ def test_a_run_that_was_made_with_a_run_base_is_carried_on_with_one(
 ) -> None:
     words = ("run", "flows.py:reporting", "--run-id", "r1", "--input", '{"mode": "wait"}')
     assert "holdfast resume r1 flows.py:reporting --run-base base" in cli(*words, "--run-base", "base").err
-    assert "holdfast resume r1 FILE.py --run-base DIR" in cli("show", "r1").out
+    assert "holdfast resume r1 flows.py:reporting --run-base DIR" in cli("show", "r1").out
     bare = cli("resume", "r1", "flows.py")
     assert bare.err.startswith("note: the run was created with a run base, but none is set now")
     assert "note:" not in cli("resume", "r1", "flows.py", "--run-base", "base").err
@@ -177,7 +177,7 @@ def test_who_follows_a_cut_run_is_told_so_and_what_carries_it_on(cli: Cli) -> No
     followed = cli("events", "r1", "--follow", "--chunks")
     assert "running, crashed  r1  process " in followed.err
     assert ", which executed it, crashed in speak, and no worker has claimed the run" in followed.err
-    assert followed.err.splitlines()[-1].strip().startswith("$ holdfast resume r1 FILE.py")
+    assert followed.err.splitlines()[-1].strip().startswith("$ holdfast resume r1 flows.py:talking")
     assert cli("resume", "r1", "flows.py").code == Exit.OK
     assert cli("events", "r1", "--follow").err == ""
 
@@ -255,7 +255,7 @@ def test_what_is_final_is_forked(cli: Cli, words: list[str], asked: str) -> None
     refused = cli(*words)
     assert refused.code == Exit.REFUSED
     assert f"run 'r1' was not {asked}: it is completed, which is final. Fork it" in refused.err
-    assert "`holdfast fork r1@SEQ`" in refused.err
+    assert "`holdfast fork r1`" in refused.err
 
 
 def test_a_node_that_is_not_there_is_told_with_those_that_are(cli: Cli) -> None:

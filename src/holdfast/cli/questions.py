@@ -12,13 +12,14 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from holdfast.cli import flow_files, options, program, screen, stores
+from holdfast.cli import flow_files, options, screen, stores
 from holdfast.cli.app import LOOK, OPERATE, command
 from holdfast.cli.screen import Part
-from holdfast.cli.suggestions import command_line, line, say_remedies, say_visit
+from holdfast.cli.suggestions import command_line, line, say_remedies, say_visit, typed_with_file
 from holdfast.core.answers import misfit
 from holdfast.core.run_state import FINAL, Question
 from holdfast.errors import SettingError
+from holdfast.reading import history
 from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose, later_case
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine, Remedy, answers, choices
@@ -117,7 +118,7 @@ def _flows(case: Case, asked: Question | None, chosen: Any, file: str | None) ->
     needed = not case.row.held and asked.about == "interrupt" and chosen == "skip"
     flows = flow_files.flows_for(file, case.row.flow) if file is not None or needed else []
     if needed:
-        _require_flow(case, asked, [flow.name for flow in flows])
+        _require_flow(case, asked, [flow.name for flow in flows], file)
     return flows
 
 
@@ -138,15 +139,15 @@ def _no_constant(name: str) -> Any:
     raise ValueError(name)
 
 
-def _require_flow(case: Case, asked: Question, known_flows: list[str]) -> None:
-    flow, run_id = case.row.flow, case.row.run_id
+def _require_flow(case: Case, asked: Question, known_flows: list[str], file: str | None) -> None:
+    flow = case.row.flow
     if flow in known_flows:
         return
     given = f" Known flows: {', '.join(map(repr, known_flows))}." if known_flows else ""
+    recorded = case.state.options.get(history.FLOW_FILE) if case.state is not None else None
     raise SettingError(
-        f"skipping node {asked.node!r} needs its flow {flow!r}, which says which node comes next.{given} Name the file of the "
-        f"flow after the answer: {program.name()} answer {run_id} {asked.node} skip FILE.py; or list it in pyproject.toml: "
-        f'[tool.holdfast] flows = ["FILE.py:{flow}"].'
+        f"skipping node {asked.node!r} needs its flow {flow!r}, which says which node comes next.{given} "
+        + typed_with_file(recorded, in_place_of=file)
     )
 
 

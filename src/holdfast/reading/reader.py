@@ -21,6 +21,7 @@ from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, OPEN, RunState
 from holdfast.errors import RunNotFound, StoreCorrupt, StoreError
 from holdfast.reading import history
+from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.remedies import CommandLine
@@ -97,7 +98,8 @@ class Reader:
     def diagnose(self, run_id: str, commands: CommandLine | None = None) -> Diagnosis:
         """Find out why a run is in its current status, and what can be done about it."""
         row = self.store.run(run_id)
-        return diagnose(case_of(self.store, row), self.store.now(), commands)
+        case = compare(self.store, case_of(self.store, row), self.flows.get(row.flow))
+        return diagnose(case, self.store.now(), commands)
 
     def verify(self, run_id: str) -> Verdict:
         """Check whether a run is exactly what was written."""

@@ -139,6 +139,9 @@ class Engine:
         self._inline = inline
         self._executors = check_given(executors or {})
         self.flows: dict[str, Flow[Any]] = {}
+        self.flow_files: dict[str, str] = {}
+        """Flow -> the file that the command line loaded it from. It is recorded with the runs that are created here, as text for
+        the commands that are suggested; it is never imported because of that."""
         for flow in flows if isinstance(flows, Iterable) else (flows,):
             self.add(flow)
         self._given_store = given_store
@@ -350,6 +353,8 @@ class Engine:
         options: dict[str, Any] = {"durability": self.settings.durability, **place}
         if self._scribe is not None:
             options[history.RUN_BASE_WANTED] = True
+        if flow.name in self.flow_files:
+            options[history.FLOW_FILE] = self.flow_files[flow.name]
         if timeout is not None:
             options["timeout_s"] = check_seconds(timeout, "timeout")
         zero = checkpoint_zero(flow, given, options=options, **said)
