@@ -20,9 +20,10 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from holdfast.cli.catalogue import BY_NAME
@@ -89,7 +90,7 @@ class _Known(NamedTuple):
 
     status: str = ""
     held: bool = False
-    nodes: dict[str, tuple[Any, ...]] = {}
+    nodes: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
     """Node -> what decides about what can be done with it."""
 
 

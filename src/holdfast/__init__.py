@@ -1,4 +1,4 @@
-"""Holdfast: workflows in Python that can be killed at any instruction and carry on."""
+"""Holdfast: workflows in Python that can be killed at any instruction and resumed."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -154,7 +154,9 @@ _LATER = {
     "Run": "reading.views",
     "RunSummary": "reading.views",
 }
-"""Names that need the engine, and where they are: whoever only defines flows does not wait for it."""
+"""Public names that need the engine -> the modules that define them. They are imported at their first use, so that a program
+that only defines flows does not wait for the engine.
+"""
 
 
 def __getattr__(name: str) -> Any:

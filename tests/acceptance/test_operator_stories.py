@@ -130,7 +130,9 @@ def test_a_run_that_others_did_meanwhile_is_not_told_as_one_that_cannot_go_on(tm
         await engine.work(until="idle", on_report=told.append)
 
     use(tmp_path / "runs.db", works, flows=[flow], clock=clock, inline=True)
-    assert [trouble.message for trouble in told] == ["run 'r' was taken over while this process stood still"]
+    assert [trouble.message for trouble in told] == [
+        "run 'r' was taken over by another process while this one was suspended"
+    ]
 
 
 # --- damage --------------------------------------------------------------------------------------------
@@ -296,7 +298,7 @@ def test_a_run_that_could_not_be_recorded_is_to_be_started_again_and_not_resumed
     assert ended.code == Exit.STORE
     assert "run 's' could not be recorded for" in ended.err
     assert "the server accepts no writes" in ended.err
-    assert "Start it again when the store works: with this id it is the same run." in ended.err
+    assert "Start it again when the store works, with the same id: it is then the same run" in ended.err
     assert "resume" not in ended.err
 
 

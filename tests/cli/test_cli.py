@@ -586,7 +586,7 @@ def test_a_place_that_is_not_in_the_log_is_told(cli: Cli) -> None:
     cli("run", "work.py", "--input", given("fail"), "--run-id", "r1")
     assert "has events 1 to" in cli("state", "r1@99").err
     assert cli("state", "r1@99").code == Exit.NOT_FOUND
-    assert "no checkpoint" in cli("resume", "r1@2", "work.py").err
+    assert "which is not a checkpoint" in cli("resume", "r1@2", "work.py").err
     assert cli("state", "r1@99").err.startswith("error: run 'r1' has no event 99.")
     assert cli("fork", "r1@2").code == Exit.REFUSED
 

@@ -316,7 +316,10 @@ def test_the_process_that_executes_the_run_goes_on_with_the_answer(
     assert "executes it, now in ship; ship asks: How?; ship asks: When?" in shown
     assert "holdfast answer r1 'ship.1.1:ask:How?' post   # answer ship" in shown
     both = cli("answer", "r1", "ship", "post")
-    assert (both.code, "'ship' has asked 2 questions; choose one" in both.err) == (Exit.REFUSED, True)
+    assert (both.code, "node 'ship' has 2 open questions; choose one by its key" in both.err) == (
+        Exit.REFUSED,
+        True,
+    )
     assert (
         "executes the run, and continues with the answer"
         in cli("answer", "r1", "ship.1.1:ask:How?", "post").out
@@ -393,12 +396,12 @@ def test_a_cut_node_is_aborted(cli: Cli, place: Path) -> None:
 def test_what_nobody_asks_is_told_with_what_was_meant(quick: Cli) -> None:
     quick("run", "post.py:gate", "--run-id", "r1")
     near = quick("answer", "r1", "publsh", "approve")
-    assert (near.code, "the run does not ask that; did you mean 'publish'?" in near.err) == (
+    assert (near.code, "the run has no such open question; did you mean 'publish'?" in near.err) == (
         Exit.REFUSED,
         True,
     )
     far = quick("answer", "r1", "weather", "approve")
-    assert (far.code, "open are: publish.1.1" in far.err) == (Exit.REFUSED, True)
+    assert (far.code, "its open questions are: publish.1.1" in far.err) == (Exit.REFUSED, True)
     assert quick("answer", "r1", "publish", "approve", "--confidence", "7").code == Exit.USAGE
     assert quick("answer", "r1", "publish", "approve", "--update", "{}").code == Exit.REFUSED
     assert quick("answer", "r1", "publish").code == Exit.USAGE

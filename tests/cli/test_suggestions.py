@@ -184,6 +184,6 @@ def test_the_harness_fails_for_a_suggestion_that_is_refused(
     cli("run", "work.py", "--run-id", "r")
     monkeypatch.setattr(suggestions, "_tried", set())
     suggestions.try_all("  $ holdfast skip r second work.py", "", ("show", "r"))
-    with pytest.raises(AssertionError, match="suggests `holdfast skip r first work.py`, which ends with 4"):
+    with pytest.raises(AssertionError, match=r"suggests `holdfast skip r first work.py`, which ends with 4"):
         suggestions.try_all("  $ holdfast skip r first work.py", "", ("show", "r"))
     assert cli("show", "r", "--json").json["status"] == "failed"

@@ -1,3 +1,3 @@
-"""The shell: performs what was decided and appends what happened. The only room with a clock, and the only
-one that calls user code.
+"""Performs the commands that `core` decides on, and appends the events to the log. Unlike `core`, this package uses a clock, and
+it alone calls the functions of nodes.
 """

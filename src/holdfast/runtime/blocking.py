@@ -1,4 +1,4 @@
-"""The blocking door: the engine's verbs as plain functions. One bridge, no second engine.
+"""The blocking interface: the verbs of the async engine as plain functions.
 
 `with_engine` opens an engine, uses it and closes it, on an event loop of its own; inside a running loop (a
 notebook) it does so in a thread. In the main thread SIGINT and SIGTERM stop the engine in order: nothing new
@@ -60,7 +60,7 @@ def with_engine(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
         if name not in Options.__annotations__:
             known = (
                 did_you_mean(name, Options.__annotations__)
-                or f"; there are {', '.join(Options.__annotations__)}"
+                or f"; the options of the engine are {', '.join(Options.__annotations__)}"
             )
             raise SettingError(f"neither this verb nor the engine has an option {name!r}{known}")
     return _run_in_thread(use, options) if _inside_a_loop() else _run_here(use, options)
@@ -228,7 +228,7 @@ def retry(
     reason: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
-    """Try nodes again that failed, were interrupted or wait: see `Engine.retry`."""
+    """Retry nodes that failed, were interrupted or wait: see `Engine.retry`."""
     return with_engine(lambda e: e.retry(run_id, node, fresh=fresh, by=by, reason=reason), options)
 
 
@@ -255,7 +255,7 @@ def cancel(
 def pause(
     run_id: str, reason: str | None = None, *, by: str | None = None, **options: Unpack[Options]
 ) -> Run[Any]:
-    """Start nothing new until the run is resumed: see `Engine.pause`."""
+    """Pause a run until it is resumed: see `Engine.pause`."""
     return with_engine(lambda e: e.pause(run_id, reason, by=by), options)
 
 
@@ -314,7 +314,7 @@ def fork(
 
 
 def get(run_id: str, **options: Unpack[Options]) -> Run[Any]:
-    """One run as it is now: see `Engine.get`."""
+    """Get a run as it is now: see `Engine.get`."""
     return with_engine(lambda e: e.get(run_id), options)
 
 
@@ -328,7 +328,7 @@ def runs(
     limit: int = 100,
     **options: Unpack[Options],
 ) -> list[RunSummary]:
-    """The runs that meet the conditions, newest first: see `Engine.runs`."""
+    """List the runs that meet the conditions, newest first: see `Engine.runs`."""
     return with_engine(
         lambda e: e.runs(status=status, flow=flow, labels=labels, parent=parent, before=before, limit=limit),
         options,
@@ -336,24 +336,24 @@ def runs(
 
 
 def state(run: str, checkpoint: str | int | None = None, **options: Unpack[Options]) -> Any:
-    """The state at a checkpoint: see `Engine.state`."""
+    """Get the state of a run at a checkpoint: see `Engine.state`."""
     return with_engine(lambda e: e.state(run, checkpoint), options)
 
 
 def events(
     run_id: str, after: int = 0, node: str | None = None, kind: str | None = None, **options: Unpack[Options]
 ) -> list[EventView]:
-    """Stored events, oldest first: see `Engine.events`."""
+    """List the stored events of a run, oldest first: see `Engine.events`."""
     return with_engine(lambda e: e.events(run_id, after, node, kind), options)
 
 
 def questions(run_id: str | None = None, **options: Unpack[Options]) -> list[AskedQuestion]:
-    """The open questions of one run or of all: see `Engine.questions`."""
+    """List the open questions of one run, or of all runs: see `Engine.questions`."""
     return with_engine(lambda e: e.questions(run_id), options)
 
 
 def checkpoints(run_id: str, **options: Unpack[Options]) -> list[Checkpoint]:
-    """Every place a run can be resumed or forked from: see `Engine.checkpoints`."""
+    """List the checkpoints from which a run can be resumed or forked: see `Engine.checkpoints`."""
     return with_engine(lambda e: e.checkpoints(run_id), options)
 
 

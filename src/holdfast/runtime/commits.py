@@ -3,7 +3,7 @@
 As long as commits are quick, appends are committed on the event loop: a hop to a thread and back costs about as much as a commit,
 and two threads that both want the interpreter cost more. While several runs move, the appends of one pass of the event loop
 are gathered first, so that they share a commit; a few at a time, so that the loop is never held up for long. When commits are
-slow, the writer thread does it.
+slow, the writer thread makes them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`Driver`: takes runs up, and drives each until it stops, through long waits as well.
+"""`Driver` claims runs, and drives each until it stops, also through long waits.
 
-A run that only waits, and for long, leaves memory: it stays held, and is loaded from its log when it is due or when a request
-comes. Meanwhile it costs its caller's coroutine and a timer, so ten thousand waiting runs fit into a small process.
+A run that waits for a long time leaves memory: it stays held, and is loaded from its log when it is due or when a request
+arrives. Until then it costs only its caller's coroutine and a timer, so ten thousand waiting runs fit into a small process.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _NAP_S = 1.0
 _SOON_OVER = 10
 """How many times the inbox is polled before a thread listens for news of it."""
 _UNHEARD_S = 5.0
-"""How long without news until the inbox is read all the same."""
+"""Seconds without news after which the inbox is read anyway."""
 
 
 class Driver:
-    """Takes runs up and drives them."""
+    """Claims runs and drives them."""
 
     def __init__(self, services: Services, flows: Mapping[str, Flow[Any]]) -> None:
         self.services = services
@@ -52,7 +52,7 @@ class Driver:
     # --- taking up ------------------------------------------------------------------------------------
 
     async def take_up(self, run_id: str, take_up: TakeUp, lease: Lease | None = None) -> Journal:
-        """Claim a run, unless its lease is given, and record how it is taken up. Returns its journal, not saved yet."""
+        """Claim a run, unless its lease is given, and record how it is resumed. Returns its journal, which is not saved yet."""
         services, holdings = self.services, self._holdings
         if run_id in holdings:
             raise RunHeld(run_id, "this engine")
@@ -68,7 +68,9 @@ class Driver:
         try:
             row = row if was_claimed else services.store.run(run_id)
             if row.fence != lease.fence:
-                raise FenceLost(f"run {run_id!r} was taken over while this process stood still")
+                raise FenceLost(
+                    f"run {run_id!r} was taken over by another process while this one was suspended"
+                )
             if holdings.has_outlived(lease):
                 take_up = msgspec.structs.replace(take_up, outlived=True)
             return recover_streams(prepare(services, flow, row, lease.fence, take_up))
@@ -91,7 +93,7 @@ class Driver:
     # --- driving --------------------------------------------------------------------------------------
 
     async def drive(self, journal: Journal, runner: Runner | None = None) -> Run[Any]:
-        """Drive a run until it stops. Returns it as it is then, also where it has failed or was cancelled."""
+        """Drive a run until it stops. Returns the run as it is then, even if it has failed or was cancelled."""
         run_id, fence, holdings = journal.state.run_id, journal.fence, self._holdings
         runner = runner or self._runner(journal)
         holdings.add(run_id, runner)
@@ -136,7 +138,7 @@ class Driver:
         return runner
 
     async def _sleep_on(self, run_id: str, fence: int, until: float) -> Journal:
-        """Keep a run that only waits out of memory, still held, until it is due or a request comes."""
+        """Hold a waiting run, but not in memory, until it is due or a request arrives. Returns its new journal."""
         services, clock = self.services, self.services.clock
         asleep = Asleep(fence)
         with self._holdings.sleeping(run_id, asleep):
@@ -150,7 +152,7 @@ class Driver:
         row = services.store.run(run_id)
         if row.fence != fence or row.holder is None or row.holder.id != services.holder.id:
             raise FenceLost(
-                f"run {run_id!r} was taken over while it waited; nothing more of it is started here"
+                f"run {run_id!r} was taken over by another process while it waited; it is not continued here"
             )
         state = history.load(services.store, run_id, row=row)
         return Journal(services, self.flows[row.flow], state, row=row, fence=fence)
@@ -158,7 +160,7 @@ class Driver:
     # --- requests to the runs that are driven here ----------------------------------------------------
 
     def _waiting_requests(self, journal: Journal) -> list[AnyRequest]:
-        """The requests that were left for a run before it is driven. A run that is not stored yet has none."""
+        """The requests that are in the inbox of a run before it is driven. A run that is not stored yet has none."""
         services = self.services
         stored = services.store.inbox(services.holder.id) if journal.saved_seq else []
         return inbox.requests_to(journal.state.run_id, stored) if stored else []
@@ -185,13 +187,13 @@ class Driver:
 
     @property
     def ear(self) -> Ear | None:
-        """Hears news of the store, from its first use on; None for an engine without threads."""
+        """Listens for news of the store; created at its first use. None for an engine without threads."""
         if self._ear is None and self.services.threads is not None:
             self._ear = Ear(self.services.store.queues)
         return self._ear
 
     def close(self) -> None:
-        """Read no more inboxes."""
+        """Stop reading the inbox."""
         if self._watching is not None:
             self._watching.cancel()
         if self._ear is not None:

@@ -1,17 +1,17 @@
-"""`Engine`: the verbs of Holdfast. It exists once, and it is async; `blocking` is a thin bridge over it.
+"""`Engine` has the verbs of Holdfast as async methods; `blocking` offers the same verbs as plain functions.
 
-A verb that *records* (`start cancel pause answer signal fork`) returns when that is durable. A verb that *executes* (`run resume
-retry skip`) returns when the run has ended, or waits for an answer, a signal or an operator; timers and retries are waited for.
-Reading verbs (`get runs state events checkpoints questions follow wait`) need no flow.
+A verb that *records* (`start cancel pause answer signal fork`) returns when its record is durable. A verb that *executes* (`run
+resume retry skip`) returns when the run has ended, or waits for an answer, a signal or an operator; it waits for timers and
+retries. Reading verbs (`get runs state events checkpoints questions follow wait`) need no flow.
 
 The verbs are short, and each uses one of these:
 
-    reader: Reader          what can be known about runs without holding one
-    holdings: Holdings      the runs that this engine holds, and until when
-    driver: Driver          takes a run up, and drives it until it stops
-    requests: Requests      what is asked of a run, whichever engine executes it
+    reader: Reader          reads runs, without holding them
+    holdings: Holdings      the runs that this engine holds, and how long their leases are certain
+    driver: Driver          claims a run, and drives it until it stops
+    requests: Requests      carries out requests to a run, whichever engine executes it
     worker: Worker          takes runs from queues, while the engine works
-    listeners: Listeners    followers, receipts, pruning, and what the caller adds
+    listeners: Listeners    followers, receipts, pruning, and the listeners of the caller
 
 Only the holder of a run's lease appends to it.
 """
@@ -113,15 +113,17 @@ class Engine:
         inline: bool = False,
     ) -> None:
         """`executors` call the nodes that name them (`@graph.node(executor="ray")`); the engine does not close them.
-        `listeners` are notified about the runs that this engine executes (`hf.Listener`). `inline` calls all functions and
+        `listeners` are notified about the runs that this engine executes (`hf.Listener`). `inline` makes all calls and
         commits on the event loop itself; a test that also gives `clock` and `luck` then controls everything.
         """
         if store is not None and not isinstance(store, (str, os.PathLike)) and not hasattr(store, "append"):
-            raise SettingError(f"store={store!r}: give a path, a URL, or an open store")
+            raise SettingError(f"store={store!r} is not a store: give a path, a URL, or an open store")
         given_store = store if not isinstance(store, (str, os.PathLike)) else None
         url = store if given_store is None else None
         if given_store is not None and blobs is not None:
-            raise SettingError("blobs= goes with the path or URL of a store; give it to what opens this one")
+            raise SettingError(
+                "blobs= needs a store that is given as a path or URL: an open store already has its blobs"
+            )
         self.settings = settings.resolve(
             {
                 "store": url,
@@ -167,7 +169,7 @@ class Engine:
         known = self.flows.get(flow.name)
         if known is not None and known is not flow:
             raise SettingError(
-                f"two flows are named {flow.name!r}; names tell an engine which flow a run belongs to"
+                f"two flows are named {flow.name!r}, but an engine finds the flow of a run by its name. Rename one"
             )
         if known is None and not self._inline:
             refuse_uncallable(flow, self._executors)
@@ -218,7 +220,7 @@ class Engine:
         return self
 
     def _files(self, store: Store) -> dict[str, Any]:
-        """What nodes need to write files, where there is a RUN_BASE. Makes the scribe, which writes receipts there."""
+        """The services that write files of nodes, if `run_base` is set. Also creates the scribe, which writes receipts there."""
         if not self.settings.run_base:
             return {}
         run_base = os.path.abspath(os.path.expanduser(self.settings.run_base))
@@ -347,7 +349,7 @@ class Engine:
         timeout: float | None,
         **said: Any,
     ) -> Journal | None:
-        """A journal with `RunCreated` recorded, or None where the same run exists already."""
+        """Create a journal with `RunCreated` recorded; None if this engine already executes the same run."""
         services = self._open()
         run_id = check_id(run_id) if run_id is not None else self._new_id(flow.name)
         options: dict[str, Any] = {"durability": self.settings.durability, **place}
@@ -361,7 +363,7 @@ class Engine:
         if held:
             self._holdings.hold()
         journal = create_journal(services, flow, run_id, zero, held=held)
-        # Its first append finds out whether the run exists; only in this engine two of the same id could meet before that.
+        # The first append finds out whether the run exists. Before that, two starts with one id can meet only in this engine.
         runner = self._holdings.get(run_id)
         if runner is not None:
             assert journal.create is not None
@@ -399,7 +401,7 @@ class Engine:
         by: str | None = None,
         reason: str | None = None,
     ) -> Run[Any]:
-        """Resume a run: from its end, or from an earlier place of its log. Nodes that completed before that place
+        """Resume a run: from the end of its log, or from an earlier event. Nodes that completed before that event
         never run again.
         """
         run_id, seq = split(run, checkpoint)
@@ -422,7 +424,9 @@ class Engine:
         try:
             journal = await self._driver.take_up(run_id, take_up)
         except ResumeRefused:
-            if only_on and self.store.run(run_id).status == "completed":  # since it was looked at
+            if (
+                only_on and self.store.run(run_id).status == "completed"
+            ):  # it has completed since the first look
                 return self._view(run_id)
             raise
         return self._driver.result(await self._driver.drive(journal))
@@ -436,8 +440,8 @@ class Engine:
         by: str | None = None,
         reason: str | None = None,
     ) -> Run[Any]:
-        """Try a node again that failed, was interrupted or waits (default: all of them). `fresh` keeps nothing of the execution
-        before.
+        """Retry a node that failed, was interrupted or waits (default: all such nodes). With `fresh`, the values that its last
+        execution kept are not used.
         """
         return await self._ask(run_id, inbox.Retry(node=node, fresh=fresh, by=by, reason=reason))
 
@@ -511,11 +515,11 @@ class Engine:
         reason: str | None = None,
         confidence: float | None = None,
     ) -> Run[Any]:
-        """Answer a question of a run, by its key or, where that node asks only one, by the name of its node. Only records: the
-        engine that executes the run continues with it, otherwise `resume` does. Raises `AnswerRefused`.
+        """Answer a question of a run, by its key, or by the name of its node if that has only one open question. This only
+        records the answer: the engine that executes the run continues with it, otherwise `resume` does. Raises `AnswerRefused`.
 
-        `update` goes with the answer `skip` to a node that was interrupted. An agent says who it is (`by="agent:…"`) and how
-        sure.
+        `update` can be given with the answer `skip` about an interrupted node. An agent says who it is (`by="agent:…"`) and
+        how sure it is (`confidence`).
         """
         if confidence is not None and not (isinstance(confidence, (int, float)) and 0 <= confidence <= 1):
             raise SettingError(f"confidence={confidence!r}: give a number from 0 to 1")
@@ -543,10 +547,11 @@ class Engine:
         reason: str | None = None,
     ) -> Run[Any]:
         """Send a signal to a run. It goes to the `ctx.wait_for` that has waited longest for that name, or is kept for the next
-        one. Only records. `id` makes sending it twice harmless: the second time `repeated` is set, and nothing changed.
+        one. This only records the signal. With an `id`, a signal can be sent twice without harm: the second time nothing changes,
+        and the returned run has `repeated` set.
         """
         if not isinstance(name, str) or not name:
-            raise SettingError(f"{name!r} is not a name of a signal")
+            raise SettingError(f"{name!r} is not a valid signal name: give a string that is not empty")
         self._open()
         request = inbox.Signal(
             id=f"signal:{id}" if id is not None else "",
@@ -606,8 +611,8 @@ class Engine:
         archive: str | os.PathLike[str] | None = None,
     ) -> Pruned:
         """Retire every checkpoint of a run but the last few, with the snapshots that only they needed. With `compact`, a base
-        then replaces the events before them; `archive` is where the whole log goes first, a file or a URL. A run that another
-        process holds is not compacted: `RunHeld`. Running nodes never wait for this.
+        then replaces the events before them, unless another process holds the run (`RunHeld`); `archive` is the file or URL to
+        which the whole log is written first. Running nodes never wait for this.
         """
         services = self._open()
         if not compact:
@@ -640,11 +645,11 @@ class Engine:
 
     @property
     def reader(self) -> Reader:
-        """What reads the open store, without an event loop."""
+        """Reads the open store, without an event loop."""
         return Reader(self._open().store, self.flows)
 
     async def get(self, run_id: str) -> Run[Any]:
-        """One run as it is now; its state is typed where the flow is known."""
+        """Get a run as it is now. Its state is typed if this engine has the flow."""
         return await self._open().reading.call(self.reader.get, run_id)
 
     async def runs(
@@ -657,7 +662,7 @@ class Engine:
         before: str | None = None,
         limit: int = 100,
     ) -> list[RunSummary]:
-        """The runs that meet every condition, newest first."""
+        """List the runs that meet every condition, newest first."""
         return await self._open().reading.call(
             self.reader.runs,
             status=status,
@@ -669,17 +674,17 @@ class Engine:
         )
 
     async def state(self, run: str, checkpoint: str | int | None = None) -> Any:
-        """The state at a checkpoint (default: at the end): typed where the flow is known."""
+        """Get the state of a run at a checkpoint (default: at the end), typed if this engine has the flow."""
         return await self._open().reading.call(self.reader.state, run, checkpoint)
 
     async def events(
         self, run_id: str, after: int = 0, node: str | None = None, kind: str | None = None
     ) -> list[EventView]:
-        """Stored events, oldest first."""
+        """List the stored events of a run, oldest first: those after this seq, or only those of a node or kind."""
         return await self._open().reading.call(self.reader.events, run_id, after, node, kind)
 
     async def checkpoints(self, run_id: str) -> list[Checkpoint]:
-        """Every place the run can be resumed or forked from, oldest first."""
+        """List the checkpoints from which a run can be resumed or forked, oldest first."""
         return await self._open().reading.call(self.reader.checkpoints, run_id)
 
     @overload
@@ -693,15 +698,15 @@ class Engine:
     ) -> AsyncIterator[EventView | Chunk]: ...
 
     def follow(self, run_id: str, after: int = 0, *, chunks: bool = False) -> AsyncIterator[Any]:
-        """Events as they become durable, without gap or repeat, until the run has stopped. With `chunks` also what its nodes
-        stream, as it comes.
+        """Yield the events of a run as they become durable, without gap or repeat, until the run has stopped. With `chunks`, also
+        yield the chunks that its nodes stream, as they arrive.
         """
         if self._followers is None:
             self._followers = Followers(self._open())
         return self._followers.follow(run_id, after, chunks=chunks)
 
     async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
-        """The open questions of one run, or of all runs, oldest first."""
+        """List the open questions of one run, or of all runs, oldest first."""
         rest = self.reader.question_pages(run_id)
         pages: list[list[AskedQuestion]] = []
         # One page at a time: between two of them the event loop and shorter reads get their turn.

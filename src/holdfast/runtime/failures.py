@@ -128,7 +128,7 @@ def _cloud_codes(error: BaseException) -> Iterator[object]:
 
 
 def _sql_states(error: BaseException) -> Iterator[object]:
-    """The SQLSTATE and its class (the first two characters). An error without one never reached the server: class 08."""
+    """The SQLSTATE and its class (the first two characters). An error without one never reached the server: it counts as 08."""
     state = _attribute(error, "sqlstate") or _attribute(error, "pgcode") or "08"
     yield state
     if isinstance(state, str):
@@ -224,7 +224,7 @@ def message(error: BaseException) -> str:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether the same call may succeed later."""
+    """Whether the call that raised this exception may succeed later."""
     chain = list(_chain(error))
     if any(not _SPOILING.isdisjoint(_names(inner)) for inner in chain):
         return False
@@ -300,7 +300,7 @@ def _http_status(error: BaseException) -> int | None:
 
 
 class RemoteError(Exception):
-    """An exception that a node raised in another process, rebuilt here. `describe` has classified it there already."""
+    """An exception that a node raised in another process, rebuilt in this one. It was classified in the other process."""
 
     failure: Failure
     names: frozenset[str]
@@ -351,7 +351,7 @@ def _is_one_of(error: BaseException, kinds: tuple[type[BaseException], ...]) -> 
 def _backoff(retry: Retry, failures: int) -> float:
     try:
         return min(retry.backoff * retry.factor ** (failures - 1), retry.max_delay)
-    except OverflowError:  # the thousandth failure in a row
+    except OverflowError:  # after about a thousand failures in a row
         return retry.max_delay if retry.backoff else 0.0
 
 
@@ -394,7 +394,7 @@ def _headers(headers: object) -> dict[str, object]:
 
 
 def _seconds(value: object, now: float) -> float | None:
-    """A number of seconds, as number or text, or the seconds until an HTTP date."""
+    """Convert a number, a number as text, or an HTTP date to seconds from now. None: the value is none of these."""
     if isinstance(value, dt.timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):

@@ -4,7 +4,7 @@ A run is held from the claim of its lease until the lease is released. While thi
 run that only waits, and for long, has left memory, and `Asleep` is in its place.
 
 The store decides which engine may append; `Renewal` decides whether this engine may still start anything. A lease is certain
-until the time before the last successful renewal plus its TTL, by a clock that also counts while the machine sleeps, less a
+for its TTL from the start of the last successful renewal, by a clock that also counts while the machine sleeps, less a
 margin in which nodes are stopped. Neither the store's clock nor the wall clock is trusted for this.
 
 Invariants
@@ -12,10 +12,10 @@ Invariants
 - After the leases have become uncertain, nothing starts before the store has been asked again: while this process was paused,
   another engine may have claimed its runs.
 - When leases cannot be renewed, every node is stopped while they are still valid, before another engine may start it.
-- A lease that could not be released is released by the next renewal. A lease that may have been granted although no reply came is
-  released by the second: a live holder keeps no other engine out of a run that it does not execute. It takes two looks because a
-  run does not seem to be executed between its claim and its first step. Renewals look for a while longer, because a database
-  may commit a claim long after its connection was lost.
+- A lease that could not be released is released by the next renewal. If a claim got no reply, the lease may have been granted;
+  the second renewal after it then releases the lease, so that a live holder keeps no other engine out of a run that it does not
+  execute. It takes two renewals because a run does not seem to be executed between its claim and its first step. Later renewals
+  look for such leases too, because a database may commit a claim long after its connection was lost.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from holdfast.reading.inbox import AnyRequest
 from holdfast.storage.contract import Holder, Lease, Store
 
 Aside: TypeAlias = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
-"""Calls something that may block off the event loop, then the other function on it, with the error if there was one."""
+"""Calls the first function, which may block, off the event loop; then the second on the event loop, with the error or None."""
 
 _GIVEN_UP_MAX = 10_000
-"""Lost runs to remember, in case no other engine claims them before this one does."""
+"""How many lost runs to remember, in case this engine claims one again before another engine does."""
 MARGIN = 1 / 6
-"""The part of a TTL at its end in which nodes are stopped."""
+"""The last part of the TTL of a lease, in which nodes are stopped."""
 _OFTEN = 1 / 3
 _AGAIN_S = 1.0
 DOUBT_S = 900.0
@@ -70,28 +70,28 @@ class HeldRun(Protocol):
     def fence(self) -> int: ...
 
     def wake(self) -> None:
-        """Look again: something that the run waited for may have changed."""
+        """Look at the run again: something that it waited for may have changed."""
 
     def request(self, request: AnyRequest) -> None:
         """Carry out a request, once."""
 
     def halt(self, halt: Halt, *, grace_s: float = 0.0) -> None:
-        """Start nothing new, and stop the nodes that run after `grace_s` seconds."""
+        """Start no more nodes, and stop the running ones after `grace_s` seconds."""
 
     def lose(self, error: BaseException) -> None:
         """Stop without recording anything: the lease is lost, or soon will be."""
 
 
 class Taker(Protocol):
-    """Takes runs from queues: a run that it has taken is held before it is executed."""
+    """A worker, which takes runs from queues: a run that it has taken is held before it is executed."""
 
     def has(self, run_id: str) -> bool | None:
-        """Whether it has taken this run; None: a take is under way that may bring it. May be called from any thread."""
+        """Whether the worker has taken this run; None: it is taking runs now, perhaps this one. May be called from any thread."""
 
 
 class Asleep:
-    """In place of the runner of a run that only waits, and for long. The run is in the store, and is loaded when it is due or
-    when a request comes.
+    """Takes the place of the runner while a run waits for a long time. The run is in the store, and is loaded when it is due or
+    when a request arrives.
     """
 
     def __init__(self, fence: int) -> None:
@@ -119,7 +119,7 @@ class Asleep:
 
 
 class Renewal:
-    """Renews the leases of an engine as long as it lives; the first time while this object is made."""
+    """Renews the leases of an engine until `stop` is called, and for the first time when this object is created."""
 
     def __init__(
         self,
@@ -162,16 +162,16 @@ class Renewal:
 
     @property
     def stood_still(self) -> bool:
-        """Whether this process was stopped, or the machine asleep, beyond the end of the leases: then only the store knows."""
+        """Whether this process was suspended, or the machine asleep, until the leases ran out: then only the store knows more."""
         return self._now() >= self._sure_until + self._holder.ttl_s * MARGIN
 
     def stands(self, run_id: str, fence: int) -> bool:
-        """Whether a run is still held with this fence, so that its nodes may start. Asks the store only after the time until
-        which that is certain, and raises what the store raises then.
+        """Whether a run is still held with this fence, so that its nodes may start. Asks the store only if that is no
+        longer certain, and then raises what the store raises.
         """
         if self._now() < self._sure_until:
             return True
-        self.renew()  # before the look: a lease that is ours after it, is ours for a whole TTL
+        self.renew()  # before the row is read: a lease that we then still have is ours for a whole TTL
         row = self._store.run(run_id)
         return row.fence == fence and row.holder is not None and row.holder.id == self._holder.id
 
@@ -190,29 +190,29 @@ class Renewal:
         self._give_back()
 
     def keep(self) -> None:
-        """Renew if it is time, and call `lost` where the leases cannot be kept. For an engine without threads."""
+        """Renew the leases if it is time, and call `lost` if they cannot be kept. For an engine without threads."""
         if self._now() >= self._renewed_at + self._holder.ttl_s * _OFTEN:
             with suppress(StoreError):
                 self.renew()
         self._look()
 
     def owe(self, run_id: str, fence: int) -> None:
-        """A lease could not be given back: the next renewal does it."""
+        """Note a lease that could not be released: the next renewal releases it."""
         self._owed[run_id, fence] = None
 
     def doubt(self) -> None:
-        """A claim got no reply: the lease may have been granted, or may still be. Renewals look for it."""
+        """Note that a claim got no reply: its lease may have been granted, or may still be. Renewals look for it."""
         self._doubts = True
         self._doubts_until = self._now() + DOUBT_S
 
     def stop(self) -> None:
-        """Renew no more."""
+        """Stop renewing the leases."""
         self._stop.set()
         if self._timer is not None:
             self._timer.cancel()
 
     def _find_strays(self) -> None:
-        """Owe the leases of runs that are held in this engine's name and were not executed by it at two looks in a row."""
+        """Find leases of this engine whose runs it did not execute at two looks in a row, and mark them for release."""
         suspects: set[tuple[str, int]] = set()
         untold = False
         for lease in self._store.queues.held_by(self._holder.id):
@@ -227,10 +227,10 @@ class Renewal:
 
     def _give_back(self) -> None:
         if self._doubts:
-            with suppress(StoreError):  # looked for again
+            with suppress(StoreError):  # the next renewal looks for them again
                 self._find_strays()
         for run_id, fence in list(self._owed):
-            with suppress(StoreError):  # still owed
+            with suppress(StoreError):  # the next renewal tries again
                 self._store.release(run_id, self._holder.id, fence)
                 self._owed.pop((run_id, fence), None)
 
@@ -241,11 +241,11 @@ class Renewal:
             try:
                 self.renew()
                 wait = often
-            except StoreError:  # tried again soon; `_look` reacts where that takes too long
+            except StoreError:  # tried again soon; `_look` stops the nodes if that takes too long
                 wait = min(often, _AGAIN_S)
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """On the event loop, because the call that renews may hang."""
+        """Check the leases again and again: on the event loop, because the call that renews them may hang."""
         self._look()
         left = max(self._sure_until - self._now(), min(_AGAIN_S, self._holder.ttl_s * MARGIN))
         self._timer = loop.call_later(left, self._watch, loop)
@@ -260,11 +260,11 @@ class Holdings:
     """The runs that this engine holds."""
 
     stopping: str | None = None
-    """Why the engine is stopping, from the time that it is: nothing new is claimed then."""
+    """Why the engine is stopping: it then claims no more runs. None: it is not stopping."""
     renewal: Renewal | None = None
-    """Keeps the leases; None until the first is claimed that may last."""
+    """Renews the leases; None until a lease is claimed that must be kept."""
     taker: Taker | None = None
-    """The worker of this engine, if it works."""
+    """The worker of this engine, if it has one."""
 
     def __init__(self, *, now: Callable[[], float] = elapsed, quiet: bool = False) -> None:
         """`now`: a clock that is never set, for leases. `quiet`: use no thread and no timer; `hold` is called often enough."""
@@ -281,19 +281,19 @@ class Holdings:
         self._is_known = False
         """Whether the store may know this holder."""
         self._owed: list[tuple[str, int]] = []
-        """Leases that could not be given back while nothing renewed them."""
+        """Leases that could not be released, from a time when `renewal` was None."""
         self._unanswered = False
-        """Whether a claim got no reply while nothing renewed leases."""
+        """Whether a claim got no reply at a time when `renewal` was None."""
         self._aside: Aside | None = None
         self.idle = asyncio.Event()
         self.idle.set()
 
     def open(self, store: Store, holder: Holder, aside: Aside) -> None:
-        """Hold runs of this store, in the name of this holder, from now on."""
+        """Set the store whose runs are held here, the holder that claims them, and how to call functions that may block."""
         self._store, self._holder, self._aside = store, holder, aside
 
     def close(self) -> None:
-        """Hold nothing any more: give back every lease that is left in this engine's name."""
+        """Stop holding runs, and release every lease that this engine still has."""
         store, self._store = self._store, None
         if self.renewal is not None:
             self.renewal.stop()
@@ -310,17 +310,17 @@ class Holdings:
         return len(self._held)
 
     def get(self, run_id: str) -> HeldRun | None:
-        """The runner of a run, or what is in its place; None where this engine does not execute it."""
+        """The runner of a run, or the `Asleep` in its place; None if this engine does not execute the run."""
         return self._held.get(run_id)
 
     def add(self, run_id: str, held: HeldRun) -> None:
-        """A run is executed here from now on, by this runner."""
+        """Note that this runner executes a run from now on."""
         self._held[run_id] = held
         self.moving = len(self._held) - self._asleep
         self.idle.clear()
 
     def remove(self, run_id: str) -> HeldRun:
-        """A run is not executed here any more."""
+        """Note that a run is not executed here any more. Returns its runner."""
         held = self._held.pop(run_id)
         self.moving = len(self._held) - self._asleep
         if not self._held:
@@ -329,7 +329,7 @@ class Holdings:
 
     @contextmanager
     def sleeping(self, run_id: str, asleep: Asleep) -> Iterator[None]:
-        """A run is out of memory, and still held, as long as this lasts."""
+        """Within this context, a run is held but not in memory."""
         self._held[run_id] = asleep
         self._asleep += 1
         self.moving -= 1
@@ -340,7 +340,7 @@ class Holdings:
             self.moving += 1
 
     def wake(self, run_id: str) -> None:
-        """Have the runner of a run, if it is executed here, look again."""
+        """Let the runner of a run look again, if the run is executed here."""
         held = self._held.get(run_id)
         if held is not None:
             held.wake()
@@ -379,10 +379,10 @@ class Holdings:
             self.renewal.keep()
 
     def claim(self, run_id: str, *, briefly: bool = False) -> Lease:
-        """Claim the lease of a run. Where the store does not reply, the lease may have been granted all the same.
+        """Claim the lease of a run. If the store does not reply, the lease may have been granted nevertheless.
 
-        `briefly`: for one append that also gives the lease back. Nothing is executed, so nothing must be stopped when the lease
-        runs out, and the fence of the append is enough: no renewal is started for it.
+        `briefly`: for one append that also releases the lease. No node is executed that must be stopped when the lease runs
+        out, and the fence of the append is protection enough, so no renewal is started.
         """
         store = self._opened()
         if self.renewal is not None or not briefly:
@@ -394,13 +394,13 @@ class Holdings:
             if self.renewal is None:
                 self._unanswered = True
                 with suppress(StoreError):
-                    self.hold()  # it looks for the lease, and gives it back
+                    self.hold()  # the renewal looks for the lease, and releases it
             else:
                 self.doubt()
             raise
 
     def claim_for(self, run_id: str, request: AnyRequest, *, briefly: bool = False) -> Lease | None:
-        """Claim a run for a request in its inbox; None where the request has left the inbox: a holder has carried it out."""
+        """Claim a run for a request in its inbox; None if a holder has already carried the request out."""
         store = self._opened()
         lease = self.claim(run_id, briefly=briefly)
         waits = False
@@ -412,7 +412,7 @@ class Holdings:
         return lease if waits else None
 
     def release(self, run_id: str, fence: int) -> None:
-        """Give a lease back, now or as soon as the store answers again."""
+        """Release a lease, now or as soon as the store answers again."""
         store, renewal = self._store, self.renewal
         if store is None:
             return
@@ -428,12 +428,12 @@ class Holdings:
             renewal.owe(run_id, fence)
 
     def doubt(self) -> None:
-        """A claim got no reply: renewals look for a lease that was granted without this engine's knowledge."""
+        """Note that a claim got no reply: renewals look for a lease that was granted without this engine's knowledge."""
         if self.renewal is not None:
             self.renewal.doubt()
 
     def stands(self, run_id: str, fence: int) -> bool:
-        """Whether a run is still held here with this fence: ask before anything of it starts."""
+        """Whether this engine still holds a run with this fence; must be checked before a node of the run starts."""
         return self.renewal is None or self.renewal.stands(run_id, fence)
 
     def _executes(self, run_id: str) -> bool | None:
@@ -442,18 +442,18 @@ class Holdings:
     # --- losing them ----------------------------------------------------------------------------------
 
     def give_up(self, run_id: str, fence: int) -> None:
-        """A run was stopped here because the store did not answer."""
+        """Note that a run was stopped here because the store did not answer."""
         self._given_up[run_id] = fence
         if len(self._given_up) > _GIVEN_UP_MAX:  # another engine has claimed the oldest by now
             del self._given_up[next(iter(self._given_up))]
 
     def has_outlived(self, lease: Lease) -> bool:
-        """Whether this engine gave the run up and no other has claimed it since: then no process has died in its nodes."""
+        """Whether this engine gave the run up and no other has claimed it since: then no crash has interrupted its nodes."""
         return self._given_up.pop(lease.run_id, -1) == lease.fence - 1
 
     def lose(self) -> None:
-        """The leases cannot be renewed: stop every node before another engine may start it. Where that time has passed already,
-        because this process stood still, the store says which runs are still held here.
+        """Stop every node before another engine may start it, because the leases cannot be renewed. If they have run out already,
+        because this process was suspended, the store is asked which runs are still held here, and only the others are stopped.
         """
         store, renewal = self._opened(), self.renewal
         if renewal is None or not renewal.stood_still or self._quiet or self._aside is None:
@@ -471,7 +471,11 @@ class Holdings:
                 return
             for run_id, held in list(self._held.items()):
                 if (run_id, held.fence) not in ours and not held.done.done():
-                    held.lose(FenceLost(f"run {run_id!r} was taken over while this process stood still"))
+                    held.lose(
+                        FenceLost(
+                            f"run {run_id!r} was taken over by another process while this one was suspended"
+                        )
+                    )
 
         self._aside(ask, on_reply)
 
@@ -483,7 +487,7 @@ class Holdings:
             held.lose(
                 kind(
                     f"run {run_id!r}: its lease could not be renewed{why}, so its nodes were stopped before another process may "
-                    "take it over, and nothing more is started. What was acknowledged is safe; resume when the store works again."
+                    "claim it. All acknowledged events are safe; resume the run when the store works again."
                 )
             )
 

@@ -1,13 +1,13 @@
-"""The log of one run, while this engine holds it: encode, fold, save. Everything that happens to a run is appended here; only
-`upkeep.archive` appends by itself, when it puts back a log that was written here before.
+"""`Journal` encodes, folds and saves the events of one run while this engine holds it. Every event of a run is appended here;
+only `upkeep.archive` also appends, when it restores a log that was written here before.
 
-- An event is encoded before it is folded: the fold may grow a list that the event still holds.
-- What was recorded since the last save goes into one append, in one transaction. `saved_seq` is where the durable log
-  ends.
-- A failed append is not a log line. While the lease lasts it is tried again, and where its outcome is unknown
-  it is looked up first; then `StoreError` is raised and the log stays as it was.
-- A snapshot goes along when the tail since the last one is long (4,000 events), heavy (2 MB and four times what the state
-  would weigh), or has many events beside a light state: loading stays short, and its cost per step constant.
+- An event is encoded before it is folded, because the fold may append to a list that belongs to the event.
+- All events recorded since the last save go into one append, in one transaction. `saved_seq` is the last durable event.
+- A failed append is not merely logged. It is sent again for up to the TTL of a lease, and if its outcome is unknown, the store
+  is asked first whether it was stored. After that, `StoreError` is raised and the log stays as it was.
+- An append includes a snapshot if the tail of events since the last snapshot is long (4,000 events), heavy (2 MB, and four
+  times the size of the state), or has many events while the state is light. Loading a run then stays quick, and the cost of
+  snapshots per step constant.
 """
 
 from __future__ import annotations
@@ -50,18 +50,20 @@ from holdfast.storage.writer import Done
 
 SNAPSHOT_BYTES_MIN = 2 * 1024 * 1024
 SNAPSHOT_EVENTS_MAX = 4000
-"""3,200 events of 700 bytes were read and folded in 30 to 45 ms; a snapshot of a state that grows with its log would double
-what is stored.
+"""A tail of 3,200 events of 700 bytes was read and folded in 30 to 45 ms. With a state that grows with its log, more frequent
+snapshots would double the storage.
 """
 SNAPSHOT_EVENTS_LIGHT = 250
-"""A tail of this many events takes longer to fold than a light state to load: 15 µs an event beside 1 µs per 200 bytes."""
+"""Folding a tail of this many events takes longer than loading a light state: 15 µs per event, 1 µs per 200 bytes of state."""
 _SMALL_BYTES = 128 * 1024
 _LIGHT_FOR_EVENT = 200
-"""Bytes of a state that count as light, for each event of the tail."""
+"""A state is light if it has at most this many bytes per event of the tail."""
 _LIGHT_FOR_EVENT_SMALL = 400
-"""The same of a small state (a thousand nodes); of ten thousand nodes, so many snapshots took a sixth of the time."""
+"""The same limit for a small state, such as that of a thousand nodes. For ten thousand nodes, the many snapshots that follow
+from this limit took a sixth of the time.
+"""
 WARN_BYTES = 500_000
-"""Of log for one checkpoint: worth a warning."""
+"""Bytes of log for one checkpoint above which a warning is logged."""
 _LIGHT_BYTES = 50_000
 _NodeStarted = events.NodeStarted
 _ROW_BYTES = 64
@@ -71,31 +73,31 @@ _log = logging.getLogger("holdfast")
 
 
 class Journal:
-    """State and log of a run that this engine may append to."""
+    """The state and the log of a run to which this engine may append."""
 
     create: NewRun | None = None
     definition: bytes | None = None
     bases: tuple[Snapshot, ...] = ()
     base_blobs: tuple[Blob, ...] = ()
-    """What the bases refer to."""
+    """The blobs that `bases` refer to."""
     urgent = False
-    """An event was recorded that others wait for: it is saved at once, whatever the durability."""
+    """Whether an event was recorded that must be saved at once, whatever the durability, because other processes wait for it."""
     at = 0.0
     _stamp = "0.0"
     _tail_bytes = 0
-    """Of bodies since the last snapshot."""
+    """Bytes in the bodies of events since the last snapshot."""
     _since_checkpoint = 0
     _blobs: tuple[Blob, ...] = ()
-    """What the events that are not saved refer to."""
+    """The blobs that unsaved events refer to."""
     _state_bytes = 16 * 1024
-    """Of the last snapshot, or what a small state may weigh."""
+    """Bytes of the last snapshot; before the first one, the size that a small state may have."""
     _given_up: BaseException | None = None
     _sent: Append | None = None
-    """The append that is under way: one at a time."""
+    """The append that is under way; there is never more than one."""
     _done: Done | None = None
-    """Called when that append is durable, or has failed."""
+    """Called when the append under way is durable, or has failed."""
     _waited = 0.0
-    """For how many seconds it has been tried again."""
+    """For how many seconds the append under way has been retried."""
 
     def __init__(
         self, services: Services, flow: Flow[Any], state: RunState, *, row: RunRow | None, fence: int
@@ -108,7 +110,7 @@ class Journal:
         self.fence = fence
         self.saved_seq = row.seq if row is not None else 0
         self.digest = row.digest if row is not None else b""
-        """The hash chain, up to the event that was recorded last."""
+        """The hash chain up to the last recorded event."""
         self.unsaved: list[Row] = []
         """Recorded events that are not in an append yet."""
         self.rewinds = row.rewinds if row is not None else ()
@@ -119,7 +121,7 @@ class Journal:
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self.faults = NodeFaults()
         self.spills: list[str] = []
-        """Spilled streams that the log holds as soon as it is saved."""
+        """Keys of spills whose chunks are in the log after the next save; then these spills are deleted."""
 
     @property
     def fault(self) -> BaseException | None:
@@ -159,7 +161,7 @@ class Journal:
                 self._since_checkpoint = 0
             elif (
                 encoded.kind != "NodeStreamed"
-            ):  # its chunks were weighed one by one, and are not a reason to refuse a result
+            ):  # chunks were checked one by one, and must not cause the refusal of a result
                 self._since_checkpoint = since
             fold(state, Stored(seq, at, event))
             self.ready.observe(state, event)
@@ -170,44 +172,46 @@ class Journal:
         self.digest = row.digest
 
     def _check(self, event: Event, encoded: Encoded) -> None:
-        """Refuse an event that could not be read again, for example one with a name that is not text."""
+        """Refuse an event that could not be decoded again, such as one with a name that is not text. Raises `SettingError`."""
         self.urgent = self.urgent or isinstance(event, HEARD)
         try:
             events.decode(encoded)
         except StoreCorrupt as fault:
-            raise SettingError(f"this cannot be recorded: {fault.__cause__ or fault}") from fault
+            raise SettingError(f"this value cannot be recorded: {fault.__cause__ or fault}") from fault
 
     def _weighed(self, event: Event, encoded: Encoded) -> Encoded:
-        """Take out values that are too large for a log. Warns of an event that makes its checkpoint heavy, and refuses one over
-        the budget.
+        """Move values that are too large for the log into blobs. Logs a warning if the log for this checkpoint becomes large, and
+        raises `LogBudget` for a result that exceeds the budget.
         """
         body, taken = take_out(encoded.body, self.services.blob_over)
         weight = self._since_checkpoint + len(body)
         where = f"run {self.state.run_id!r}, node {encoded.node!r}"
         if weight > self.services.log_budget and isinstance(event, RESULTS):
             raise LogBudget(
-                f"{weight:,} bytes of log since the last checkpoint are over its budget of "
-                f"{self.services.log_budget:,}. Keep what is large elsewhere (ctx.artifacts, hf.Asset), or raise log_budget "
-                "and resume",
+                f"the log since the last checkpoint has {weight:,} bytes, which is over its budget of "
+                f"{self.services.log_budget:,}. Keep large values outside of the log (ctx.artifacts, hf.Asset), or raise "
+                "log_budget and resume",
                 node=encoded.node,
             )
         if self._since_checkpoint <= WARN_BYTES < weight:
             _log.warning(
-                "%s: %s bytes of log for one checkpoint; keep what is large elsewhere", where, f"{weight:,}"
+                "%s: %s bytes of log for one checkpoint; keep large values outside of the log (ctx.artifacts, hf.Asset)",
+                where,
+                f"{weight:,}",
             )
         self._blobs += taken
         return msgspec.structs.replace(encoded, body=body) if taken else encoded
 
     def save(self, done: Done, *, release: bool = False) -> None:
-        """Make everything recorded durable in one append, then call `done(None)`, perhaps before this
-        returns; `done(error)` if it could not be done.
+        """Make all recorded events durable in one append, then call `done(None)`, possibly before this method returns;
+        `done(error)` if the append failed.
         """
         append = self._append(release=release)
         self._sent, self._done, self._waited = append, done, 0.0
         self.services.commits.commit(append, self._on_committed, self.services.holdings.moving)
 
     async def save_and_wait(self, *, release: bool = False) -> None:
-        """Make everything recorded durable, and return when it is. Raises the error that `save` passes on."""
+        """Make all recorded events durable, and return when they are. Raises the error that `save` passes to `done`."""
         acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: BaseException | None) -> None:
@@ -227,7 +231,7 @@ class Journal:
         return waiter
 
     def give_up(self, error: BaseException) -> None:
-        """Nothing more will be saved, not even an append that is to be tried again: fail the futures that wait for it."""
+        """Save nothing more, not even an append that was to be sent again, and fail the futures that wait for a save."""
         self._given_up = error
         waiters, self._waiters = self._waiters, []
         for _, waiter in waiters:
@@ -235,7 +239,7 @@ class Journal:
                 waiter.set_exception(error)
 
     def _on_committed(self, error: BaseException | None) -> None:
-        """The append under way is durable, or has failed."""
+        """Called when the append under way is durable or has failed: finish it, or send it again."""
         if error is not None and (
             isinstance(error, (StoreBusy, StoreFull, StoreReadOnly)) or self._refuses_itself(error)
         ):
@@ -246,9 +250,9 @@ class Journal:
         self._over(error)
 
     def _refuses_itself(self, error: BaseException) -> bool:
-        """Whether an append that was sent again may be refused only because it is stored: a database may commit an append after
-        its connection was lost, and after a lookup did not find it. A fence that is lost for another reason is lost in any
-        case.
+        """Whether an append that was sent again may have been refused only because it is already stored: a database may commit
+        an append after its connection was lost, and after a lookup did not find it. `FenceLost` counts only for an append that
+        releases the lease; otherwise the lease is really lost.
         """
         if not self._waited or self._sent is None:
             return False
@@ -266,8 +270,8 @@ class Journal:
         done(error)
 
     def _again(self, fault: HoldfastError) -> BaseException | None:
-        """An append failed, or its outcome is unknown: returns None if it is stored, `_LATER` if it will be tried again, or the
-        error.
+        """Handle an append that failed or whose outcome is unknown. Returns None if it is stored, `_LATER` if it will be sent
+        again, and the error otherwise.
         """
         services, append = self.services, self._sent
         assert append is not None
@@ -276,7 +280,7 @@ class Journal:
             if services.store.appended(append.run_id, append.rows[0].seq, append.rows[0].salt):
                 return None
         except (StoreBusy, StoreReadOnly):
-            known = False  # sent again without a lookup, it might be refused because it is stored
+            known = False  # without a lookup it is not sent again: if it is stored, it would be refused
         except StoreError as lost:
             return lost
         if known and self._refuses_itself(fault):
@@ -286,18 +290,20 @@ class Journal:
             if append.create is not None:
                 return kind(
                     f"run {append.run_id!r} could not be recorded for {self._waited:.0f} s ({fault}). Start it again when the "
-                    "store works: with this id it is the same run."
+                    "store works, with the same id: it is then the same run, even if this start was stored after all."
                 )
             return kind(
-                f"run {append.run_id!r}: what happened could not be recorded for {self._waited:.0f} s, so nothing more is "
-                f"started ({fault}). What was acknowledged is safe; resume when the store works again."
+                f"run {append.run_id!r}: its events could not be recorded for {self._waited:.0f} s, so the run was stopped "
+                f"({fault}). All acknowledged events are safe; resume the run when the store works again."
             )
         pause = min(_RETRY_S * (1 + self._waited), 1.0)
         self._waited += pause
 
         def later() -> None:
             try:
-                if self._given_up is not None:  # the caller of the run was told that it is not recorded
+                if (
+                    self._given_up is not None
+                ):  # the caller already has the error that the events are not recorded
                     self._over(self._given_up)
                 elif known:
                     services.commits.commit(append, self._on_committed, services.holdings.moving)
@@ -310,7 +316,7 @@ class Journal:
         return _LATER
 
     def _moved(self, append: Append) -> None:
-        """The append is durable."""
+        """Update the journal after an append has become durable, and wake the attempts that waited for it."""
         self.saved_seq = append.rows[-1].seq
         if self._waiters:
             self._wake_waiters()

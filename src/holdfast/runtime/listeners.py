@@ -35,7 +35,7 @@ class NodeCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Listener(Protocol):
-    """What a listener is notified about. A class that derives from this one needs only the methods it is interested in."""
+    """The methods that an engine calls on its listeners. A class that derives from this one needs only the methods it uses."""
 
     def saved(self, run_id: str) -> None:
         """New events of a run are durable, or the engine has stopped executing it."""
@@ -47,8 +47,8 @@ class Listener(Protocol):
         """A node's function is about to be called. Its start is durable, unless the run has another durability than "sync"."""
 
     def returned(self, call: NodeCall, error: BaseException | None) -> None:
-        """That call has ended: None if the function returned, or the exception that ended it. A node that unwinds to wait, or is
-        stopped, ends with a signal of the engine, which is not an `Exception`.
+        """A call of a node's function has ended: `error` is None if it returned, or the exception that ended it. A node that
+        unwinds to wait, or is stopped, ends with a signal of the engine, which is not an `Exception`.
         """
 
 
@@ -60,7 +60,7 @@ class Listeners:
     """The listeners of one engine, by method."""
 
     def __init__(self, listeners: Iterable[object] = ()) -> None:
-        """A listener may have only some of the methods of `Listener`."""
+        """Notify these listeners. A listener may have only some of the methods of `Listener`."""
         self._listeners: list[object] = list(listeners)
         self._reported: set[int] = set()
         self._sort()
@@ -137,7 +137,7 @@ def check_listeners(given: Iterable[Listener]) -> tuple[Listener, ...]:
 
 
 def _having(listeners: Iterable[object], method: str) -> _Notified:
-    """The listeners that have a method of their own, not only the empty one of the protocol, with that method."""
+    """The listeners that define this method (and do not only inherit the empty one of `Listener`), each with its method."""
     found = []
     for listener in listeners:
         own = getattr(listener, method, None)

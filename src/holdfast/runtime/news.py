@@ -1,7 +1,7 @@
-"""One thread that listens to the store, for every part of an engine that waits for runs on offer or for requests.
+"""One thread that listens to the store, for every part of an engine that waits for due runs or for requests.
 
 An idle engine does not poll the database: the thread blocks until the store has news (`Queues.hear`), and then wakes the
-listeners on the event loop. News says only that a look at the store is worthwhile. The thread ends when it has no listeners.
+listeners on the event loop. News only means that it is worthwhile to look at the store. The thread ends when it has no listeners.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a request to a run is carried out: one table, from verb to what it records.
+"""How a request to a run is carried out: a table from each verb to the function that records its events.
 
 The table serves a run that this engine executes, a run that another engine executes (which finds the request in its inbox), and a
 run that no engine executes. Each function records events in a journal; the caller saves them.
@@ -26,16 +26,16 @@ class Verb(msgspec.Struct, frozen=True, kw_only=True):
     request: type[inbox.AnyRequest]
     record: Callable[[Journal, Any, bool], bool]
     """Records what was requested: `record(journal, request, executed)`, where `executed` says whether an engine executes the run.
-    Returns whether the run is to be cancelled. Raises `ResumeRefused` or `AnswerRefused` where the run does not allow it.
+    Returns whether the run is to be cancelled. Raises `ResumeRefused` or `AnswerRefused` if the run does not allow it.
     """
     asked: str
     """The verb in a refusal: "run 'r' cannot be …"."""
     executes: bool = False
-    """Whether a run that no engine executes is resumed for it. Otherwise it is only recorded, which needs no flow."""
+    """Whether the verb resumes a run that no engine executes. Otherwise the request is only recorded, which needs no flow."""
     parks: bool = False
-    """Whether nodes that only wait unwind at once."""
+    """Whether nodes that are waiting unwind at once."""
     cancels_because: str | None = None
-    """Why the run is cancelled, where the request itself gives no reason."""
+    """The reason for cancelling the run, if the request itself gives none."""
 
 
 def _pause(journal: Journal, request: inbox.Pause, executed: bool) -> bool:
@@ -80,7 +80,7 @@ def _skip(journal: Journal, request: inbox.Skip, executed: bool) -> bool:
 
 def _refuse_unknown(journal: Journal, request: inbox.Unknown, executed: bool) -> bool:
     raise ResumeRefused(
-        journal.state.run_id, f"this version does not know the request {request.stored_verb!r}"
+        journal.state.run_id, f"this version of Holdfast does not know the request {request.stored_verb!r}"
     )
 
 
@@ -99,7 +99,7 @@ VERBS: Mapping[str, Verb] = {
 
 
 def record_unexecuted(journal: Journal, request: inbox.AnyRequest) -> None:
-    """Record a request to a run that no engine executes, and that it leaves the inbox."""
+    """Record a request to a run that no engine executes, and remove the request from the inbox."""
     journal.taken.append(request.id)
     if VERBS[request.verb].record(journal, request, False):
         cancel(journal, by=request.by, reason=request.reason)
@@ -130,7 +130,7 @@ def pause(journal: Journal, *, by: str | None, reason: str | None, lost: bool = 
     """
     status = journal.state.status
     if status in HALTED:
-        why = f"it is {status}, so nothing of it is going on"
+        why = f"it is {status}, so there is nothing to pause"
         raise ResumeRefused(journal.state.run_id, why, asked="paused")
     if lost:
         cut_all(journal, "its process died", lost=True)
@@ -139,7 +139,7 @@ def pause(journal: Journal, *, by: str | None, reason: str | None, lost: bool = 
 
 
 def retry(journal: Journal, node: str | None, *, fresh: bool, by: str | None, reason: str | None) -> None:
-    """Try a visit again, now, that failed, was interrupted or waits."""
+    """Retry a node that failed, was interrupted or waits, now; without a node, all of them."""
     for name in _stuck(journal, node, "retry"):
         header = outcomes.visit_of(name, journal.state.nodes[name])
         journal.record(events.NodeScheduled(**header, why="retry", fresh=fresh, by=by, reason=reason))
@@ -151,7 +151,7 @@ def skip(journal: Journal, node: str, update: Any, *, by: str | None, reason: st
     visit = journal.state.nodes[name]
     header = outcomes.visit_of(name, visit)
     took = 0
-    if visit.input is None:  # due, and never begun
+    if visit.input is None:  # the visit is due, but has not begun
         header["iteration"] = visit.iteration + 1
         took = journal.state.arrivals[name] if name in journal.flow.topology.joins else 1
     journal.record(
@@ -187,27 +187,27 @@ def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:
             _refuse_unapproved(journal, [node])
         raise ResumeRefused(
             journal.state.run_id,
-            f"node {node!r} is {is_now}; only a failed, cut or waiting node can be {asked}",
+            f"node {node!r} is {is_now}; only a failed, interrupted or waiting node can be {asked}",
             asked=asked,
         )
     if not names:
         _refuse_unapproved(journal, journal.state.arrivals)
         raise ResumeRefused(
             journal.state.run_id,
-            f"no node of it has failed, was cut or waits, so there is nothing to {verb}",
+            f"none of its nodes has failed, was interrupted or waits, so there is nothing to {verb}",
             asked=asked,
         )
     return names
 
 
 def _refuse_unapproved(journal: Journal, names: Iterable[str]) -> None:
-    """A visit that waits for approval is not retried."""
+    """Refuse to retry a visit that waits for approval. Raises `ResumeRefused`."""
     for name in names:
         visit = journal.state.nodes.get(name)
         if visit is not None and visit.asked and name in journal.state.arrivals:
             raise ResumeRefused(
                 journal.state.run_id,
-                f"node {name!r} asks first and has not begun. Answer its question; where that was refused, resume with "
+                f"node {name!r} has asked a question and has not begun. Answer the question; if it was refused, resume with "
                 "force=True (--force) to ask again.",
                 asked="tried again",
             )

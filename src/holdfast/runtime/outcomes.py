@@ -1,4 +1,4 @@
-"""How a call ends: its result or exception becomes events. This module alone calls routers and custom reducers."""
+"""Turns the result or the exception of a node into events. Only this module calls routers and custom reducers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 
     to: list[str]
     why: dict[str, str] = {}
-    """Target -> the evidence for that choice. Plain edges and routers give none; only a guard on an edge will."""
+    """Target -> the reason for that choice. Empty so far, because plain edges and routers give no reasons."""
 
 
 def visit_of(name: str, node: NodeState) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def _refuse_conflict(
 
 
 def _refuse_misfit(flow: Flow[Any], values: Values, name: str, parts: Sequence[Changes]) -> None:
-    """Refuse changes after which the state does not fit its type: a sum may exceed its type, and a state type with its
+    """Refuse changes after which the state does not fit its type: a sum may be too large for its type, and a state type with its
     own validators may reject any value. The failure belongs to this node, not to the next one that gets the state.
     """
     if not flow.state.validates and not any(part.add for part in parts):
@@ -292,8 +292,8 @@ def _list_targets(name: str, chosen: Any, targets: Sequence[str]) -> list[Any]:
 def skipped(
     flow: Flow[Any], state: RunState, name: str, header: dict[str, Any], *, update: Any = None, **said: Any
 ) -> events.NodeSkipped:
-    """The skip of a visit, with this update in place of its result. `said`: who skips it, why, and which arrivals it takes.
-    Raises `ResumeRefused` where the router of the node cannot decide.
+    """The event for a visit that is skipped, with `update` in place of its result. `said`: more fields of the event, such as
+    `by` and `reason`. Raises `ResumeRefused` if the node's router cannot choose a route.
     """
     changes = flow.state.by_hand(update, node=name)
     if state.schedule == "layered":
@@ -304,13 +304,15 @@ def skipped(
     except RouterError as fault:
         raise ResumeRefused(
             state.run_id,
-            f"skipping {name!r} needs a route: {fault}. Give an update with which its router can decide.",
+            f"skipping {name!r} needs a route, but {fault}. Give an update with which its router can choose one.",
         ) from fault
     return events.NodeSkipped(**header, changes=changes, routes=chosen.to, **said)
 
 
 def merge_layer(flow: Flow[Any], state: RunState, nodes: Sequence[str]) -> tuple[Changes, dict[str, Route]]:
-    """What a layer changed beyond what its nodes recorded (results of custom reducers), and where each node leads."""
+    """Merge the changes of a completed layer. Returns the results of custom reducers, which the nodes have not recorded, and the
+    route of each node. Raises `LayerError`.
+    """
     after = dict(state.values)
     results: dict[str, Any] = {}
     for name in nodes:

@@ -1,4 +1,4 @@
-"""Performing a command: the events it stands for are recorded. The runner calls the nodes, once those are durable."""
+"""Performs commands of `decide` by recording their events. The runner calls the nodes when these events are durable."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _OnVisit: TypeAlias = (
     commands.CompleteItems | commands.FailItems | commands.RouteNode | commands.SkipNode | commands.AskAboutNode
     | commands.QuarantineNode
 )  # fmt: skip
-"""The commands about one open visit."""
+"""The commands that are about a visit that is open."""
 
 
 def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.NodeEvent]) -> bool:
-    """Record the events that a command stands for; those whose body is to be called once they are durable are
-    added to `starts`. True: there may be more to decide now.
+    """Record the events of a command. Start events are also added to `starts` if the runner must call the node or item when
+    they are durable. Returns whether `decide` may have more commands now.
     """
     record = journal.record
     match command:
@@ -61,7 +61,9 @@ def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.
             _perform_on_visit(journal, command)
             return True
         case commands.WakeAt() | commands.DueAt():
-            raise AssertionError(f"{command} is for the runner, which sets a timer: it records nothing")
+            raise AssertionError(
+                f"{command} has no events to record: the runner must handle it, by setting a timer"
+            )
         case _:
             assert_never(command)
     return False
@@ -108,7 +110,7 @@ def _perform_on_visit(journal: Journal, command: _OnVisit) -> None:
             told = f"item {command.item}: {command.failure.message}"
             if (
                 command.failure.kind == "recoverable"
-            ):  # nobody knows whether its effect happened, as after a crash
+            ):  # its effect may or may not have happened, as after a crash
                 record(events.NodeInterrupted(**header, reason=f"{command.failure.type}, {told}"))
                 return
             record(
@@ -127,7 +129,7 @@ def _perform_on_visit(journal: Journal, command: _OnVisit) -> None:
 
 
 def _list_items(journal: Journal, name: str) -> None:
-    """Ask `each` what a fan-out goes over. The list is part of the same append as the start."""
+    """Call the `each` function of a fan-out, and record the items that it returns, in the same append as the start."""
     node, visit = journal.flow.nodes[name], journal.state.nodes[name]
     header = outcomes.visit_of(name, visit)
     assert node.each is not None
@@ -169,8 +171,8 @@ def _complete_layer(journal: Journal, command: commands.CompleteLayer) -> None:
 
 
 def _skip_cut(journal: Journal, name: str, header: dict[str, Any]) -> None:
-    """`on_interrupt="skip"`, `safe_to_fail`: nothing takes the place of the result. A router that cannot decide then
-    fails as any router does.
+    """Skip an interrupted visit (`on_interrupt="skip"`) or a failed one (`safe_to_fail`), with no update in place of its result.
+    If the node's router cannot choose a route then, this is recorded as a failure of the router.
     """
     warning = journal.state.nodes[name].failure
     reason = "on_interrupt" if warning is None else "safe_to_fail"
@@ -188,12 +190,12 @@ def _quarantined(journal: Journal, name: str) -> Failure:
     nodes = journal.state.nodes
     times = nodes[name].crashes
     beside = [other for other in journal.state.open if other != name and nodes[other].crashes >= times]
-    also = f" (or what ran beside it: {', '.join(beside)})" if beside else ""
+    also = f" (the cause may also be in {', '.join(beside)}, which ran at the same time)" if beside else ""
     return Failure(
         "fatal",
         "Quarantined",
-        f"{name!r} was cut by the end of its process {times} times in a row and kept nothing in between, so it is not tried "
-        f"again by itself. Find out what kills it{also}; then resume with force=True (--force), or skip the node.",
+        f"the process ended while {name!r} ran, {times} times in a row, and the node kept no result in between, so it is not "
+        f"retried. Find out what ends the process{also}; then resume with force=True (--force), or skip the node.",
     )
 
 
@@ -213,7 +215,7 @@ def _fire(journal: Journal, key: str) -> None:
 
 
 def _take_answer(journal: Journal, name: str) -> None:
-    """A question node was answered: the answer is its result."""
+    """Complete a question node that was answered: the answer is its result."""
     asked, visit = journal.flow.nodes[name].options.question, journal.state.nodes[name]
     assert asked is not None
     update = {asked.into: visit.answer} if asked.into is not None else {}
@@ -229,10 +231,10 @@ def _take_answer(journal: Journal, name: str) -> None:
 
 
 def give_up(journal: Journal, command: commands.AnyCommand) -> None:
-    """A new attempt cannot start, because the thread of an older one lives on: it fails for that, for good."""
+    """Record that a new attempt has failed, because the thread of an older attempt still runs. It is not retried."""
     told = (
         f"a thread of an earlier attempt of {getattr(command, 'node', '')!r} still runs, and a thread cannot be killed. "
-        "Stop this process and resume the run; an async node, or one that looks at ctx.cancelled, can be stopped."
+        "Stop this process and resume the run. An async node, or a node that checks ctx.cancelled, can be stopped."
     )
     failure = Failure("partial", "StillRunning", told)
     starts: list[events.NodeEvent] = []

@@ -1,9 +1,10 @@
-"""Questions: asking them, recording answers, and what happens when no answer comes in time.
+"""Asks questions, checks and records answers, and expires questions that are not answered in time.
 
-- A question is in the log before it can be answered, and an answer is checked before it is recorded: that the
-  question is open, and that the value fits its options or schema (and the field that takes it).
-- Only an explicit approval lets a gated visit begin. A refusal is fatal; `force` asks again.
-- A person and an agent come through the same door: `by` says who it was.
+- A question is in the log before it can be answered. An answer is checked before it is recorded: the question must be open,
+  and the value must fit its options or schema (and the state field that receives it).
+- A visit of a node with `approve=` begins only after an explicit approval. A refusal is a fatal failure; a resume with `force`
+  asks again.
+- People and agents answer in the same way; `by` says who answered.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def ask_first(journal: Journal, name: str, iteration: int, execution: int) -> No
 
 
 def ask_about(journal: Journal, name: str) -> None:
-    """Ask what to do with a visit that was interrupted and must not simply be run again."""
+    """Ask whether to retry, skip or abort a visit that was interrupted and must not run again without a decision."""
     visit = journal.state.nodes[name]
     cut = f"{name!r} did not end" + (f" ({visit.cut})" if visit.cut else "")
     why = "" if journal.flow.nodes[name].options.idempotent else " and is not idempotent"
@@ -77,7 +78,7 @@ def ask_about(journal: Journal, name: str) -> None:
 
 
 def known_of(journal: Journal, name: str) -> dict[str, Any]:
-    """What is known of a visit that was interrupted: what it kept, how far it came, what it streamed and wrote."""
+    """The known facts about an interrupted visit: its steps, items, checkpoint, chunks and files, and the git checkout."""
     visit = journal.state.nodes[name]
     kept = {level: labels("step", slots) for level, slots in visit.kept.items()}
     known: dict[str, Any] = {
@@ -98,7 +99,7 @@ def known_of(journal: Journal, name: str) -> dict[str, Any]:
 
 
 def find(journal: Journal, key: str) -> Question:
-    """The open question of that key, or the only one of that node. Raises `AnswerRefused`."""
+    """The open question with this key, or the only open question of the node with this name. Raises `AnswerRefused`."""
     pending = journal.state.questions
     if key in pending:
         return pending[key]
@@ -107,7 +108,7 @@ def find(journal: Journal, key: str) -> Question:
         return of_node[0]
     run_id = journal.state.run_id
     if of_node:
-        why = f"{key!r} has asked {len(of_node)} questions; choose one: {', '.join(q.key for q in of_node)}"
+        why = f"node {key!r} has {len(of_node)} open questions; choose one by its key: {', '.join(q.key for q in of_node)}"
         raise AnswerRefused(run_id, key, why)
     for row in reversed(journal.services.store.events(run_id, kinds=("QuestionAnswered",))):
         answered = open_row(row, journal.services.store.blobs).event
@@ -115,14 +116,12 @@ def find(journal: Journal, key: str) -> Question:
             raise AnswerRefused(run_id, key, said_already(answered))
     known = [name for question in pending.values() for name in (question.key, question.node)]
     near = did_you_mean(key, known)
-    listed = f"; open are: {', '.join(pending)}" if pending and not near else ""
+    listed = f"; its open questions are: {', '.join(pending)}" if pending and not near else ""
     cut = [name for name, node in journal.state.nodes.items() if node.status == "running"]
     if cut and not pending and not journal.services.store.run(run_id).held:
-        listed = (
-            f"; its process ended in {' and '.join(cut)}: resume it first, then it asks what there is to ask"
-        )
+        listed = f"; its process ended while {' and '.join(cut)} ran: resume the run first, so that it can ask about that"
     raise AnswerRefused(
-        run_id, key, f"the run does not ask that{near or listed or '; it asks nothing at present'}"
+        run_id, key, f"the run has no such open question{near or listed or '; it has none at all'}"
     )
 
 
@@ -131,7 +130,7 @@ def check(journal: Journal, key: str, value: Any, *, update: Any = None) -> str:
     question = find(journal, key)
     run_id = journal.state.run_id
     if question.until is not None and question.until <= journal.services.store.now():
-        why = "it was not answered in time. Resume the run: it continues as the question says"
+        why = "it was not answered in time. Resume the run: it continues as the question says for this case"
         raise AnswerRefused(run_id, question.key, why)
     fitting = _fitting(journal, question, value)
     wrong = answers.misfit(fitting, question.options, question.answer_schema or None)
@@ -139,18 +138,20 @@ def check(journal: Journal, key: str, value: Any, *, update: Any = None) -> str:
         raise AnswerRefused(run_id, question.key, wrong)
     if update is not None and not (question.about == "interrupt" and value == "skip"):
         raise AnswerRefused(
-            run_id, question.key, "an update goes with the answer 'skip' to a node that was cut"
+            run_id,
+            question.key,
+            "an update can only be given with the answer 'skip' about an interrupted node",
         )
     return question.key
 
 
 def plain(value: Any, path: str) -> Any:
-    """A value as plain data. Raises `CodecError`."""
+    """Convert a value to plain data. Raises `CodecError`."""
     return _ANY.encode(value, path=path)
 
 
 def said_already(answered: events.QuestionAnswered) -> str:
-    """Why a second answer is refused."""
+    """The reason to refuse a second answer: the first one."""
     by = f" by {answered.by}" if answered.by else ""
     return f"it was answered {answered.answer!r}{by} already"
 
@@ -165,7 +166,9 @@ def answer(
     by: str | None = None,
     reason: str | None = None,
 ) -> bool:
-    """Record an answer and what follows from it at once. Returns whether the run is to be cancelled. Raises `AnswerRefused`."""
+    """Record an answer, and the skip of a node if the answer is `skip`. Returns whether to cancel the run; may refuse the answer
+    (`AnswerRefused`).
+    """
     run_id = journal.state.run_id
     question = journal.state.questions[check(journal, key, value, update=update)]
     value = _fitting(journal, question, value)
@@ -196,7 +199,7 @@ def answer(
 
 
 def expire(journal: Journal, key: str) -> None:
-    """Record what a question says for the case that no answer comes in time."""
+    """Record that a question was not answered in time: its `on_timeout` is the answer, or the question fails."""
     question = journal.state.questions[key]
     header = _header(journal, question)
     if question.on_timeout == "fail":
@@ -208,7 +211,7 @@ def expire(journal: Journal, key: str) -> None:
 
 
 def _header(journal: Journal, question: Question) -> dict[str, Any]:
-    """The visit that a question is about; one that has not begun yet is the next."""
+    """The fields that name the visit a question is about: the open visit, or the next one if it has not begun yet."""
     visit = journal.state.nodes[question.node]
     header = outcomes.visit_of(question.node, visit)
     if question.about == "gate":
@@ -222,12 +225,12 @@ def _header(journal: Journal, question: Question) -> dict[str, Any]:
 
 
 def _refuses(question: Question, value: Any) -> bool:
-    """Whether an answer keeps a visit from beginning."""
+    """Whether an answer refuses the approval that a visit needs to begin."""
     return bool(question.approving) and value not in question.approving
 
 
 def _fitting(journal: Journal, question: Question, value: Any) -> Any:
-    """The answer as plain data; one that a field takes must fit the field."""
+    """The answer as plain data. If a state field receives it, it must fit that field. Raises `AnswerRefused`."""
     node = journal.flow.nodes.get(question.node)
     asked = node.options.question if node is not None else None
     try:

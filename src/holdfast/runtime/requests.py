@@ -1,11 +1,11 @@
-"""`Requests`: carries out what is asked of a run, whichever engine executes it.
+"""`Requests` carries out requests to a run (pause, retry, answer, …), whichever engine executes the run.
 
 - A run that is executed here: its runner carries the request out.
 - A run that another engine executes: the request goes into its inbox, where that engine finds it.
-- A run that no engine executes: this engine claims it. `pause cancel answer signal` are recorded and the lease is given back;
+- A run that no engine executes: this engine claims it. `pause cancel answer signal` are recorded and the lease is released;
   `retry` and `skip` resume the run.
 
-`operator.VERBS` is the table of how each verb is carried out. The caller's answer is checked twice: here, for a clear error at
+`operator.VERBS` is the table of how each verb is carried out. An answer is checked twice: here, for a clear error at
 once, and again by the engine that appends it, because another answer may have come first.
 """
 
@@ -82,7 +82,7 @@ class Requests:
     async def _ask_idle(
         self, run_id: str, request: AnyRequest, *, posted: bool, known: Journal | None
     ) -> tuple[Run[Any], bool]:
-        """`posted`: another engine may have found the request in the inbox before this one has claimed the run."""
+        """Carry out a request to a run that no engine executes. `posted`: another engine may have found it in the inbox first."""
         lease, executes = None, VERBS[request.verb].executes
         if posted:
             lease = self._holdings.claim_for(run_id, request, briefly=not executes)
@@ -132,7 +132,7 @@ class Requests:
     async def carry_out(
         self, run_id: str, request: AnyRequest, lease: Lease | None = None, known: Journal | None = None
     ) -> Run[Any]:
-        """Carry out a request to a run that no engine executes: claim the run, unless its lease is given, and give it back."""
+        """Carry out a request to a run that no engine executes: claim the run, unless its lease is given, and release it."""
         if not VERBS[request.verb].executes:
             return await self._record(run_id, request, lease, known)
         take_up = TakeUp(nodes=[], named=True, by=request.by, reason=request.reason)
@@ -148,8 +148,8 @@ class Requests:
     async def _record(
         self, run_id: str, request: AnyRequest, lease: Lease | None, known: Journal | None
     ) -> Run[Any]:
-        """Record a request without executing anything, which needs no flow. The append gives the lease back. The log is not read
-        again where it is still the one of `known`.
+        """Record a request without executing anything, which needs no flow. The append releases the lease. The log is not read
+        again if it is still the log of `known`.
         """
         services, holdings = self._services, self._holdings
         lease = lease or holdings.claim(run_id, briefly=True)
@@ -181,7 +181,7 @@ class Requests:
     # --- from an inbox, with a lease ------------------------------------------------------------------
 
     async def carry_out_waiting(self, lease: Lease) -> Run[Any]:
-        """Carry out the oldest request in the inbox of a run that no engine executes. Its holder left before it could find it."""
+        """Carry out the oldest request in the inbox of a run whose last holder stopped before it found the request."""
         services, run_id = self._services, lease.run_id
         waiting = next(iter(inbox.requests_to(run_id, services.store.inbox(services.holder.id))), None)
         if waiting is None:  # another engine has carried it out
@@ -194,7 +194,7 @@ class Requests:
             return self.view(run_id)
 
     async def _record_refused(self, run_id: str, request: AnyRequest, refused: str) -> None:
-        """A request cannot be carried out: record that, and remove it from the inbox."""
+        """Record that a request cannot be carried out, and remove it from the inbox."""
         lease = self._holdings.claim(run_id)
         journal = self._journal(self._services.store.run(run_id), lease.fence)
         journal.tick()
@@ -205,7 +205,7 @@ class Requests:
     # --- looking --------------------------------------------------------------------------------------
 
     def view(self, run_id: str) -> Run[Any]:
-        """A run as it is now."""
+        """Get a run as it is now."""
         store = self._services.store
         row = store.run(run_id)
         state = history.load(store, run_id, row=row)
@@ -214,7 +214,7 @@ class Requests:
         return run_view(state, row, flow if fits else None)
 
     def _look_at(self, run_id: str, asked: str) -> Journal:
-        """The journal of a run, to read only: it has no lease."""
+        """Create a journal of a run that is only for reading: it has no lease."""
         row = self._services.store.run(run_id)
         refuse_final(run_id, row.status, asked)
         return self._journal(row, 0)

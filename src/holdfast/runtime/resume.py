@@ -1,9 +1,9 @@
-"""Taking a run up again: from where, with which state, with which flow, and whether at all.
+"""Resuming a run: from which event, with which state, with which flow, and whether it is allowed.
 
-`prepare` turns what was asked into a journal whose first events are recorded and not saved yet: `RunResumed`
-or `RunRewound`, then `FlowChanged`, `StateUpgraded`, `StateEdited`. It raises `ResumeRefused` before anything
-is recorded. A validation is asked last, of the state the run would go on with; its refusal is the one thing
-that is recorded instead (`Invalid`).
+`prepare` turns a request into a journal whose first events are recorded but not saved yet: `RunResumed`, `RunClaimed` or
+`RunRewound`, then `FlowChanged`, `StateUpgraded`, `StateEdited`. If the request is refused, it raises `ResumeRefused` and
+nothing is saved. Validations are called last, with the state that the run would continue with; their refusal (`Invalid`) is
+the only one that the engine records.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run is to be taken up: from where, with which state, and which obstacles to ignore."""
+    """How to resume or claim a run: from which event, with which state, and which obstacles to ignore."""
 
     checkpoint: int | None = None
     after: str | None = None
@@ -53,10 +53,10 @@ class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
     rename: Mapping[str, str] = {}
     nodes: list[str] | None = None
     named: bool = False
-    """The caller named what to do with the failed nodes, so a fatal failure is not an obstacle."""
+    """The caller said what to do with the failed nodes, so that a fatal failure is not an obstacle."""
     fresh: bool = False
     claims: bool = False
-    """A worker takes the run from a queue, and no caller asked for it: a failed run stays failed, a paused one stays paused."""
+    """A worker claims the run from a queue, without a request of a caller: a failed run stays failed, a paused one paused."""
     outlived: bool = False
     """This engine held the run before, and had to give it up because the store did not answer."""
     by: str | None = None
@@ -64,11 +64,11 @@ class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Invalid(ResumeRefused):
-    """A validation said no."""
+    """A validation refused to let the run continue with its state."""
 
 
 def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, take_up: TakeUp) -> Journal:
-    """A journal that has claimed the run as asked, with the first events recorded."""
+    """Create the journal with which a run is resumed as asked, and record its first events. Raises `ResumeRefused`."""
     head = history.load(services.store, row.run_id, row=row, check=True)
     refuse_final(row.run_id, head.status)
     to = _place(services, row, head, take_up)
@@ -105,7 +105,7 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, take_u
 
 
 def _taken_up(holder: str, head: RunState, take_up: TakeUp) -> events.Event:
-    """How a run that goes on from its end is taken up."""
+    """The event for a run that continues from the end of its log."""
     if take_up.claims:
         return events.RunClaimed(holder=holder, outlived=take_up.outlived)
     return events.RunResumed(
@@ -120,8 +120,8 @@ def _taken_up(holder: str, head: RunState, take_up: TakeUp) -> events.Event:
 
 
 def _tried_again(head: RunState, take_up: TakeUp) -> list[str] | None:
-    """The failed nodes that are due again; None: all. A refusal or another fatal failure stays one, also where the run has not
-    come to its end since: then it comes to it now.
+    """The failed nodes to run again; None: all of them. A node with a fatal failure, such as a refused approval, stays failed,
+    even if the run was stopped before it could fail: then it fails now.
     """
     fatal = {name for name in head.failed if (told := head.nodes[name].failure) and told.kind == "fatal"}
     if take_up.nodes is not None or take_up.force or not fatal:
@@ -131,17 +131,17 @@ def _tried_again(head: RunState, take_up: TakeUp) -> list[str] | None:
 
 def _fatal(failure: events.Failure) -> str:
     told = f"its failure is fatal. {end_sentence(describe_failure(failure.type, failure.message))}"
-    if "--force" in failure.message:  # it says itself what forcing does
+    if "--force" in failure.message:  # the message says what `force` does
         return told
     return f"{told} Trying again is pointless unless the cause is gone; then use force=True (--force)."
 
 
 def refuse_final(run_id: str, status: str, asked: str = "resumed") -> None:
-    """A run that is over is not touched again."""
+    """Refuse to change a run whose status is final. Raises `ResumeRefused`."""
     if status in FINAL:
         raise ResumeRefused(
             run_id,
-            f"it is {status}, which is final. Fork it to go on from one of its checkpoints: "
+            f"it is {status}, which is final. Fork it to continue from one of its checkpoints: "
             f"fork({run_id!r}, checkpoint=…), `holdfast fork {run_id}`.",
             asked=asked,
         )
@@ -151,13 +151,13 @@ def refuse_final(run_id: str, status: str, asked: str = "resumed") -> None:
 
 
 def _place(services: Services, row: RunRow, head: RunState, take_up: TakeUp) -> int | None:
-    """The seq to rewind to, or None to go on from the end."""
+    """The seq of the event to rewind to; None: continue from the end of the log. Raises `ResumeRefused`."""
     chosen = [
         name for name in ("checkpoint", "after", "restart_at") if getattr(take_up, name) is not None
     ] + ["replay"] * take_up.replay
     if len(chosen) > 1:
         raise ResumeRefused(
-            row.run_id, f"choose one of {' and '.join(chosen)}: each names another place to go on from"
+            row.run_id, f"choose one of {' and '.join(chosen)}: each names another place to resume from"
         )
     if take_up.checkpoint is not None:
         return _checkpoint(services, row, take_up.checkpoint)
@@ -182,21 +182,21 @@ def _place(services: Services, row: RunRow, head: RunState, take_up: TakeUp) -> 
 
 
 def _within(services: Services, row: RunRow, to: int) -> int:
-    """The same place in a log that a fork may have begun. Where the fork was made is its own first event."""
+    """The seq to rewind to in this run's own log. Raises `ResumeRefused` if the log does not contain that event (any more). In a
+    fork, its first event takes the place of the event at which it was forked.
+    """
     trimmed = services.store.upkeep.trimmed(row.run_id)
-    if (
-        to < trimmed.base or to + 1 < trimmed.retired
-    ):  # a node is done over from the place before it completed
+    if to < trimmed.base or to + 1 < trimmed.retired:  # a node is repeated from the event before it completed
         gone = history.beginning(services.store, row) if to < trimmed.base else history.retirement(trimmed)
         raise ResumeRefused(
             row.run_id,
-            f"event {to} cannot be gone back to. {gone} `holdfast checkpoints {row.run_id}` lists what is left.",
+            f"it cannot go back to event {to}. {gone} `holdfast checkpoints {row.run_id}` lists the checkpoints that are left.",
         )
     began_after = history.began_after(services.store, row)
     if to < began_after:
         raise ResumeRefused(
             row.run_id,
-            f"event {to} is before the fork was made. Fork its parent again, from there: "
+            f"event {to} is older than this fork. Fork its parent again, from that event: "
             f"fork({row.parent!r}, checkpoint={to})",
         )
     return max(to, began_after + 1) if began_after and not trimmed.base else to
@@ -209,22 +209,22 @@ def _checkpoint(services: Services, row: RunRow, seq: int) -> int:
         gone = history.beginning(services.store, row) if seq <= trimmed.base else history.retirement(trimmed)
         raise ResumeRefused(
             row.run_id,
-            f"event {seq} cannot be gone back to. {gone} `holdfast checkpoints {row.run_id}` lists what is left.",
+            f"it cannot go back to event {seq}. {gone} `holdfast checkpoints {row.run_id}` lists the checkpoints that are left.",
         )
     if not found or found[0].kind not in CHECKPOINTS:
         what = (
-            f"event {seq} is {found[0].kind}, which is no checkpoint"
+            f"event {seq} is {found[0].kind}, which is not a checkpoint"
             if found
             else f"its log has no event {seq}"
         )
-        raise ResumeRefused(row.run_id, f"{what}; `holdfast checkpoints {row.run_id}` lists them")
+        raise ResumeRefused(row.run_id, f"{what}; `holdfast checkpoints {row.run_id}` lists the checkpoints")
     return seq
 
 
 def _rewound_to(
     services: Services, flow: Flow[Any], row: RunRow, head: RunState, to: int, take_up: TakeUp
 ) -> RunState:
-    """The state at that place, unless going back there would run a node again that must not be."""
+    """The state at that event. Raises `ResumeRefused` if going back would run a node again that is not idempotent."""
     state = history.load(services.store, row.run_id, to, row=row, check=True)
     if not take_up.force:
         for name, node in head.nodes.items():
@@ -243,8 +243,8 @@ def _rewound_to(
 def _signals_since(
     services: Services, row: RunRow, head: RunState, state: RunState, to: int
 ) -> dict[str, list[Any]]:
-    """What the run was told and has not taken, as it goes on from that place: what a visit had taken that is done over,
-    what was not taken there, what came behind it. It happened, whatever the run forgets.
+    """The signals that are waiting in the run after a rewind, by name: those that a repeated visit had taken, those that were
+    waiting at that event, and those that came later. A rewind never loses a signal.
     """
     told: dict[str, list[Any]] = {}
     for name in state.open:
@@ -260,7 +260,7 @@ def _signals_since(
 
 
 def _taken(services: Services, row: RunRow, state: RunState, name: str, to: int) -> Iterator[tuple[str, Any]]:
-    """The signals that an open visit has taken."""
+    """Name and payload of the signals that an open visit has taken."""
     node = state.nodes[name]
     slots: set[tuple[int, str]] = set()
     for found in services.store.events(row.run_id, 0, to, kinds=("SignalAwaited",), node=name):
@@ -274,7 +274,7 @@ def _taken(services: Services, row: RunRow, state: RunState, name: str, to: int)
 
 
 def _fresh(head: RunState) -> dict[str, dict[int, int]]:
-    """Which visits have idempotency keys of their own by now: a receiver has seen the old ones."""
+    """Node -> iteration -> how often it got new idempotency keys. A rewind keeps this, because receivers know the old keys."""
     fresh = {name: dict(visits) for name, visits in head.fresh.items()}
     for name, node in head.nodes.items():
         if node.fresh:
@@ -285,7 +285,7 @@ def _fresh(head: RunState) -> dict[str, dict[int, int]]:
 def _rewind(
     head: RunState, state: RunState, to: int, take_up: TakeUp, signals: dict[str, list[Any]]
 ) -> events.RunRewound:
-    """The rewind, with what it never undoes."""
+    """The event for a rewind, with everything that a rewind does not undo: executions, crashes, costs and signals."""
     executions: dict[str, dict[int, int]] = {name: dict(visits) for name, visits in head.executions.items()}
     for name, node in head.nodes.items():
         before = state.nodes.get(name)
@@ -296,7 +296,7 @@ def _rewind(
             executions.setdefault(name, {})[iteration] = last
         if node.asked and not (
             name in head.open and node.attempt
-        ):  # asked about, not begun: the next question is another
+        ):  # asked, but not begun: the next question needs another key
             visit = node.iteration + (name not in head.open)
             executions.setdefault(name, {})[visit] = head.next_execution(name, visit)
     cut = {name: head.nodes[name].crashes + (head.nodes[name].status == "running") for name in head.open}
@@ -319,7 +319,7 @@ def _rewind(
 
 
 def flow_events(services: Services, flow: Flow[Any], state: RunState, take_up: TakeUp) -> list[events.Event]:
-    """What to record where the flow is not the one the run was made with; refused where it cannot go on with it."""
+    """The events for a flow that differs from the flow of the run. Raises `ResumeRefused` if the run cannot continue with it."""
     if state.fingerprint == flow.fingerprint:
         return []
     stored = services.store.definition(state.fingerprint)
@@ -332,8 +332,8 @@ def flow_events(services: Services, flow: Flow[Any], state: RunState, take_up: T
     renamed_only = bool(take_up.rename) and msgspec.structs.replace(found, renamed=[]).only_options
     if not found.only_options and not renamed_only:
         way_out = (
-            'Use on_change="compatible" (--on-change compatible) if the run may go on with it, rename={"old": "new"}, '
-            "a fork, or the old code."
+            'Use on_change="compatible" (--on-change compatible) if the run may continue with the new flow, '
+            'rename={"old": "new"} if a node has a new name, a fork, or the old code.'
         )
         if take_up.on_change != "compatible":
             raise ResumeRefused(
@@ -350,7 +350,7 @@ def flow_events(services: Services, flow: Flow[Any], state: RunState, take_up: T
         if reasons:
             raise ResumeRefused(
                 state.run_id,
-                "the flow has changed in a way this run cannot follow:\n"
+                "the flow has changed in a way that this run cannot follow:\n"
                 + _indented(reasons)
                 + "\nThe difference:\n"
                 + _indented(found.lines()),
@@ -363,14 +363,14 @@ def _indented(lines: list[str]) -> str:
 
 
 def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
-    """Lift the state, and the inputs of what has not ended, to the version of the flow's state type."""
+    """Upgrade the state, and the inputs of visits that have not ended, to the version of the flow's state type."""
     state, version = journal.state, flow.definition.state_version
     if state.state_version == version:
         return
     if state.state_version > version:
         raise ResumeRefused(
             state.run_id,
-            f"its state has version {state.state_version}, the flow knows {version}: use the newer code",
+            f"its state has version {state.state_version}, but the flow has version {version}: use the newer code",
         )
 
     kept = [
@@ -381,7 +381,7 @@ def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
         raise ResumeRefused(
             state.run_id,
             f"its state has version {state.state_version}, and results of that version wait to be merged in {kept[0]!r}. "
-            "Let the old code finish that layer or fan-out, then resume with the new one.",
+            "Let the old code finish that layer or fan-out, then resume with the new code.",
         )
 
     def lift(values: Values) -> Values:
@@ -409,7 +409,7 @@ def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
 def edited(
     flow: Flow[Any], state: RunState, edit: Callable[[Any], Any] | Mapping[str, Any]
 ) -> events.Changes:
-    """What an edit changes: given as fields, or as a function that returns fields, a whole state, or changes its argument."""
+    """The changes of an edit: a mapping of fields, or a function that returns fields or a state, or changes its argument."""
     if isinstance(edit, Mapping):
         result: Any = dict(edit)
     else:
@@ -426,7 +426,7 @@ def edited(
 
 
 def _refuse_misfit(flow: Flow[Any], state: RunState) -> None:
-    """Nothing is run with a state that its nodes could not be handed."""
+    """Refuse a state that no longer fits the flow's state type, before a node gets it. Raises `ResumeRefused`."""
     try:
         flow.state.load(state.values)
     except StateError as misfit:
@@ -438,7 +438,7 @@ def _refuse_misfit(flow: Flow[Any], state: RunState) -> None:
 
 
 def _validate(flow: Flow[Any], state: RunState, take_up: TakeUp) -> None:
-    """Ask every validation whether the run may go on with this state."""
+    """Call every validation with the state that the run would continue with. Raises `Invalid` if one refuses it."""
     for check in (flow.validate_resume, take_up.validate):
         if check is None:
             continue
@@ -478,8 +478,8 @@ def recover_streams(journal: Journal) -> Journal:
 
 
 def _is_recorded(journal: Journal, key: str) -> bool:
-    """Whether the log holds this stream already: the process died after the append and before it deleted the spill. An
-    attempt that was woken after that starts its stream again.
+    """Whether the log already contains this stream, because the process died after the append and before it deleted the spill.
+    An attempt that was woken after that starts its stream again.
     """
     node, *attempt = read_key(key)
     store, recorded = journal.services.store, False

@@ -1,24 +1,24 @@
-"""`Runner` drives one run: ask `decide`, record the events it leads to, save, call the nodes, record how they ended, and again.
+"""`Runner` drives one run in a loop: ask `decide`, record the events, save them, call the nodes, and record how they ended.
 
-Order is the promise. The end of a node and the starts that follow from it are recorded together and saved in one append; only
-when that is durable are the nodes called (`durability="sync"`, the default). `"async"` calls them while the append is under way
-and waits for it before the next one; `"exit"` saves when the run stops. A node that is not idempotent is always called after
-its start is durable.
+The order of these steps is the promise. The end of a node and the starts that follow from it are recorded together and saved
+in one append; only when that is durable are the nodes called (`durability="sync"`, the default). `"async"` calls them while the
+append is under way and waits for it before the next one; `"exit"` saves when the run stops. A node that is not idempotent is
+always called after its start is durable.
 
-The runner stops when the run has ended, or cannot continue without an answer, a signal or an operator: then it gives the lease
-back. A `Halt` (shutdown, cancel, timeout) stops the nodes first, and records which were interrupted.
+The runner stops when the run has ended, or cannot continue without an answer, a signal or an operator. It then releases the
+lease. A `Halt` (shutdown, cancel, timeout) stops the nodes first, and records which were interrupted.
 
-There is no coroutine for a run, only calls of `_advance`, whenever a node has ended, a request has come, or it is time. A step
-then costs one pass of the event loop, not three. The phases:
+A run has no coroutine. Instead, `_advance` is called (a look) whenever a node has ended, a request has arrived, or a timer is
+due: a step then costs one pass of the event loop, not three. The phases:
 
     RESTING ── look ──▶ DECIDING ── save ──▶ HANDING_OVER ── the look ends ──▶ SAVING
        ▲                  │    ▲                  │                               │
        ├── the look ends ─┘    └───── saved ──────┘                               │
        └──────────────────────────────── saved ───────────────────────────────────┘
 
-A look in any phase but RESTING is only noted (`_again`): the loop in `_advance`, or the end of the save, makes up for it. So
-there is never more than one append under way, and no look inside another. In every phase `done` ends the runner: after it,
-nothing more is decided, recorded or called.
+A look in any other phase than RESTING is only noted (`_again`), and follows later: in the loop of `_advance`, or at the end of
+the save. So there is never more than one append under way, and no look inside another. The future `done` ends the runner in
+every phase: when it is set, nothing more is decided, recorded or called.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ from holdfast.runtime.services import AbandonedCall
 
 _EXIT_EVENTS_MAX = 1000
 _PATIENCE_S = 30.0
-"""How long the thread of an attempt that was given up may still run before the next attempt fails (or the node's timeout)."""
+"""How long the thread of an abandoned attempt may still run before the next attempt fails, if the node has no timeout."""
 
 
 class Phase(IntEnum):
     """What a runner is doing; see the picture at the top of this file."""
 
     RESTING = 0
-    """It waits for a node, a timer or a request."""
+    """The runner waits for a node, a timer or a request."""
     DECIDING = 1
-    """`_advance` is on the stack."""
+    """The runner decides what is next: `_advance` is on the stack."""
     HANDING_OVER = 2
-    """The same, and an append is under way. It may be durable before `_advance` returns."""
+    """`_advance` is on the stack, and an append is under way, which may be durable before `_advance` returns."""
     SAVING = 3
     """An append is under way, and `_advance` has returned."""
 
@@ -81,11 +81,11 @@ class LongWait(IntEnum):
     """What a runner does with a run that only waits, and for longer than `patience_s`."""
 
     STAY = 0
-    """Keep it in memory."""
+    """Keep the run in memory."""
     SLEEP = 1
     """Stop, and keep the lease: the run is loaded again when it is due (`asleep_until`)."""
     LEAVE = 2
-    """Stop, and give the lease back: another engine may claim the run when it is due."""
+    """Stop, and release the lease: another engine may claim the run when it is due."""
 
 
 class Runner:
@@ -94,14 +94,14 @@ class Runner:
     on_long_wait = LongWait.STAY
     patience_s = 0.0
     asleep_until: float | None = None
-    """The run has not ended, it only waits until then: load it again."""
+    """When to load the run again: it has not ended, but only waits. None: the runner has not put the run to sleep."""
     _phase = _RESTING
     _again = False
-    """A look is due."""
+    """Whether `_advance` must look again."""
     _look_is_scheduled = False
-    """A look follows in this pass of the event loop."""
+    """Whether a call of `_advance` is scheduled on the event loop."""
     _owes = False
-    """A node that is not idempotent has ended since the last save: that must be durable before anything else starts."""
+    """Whether a node that is not idempotent has ended since the last save: that must be durable before anything else starts."""
     _halt: Halt | None = None
     _grace: Timer | None = None
     _unwinding: Timer | None = None
@@ -118,17 +118,17 @@ class Runner:
         """The context variables of the caller. Each node gets a copy, so that the next one never sees what a node has set."""
         self._bodies: dict[tuple[str, int | None], Body] = {}
         self._haunted = self.services.haunted.get(self.state.run_id, {})
-        """Threads that were given up and still run."""
+        """Abandoned calls whose threads still run."""
         self._ended: list[Body] = []
         self._streams: list[Stream] = []
-        """Of attempts that ended: their spills are dropped when the log is saved."""
+        """The streams of attempts that have ended: their spills are deleted when the log is saved."""
         self._requests: list[AnyRequest] = []
         self._known_requests: set[str] = set()
         self._durability = self.state.options.get("durability", "sync")
         self._calls: list[Body] | None = []
         """The nodes to call when the append under way is durable. None: it is the last append of this runner."""
         self.park_after_s = self.services.park_after
-        """How long a coroutine that waits is kept before it is unwound."""
+        """Seconds for which a waiting coroutine stays in memory before it is unwound."""
 
     # --- from outside ---------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class Runner:
 
     @property
     def has_requests(self) -> bool:
-        """Whether there are requests that it has not carried out."""
+        """Whether this runner has requests that it has not carried out yet."""
         return bool(self._requests)
 
     def request(self, request: AnyRequest) -> None:
@@ -153,7 +153,7 @@ class Runner:
         return self._bodies.get(body.key) is body and not body.cancelled and not self.done.done()
 
     def look_again(self) -> None:
-        """An event was recorded: save it, together with others that come in this pass of the event loop."""
+        """Save an event that was just recorded, together with others that are recorded in this pass of the event loop."""
         if not self._look_is_scheduled:
             self._look_is_scheduled = True
             asyncio.get_running_loop().call_soon(self._look)
@@ -163,11 +163,11 @@ class Runner:
         self._advance()
 
     def wake(self) -> None:
-        """Look again: something that the run waited for may have changed."""
+        """Look at the run again: something that it waited for may have changed."""
         self._advance()
 
     def halt(self, halt: Halt, *, grace_s: float = 0.0) -> None:
-        """Start nothing new; stop the nodes that run after `grace_s` seconds, or at once at a second call."""
+        """Start no more nodes, and stop the running ones after `grace_s` seconds; at once if that is 0."""
         if self._halt is None:
             self._halt = halt
         if self._grace is not None:
@@ -181,13 +181,13 @@ class Runner:
             self._stop_bodies()
 
     def _park_all(self) -> None:
-        """Unwind the nodes that only wait."""
+        """Unwind the nodes that are waiting."""
         for body in list(self._bodies.values()):
             if body.work is not None:
                 body.work.park()
 
     def _stop_bodies(self) -> None:
-        """Stop the nodes that run. A coroutine that does not unwind is given up after a while, or at a second call."""
+        """Stop the running nodes. A coroutine that does not unwind is abandoned after `UNWIND_S` seconds, or at a second call."""
         if self._unwinding is None:
             clock = self.services.clock
             for body in list(self._bodies.values()):
@@ -204,7 +204,7 @@ class Runner:
     # --- the loop -------------------------------------------------------------------------------------
 
     async def drive(self, requests: Iterable[AnyRequest] = ()) -> None:
-        """Drive the run until it has ended, or cannot continue by itself. `requests` were left before it was claimed."""
+        """Drive the run until it has ended, or cannot continue by itself. `requests` arrived before the run was claimed."""
         deadline = self._arm_timeout()
         self._requests.extend(request for request in requests if request.id not in self._known_requests)
         self._known_requests.update(request.id for request in self._requests)
@@ -218,7 +218,7 @@ class Runner:
                     timer.cancel()
 
     def _advance(self) -> None:
-        """Look, and continue as far as possible."""
+        """Make rounds until no more is due, or until an append must be durable first."""
         self._again = True
         if self._phase is not _RESTING:
             return
@@ -233,7 +233,7 @@ class Runner:
             self._phase = _AFTER_LOOK[self._phase]
 
     def _round(self) -> None:
-        """Record how nodes ended and what was requested, decide, save, and then call."""
+        """Record the ends of nodes and the requests, ask `decide` what follows, save, and then call the nodes that start."""
         journal, state = self.journal, self.state
         journal.tick()
         if self._ended:
@@ -241,7 +241,7 @@ class Runner:
         if self._requests:
             self._take_requests()
         starts, wake_at, due_at = self._decide()
-        # A fan-out whose items wait for their next try counts as running: without its runner it would look interrupted.
+        # A fan-out whose items wait for their next attempt counts as running: without its runner it would look interrupted.
         if wake_at is not None and self.on_long_wait and not state.running:
             until = wake_at if self._over_at is None else min(wake_at, self._over_at)
             if until > journal.at + self.patience_s and self.on_long_wait is LongWait.LEAVE:
@@ -268,11 +268,13 @@ class Runner:
             self._call_all(calls)
 
     def _stays(self, starts: list[events.NodeEvent]) -> bool:
-        """Whether a part of the run is only in memory, although it waits."""
+        """Whether a waiting run must stay in memory, because a part of it is not in the store."""
         return bool(starts or self._bodies or self._haunted or self._halt or self.journal.taken)
 
     def _more_requests(self) -> bool:
-        """Before the lease is given back: requests that have come meanwhile are still this runner's to carry out."""
+        """Take requests that have arrived meanwhile: this runner must carry them out before it releases the lease. Returns
+        whether there are any.
+        """
         if not self.journal.saved_seq or self._halt is not None or self.state.status in FINAL:
             return False
         services = self.services
@@ -284,7 +286,7 @@ class Runner:
         return bool(self._requests)
 
     def _must_save(self, calls: list[Body]) -> bool:
-        """Whether a run with `durability="exit"` must save now, because a node in it or about to start needs that."""
+        """Whether a run with `durability="exit"` must save now and cannot wait until it stops."""
         # Checkpoint 0 is durable before anything runs, whatever the durability.
         first = not self.journal.saved_seq
         if first or self.journal.awaited or self.journal.urgent:
@@ -299,8 +301,8 @@ class Runner:
         return self._owes
 
     def _save(self, calls: list[Body], *, idle: bool) -> None:
-        """Save, and call the nodes when that is durable; with `durability="async"` right away. The last save
-        gives the lease back.
+        """Save, and call the nodes when the append is durable (with `durability="async"`: right away). The last save also
+        releases the lease, unless the run only sleeps.
         """
         self._phase = _HANDING_OVER
         ahead = not idle and self._durability == "async" and not self._careful(calls)
@@ -325,7 +327,7 @@ class Runner:
             self._finish(fault)
 
     def _deliver(self) -> None:
-        """Wake the attempts that waited for what is durable now, and drop spills that the log holds."""
+        """Wake the attempts that waited for events which are durable now, and delete spills whose chunks are in the log."""
         for body in list(self._bodies.values()):
             if body.work is not None:
                 body.work.deliver()
@@ -338,7 +340,7 @@ class Runner:
             stream.drop()
 
     def _go_on(self, calls: list[Body]) -> None:
-        """The starts are durable: call the nodes, unless a halt has come meanwhile."""
+        """Call the nodes whose starts are durable now, unless a halt has arrived meanwhile."""
         if self._requests:
             self._take_requests()
         if calls and self._halt is None:
@@ -347,16 +349,17 @@ class Runner:
             self._advance()
 
     def _call_all(self, calls: list[Body]) -> None:
-        """Call nodes, unless the lease is lost: after this process stood still, another engine may be executing the run."""
+        """Call nodes. Raises `FenceLost` if another engine has claimed the run while this process was suspended."""
         if calls and not self.services.holdings.stands(self.state.run_id, self.journal.fence):
             raise FenceLost(
-                f"run {self.state.run_id!r} was taken over while this process stood still; nothing more of it is started here"
+                f"run {self.state.run_id!r} was taken over by another process while this one was suspended; this one starts no "
+                "more of its nodes"
             )
         for body in calls:
             self._call(body)
 
     def _finish(self, error: BaseException | None = None) -> None:
-        """Stop: the run goes no further here, or the lease or the store is lost. The caller of `drive` gets the error."""
+        """Stop this runner. The caller of `drive` gets the error, if there is one, such as a lost lease or a broken store."""
         if self.done.done():
             return
         self.journal.give_up(error or Stopped())
@@ -386,7 +389,7 @@ class Runner:
         self._finish(error)
 
     def _abandon(self) -> None:
-        """The run is not driven any more: stop the nodes that still run, and record nothing."""
+        """Stop the nodes that still run, without recording it: the run is not driven any more."""
         for body in list(self._bodies.values()):
             body.stop()
 
@@ -429,7 +432,7 @@ class Runner:
                 self.journal.record(self._failed(body, refused))
 
     def _take_stream(self, body: Body) -> None:
-        """Record what an attempt streamed, together with its end."""
+        """Record the chunks that an attempt streamed, together with its end."""
         stream = body.work.stream
         stream.close()
         if stream.chunks:
@@ -439,7 +442,7 @@ class Runner:
         self._streams.append(stream)
 
     def _events_of(self, body: Body) -> list[events.Event]:
-        """The events that the end of a body leads to. A result that comes after the timeout is too late."""
+        """The events for a call that has ended. A result that arrives after the timeout is not used."""
         name, item = body.key
         error = body.error
         if isinstance(error, Parked) and not body.timed_out:
@@ -466,7 +469,7 @@ class Runner:
         return [self._failed(body, error or TimeoutError())]
 
     def _failed(self, body: Body, error: BaseException) -> events.Event:
-        """A body raised, took too long, or returned a result that does not fit."""
+        """The event for a call that raised, took too long, or returned a result that does not fit the state."""
         name, item = body.key
         node, visit = self.flow.nodes[name], self.state.nodes[name]
         header = outcomes.visit_of(name, visit)
@@ -492,8 +495,8 @@ class Runner:
     # --- what is next ---------------------------------------------------------------------------------
 
     def _decide(self) -> tuple[list[events.NodeEvent], float | None, float | None]:
-        """Perform the commands of `decide` until there are no more. Returns the starts whose nodes are to be called, when to look
-        again, and when the run is due although this runner does not wait for that.
+        """Perform the commands of `decide` until there are no more. Returns the start events of the nodes to call, the time to
+        look again, and the time at which the run is due although this runner does not wait for it.
         """
         starts: list[events.NodeEvent] = []
         if self._halt is not None:
@@ -525,7 +528,7 @@ class Runner:
                 return starts, wake_at, due_at
 
     def _ghost(self, command: commands.AnyCommand) -> AbandonedCall | None:
-        """The thread of an older attempt that still runs: no new one starts beside it."""
+        """The abandoned call of an older attempt, if its thread still runs: no new attempt starts beside it."""
         if isinstance(command, commands.StartNode):
             return next((body for (name, _), body in self._haunted.items() if name == command.node), None)
         if isinstance(command, commands.StartItem):
@@ -535,7 +538,7 @@ class Runner:
     # --- calling --------------------------------------------------------------------------------------
 
     def _body_of(self, start: events.NodeEvent) -> Body:
-        """The call that follows from a start, with its input."""
+        """Prepare the call for a start event, with the input of the node."""
         item = start.item if type(start) is events.ItemStarted else None
         given, error = None, None
         try:
@@ -629,7 +632,7 @@ class Runner:
         )
 
     def _given(self, start: events.NodeEvent, item: int | None) -> Any:
-        """The node's own copy of its input, typed."""
+        """The input of a node or item, typed: a copy that only this call has."""
         visit = self.state.nodes[start.node]
         if item is None:
             return self.flow.state.load(visit.input or {})
@@ -648,13 +651,13 @@ class Runner:
         if halt.kind == "cancel":
             self.journal.record(events.RunCancelled(by=halt.by, reason=halt.reason))
         elif halt.kind == "timeout":
-            told = f"{halt.reason}; resume it to give it as long again"
+            told = f"{halt.reason}; resume it to give it the same time again"
             self.journal.record(events.RunFailed(failure=Failure("partial", "RunTimeout", told)))
         else:
             self._finish_interrupt(halt)
 
     def _finish_interrupt(self, halt: Halt) -> None:
-        """A run whose last node ended in time has ended; any other is interrupted."""
+        """Record that the run has ended, if its last node ended in time; otherwise, that it was interrupted."""
         for command in decide(self.flow, self.state, self.journal.at, self.journal.ready):
             if isinstance(command, (commands.CompleteRun, commands.FailRun)):
                 perform(self.journal, command, [])
@@ -667,12 +670,12 @@ class Runner:
         for request in requests:
             if self.state.status in HALTED and not isinstance(request, inbox.Cancel):
                 continue  # it stays in the inbox, for the engine that resumes the run
-            # Refused: it came too late, and the run has moved on.
+            # A refused request is dropped: it came too late, and the run has moved on.
             with suppress(ResumeRefused, AnswerRefused, SettingError):
                 self.obey(request)
 
     def obey(self, request: AnyRequest) -> None:
-        """Carry out a request, once. Raises `ResumeRefused` or `AnswerRefused` where the run does not allow it."""
+        """Carry out a request, once. Raises `ResumeRefused` or `AnswerRefused` if the run does not allow it."""
         self._known_requests.add(request.id)
         self.journal.taken.append(request.id)
         if self.state.status in HALTED:
@@ -686,7 +689,9 @@ class Runner:
 
 
 async def _streamed(context: Context, fn: Any, given: tuple[Any, ...]) -> Any:
-    """Run an async generator: what it yields are chunks; the last thing is its result, if it can be one."""
+    """Run a node that is an async generator. Its values are emitted as chunks, except a last value that is a dict or a state:
+    that is the node's result.
+    """
     last: Any = None
     held = False
     state_type = type(given[0])

@@ -1,5 +1,5 @@
-"""What the runs of one engine share. Clock, random numbers and threads come from here, so that a test can drive everything from
-one thread.
+"""The services that all runs of one engine share. Clock, random numbers and threads come from here, so that a test can drive
+everything from one thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def at_once(call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
-    """Call a function that may block on the event loop itself: for an engine without threads."""
+    """Call a function on the event loop although it may block: for an engine without threads."""
     try:
         call()
     except Exception as raised:  # noqa: BLE001 - passed on to the caller
@@ -39,7 +39,7 @@ def at_once(call: Callable[[], None], done: Callable[[BaseException | None], Non
 
 
 def in_thread(threads: Threads) -> Aside:
-    """Returns how a function that may block is called in a thread."""
+    """Build the `Aside` that calls functions that may block in a thread."""
 
     def aside(call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         future = threads.call(call)
@@ -49,7 +49,7 @@ def in_thread(threads: Threads) -> Aside:
 
 
 def waker(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
-    """Returns how another thread has a function called on the event loop."""
+    """Build the function with which other threads call a function on the event loop."""
 
     def wake(call: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop is closed: no coroutine waits any more
@@ -59,10 +59,10 @@ def waker(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], Non
 
 
 def no_artifacts(run_id: str, flow: str, node: str, visit: str) -> Artifacts:
-    """Refuse: this engine has no folder for files."""
+    """Raise `ContextError`: this engine has no folder for the files of nodes."""
     raise ContextError(
-        f"node {node!r} wants a folder for its files, and there is none: give the engine run_base=… "
-        "(--run-base, HOLDFAST_RUN_BASE)"
+        f"node {node!r} uses a folder for its files, but the engine has none. Give the engine run_base=… "
+        "(--run-base, HOLDFAST_RUN_BASE)."
     )
 
 
@@ -70,14 +70,14 @@ class AbandonedCall(Protocol):
     """A call of a node that the engine has abandoned although its thread still runs."""
 
     key: tuple[str, int | None]
-    """The node, and the item."""
+    """The name of the node, and the number of the item if it is a fan-out."""
     given_up_at: float
 
 
 class ReadingThread:
-    """One thread for everything that an engine reads and that no step waits for. With `inline` the event loop reads itself.
+    """One thread for all reads of an engine for which no step waits. With `inline`, the reads are made on the event loop.
 
-    It is not one of the threads that call nodes: those may all be busy for hours. It starts with the first call.
+    It is separate from the threads that call nodes, because those may all be busy for hours. It starts with the first call.
     """
 
     def __init__(self, *, inline: bool = False) -> None:
@@ -85,7 +85,7 @@ class ReadingThread:
         self._thread: ThreadPoolExecutor | None = None
 
     async def call(self, read: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Await a call on the thread. Calls are made in the order they were asked for."""
+        """Make a call on the thread, and await its result. Calls are made one after the other, in order."""
         if self._inline:
             return read(*args, **options)
         if self._thread is None:
@@ -93,35 +93,35 @@ class ReadingThread:
         return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: read(*args, **options))
 
     def close(self) -> None:
-        """Let the thread end. A call that is still to be made then meets a closed store, and says so."""
+        """Let the thread end. Calls that are still queued find the store closed, and raise an error that says so."""
         if self._thread is not None:
             self._thread.shutdown(wait=False)
             self._thread = None
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
-    """What the runs of one engine share."""
+    """The services that all runs of one engine share."""
 
     store: Store
     commits: Commits
     clock: Clock
     luck: random.Random
     salts: Callable[[], bytes]
-    """Random bytes for one event."""
+    """Returns random bytes for one event."""
     holder: Holder
     resources: Mapping[str, Any]
     stage: Stage
-    """Where coroutines are called."""
+    """Runs the coroutines of nodes without a context."""
     threads: Threads | None
-    """None: functions that may block are called on the event loop."""
+    """The threads for functions that may block. None: they are called on the event loop."""
     reading: ReadingThread
-    """Where the engine reads its store, so that no reading verb and no look into an inbox stops a running node."""
+    """The thread in which the engine reads its store, so that reading runs or an inbox never delays a running node."""
     executors: Mapping[str, Executor] = {}
-    """Those that call functions off the event loop, by the `executor` of their node. Empty where the engine calls everything on
-    the loop.
+    """The executors that call functions off the event loop, by the name in the option `executor` of a node. Empty if the engine
+    calls every function on the event loop.
     """
     elsewhere: frozenset[str] = frozenset()
-    """Those of them that call functions outside of this process."""
+    """The names of the executors that call functions outside of this process."""
     haunted: dict[str, dict[tuple[str, int | None], AbandonedCall]]
     """Run -> abandoned calls whose threads still run: no new attempt starts beside one, not even after a resume."""
     faults: dict[str, BaseException]
@@ -131,14 +131,14 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     listeners: Listeners
     """Notified when events are durable, and when nodes are called or stream."""
     aside: Aside = at_once
-    """Calls a function that may block, and then another on the event loop."""
+    """Calls a function that may block, and then a second function on the event loop."""
     artifacts: Callable[[str, str, str, str], Artifacts] = no_artifacts
-    """The folder for the files of a visit: run, flow, node, visit."""
+    """(run id, flow, node, visit) -> the folder for the files of that visit."""
     artifact_names: Callable[[str, str, str], list[str]] = lambda run_id, flow, node: []
-    """What is in that folder: run, flow, node."""
+    """(run id, flow, node) -> the names of the files that the node has written."""
     park_after: float = 30.0
-    """Seconds that a coroutine waits before it is unwound."""
+    """Seconds that a waiting coroutine stays in memory before it is unwound."""
     log_budget: int = LOG_BUDGET
-    """Bytes of log for one checkpoint over which a result is refused."""
+    """Bytes of log for one checkpoint above which a result is refused."""
     blob_over: int = BLOB_OVER
-    """Bytes of JSON over which a value leaves the log and becomes a blob."""
+    """Bytes of JSON above which a value is stored as a blob instead of in the log."""

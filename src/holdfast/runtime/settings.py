@@ -90,7 +90,9 @@ def project_table(folder: Path | None = None) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _table_of(text: str) -> dict[str, Any]:
-    """Cached for the next engine: parsing a whole pyproject.toml takes longer than opening a store in memory."""
+    """The table `[tool.holdfast]` in the text of a pyproject.toml. Cached, because parsing takes longer than opening a store in
+    memory.
+    """
     table: dict[str, Any] = tomllib.loads(text).get("tool", {}).get("holdfast", {})
     return table
 

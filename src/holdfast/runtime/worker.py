@@ -1,18 +1,18 @@
-"""A worker: takes runs that are on offer, drives each as far as it goes now, and takes the next. Everything it knows of a run is
-in the store, so another worker can continue with it at any time.
+"""A worker takes due runs from the queues, drives each until it stops or waits, and takes the next. All facts about a run are in
+the store, so another worker can continue the run at any time.
 
 It claims runs, it does not resume them (`RunClaimed`): no caller has asked, so a failed run stays failed, a paused one stays
-paused, and the time limit of a run keeps running. A run that only waits, and for long, is left to the worker that is there when
-it is due.
+paused, and the time limit of a run keeps running. A run that waits for a long time is released, for any worker to take when it
+is due.
 
 Invariants
 - It executes at most `concurrency` runs at a time, and only of flows that this engine knows. It leaves other runs alone.
 - A run that fails is recorded as failed, and the worker continues.
-- A run that cannot be taken up (its flow has changed, a validation refused it, its log is unreadable) is given back and reported
-  once. It is passed over for a while, each time longer: another worker may have the code for it.
-- An idle worker does not poll the database: it is notified (`ear`), or a run is due, or it is time for a slow look.
-- It ends when it is stopped, when `until` says so, or when the store is beyond repair. A store that only does not answer, or is a
-  replica until it is promoted, is asked again.
+- A run that cannot be resumed (its flow has changed, a validation refused it, its log is unreadable) is released and reported
+  once. The worker passes it over for a while, each time longer: another worker may have the code for it.
+- An idle worker rarely polls the database: it looks for runs when it is notified (`ear`), or when a run is due.
+- It ends when it is stopped, when `until` says so, or when the store cannot be used until an operator repairs it. A store that
+  does not answer, or is a replica that is not promoted yet, is asked again.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ Until: TypeAlias = "Callable[[], Any] | Literal['idle']"
 _SOON_S = 1.0
 """How long a worker keeps a run that only waits, at most."""
 POLL_S = 15.0
-"""How long without news until a worker looks all the same."""
+"""Seconds without news after which a worker looks for runs anyway."""
 UNHEARD_POLL_S = 1.0
-"""The same for an engine without threads, which gets no news."""
+"""Seconds between two looks for runs in an engine without threads, which gets no news."""
 SWEEP_S = 60.0
 """How often an idle worker looks for runs that do not move."""
 _FIRST_S, _LAST_S, _GROWS = 5.0, 3600.0, 4.0
-"""How long a run that could not be taken up is passed over: the first time, at most, and by how much longer each time."""
+"""For how many seconds a run that could not be resumed is passed over: the first time, at most, and the factor each time."""
 _BREATH_S, _BREATH_MAX_S = 0.02, 0.2
 """The pause between two looks that found nothing, while news keeps coming."""
 _LIMITED_S = 1.0
-"""How long to wait for a run that is due while its queue is full. A run that ends there is news."""
+"""Seconds to wait for a run that is due while its queue is at its limit. The end of another run in that queue is news."""
 _REMEMBERED_MAX = 1000
-"""How many reported troubles a worker remembers. Of the runs that are passed over, those are forgotten first that it has not met
-again: a forgotten run that is still on offer would be taken at once, again and again, before the runs after it."""
+"""How many reported troubles a worker remembers. Of the runs that it passes over, it forgets those first that it has not met
+again: a forgotten run that is still due would be taken at once, again and again, before the runs after it."""
 _PASSED_OVER_MAX = 50_000
 _HOPELESS = (StorePoisoned, StoreUnusable, SchemaTooNew)
 
@@ -76,7 +76,7 @@ _log = logging.getLogger("holdfast")
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that an operator should know. The worker continues."""
+    """A problem that an operator should know about. The worker continues."""
 
     run_id: str | None = None
     flow: str | None = None
@@ -118,17 +118,17 @@ class Worker:
         self._on_drain = on_drain or (lambda going: None)
         self._news = asyncio.Event()
         self.left = asyncio.Event()
-        """Set when it has ended, and every run that it drove has stopped."""
+        """Set when this worker has ended, and every run that it drove has stopped."""
         self._going: dict[str, asyncio.Future[None]] = {}
         self._takes = 0
-        """Takes under way, until the runs they brought are in `_going`."""
+        """How many takes are under way. A take is over when its runs are in `_going`."""
         self._passed_over: dict[str, _PassedOver] = {}
         self._forgets_at = _REMEMBERED_MAX
         self._reported: dict[str, None] = {}
         self._fault: StoreError | None = None
         self._empty = 0
         """How many looks in a row have found nothing since a run last ended here: an end may make room in a queue, or leave its
-        run on offer."""
+        run due again."""
         self._ends = 0
         self._troubled = 0
         """How many times in a row the store has not answered."""
@@ -136,13 +136,13 @@ class Worker:
         self._swept_at = self._services.clock.now() - SWEEP_S / 2
 
     def has(self, run_id: str) -> bool | None:
-        """Whether it has taken a run; None: a take is under way that may bring it. May be called from any thread."""
+        """Whether this worker has taken a run; None: it is taking runs now, perhaps this one. May be called from any thread."""
         if self._takes:  # asked first: a run is in `_going` before its take is over
             return True if run_id in self._going else None
         return run_id in self._going
 
     def look(self) -> None:
-        """Look again: something has changed."""
+        """Have the worker look for runs again, because something has changed."""
         self._news.set()
 
     async def work(self) -> None:
@@ -185,7 +185,7 @@ class Worker:
     # --- taking ---------------------------------------------------------------------------------------
 
     async def _take_and_begin(self, free: int) -> int:
-        """Returns how many runs were taken."""
+        """Take runs, and begin to drive them. Returns how many were taken."""
         self._takes += 1
         try:
             taken = await self._take(free)
@@ -215,7 +215,7 @@ class Worker:
         return taken
 
     async def _taken(self, wanted: Wanted) -> list[Taken]:
-        """Take runs; a worker that is cancelled meanwhile gives them back."""
+        """Take runs. If the worker is cancelled meanwhile, the runs are released."""
         queues, holder = self._services.store.queues, self._services.holder
         if self._services.threads is None:  # no other code runs meanwhile
             await asyncio.sleep(0)  # other coroutines get their turn, however often this is called
@@ -234,13 +234,13 @@ class Worker:
 
     def _wanted(self, limit: int) -> Wanted:
         now = self._services.clock.now()
-        # A run that was lost and still unwinds here is on offer again: this worker would take it and give it back without end.
+        # A run whose lease was lost and that still unwinds here is due again: this worker would take and release it forever.
         passed_over = (name for name, passed in self._passed_over.items() if passed.until > now)
         without = frozenset((*self._going, *passed_over))
         return Wanted(flows=tuple(self._flows), queues=self._queues, limit=limit, without=without)
 
     async def _call(self, call: Callable[[], T]) -> T:
-        """Ask the store, off the event loop where there are threads."""
+        """Call a function of the store: in a thread, if the engine has threads."""
         threads = self._services.threads
         found: T = call() if threads is None else await threads.call(call)
         return found
@@ -261,7 +261,7 @@ class Worker:
             run = await self._drive_as_far_as_it_goes(taken)
         except FenceLost as lost:
             self._report(Trouble(run_id=run_id, flow=taken.flow, message=str(lost)))
-        except Exception as refused:  # noqa: BLE001 - whatever it is, the others go on
+        except Exception as refused:  # noqa: BLE001 - whatever it is, the other runs continue
             if _is_hopeless(refused) and await self._is_lost(refused):
                 self._fault = refused
                 return
@@ -292,8 +292,8 @@ class Worker:
         return await self._driver.drive(journal, runner)
 
     async def _is_lost(self, fault: StoreError) -> bool:
-        """Whether the store is beyond use. As long as this worker can renew its leases, it is not: only something of one run
-        cannot be read, such as a blob, or a part of the disk.
+        """Whether the whole store is unusable. If this worker can still renew its leases, only something of one run cannot be
+        read, such as a blob, or a part of the disk.
         """
         if not isinstance(fault, StoreUnusable):
             return True
@@ -305,7 +305,7 @@ class Worker:
         return False
 
     def _pass_over(self, taken: Taken, refused: Exception) -> None:
-        """A run cannot be taken up here now: take it again later, and each time later than before."""
+        """Pass over a run that cannot be resumed here now, each time for longer, and report why."""
         run_id, before = taken.lease.run_id, self._passed_over.get(taken.lease.run_id)
         passing = isinstance(refused, (StoreBusy, StoreFull))
         seconds = _FIRST_S if before is None or passing else min(before.seconds * _GROWS, _LAST_S)
@@ -313,11 +313,11 @@ class Worker:
         if not isinstance(refused, HoldfastError):
             told = f"{type(refused).__name__}: {end_sentence(told)} This is a defect in Holdfast; please report it."
         elif isinstance(refused, (BlobMissing, BlobCorrupt)) or not passing:
-            told = f"{end_sentence(told)} It is left to others, and tried again here later."
+            told = f"{end_sentence(told)} This worker tries the run again later; another worker may claim it."
         if before is None or before.told != told:
             self._on_report(Trouble(run_id=run_id, flow=taken.flow, message=told))
         until = self._services.clock.now() + seconds
-        self._passed_over.pop(run_id, None)  # the longest ago comes first
+        self._passed_over.pop(run_id, None)  # put at the end: the oldest entry comes first
         self._passed_over[run_id] = _PassedOver(until, seconds, told)
         if len(self._passed_over) > self._forgets_at:
             self._forget_passed_over()
@@ -336,17 +336,17 @@ class Worker:
         self._forgets_at = max(_REMEMBERED_MAX, 2 * len(self._passed_over))
 
     def _tell_trouble(self, fault: StoreError) -> None:
-        """The store cannot be used now, and is asked again, each time later. A take without a reply may have brought runs."""
+        """Report that the store cannot be used now; it is asked again later. A take without a reply may have claimed runs."""
         self._troubled += 1
         self._holdings.doubt()
         if isinstance(fault, StoreReadOnly):
-            told = f"the store takes no writes; it is asked again. {end_sentence(str(fault))}"
+            told = f"the store accepts no writes; the worker tries again. {end_sentence(str(fault))}"
             self._report_once(
                 "the store takes no writes", Trouble(message=told)
-            )  # each run would report it in other words
+            )  # each run would report the same fault in other words
             return
         self._report(
-            Trouble(message=f"the store does not answer; it is asked again. {end_sentence(str(fault))}")
+            Trouble(message=f"the store does not answer; the worker tries again. {end_sentence(str(fault))}")
         )
 
     def _report(self, trouble: Trouble) -> None:
@@ -361,14 +361,14 @@ class Worker:
     # --- resting --------------------------------------------------------------------------------------
 
     async def _rest(self, free: int) -> None:
-        """No run is on offer, or there is no room for one: wait until that may have changed."""
+        """Wait until a run may be due, or until there may be room for one."""
         clock = self._services.clock
         if self._until == "idle" and self._is_over():
             return
         seconds = await self._patience_s() if free > 0 else POLL_S
         if self._is_stopping:
             return
-        if self._news.is_set() and self._empty > 1:  # news again and again, and never for this worker
+        if self._news.is_set() and self._empty > 1:  # there is much news, but none for this worker
             seconds = min(_BREATH_S * 2 ** min(self._empty, 8), _BREATH_MAX_S, seconds)
             await sleep(clock, seconds)
             return
@@ -405,23 +405,23 @@ class Worker:
         return max(min(waits), 0.0)
 
     async def _sweep(self) -> None:
-        """Look, once in a while, for runs that do not move."""
+        """Look for runs that do not move, once every `SWEEP_S` seconds."""
         now = self._services.clock.now()
         if now - self._swept_at < SWEEP_S:
             return
         self._swept_at = now
         try:
             report: RecoveryReport = await self._call(self._recovery.sweep)
-        except Exception as fault:  # noqa: BLE001 - whatever it is, the runs that move go on
-            told = f"the look for runs that do not move failed: {type(fault).__name__}: {end_sentence(str(fault))}"
-            self._report(Trouble(message=f"{told} It is made again in {SWEEP_S:.0f} s."))
+        except Exception as fault:  # noqa: BLE001 - whatever it is, the other runs continue
+            told = f"looking for runs that do not move failed: {type(fault).__name__}: {end_sentence(str(fault))}"
+            self._report(Trouble(message=f"{told} The worker looks again in {SWEEP_S:.0f} s."))
             return
         for flow, count in report.unknown.items():
             wait = f"a run of flow {flow!r} waits" if count == 1 else f"{count} runs of flow {flow!r} wait"
             self._report_flow(flow, f"{wait}, and this worker was not given that flow")
 
     def _report_flow(self, flow: str, told: str) -> None:
-        way_out = "Give it the file that defines it, or start another worker."
+        way_out = "Give the worker the file that defines the flow, or start another worker."
         self._report_once(f"flow {flow}", Trouble(flow=flow, message=f"{told}. {way_out}"))
 
 

@@ -265,7 +265,7 @@ def test_a_step_without_a_name_is_refused(stage: Stage, name: Any) -> None:
         yield ctx.step(name, list)
 
     error = stage.fails(stage.one(body)).error
-    assert (error.type, "known by its name" in error.message) == ("ContextError", True)
+    assert (error.type, "is not a valid name of a step" in error.message) == ("ContextError", True)
 
 
 # --- values -------------------------------------------------------------------------------------------

@@ -384,5 +384,5 @@ def test_a_setting_that_makes_no_sense_is_refused(tmp_path, option, message):
 
 
 def test_an_open_store_has_its_blobs_already(tmp_path):
-    with pytest.raises(SettingError, match="goes with the path or URL"):
+    with pytest.raises(SettingError, match="given as a path or URL"):
         hf.Engine(MemoryStore(), blobs=tmp_path)

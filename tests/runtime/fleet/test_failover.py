@@ -87,7 +87,7 @@ def test_a_worker_goes_on_when_its_server_takes_writes_again_and_says_once_that_
     ended: list[str] = []
 
     def said() -> int:
-        return sum("takes no writes; it is asked again" in each for each in told)
+        return sum("accepts no writes; the worker tries again" in each for each in told)
 
     async def main() -> None:
         url = server.url(schema=f"failover_{away.__name__}")

@@ -482,7 +482,9 @@ def in_trouble(stage: Stage, *faults: Exception) -> Callable[[hf.Engine], Awaita
 def test_a_store_that_does_not_answer_is_asked_again(stage: Stage) -> None:
     starts(stage, PLAIN, "r")
     told = stage.do(in_trouble(stage, StoreBusy("gone"), StoreBusy("gone"), StoreBusy("gone")), PLAIN)
-    assert [trouble.message for trouble in told] == ["the store does not answer; it is asked again. gone."]
+    assert [trouble.message for trouble in told] == [
+        "the store does not answer; the worker tries again. gone."
+    ]
 
 
 def test_a_store_that_will_not_work_again_ends_the_worker(stage: Stage) -> None:

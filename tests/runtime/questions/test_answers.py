@@ -65,7 +65,7 @@ def test_an_unknown_question_is_refused_with_what_might_be_meant(quick: Stage) -
 def test_a_run_that_asks_nothing_says_so(quick: Stage) -> None:
     flow, _ = two_gates()
     quick.do(lambda engine: engine.start(flow, run_id="r"))
-    assert "asks nothing" in refused(quick, "left", "approve")
+    assert "it has none at all" in refused(quick, "left", "approve")
 
 
 def test_a_run_that_is_over_cannot_be_answered(quick: Stage, gate: Gate) -> None:

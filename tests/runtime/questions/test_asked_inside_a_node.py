@@ -233,4 +233,4 @@ def test_a_node_that_ends_leaves_no_question_behind(quick: Stage) -> None:
     flow = quick.one(body)
     failed = quick.fails(flow)
     assert (failed.error.type, failed.questions) == ("ValueError", ())
-    assert "the run does not ask that" in refused(quick, "only.1.1:ask:Now?", "yes")
+    assert "the run has no such open question" in refused(quick, "only.1.1:ask:Now?", "yes")

@@ -78,7 +78,7 @@ def test_a_refused_gate_is_not_retried_and_the_way_out_is_told(quick: Stage, gat
     with pytest.raises(hf.RunFailed):
         quick.resume(gate.flow)
     args = [gate.key.partition(".")[0]] if named else []
-    with pytest.raises(hf.ResumeRefused, match=r"asks first.*force"):
+    with pytest.raises(hf.ResumeRefused, match=r"has asked a question and has not begun.*force"):
         quick.verb(gate.flow, "retry", *args)
     assert gate.ran == ["write"]
 

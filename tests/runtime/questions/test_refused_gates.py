@@ -54,7 +54,7 @@ def test_a_node_that_asks_first_can_be_skipped_instead_of_answered() -> None:
 
 def test_a_node_that_asks_first_is_not_tried_without_an_answer() -> None:
     gated = Gated()
-    with pytest.raises(hf.ResumeRefused, match="Answer its question"):
+    with pytest.raises(hf.ResumeRefused, match="Answer the question"):
         gated.do("retry", "publish")
     assert gated.ran == ["write"]
 

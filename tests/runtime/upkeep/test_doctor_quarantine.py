@@ -47,7 +47,7 @@ def test_a_quarantined_run_is_told_apart_from_one_that_failed(stage: Stage) -> N
     found = {one.run_id: one for one in doctor.examine(stage.store, None, stage.clock.now())}
     assert {run_id: one.kind for run_id, one in found.items()} == {"r": "quarantined", "s": "failed"}
     assert found["r"].reason.startswith(
-        "node only failed: Quarantined: 'only' was cut by the end of its process 3 times"
+        "node only failed: Quarantined: the process ended while 'only' ran, 3 times in a row"
     )
     assert not found["r"].waits
 

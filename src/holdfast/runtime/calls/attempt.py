@@ -44,7 +44,7 @@ def _is_untouched(coroutine: Coroutine[Any, Any, Any]) -> bool:
 
 
 class Recorder(Protocol):
-    """What an attempt needs of the runner of its run."""
+    """The runner of a run, as far as an attempt needs it."""
 
     journal: Journal
     park_after_s: float
@@ -55,7 +55,7 @@ class Recorder(Protocol):
 
 
 class Attempt:
-    """The inside of one attempt."""
+    """The work inside one attempt: kept values, steps, waits and streamed chunks."""
 
     def __init__(self, runner: Recorder, body: Body, start: NodeEvent, *, blocks: bool) -> None:
         self._runner = runner
@@ -130,8 +130,8 @@ class Attempt:
         self._require_current()
         if slot in self._used:
             raise ContextError(
-                f"node {self._header['node']!r} uses {told} twice in one execution, and the second would get what the first "
-                "kept. Give each its own key=…."
+                f"node {self._header['node']!r} uses {told} twice in one execution, so that the second would get the result of "
+                "the first. Give each its own key=…."
             )
         self._used.add(slot)
 
@@ -144,7 +144,7 @@ class Attempt:
         """Claim the slot of a step, and return it. Raises `ContextError` if this attempt has used the slot already."""
         if not isinstance(name, str) or not name:
             raise ContextError(
-                f"node {self._header['node']!r}: a step is known by its name, and {name!r} is none"
+                f"node {self._header['node']!r}: {name!r} is not a valid name of a step; give a string"
             )
         slot = Slot.step(self.encode(name, "the name of a step"), key)
         self.claim(slot.text, f"the step {slot.label!r}")
@@ -251,7 +251,7 @@ class Attempt:
         if not self._idempotent:
             raise ContextError(
                 f"node {self._header['node']!r} is not idempotent, and {what} inside it would run it again from its top. Wait "
-                "in a node of its own before it: graph.ask(…) for a decision, @graph.node(approve=…) for an approval."
+                "in a separate node before it: graph.ask(…) for a decision, @graph.node(approve=…) for an approval."
             )
 
     def now(self) -> float:
@@ -272,8 +272,8 @@ class Attempt:
     def _waits_inside_step(self, slot: str) -> ContextError:
         step = self._in_step.get(asyncio.current_task(), "")
         return ContextError(
-            f"node {self._header['node']!r} waits ({slot!r}) inside the step {step!r}, which then cannot be unwound. Wait "
-            "outside of steps, and give what came to the step."
+            f"node {self._header['node']!r} waits ({slot!r}) inside the step {step!r}, but a step cannot be unwound. Wait "
+            "outside of the step, and pass the outcome to it."
         )
 
     def warn_of_unused_answers(self, slot: Slot) -> None:
@@ -283,8 +283,8 @@ class Attempt:
         unused = labels("ask", (kept for kept in self.kept() if kept not in self._used))
         if unused:
             _log.warning(
-                "run %r, node %r: it asks %r, and the answer to %r is not used. If that is the same question in other words, "
-                "give it a key=…, or make its words in a step.",
+                "run %r, node %r: it asks %r, but has not used the answer to %r. If that is the same question in other words, "
+                "give it a key=…, or build its text in a step.",
                 self._run_id,
                 self._header["node"],
                 slot.label,
@@ -361,7 +361,7 @@ class Attempt:
         me = asyncio.current_task()
         left = [task for task in self._tasks if task is not me]
         for task in left:
-            if not task.cancelling():  # a second time would cut what it does to clean up
+            if not task.cancelling():  # a second time would interrupt its cleanup
                 task.cancel()
         left += [task for task in self.family if task.cancelling() and task is not me and not task.done()]
         if left:
@@ -376,7 +376,7 @@ class Attempt:
 
     def _require_current(self) -> None:
         if not self._runner.is_current(self.body):
-            raise Stopped("this attempt was given up; nothing of it is recorded any more")
+            raise Stopped("the engine has abandoned this attempt, and records nothing more of it")
 
     def artifacts(self) -> Artifacts:
         """The folder for files of this attempt."""

@@ -26,7 +26,7 @@ UNWIND_S = 5.0
 
 
 class Stopped(BaseException):
-    """The error of a body that was stopped from outside. A signal of the engine: `except Exception` in a node misses it."""
+    """The error of a body that was stopped from outside. A signal of the engine, which `except Exception` does not catch."""
 
 
 class Parked(BaseException):
@@ -63,7 +63,7 @@ class Body:
     given_up_at = 0.0
     _is_over = False
     _queued = False
-    """The coroutine is scheduled, and has not begun to run."""
+    """Whether the coroutine is scheduled, but has not begun to run."""
     _task: asyncio.Task[None] | None = None
     _timer: Timer | None = None
     _clock: Clock | None = None

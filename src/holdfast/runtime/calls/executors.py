@@ -37,7 +37,7 @@ loading = threading.Event()
 
 
 class Killed(BaseException):
-    """The error of a call that its executor has killed. A signal of the engine: `except Exception` in a node misses it."""
+    """The error of a call that its executor has killed. A signal of the engine, which `except Exception` does not catch."""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class Executor(Protocol):
 
     @property
     def traits(self) -> ExecutorTraits:
-        """What the engine must know about the executor. The traits never change."""
+        """The properties of the executor that the engine must know. They never change."""
 
     def submit(self, call: Call, left: Left) -> Handle:
         """Begin a call. It never raises: an error while the call begins is reported as its end, through `left`."""

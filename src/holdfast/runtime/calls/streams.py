@@ -41,7 +41,7 @@ def encode_chunk(value: Any, node: str) -> bytes:
 
 
 class Stream:
-    """The chunks of one attempt, on the event loop."""
+    """The chunks of one attempt. All methods are called on the event loop."""
 
     def __init__(self, services: Services, run_id: str, header: dict[str, Any], item: int | None) -> None:
         self.chunks: list[Any] = []

@@ -349,7 +349,7 @@ def _handle_of(stream: Any) -> int | None:
 
 
 def place_of(found: Any, node: str) -> Place:
-    """The place where another process finds a function or class. Raises `ContextError` if it cannot."""
+    """The place where another process finds a function or class. Raises `ContextError` if there is none."""
     module = sys.modules.get(found.__module__)
     named: Any = module
     for part in found.__qualname__.split("."):

@@ -1,8 +1,8 @@
 """The context of a node whose function runs in another process: the requests of that process, and the engine's answers.
 
-Both halves stand side by side because they must know the same verbs. `DistantAttempt` is the inside of the attempt as the other
-process sees it: what was kept comes with the order, and whatever has to be recorded or waited for is asked of the engine.
-`Answering` does so for real, on the event loop, as for a plain function in a thread: a wait unwinds the node at once.
+Both halves are in this module because they must know the same verbs. `DistantAttempt` is the attempt in the other process: kept
+values come with the order, and it asks the engine to record events and to wait. `Answering` serves these requests on the event
+loop, as for a plain function in a thread: a wait unwinds the node at once.
 
 Invariant: only the holder of the lease records. The process of an abandoned attempt is dead, or the engine refuses it.
 """
@@ -71,7 +71,7 @@ class Answering:
                 return work.cost(given["usd"], given["tokens"])
             case "artifacts":
                 folder = work.artifacts()
-                os.fspath(folder)  # made here: several processes would be in each other's way
+                os.fspath(folder)  # the engine creates the folder, so that processes do not race to create it
                 return folder.made_of
             case _:
                 raise ContextError(f"node {self._node!r}: a context cannot be asked to {asked.verb!r}")
@@ -81,7 +81,7 @@ class Answering:
 
 
 class DistantAttempt(Attempt):
-    """The node's half: the inside of one attempt, seen from the process that its function runs in."""
+    """The node's half: one attempt, in the process in which the node's function runs."""
 
     def __init__(
         self, order: Order, told: Told, ask: Callable[[str, dict[str, Any]], Any], threads: Threads
@@ -164,5 +164,5 @@ class NoResources(Mapping[str, Any]):
     def __iter__(self) -> Iterator[str]:
         self._refuse()
 
-    def __len__(self) -> int:  # noqa: PLE0303 - it says so by raising
+    def __len__(self) -> int:  # noqa: PLE0303 - always raises
         self._refuse()
