@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from command_line import Cli, caller, furnish
 from holdfast.cli.exits import Exit
+from holdfast.cli.worker import _Voice
+from holdfast.reading.reader import Reader
+from holdfast.storage.urls import open_store
 
 WORK = """
 from holdfast import END, START, Graph
@@ -101,8 +106,15 @@ def test_a_script_whose_run_failed_before_ends_with_what_to_do_and_where_it_was(
     assert place.endswith("work.py:7, in reckon: return 1 / 0")
 
 
-def test_a_worker_counts_runs_and_not_how_often_it_claimed_them(cli: Cli, tmp_path: Path) -> None:
-    naps = WORK.replace("(state)", "(state, ctx)").replace("    reckon()", "    ctx.sleep(0.01)")
-    (tmp_path / "naps.py").write_text(naps, "utf-8")
-    cli("start", "naps.py", "--run-id", "n")
-    assert "1 run executed" in cli("worker", "naps.py", "--until-idle").out
+def test_a_worker_counts_runs_and_not_how_often_it_claimed_them(cli: Cli) -> None:
+    cli("start", "work.py", "--run-id", "r")
+    store = open_store(".holdfast/runs.db")
+    run = Reader(store).get("r")
+    store.close()
+    said = io.StringIO()
+    voice = _Voice(said, as_json=True, debug=False)
+    for status in ("waiting", "waiting", "completed"):
+        voice.ended(msgspec.structs.replace(run, status=status))
+    voice.ended(msgspec.structs.replace(run, id="s", status="failed"))
+    voice.left(in_order=True)
+    assert json.loads(said.getvalue().splitlines()[-1])["runs"] == 2

@@ -146,7 +146,7 @@ def _say_stopped(listed: list[_Listed], store: str | None) -> None:
         screen.say(f"\n{screen.count(len(crashed), 'run')} {verb}. Completed work is kept.")
     if interrupted:
         screen.say(
-            f"\n{screen.count(len(interrupted), 'run')} stopped in order, because the process was asked to stop."
+            f"\n{screen.count(len(interrupted), 'run')} interrupted, because the process was asked to stop."
         )
     if answered:
         screen.say(f"\n{screen.count(len(answered), 'run')} answered, but not executed by any process.")
@@ -318,6 +318,7 @@ def _note(node: NodeView, now: float, *, crashed: bool) -> str:
         notes.append(screen.count(node.tries, "attempt"))
     if node.status not in ("completed", "pending"):
         notes.append("crashed" if has_crashed else node.status)
+    notes += [spent] if (spent := words.cost(node.cost)) else []
     return ", ".join(notes)
 
 

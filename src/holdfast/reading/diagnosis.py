@@ -391,7 +391,9 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
         case "paused":
             return f"paused{by} until it is resumed{why}{expects}"
         case "interrupted":
-            return f"its process was asked to stop{why}{_unclaimed(case, kind)}{expects}"
+            cut = " and ".join(seen.asked_about)
+            doubt = f"; {cut} was stopped before it ended, and may have had its effect" if cut else ""
+            return f"its process was asked to stop{why}{doubt}{_unclaimed(case, kind)}{expects}"
         case _:
             assert_never(case.row.status)
 

@@ -198,13 +198,18 @@ def choices(question: Question) -> list[tuple[str, str]]:
             ("abort", "cancel the run"),
         ]
     if question.options and question.approving:
-        refuses = f"refuse: the run fails, and {node} never runs"
+        several = len(question.options) > 2
         return [
-            (option, f"continue with {node}" if option in question.approving else refuses)
+            (
+                option,
+                f"continue with {node}"
+                if option in question.approving
+                else f"refuse{f' ({option})' if several else ''}: the run fails, and {node} never runs",
+            )
             for option in question.options
         ]
     if question.options:
-        return [(option, f"answer {node}") for option in question.options]
+        return [(option, f"answer {node} with {option!r}") for option in question.options]
     typed, words = form(question.answer_schema)
     return [(typed, f"answer {node} with {words}")]
 

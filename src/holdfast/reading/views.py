@@ -9,7 +9,16 @@ import msgspec
 
 from holdfast.core.events import Failure, NodeEvent, Stored
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import NODE_LEVEL, VISIT_STUCK, NodeState, Question, RunState, Warned
+from holdfast.core.run_state import (
+    ENDED,
+    NODE_LEVEL,
+    VISIT_OPEN,
+    VISIT_STUCK,
+    NodeState,
+    Question,
+    RunState,
+    Warned,
+)
 from holdfast.core.slots import CHECKPOINT, labels
 from holdfast.errors import RunCancelled, RunFailed, StateError, describe_failure, end_sentence
 from holdfast.reading import text
@@ -86,6 +95,9 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     repeated: bool = False
     """Set by `signal`: a signal with the same id was sent before, so nothing changed."""
 
+    def __repr__(self) -> str:
+        return f"<Run {self.id!r} of {self.flow!r}: {self.status}{_of_node(self)}, {self.seq} events>"
+
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A run in a list: the fields of `Run` that can be read without its log."""
@@ -126,6 +138,15 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     by: str | None
     body: dict[str, Any]
+
+
+def _of_node(run: Run[Any]) -> str:
+    """Where a run is or has failed, as far as that fits into a line."""
+    if run.status == "failed":
+        return f" in {run.failed_node!r}" if run.failed_node else ""
+    active = [name for name, node in run.nodes.items() if node.status in VISIT_OPEN]
+    more = f" and {len(active) - 1} more" if len(active) > 1 else ""
+    return f" in {active[0]!r}{more}" if active and run.status not in ENDED else ""
 
 
 def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S]:

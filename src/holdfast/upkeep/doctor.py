@@ -36,6 +36,8 @@ _ON_OFFER: frozenset[Kind] = frozenset(
 
 PATIENCE_S = 60.0
 """How long a run may wait for a worker, or be overdue, before it is reported."""
+IDLE_S = 2.0
+"""The same while no live process holds any run: an idle worker claims a run that is on offer within a second."""
 SKEW_S = 5.0
 LOG_BYTES = 256 * 1024 * 1024
 SLOT_BYTES = 8 * 1024 * 1024 * 1024
@@ -49,12 +51,17 @@ _PAGE = 500
 # --- judging -----------------------------------------------------------------------------------------
 
 
-def judge(case: Case, now: float, commands: CommandLine | None = None) -> Diagnosis | None:
-    """Return what keeps a run from moving; None if the run moves by itself, or if it is too early to report it."""
+def judge(
+    case: Case, now: float, commands: CommandLine | None = None, *, has_live_holder: bool = True
+) -> Diagnosis | None:
+    """Return what keeps a run from moving; None if the run moves by itself, or if it is too early to report it.
+    `has_live_holder`: some live process executes runs of the store, and may be a worker that claims this run when it has room.
+    """
     found = diagnose(case, now, commands)
     if found.kind in _WELL:
         return None
-    is_early = found.since is not None and now - found.since < PATIENCE_S
+    patience_s = PATIENCE_S if has_live_holder else min(PATIENCE_S, IDLE_S)
+    is_early = found.since is not None and now - found.since < patience_s
     return None if found.kind in _ON_OFFER and is_early else found
 
 
@@ -139,7 +146,9 @@ def examine(
                 "examined. Resolve the problems of those runs, then run doctor again"
             )
         )
-    examination = _Examination(store, flows, commands or CommandLine())
+    examination = _Examination(
+        store, flows, commands or CommandLine(), has_live_holder=any(row.held for row in rows)
+    )
     of_runs: list[Diagnosis] = []
     for row in rows:
         with suppress(RunNotFound):  # deleted meanwhile
@@ -165,8 +174,16 @@ def _rows(store: Store) -> tuple[list[RunRow], int]:
 class _Examination:
     """One examination of the runs of a store."""
 
-    def __init__(self, store: Store, flows: Mapping[str, Flow[Any]] | None, commands: CommandLine) -> None:
+    def __init__(
+        self,
+        store: Store,
+        flows: Mapping[str, Flow[Any]] | None,
+        commands: CommandLine,
+        *,
+        has_live_holder: bool,
+    ) -> None:
         self._store = store
+        self._has_live_holder = has_live_holder
         self._flows = flows
         self._commands = commands
         self._queues: dict[str, Queue] = {queue.name: queue for queue in store.queues.queues()}
@@ -176,7 +193,7 @@ class _Examination:
         flow = self._flows.get(row.flow) if self._flows is not None else None
         lacks_flow = self._flows is not None and flow is None
         commands = self._commands.without_file() if lacks_flow else self._commands
-        return judge(self._case(row, flow), now, commands)
+        return judge(self._case(row, flow), now, commands, has_live_holder=self._has_live_holder)
 
     def _case(self, row: RunRow, flow: Flow[Any] | None) -> Case:
         try:
