@@ -134,7 +134,7 @@ def _figures(folder: Path, effort: Effort, chosen: list[str]) -> list[dict[str, 
             figures += [figure.plain(part) for figure in PARTS[part](bench)]
         if not commits.rates:
             commits.rate()
-        told = Figure("raw, one row a commit, SQLite, FULL", "commits/s", commits.rates)
+        told = Figure("raw commits of one row, SQLite, synchronous=FULL", "commits/s", commits.rates)
         figures.insert(0, told.plain("raw"))
     progress.end()
     return figures

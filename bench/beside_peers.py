@@ -1,7 +1,7 @@
 """Compare Holdfast with its peers: the same workloads, in turn within each round, on the same disk, with a sync for every step.
 
-"The best peer" is the fastest library of a round, with its default settings. By default some use a slower journal mode of SQLite
-than Holdfast does; a second ratio compares with the fastest library when that mode is set by hand.
+"The fastest other library" is the fastest peer of a round, with its default settings. By default some peers use a slower journal
+mode of SQLite than Holdfast does; a second ratio ("with WAL") also counts these peers with the journal mode of Holdfast.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from bench.report import Figure, Target, at_least
 from bench.stores import Place
 from bench.workloads import CHAIN_NODES, FLEET_NODES
 
+_FASTEST = "compared with the fastest other library"
 SHIPPED = tuple(peer for peer in PEERS if peer.mode == "shipped")
 
 
@@ -95,12 +96,14 @@ def peers(bench: Bench) -> list[Figure]:
             environment.install()
         except Absent as absent:
             return [
-                Figure(f"{contest.name}, beside the best peer", "times", [], contest.target, note=str(absent))
+                Figure(f"{contest.name}, {_FASTEST}", "times its rate", [], contest.target, note=str(absent))
                 for contest in contests(bench)
             ]
         figures = [figure for contest in contests(bench) for figure in _hold(bench, environment, contest)]
     told = ", ".join(f"{name} {version}" for name, version in sorted(environment.versions.items()))
-    figures.append(Figure("versions of the peers", "answered", [float(len(environment.versions))], note=told))
+    figures.append(
+        Figure("versions of the other libraries", "packages", [float(len(environment.versions))], note=told)
+    )
     return figures
 
 
@@ -114,16 +117,19 @@ def _hold(bench: Bench, environment: Environment, contest: Contest) -> list[Figu
         for peer in peers:
             _ask(bench, environment, contest, peer, theirs[peer.name])
     shipped = [peer.name for peer in SHIPPED if not contest.only or peer.name in contest.only]
-    figures = [_ratio(contest, "the best peer", shipped, ours, theirs, contest.target)]
+    compared = f"compared with {', '.join(contest.only)}" if contest.only else _FASTEST
+    figures = [_ratio(contest, compared, shipped, ours, theirs, contest.target)]
     if not contest.only:
         everyone = [peer.name for peer in PEERS]
-        figures.append(_ratio(contest, "the best peer, WAL set by hand", everyone, ours, theirs, None))
+        figures.append(_ratio(contest, f"{_FASTEST}, with WAL", everyone, ours, theirs, None))
     figures += [
-        _ratio(contest, server.name, [server.name], ours, theirs, None)
+        _ratio(contest, f"compared with {server.name}", [server.name], ours, theirs, None)
         for server in SERVERS
         if theirs.get(server.name, Seen()).rates
     ]
-    figures.append(Figure(f"{contest.name}, Holdfast", "steps/s", ours, note="wal journal, synchronous=FULL"))
+    figures.append(
+        Figure(f"{contest.name}, Holdfast", "steps/s", ours, note="journal mode wal, synchronous=FULL")
+    )
     figures += [_shown(contest, name, seen) for name, seen in theirs.items() if seen.rates or seen.absent]
     return figures
 
@@ -146,7 +152,7 @@ def _ask(bench: Bench, environment: Environment, contest: Contest, peer: Peer, s
 
 def _ratio(
     contest: Contest,
-    told: str,
+    compared: str,
     names: list[str],
     ours: list[float],
     theirs: dict[str, Seen],
@@ -157,15 +163,18 @@ def _ratio(
         rate / max(theirs[name].rates[number] for name in whole) for number, rate in enumerate(ours) if whole
     ]
     note = "" if whole else "no peer gave a result"
-    beaten = f" ({', '.join(contest.only)})" if contest.only else ""
-    return Figure(f"{contest.name}, beside {told}{beaten}", "times", ratios, target, note=note)
+    return Figure(f"{contest.name}, {compared}", "times its rate", ratios, target, note=note)
 
 
 def _shown(contest: Contest, name: str, seen: Seen) -> Figure:
     if not seen.rates:
         return Figure(f"{contest.name}, {name}", "steps/s", [], note=seen.absent)
-    size = f"{contest.runs} x {contest.steps}" if contest.runs > 1 else f"{contest.steps}"
+    size = f"{contest.runs} runs of {contest.steps}" if contest.runs > 1 else f"{contest.steps}"
     note = f"{size} steps; {seen.settings}"
     return Figure(
-        f"{contest.name}, {name}", "steps/s", seen.rates, beside={"bytes a step": seen.stored}, note=note
+        f"{contest.name}, {name}",
+        "steps/s",
+        seen.rates,
+        beside={"bytes stored per step": seen.stored},
+        note=note,
     )

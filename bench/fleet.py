@@ -133,10 +133,10 @@ def _claims(bench: Bench, kind: StoreKind, size: Size) -> Figure:
 
     with bench.fresh(kind) as place, _worker(place):
         took = asyncio.run(measure(place))
-    beside = {"ms p50": [percentile(took, 0.5)], "ms most": [took[-1]]}
+    beside = {"ms at p50": [percentile(took, 0.5)], "ms for the slowest": [took[-1]]}
     # SQLite has no notifications: a worker checks the file 20 times a second, so there is no target.
     target = at_most(50.0) if kind == "postgres" else None
-    name = f"claim of a pending run, p95 of {len(took)}, {kind}"
+    name = f"time until a pending run is claimed, p95 of {len(took)} runs, {kind}"
     return Figure(name, "ms", [percentile(took, 0.95)], target, beside=beside)
 
 
@@ -151,22 +151,22 @@ def _takeovers(bench: Bench, kind: StoreKind, size: Size) -> list[Figure]:
         with bench.fresh(kind) as place:
             resumed.append(asyncio.run(_takeover(place, host="", by_resume=True)) * 1e3)
     renewal_s = TTL_S / 3
-    note = f"leases of {TTL_S:g} s; the worst of {size.takeovers}"
+    note = f"lease TTL {TTL_S:g} s; the ratio is that of the slowest of {size.takeovers} takeovers"
     return [
         Figure(
             f"takeover after kill -9 on another machine, {kind}",
-            "of TTL + one renewal",
+            "of the lease TTL plus one renewal interval",
             [max(away) / (TTL_S + renewal_s)],
             at_most(1.0),
-            beside={"s": away},
+            beside={"s at the median": away},
             note=note,
         ),
         Figure(
             f"takeover after kill -9 on the same machine, {kind}",
-            "of one renewal",
+            "of one renewal interval",
             [max(here) / renewal_s],
             at_most(1.0),
-            beside={"s": here},
+            beside={"s at the median": here},
             note=note,
         ),
         Figure(
@@ -229,7 +229,7 @@ def _many_runs(bench: Bench, kind: StoreKind, size: Size) -> Figure:
     wanted = {f"r{number} n{step}" for number in range(size.runs) for step in range(STEPS)}
     lost, again = len(wanted - executed.keys()), sum(executed.values()) - len(executed)
     return Figure(
-        f"{WORKERS} workers, {size.runs:,} runs, lost or executed twice, {kind}",
+        f"nodes lost or executed twice by {WORKERS} workers in {size.runs:,} runs, {kind}",
         "nodes",
         [float(lost + again)],
         at_most(0),
@@ -255,11 +255,11 @@ def _many_pending(bench: Bench, kind: StoreKind, size: Size) -> Figure:
         finally:
             store.close()
     return Figure(
-        f"a claim among {size.pending:,} pending runs, {kind}",
-        f"of one among {_FEW}",
+        f"time of a claim among {size.pending:,} pending runs, {kind}",
+        f"times that of a claim among {_FEW}",
         [many / few],
         at_most(2.0),
-        beside={"µs": [many], f"µs among {_FEW}": [few]},
+        beside={f"µs among {size.pending:,}": [many], f"µs among {_FEW}": [few]},
     )
 
 
@@ -336,7 +336,7 @@ def _idle_on_sqlite(bench: Bench, size: Size) -> Figure:
             rate = asyncio.run(idle(place))
     finally:
         apsw.connection_hooks.remove(hook)
-    return Figure("an idle worker, sqlite", "statements/s", [rate], at_most(1.0))
+    return Figure("an idle worker, sqlite", "SQL statements/s", [rate], at_most(1.0))
 
 
 def _idle_on_postgres(bench: Bench, size: Size) -> Figure:
@@ -347,7 +347,7 @@ def _idle_on_postgres(bench: Bench, size: Size) -> Figure:
         log = _server_log(place.url)
         if log is None:
             return Figure(
-                name, "statements/s", [], at_most(1.0), note="the log of the server cannot be read here"
+                name, "SQL statements/s", [], at_most(1.0), note="the log of the server cannot be read here"
             )
         database = place.url.partition("?")[0].rpartition("/")[2]
         _execute(
@@ -363,7 +363,7 @@ def _idle_on_postgres(bench: Bench, size: Size) -> Figure:
                 file.seek(before)
                 said = file.read().decode(errors="replace")
     found = re.findall(r"LOG:\s+(?:statement|execute [^:]*): (.*)", said)
-    return Figure(name, "statements/s", [len(found) / size.idle_s], at_most(1.0))
+    return Figure(name, "SQL statements/s", [len(found) / size.idle_s], at_most(1.0))
 
 
 def _server_log(url: str) -> Path | None:
@@ -400,7 +400,15 @@ def _beside_peers(bench: Bench) -> list[Figure]:
         try:
             environment.install()
         except Absent as absent:
-            return [Figure(f"{name}, beside the best peer", "times", [], target, note=str(absent))]
+            return [
+                Figure(
+                    f"{name}, compared with the fastest other library",
+                    "times its rate",
+                    [],
+                    target,
+                    note=str(absent),
+                )
+            ]
         for _ in bench.each_round(f"{name} beside the peers", bench.effort.few):
             with bench.fresh("postgres") as place:
                 ours.append(1000 * FLEET_NODES / workloads.fleet(place, 1000).wall_s)
@@ -416,13 +424,13 @@ def _beside_peers(bench: Bench) -> list[Figure]:
                         notes[peer.name] = str(absent)
                         continue
                 theirs[peer.name].append(found["steps"] / found["wall_s"])
-                notes[peer.name] = f"{runs} x {FLEET_NODES} steps; {found['settings']}"
+                notes[peer.name] = f"{runs} runs of {FLEET_NODES} steps; {found['settings']}"
     whole = [rates for rates in theirs.values() if len(rates) == len(ours)]
     ratios = [rate / max(rates[number] for rates in whole) for number, rate in enumerate(ours) if whole]
     return [
         Figure(
-            f"{name}, beside the best peer",
-            "times",
+            f"{name}, compared with the fastest other library",
+            "times its rate",
             ratios,
             target,
             note="" if whole else "no peer gave a result",

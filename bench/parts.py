@@ -167,7 +167,7 @@ def postgres(bench: Bench) -> list[Figure]:
             for rate in (chain._replace(target=at_least(0.55)), *others)
         ]
         settings = ", ".join(f"{name} {value}" for name, value in bench.server.settings.items())
-        told = Figure("raw, one row a commit, PostgreSQL", "commits/s", commits.rates, note=settings)
+        told = Figure("raw commits of one row, PostgreSQL", "commits/s", commits.rates, note=settings)
         return [told, *figures]
     finally:
         commits.close()
@@ -194,10 +194,12 @@ def _beside_raw(bench: Bench, rate: Rate, kind: StoreKind, commits: raw.Commits)
     note = left_out if counted is calm else f"disturbed rounds: {disturbed} of {len(found)}"
     beside = {
         "steps/s": [seen.rate for seen in counted],
-        "µs CPU": [seen.cpu_us for seen in counted],
+        "µs of CPU time per step": [seen.cpu_us for seen in counted],
     }
     values = [seen.ratio for seen in counted]
-    return Figure(f"{rate.name}, {kind}", "of raw", values, rate.target, rate.floor, beside, note)
+    return Figure(
+        f"{rate.name}, {kind}", "of the raw commit rate", values, rate.target, rate.floor, beside, note
+    )
 
 
 def costs(bench: Bench) -> list[Figure]:
@@ -210,7 +212,7 @@ def costs(bench: Bench) -> list[Figure]:
                 found.append(rate.work(place))
         cpu = [took.cpu_s / rate.steps * 1e6 for took in found]
         beside = {"steps/s": [rate.steps / took.wall_s for took in found]}
-        figures.append(Figure(f"{rate.name}, memory", "µs CPU", cpu, beside=beside))
+        figures.append(Figure(f"{rate.name}, memory", "µs of CPU time per step", cpu, beside=beside))
     return figures
 
 
@@ -225,10 +227,11 @@ def growth(bench: Bench) -> list[Figure]:
             bench.progress.say(f"grow, {shape}")
             grown = lasting.grow(place, 1000, loop=shape == "loop")
         payload = 1000 * payloads.GROW_BYTES
-        beside = {"MB": [grown.stored_bytes / 1e6], "µs a step": [grown.step_us(0, 1000)]}
+        beside = {"MB stored": [grown.stored_bytes / 1e6], "µs per step": [grown.step_us(0, 1000)]}
         of_payload = [grown.stored_bytes / payload]
         target, floor = at_most(1.5), at_most(round(2e6 / payload, 2))
-        figures.append(Figure(f"grow, {shape} of 1,000", "of the payload", of_payload, target, floor, beside))
+        name = f"grow, {shape} of 1,000 steps: stored bytes"
+        figures.append(Figure(name, "times the payload", of_payload, target, floor, beside))
     ratios, late = [], []
     last, window = bench.effort.grow, bench.effort.grow // 10
     for _ in bench.each_round(f"grow to {last:,} steps", bench.effort.few):
@@ -236,13 +239,14 @@ def growth(bench: Bench) -> list[Figure]:
             grown = lasting.grow(place, last, loop=True)
         late.append(grown.step_us(last - window, last))
         ratios.append(late[-1] / grown.step_us(0, window))
-    name = f"grow, step {last:,} to step {window}"
-    figures.append(Figure(name, "of early", ratios, at_most(1.5), beside={"µs a step": late}))
+    name = f"grow, last {window} of {last:,} steps: time per step"
+    unit = f"times that of the first {window} steps"
+    figures.append(Figure(name, unit, ratios, at_most(1.5), beside={"µs per step at the end": late}))
     for kind in bench.elsewhere:
         with bench.fresh(kind) as place:
             bench.progress.say(f"grow, {kind}")
             grown = lasting.grow(place, 1000, loop=True)
-        figures.append(Figure(f"grow, loop of 1,000, {kind}", "µs a step", [grown.step_us(0, 1000)]))
+        figures.append(Figure(f"grow, loop of 1,000, {kind}", "µs per step", [grown.step_us(0, 1000)]))
     return figures
 
 
@@ -259,7 +263,11 @@ def width(bench: Bench) -> list[Figure]:
         rates = {"steps/s": [1000 / seen.took.wall_s for seen in found]}
         figures.append(
             Figure(
-                f"wide state, 1 MB, {kind}", "bytes a step", stored, at_most(wide_bytes // 100), beside=rates
+                f"wide state, 1 MB, {kind}",
+                "bytes stored per step",
+                stored,
+                at_most(wide_bytes // 100),
+                beside=rates,
             )
         )
         for store in bench.elsewhere:
@@ -289,7 +297,7 @@ def _resumed(
 ) -> Figure:
     to_node_ms = [resumed.to_node.wall_s * 1e3 for resumed in found]
     beside = {
-        "ms CPU": [resumed.to_node.cpu_s * 1e3 for resumed in found],
+        "ms of CPU time": [resumed.to_node.cpu_s * 1e3 for resumed in found],
         "ms to open the engine": [resumed.open_s * 1e3 for resumed in found],
     }
     return Figure(name, "ms", to_node_ms, target, floor, beside)
@@ -304,11 +312,11 @@ def history(bench: Bench) -> list[Figure]:
             place, effort.history, effort.history // 2, times=max(effort.rounds, 3), window=effort.window
         )
     ratio = Figure(
-        f"history, step {effort.history:,} to step 100",
-        "of early",
+        f"history, last {effort.window:,} of {effort.history:,} steps: CPU time per step",
+        f"times that of {effort.window:,} early steps",
         [found.late_us / found.early_us],
         at_most(1.2),
-        beside={"µs CPU early": [found.early_us], "µs CPU late": [found.late_us]},
+        beside={"µs early": [found.early_us], "µs at the end": [found.late_us]},
         note="SQLite without syncs",
     )
     figures = [_resumed(f"resume, {found.events:,} events", found.resumed, at_most(20.0)), ratio]
@@ -316,9 +324,12 @@ def history(bench: Bench) -> list[Figure]:
         with bench.fresh(kind) as place:
             bench.progress.say(f"history, {kind}")
             early, late = lasting.history_of(place, effort.history // 10, window=effort.window)
-        name = f"history, step {effort.history // 10:,} to step 100, {kind}"
-        beside = {"µs CPU early": [early], "µs CPU late": [late]}
-        figures.append(Figure(name, "of early", [late / early], beside=beside))
+        name = f"history, last {effort.window:,} of {effort.history // 10:,} steps, {kind}: CPU time per step"
+        unit, beside = (
+            f"times that of {effort.window:,} early steps",
+            {"µs early": [early], "µs at the end": [late]},
+        )
+        figures.append(Figure(name, unit, [late / early], beside=beside))
     return figures
 
 
@@ -330,7 +341,7 @@ def graphs(bench: Bench) -> list[Figure]:
     large = workloads.dag_flow(count, _DAG_WIDTH)
     compiled_s = time.perf_counter() - began
     small = workloads.dag_flow(_DAG_SMALL, _DAG_WIDTH)
-    figures = [Figure(f"compile, {count:,} nodes", "s", [compiled_s])]
+    figures = [Figure(f"compile a graph of {count:,} nodes", "s", [compiled_s])]
     kinds: tuple[StoreKind, ...] = ("memory", "sqlite")
     for kind in kinds:
         ratios, costs_us = [], []
@@ -341,8 +352,11 @@ def graphs(bench: Bench) -> list[Figure]:
                     times.append(workloads.dag(place, flow, runs).wall_s / (runs * len(flow.nodes)))
             ratios.append(times[1] / statistics.mean((times[0], times[2])))
             costs_us.append(times[1] * 1e6)
-        name = f"DAG {count:,} to {_DAG_SMALL} nodes, {kind}"
-        figures.append(Figure(name, "of small", ratios, at_most(1.3), beside={"µs a node": costs_us}))
+        name, unit = (
+            f"graph of {count:,} nodes, {kind}: time per node",
+            f"times that of a graph of {_DAG_SMALL} nodes",
+        )
+        figures.append(Figure(name, unit, ratios, at_most(1.3), beside={"µs per node": costs_us}))
     return figures
 
 
@@ -360,19 +374,19 @@ def overhead(bench: Bench) -> list[Figure]:
     figures = [
         Figure(
             "overhead, nodes of 100 ms",
-            "%",
+            "% longer than without an engine",
             [seen.extra_s / seen.bare_s * 100 for seen in slow],
             at_most(1.5),
-            beside={"µs a node": [seen.extra_s * 1e6 for seen in slow]},
+            beside={"µs added per node": [seen.extra_s * 1e6 for seen in slow]},
         ),
         Figure(
             "overhead, nodes of 10 ms",
-            "raw commits",
+            "times the duration of a raw commit",
             [seen.extra_s / seen.commit_s for seen in quick],
             at_most(2.5),
             beside={
-                "µs a node": [seen.extra_s * 1e6 for seen in quick],
-                "µs a raw commit after 10 ms": [seen.commit_s * 1e6 for seen in quick],
+                "µs added per node": [seen.extra_s * 1e6 for seen in quick],
+                "µs for a raw commit after 10 ms of idle time": [seen.commit_s * 1e6 for seen in quick],
             },
         ),
     ]
@@ -380,7 +394,7 @@ def overhead(bench: Bench) -> list[Figure]:
         rounds = bench.each_round(f"nodes of 10 ms, {kind}")
         with bench.fresh(kind) as place:
             extra_us = [seen.extra_s * 1e6 for seen in delays.around(place, bench.commits, rounds, 0.01, 20)]
-        figures.append(Figure(f"overhead, nodes of 10 ms, {kind}", "µs a node", extra_us))
+        figures.append(Figure(f"overhead, nodes of 10 ms, {kind}", "µs added per node", extra_us))
     return figures
 
 
@@ -391,12 +405,18 @@ def saving(bench: Bench) -> list[Figure]:
         with bench.fresh() as place:
             found.append(delays.save(place, bench.commits))
     beside = {
-        f"µs p{share * 100:.0f}": [seen.p(share)[0] * 1e6 for seen in found] for share in (0.5, 0.95, 0.99)
+        f"µs at p{share * 100:.0f}": [seen.p(share)[0] * 1e6 for seen in found] for share in (0.5, 0.95, 0.99)
     }
-    beside |= {"µs raw p95": [seen.p(0.95)[1] * 1e6 for seen in found]}
+    beside |= {"µs at p95 of raw commits": [seen.p(0.95)[1] * 1e6 for seen in found]}
     ratios = [seen.p(0.95)[0] / seen.p(0.95)[1] for seen in found]
     figures = [
-        Figure("save, p95, 1,000 nodes", "of raw p95", ratios, at_most(2.0), beside=beside),
+        Figure(
+            "one append, p95, 1,000 nodes",
+            "times the p95 of raw commits",
+            ratios,
+            at_most(2.0),
+            beside=beside,
+        ),
         _between("sqlite", found),
     ]
     others: tuple[StoreKind, ...] = ("memory", "postgres") if bench.server else ("memory",)
@@ -407,14 +427,19 @@ def saving(bench: Bench) -> list[Figure]:
         if kind in bench.elsewhere:
             p50, p95, p99 = ([seen.p(share)[0] * 1e6] for share in (0.5, 0.95, 0.99))
             figures.append(
-                Figure(f"save, p95, 1,000 nodes, {kind}", "µs", p95, beside={"µs p50": p50, "µs p99": p99})
+                Figure(
+                    f"one append, p95, 1,000 nodes, {kind}",
+                    "µs",
+                    p95,
+                    beside={"µs at p50": p50, "µs at p99": p99},
+                )
             )
     return figures
 
 
 def _between(kind: StoreKind, found: list[delays.Saved]) -> Figure:
     middle = [raw.percentile(seen.between, 0.5) * 1e6 for seen in found]
-    return Figure(f"between two appends, {kind}", "µs", middle)
+    return Figure(f"time between two appends, {kind}", "µs", middle)
 
 
 def starting(bench: Bench) -> list[Figure]:
@@ -430,7 +455,7 @@ def starting(bench: Bench) -> list[Figure]:
             imported.append((times[1] - times[0]) * 1e3)
             helped.append(times[2] * 1e3)
     return [
-        Figure("import holdfast", "ms", imported, at_most(100.0), beside={"ms bare Python": bare}),
+        Figure("import holdfast", "ms", imported, at_most(100.0), beside={"ms for Python alone": bare}),
         Figure("holdfast --help", "ms", helped, at_most(250.0)),
     ]
 
@@ -444,8 +469,14 @@ def memory(bench: Bench) -> list[Figure]:
         bench.progress.say(f"{runs:,} runs that wait {told}")
         with bench.fresh() as place:
             found = processes.waiting(place.folder, runs, how)
-        beside = {"MB the empty engine": [found["empty_mb"]]}
+        beside = {"MB for the empty engine": [found["empty_mb"]]}
         figures.append(
-            Figure(f"{runs:,} runs that wait {told}", "MB", [found["extra_mb"]], at_most(50.0), beside=beside)
+            Figure(
+                f"{runs:,} runs that wait {told}",
+                "MB more than an empty engine",
+                [found["extra_mb"]],
+                at_most(50.0),
+                beside=beside,
+            )
         )
     return figures

@@ -27,15 +27,15 @@ PROFILED = {
 _TIMES = {"chain, async nodes": 2, "chain, def nodes": 2, "fleet, 1,000 runs": 1}
 _RATE = 500
 _PLACES = (
-    (r"storage/(sqlite|batches|writer|disk)", "SQLite, commit included"),
-    (r"storage/(rows|oversize|blobs)", "rows and hash chain"),
-    (r"core/(fold|inside|standing|readiness|writers)", "fold and readiness"),
-    (r"core/(decide|commands)", "decide"),
-    (r"core/(events|codec|state|graph|topology|run_state)", "typed state and encoding"),
-    (r"runtime/(bodies|stage|threads|family)", "calling the node"),
-    (r"runtime/", "runner and journal"),
+    (r"storage/(sqlite|writer)", "SQLite, commit included"),
+    (r"storage/(rows|oversize|blobs)", "making rows and their hashes"),
+    (r"core/(fold|readiness|writers)", "fold, and which nodes are due"),
+    (r"core/(decide|commands)", "decide (the next commands)"),
+    (r"core/(events|codec|state|graph|topology|run_state)", "typed state and JSON"),
+    (r"runtime/calls/", "calling the node"),
+    (r"runtime/", "scheduling and recording (runner, journal)"),
     (r"selectors|asyncio/|threading|queue\.py", "event loop, waiting for a thread included"),
-    (r"bench/", "the node itself"),
+    (r"bench/", "the function of the node"),
 )
 _FRAME = re.compile(r"\(([^()]*?):\d+\)$")
 
@@ -49,7 +49,9 @@ def profile(bench: Bench) -> list[Figure]:
             shares, note = _sampled(name, place.folder)
         if not shares:
             figures.append(Figure(f"{name}: not profiled", "", [], note=note))
-        figures += [Figure(f"{name}: {where}", "% of the time", [share]) for where, share in shares]
+        figures += [
+            Figure(f"{name}: {where}", "% of the event loop's time", [share]) for where, share in shares
+        ]
     return figures
 
 

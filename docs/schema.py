@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
@@ -15,6 +16,9 @@ FILE = Path(__file__).with_name("events.schema.json")
 def schema() -> str:
     """Every kind by its name. Node, iteration, execution and attempt are columns of the store, the others its body."""
     kinds, definitions = msgspec.json.schema_components(list(KINDS.values()), ref_template="#/$defs/{name}")
+    for definition in definitions.values():  # from Python 3.13 on, docstrings come without their indentation
+        if "description" in definition:
+            definition["description"] = inspect.cleandoc(definition["description"])
     document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Events of a Holdfast run",

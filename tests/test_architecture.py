@@ -92,7 +92,9 @@ GIVES_WAY = frozenset({"sleep", "asyncio.sleep", "asyncio.wait", "rest", "_sleep
 `gather`, `wait_for`, `shield`, a future, an event or a queue return at once where there is nothing to wait for.
 """
 ALWAYS_GOES_ON: dict[str, str] = {
-    "runtime/engine.py:close": "the event is set exactly while the loop's condition is false",
+    "runtime/holdings.py:stopped": "the event is set exactly while the loop's condition is false",
+    "runtime/driver.py:join": "each pass waits for news, which were cleared just before",
+    "runtime/engine.py:_run_again": "a run that another engine has claimed meanwhile is waited for in the next pass",
     "runtime/engine.py:questions": "each pass reads one page of a list that ends",
     "runtime/calls/shared_task.py:_run_queue": "each pass takes one coroutine from a queue, and passes end after HOLD_S",
     "runtime/worker.py:work": "a pass that took fewer runs than it has room for rests; another has waited for the store",

@@ -88,7 +88,9 @@ def test_a_figure_without_a_target_is_not_judged() -> None:
 
 def a_result() -> dict[str, object]:
     figures = [
-        Figure("raw, one row a commit, SQLite, FULL", "commits/s", [4000.0, 5000.0]).plain("raw"),
+        Figure("raw commits of one row, SQLite, synchronous=FULL", "commits/s", [4000.0, 5000.0]).plain(
+            "raw"
+        ),
         Figure(
             "chain, async nodes, sqlite", "of raw", [0.6], at_least(0.55), beside={"steps/s": [2500.0]}
         ).plain("steps"),
@@ -107,8 +109,8 @@ def test_the_page_is_made_of_a_result_and_says_what_was_not_met(tmp_path: Path) 
     page, picture = document.write(result, tmp_path)
     told = page.read_text(encoding="utf-8")
     assert "quick run on a busy machine" in told
-    assert "Targets: 1 met, 1 not met." in told
-    assert "| import holdfast | 150 ms | 150 | 150 | 1 | ≤ 100 | not met |" in told
+    assert "Of 2 targets: 1 met, 1 not met." in told
+    assert "| import holdfast | 150 ms (1 round) | target ≤ 100: not met |" in told
     assert "/x" not in told
     assert picture.name in told
 
@@ -123,16 +125,16 @@ def test_the_picture_shows_limit_ours_and_peers_to_one_scale() -> None:
 
 def test_a_reason_is_made_of_what_was_measured() -> None:
     figures = [
-        Figure("raw, one row a commit, SQLite, FULL", "commits/s", [5000.0]).plain("raw"),
+        Figure("raw commits of one row, SQLite, synchronous=FULL", "commits/s", [5000.0]).plain("raw"),
         Figure("fleet, 1,000 runs, sqlite", "of raw", [1.5], at_least(2.2)).plain("steps"),
         Figure("fleet, 1,000 runs, memory", "µs CPU", [125.0], beside={"steps/s": [8000.0]}).plain("costs"),
-        Figure("chain, beside the best peer", "times", [2.5], at_least(3)).plain("peers"),
+        Figure("chain, compared with the fastest other library", "times", [2.5], at_least(3)).plain("peers"),
         Figure("something new", "ms", [2.0], at_most(1)).plain("steps"),
     ]
     told = {figure["name"]: why for figure, why in reasons.reasons(figures)}
-    assert "8,000 steps/s, 1.60 of raw" in told["fleet, 1,000 runs, sqlite"]
+    assert "8,000 steps/s, 1.60 of the raw commit rate" in told["fleet, 1,000 runs, sqlite"]
     assert "the target allows 91 µs" in told["fleet, 1,000 runs, sqlite"]
-    assert told["chain, beside the best peer"] == (
+    assert told["chain, compared with the fastest other library"] == (
         "the figure that would explain it was not measured in this run: chain, async nodes, sqlite."
     )
     assert told["something new"] == "no reason is known yet."

@@ -69,7 +69,7 @@ def settings(execute: Callable[[str], Any]) -> dict[str, Any]:
     """The durability of a connection, as SQLite reports it."""
     return {
         "synchronous": execute("pragma synchronous").fetchone()[0],
-        "journal": execute("pragma journal_mode").fetchone()[0],
+        "journal": f"journal mode {execute('pragma journal_mode').fetchone()[0]}",
     }
 
 
@@ -77,7 +77,7 @@ def server_settings(execute: Callable[[str], Any]) -> dict[str, Any]:
     """The durability of a connection, as PostgreSQL reports it, in the terms of SQLite."""
     told = [execute(f"show {name}").fetchone() for name in ("fsync", "synchronous_commit")]
     on = all("on" in (row.values() if isinstance(row, dict) else row) for row in told)
-    return {"synchronous": 2 if on else 0, "journal": "PostgreSQL's"}
+    return {"synchronous": 2 if on else 0, "journal": "WAL of PostgreSQL"}
 
 
 def answer(workloads: dict[str, Callable[[Asked], Answer]], *packages: str) -> None:
@@ -106,6 +106,6 @@ def _answered(
         "wall_s": found.wall_s,
         "steps": found.steps,
         "stored_bytes": stored,
-        "settings": f"{found.journal} journal, synchronous={_LEVELS[found.synchronous]}{found.note}",
+        "settings": f"{found.journal}, synchronous={_LEVELS[found.synchronous]}{found.note}",
         "versions": {package: version(package) for package in packages},
     }

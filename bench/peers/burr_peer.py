@@ -66,7 +66,7 @@ def fleet(asked: Asked) -> Answer:
     assert all(app.state["step"] == asked.steps for app in apps)
     found = settings(connection.execute)
     connection.close()
-    return Answer(clock.wall_s, asked.steps * asked.runs, **found, note=", taking turns")
+    return Answer(clock.wall_s, asked.steps * asked.runs, **found, note=", runs take turns, one step each")
 
 
 def _loop(asked: Asked, again: Any, first: dict[str, Any]) -> Answer:

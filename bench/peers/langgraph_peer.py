@@ -81,7 +81,7 @@ async def _saver(asked: Asked) -> AsyncIterator[tuple[Any, dict[str, Any]]]:
         for name in ("synchronous", "journal_mode"):
             async with saver.conn.execute(f"pragma {name}") as cursor:
                 seen[name] = (await cursor.fetchone())[0]
-        yield saver, {"synchronous": seen["synchronous"], "journal": seen["journal_mode"]}
+        yield saver, {"synchronous": seen["synchronous"], "journal": f"journal mode {seen['journal_mode']}"}
 
 
 def fleet(asked: Asked) -> Answer:

@@ -93,7 +93,7 @@ def _server(asked: Asked) -> Iterator[tuple[int, dict[str, Any]]]:
         for asked_for in ("--dump-config", "--version")
     )
     synced = "rocksdb-disable-wal-fsync = true" not in settings
-    durable = {"synchronous": 2 if synced else 0, "journal": "RocksDB's", "note": f", {version.strip()}"}
+    durable = {"synchronous": 2 if synced else 0, "journal": "WAL of RocksDB", "note": f", {version.strip()}"}
     with subprocess.Popen(
         [program, "--no-logo"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:

@@ -41,9 +41,12 @@ if TYPE_CHECKING:
     from holdfast.reading.chunks import Chunk
     from holdfast.reading.views import Run, RunSummary
     from holdfast.runtime.blocking import (
+        Connection,
+        Options,
         answer,
         cancel,
         checkpoints,
+        connect,
         events,
         fork,
         get,
@@ -60,7 +63,7 @@ if TYPE_CHECKING:
         state,
         wait,
     )
-    from holdfast.runtime.calls.context import BlockingContext, Context
+    from holdfast.runtime.calls.context import BlockingContext, Context, current
     from holdfast.runtime.engine import Engine
     from holdfast.runtime.listeners import Listener, NodeCall
 
@@ -74,6 +77,7 @@ __all__ = [
     "BlockingContext",
     "Chunk",
     "CodecError",
+    "Connection",
     "Context",
     "ContextError",
     "Engine",
@@ -86,6 +90,7 @@ __all__ = [
     "Listener",
     "NodeCall",
     "NotDurable",
+    "Options",
     "ProcessEnded",
     "Recoverable",
     "ResumeRefused",
@@ -106,6 +111,8 @@ __all__ = [
     "append",
     "cancel",
     "checkpoints",
+    "connect",
+    "current",
     "events",
     "fork",
     "get",
@@ -127,9 +134,12 @@ __all__ = [
 _LATER = {
     "Asset": "documents.assets",
     "NotDurable": "documents.assets",
+    "Connection": "runtime.blocking",
+    "Options": "runtime.blocking",
     "answer": "runtime.blocking",
     "cancel": "runtime.blocking",
     "checkpoints": "runtime.blocking",
+    "connect": "runtime.blocking",
     "events": "runtime.blocking",
     "fork": "runtime.blocking",
     "get": "runtime.blocking",
@@ -147,6 +157,7 @@ _LATER = {
     "wait": "runtime.blocking",
     "BlockingContext": "runtime.calls.context",
     "Context": "runtime.calls.context",
+    "current": "runtime.calls.context",
     "Engine": "runtime.engine",
     "Listener": "runtime.listeners",
     "NodeCall": "runtime.listeners",

@@ -6,6 +6,7 @@
     │   ├── StateError          a value does not fit the declared state
     │   │   ├── CodecError      a value cannot be stored exactly as JSON
     │   │   └── LogBudget       a run wrote more between two checkpoints than its budget allows
+    │   ├── RouterError         a router raised, or named a node that is not among its targets
     │   ├── SettingError        an option, environment variable or URL is wrong
     │   ├── FlowNotFound        this engine was not given the flow that a run belongs to
     │   ├── RunNotFound         the store has no run (or checkpoint) with that id
@@ -86,6 +87,12 @@ class CodecError(StateError):
 
 class LogBudget(StateError):
     """A run wrote more into its log between two checkpoints than its budget allows."""
+
+
+class RouterError(HoldfastError):
+    """A router raised (`__cause__` is what it raised), or named a node that is not among its targets. The router of a node
+    makes its run fail; a caller gets this error from the router of START, and then no run was recorded.
+    """
 
 
 class SettingError(HoldfastError):
@@ -179,14 +186,17 @@ class RunCancelled(HoldfastError):
 
 
 class RunHeld(HoldfastError):
-    """Another live process executes the run."""
+    """Another live process executes the run, or this one does and the call would wait for itself."""
 
-    def __init__(self, run_id: str, holder: str) -> None:
+    def __init__(self, run_id: str, holder: str, hint: str = "") -> None:
         self.run_id = run_id
         self.holder = holder
         super().__init__(
-            f"run {run_id!r} is being executed by {holder}. Wait until that process ends, or stop it; a run whose "
-            "process has died can be resumed at once."
+            f"run {run_id!r} is being executed by {holder}. "
+            + (
+                hint
+                or "Wait until that process ends, or stop it; a run whose process has died can be resumed at once."
+            )
         )
 
 

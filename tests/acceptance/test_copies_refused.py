@@ -105,6 +105,6 @@ def test_a_place_without_hard_links_takes_a_backup_and_still_nothing_is_overwrit
     assert copy.run("r").seq == 1
     copy.close()
     (tmp_path / "other").write_text("other")
-    with pytest.raises(SettingError, match="was created meanwhile"):
+    with pytest.raises(SettingError, match=r"another process created .* in the meantime"):
         copies.name_file(str(tmp_path / "other"), tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes().startswith(b"SQLite format 3")

@@ -165,15 +165,15 @@ def test_an_event_that_cannot_be_read_is_named_with_its_run_and_the_way_out(
 DAMAGES = {
     "labels": (
         "update runs set labels = 'nope' where run_id = 'r'",
-        "run 'r': its row in the store is damaged",
+        "run 'r': the row of this run is damaged",
     ),
     "active": (
         "update runs set active = '{}' where run_id = 'r'",
-        "run 'r': its row in the store is damaged",
+        "run 'r': the row of this run is damaged",
     ),
     "rewinds": (
         "update runs set rewinds = '[[1]]' where run_id = 'r'",
-        "run 'r': its row in the store is damaged",
+        "run 'r': the row of this run is damaged",
     ),
     "version": (
         """update events set body = cast('{"v": "x"}' as blob) where seq = 3""",
@@ -183,7 +183,7 @@ DAMAGES = {
         "update definitions set body = x'00'",
         "run 'r': the definition of its flow cannot be read",
     ),
-    "generation": ("delete from meta where name = 'generation'", "its generation is missing"),
+    "generation": ("delete from meta where name = 'generation'", "(its generation) is missing"),
 }
 
 

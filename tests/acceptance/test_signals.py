@@ -1,4 +1,4 @@
-"""An engine that somebody opened with `async with` in the main thread answers SIGINT and SIGTERM like the blocking door."""
+"""An engine that is open in the main thread, and executes something, handles SIGINT and SIGTERM as the blocking functions do."""
 
 import os
 import signal
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
+from service_process import Start
 
 PROGRAM = """
 import asyncio, signal, sys
@@ -30,9 +31,10 @@ async def second(state):
 flow = graph.chain(START, "first", "second", END).compile()
 
 class Engine(hf.Engine):
-    def stop(self, reason="stopped"):
-        super().stop(reason)
+    def stop(self, *args, **options):
+        stopping = super().stop(*args, **options)
         print("stopping", flush=True)
+        return stopping
 
 async def main():
     if sys.argv[2] == "own":
@@ -116,3 +118,97 @@ def test_a_handler_of_somebody_else_is_left_alone(tmp_path):
     program.let_first_end()
     assert program.line() == "completed"
     assert program.ended() == 0
+
+
+# --- a service in which the engine is one part --------------------------------------------------------
+
+BY_SIGNAL = [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, -signal.SIGINT)]
+"""Signals, and the exit codes of a program that leaves them to the system and to asyncio."""
+PASSED_ON = [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)]
+"""The exit codes after an engine has stopped gracefully."""
+IN_TIME = ["RunCreated", "NodeStarted", "NodeCompleted", "RunInterrupted"]
+
+
+@pytest.mark.parametrize(("number", "code"), BY_SIGNAL)
+def test_an_idle_engine_leaves_signals_alone(start_service: Start, number: int, code: int) -> None:
+    service = start_service("idle")
+    service.until("ready")
+    service.signal(number)
+    assert service.ended()[:2] == (code, [])
+
+
+@pytest.mark.parametrize(("number", "code"), BY_SIGNAL)
+def test_an_engine_whose_runs_are_over_leaves_signals_alone(
+    start_service: Start, number: int, code: int
+) -> None:
+    service = start_service("idle_after_a_run")
+    service.until("begun")
+    service.let_first_end()
+    service.until("completed")
+    service.signal(number)
+    assert service.ended()[:2] == (code, [])
+
+
+@pytest.mark.parametrize(("number", "code"), PASSED_ON)
+def test_an_engine_that_executes_drains_and_then_interrupts_a_main_task_that_waits_for_something_else(
+    start_service: Start, number: int, code: int
+) -> None:
+    service = start_service("works_aside")
+    service.until("begun")
+    service.signal(number)
+    service.until("stopping")
+    service.let_first_end()
+    assert service.ended()[:2] == (code, ["main leaves"])
+    assert service.kinds() == ["RunCreated", "RunClaimed", *IN_TIME[1:]]
+
+
+@pytest.mark.parametrize(("number", "code"), PASSED_ON)
+def test_a_signal_is_passed_on_although_the_task_that_opened_the_engine_has_ended(
+    start_service: Start, number: int, code: int
+) -> None:
+    service = start_service("opened_elsewhere")
+    service.until("begun")
+    service.signal(number)
+    service.until("stopping")
+    service.let_first_end()
+    assert service.ended()[:2] == (code, ["main leaves"])
+    assert service.kinds() == IN_TIME
+
+
+@pytest.mark.parametrize(("number", "code"), PASSED_ON)
+def test_an_engine_that_was_opened_second_handles_signals_when_the_first_is_closed(
+    start_service: Start, number: int, code: int
+) -> None:
+    service = start_service("two_engines")
+    service.until("begun")
+    service.signal(number)
+    service.until("stopping")
+    service.let_first_end()
+    assert service.ended()[:2] == (code, ["interrupted"])
+    assert service.kinds() == IN_TIME
+
+
+@pytest.mark.parametrize(("number", "code"), PASSED_ON)
+def test_a_second_signal_ends_the_grace_period_of_an_engine(
+    start_service: Start, number: int, code: int
+) -> None:
+    service = start_service("works_aside")
+    service.until("begun")
+    service.signal(number)
+    service.until("stopping")
+    service.signal(number)
+    assert service.ended()[0] == code
+    assert service.kinds()[-2:] == ["NodeInterrupted", "RunInterrupted"]
+
+
+@pytest.mark.parametrize(("number", "code"), PASSED_ON)
+def test_a_blocking_function_that_executes_nothing_leaves_at_the_first_signal(
+    start_service: Start, number: int, code: int
+) -> None:
+    holder = start_service("works_aside")
+    holder.until("begun")
+    service = start_service("waits_and_blocks")
+    service.until("waits")
+    service.signal(number)
+    assert service.ended()[:2] == (code, [])
+    assert hf.get("r1", store=holder.store).status == "running"

@@ -300,10 +300,10 @@ class Summary:
     def __str__(self) -> str:
         return (
             f"chaos on {self.ground}, seed {self.plan.seed}: {self.ended} of {self.plan.runs} runs ended, "
-            f"{self.plan.workers} workers, {self.kills} kills, {self.pauses} pauses beyond the lease, "
-            f"{self.restarts} restarts of the database; {self.appends} appends, stale writes refused "
-            f"{self.stale_refused}, accepted {self.stale_accepted}; {self.effects} effects, asked for again "
-            f"{self.asked_again}; violations {len(self.violations)}; {self.seconds:.0f} s"
+            f"{self.plan.workers} workers; workers killed: {self.kills}, suspended for longer than their lease: "
+            f"{self.pauses}; restarts of the database: {self.restarts}; appends: {self.appends}; stale writes refused: "
+            f"{self.stale_refused}, accepted: {self.stale_accepted}; effects: {self.effects}; repeated requests for an "
+            f"effect: {self.asked_again}; violations: {len(self.violations)}; seconds: {self.seconds:.0f}"
         )
 
 

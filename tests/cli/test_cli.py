@@ -763,6 +763,17 @@ def test_a_flow_is_drawn_from_its_file_and_from_a_run(cli: Cli) -> None:
     assert cli("graph", "r1", "--mermaid").out.startswith("flowchart TD")
 
 
+def test_a_flow_is_described_above_its_graph(cli: Cli, place: Path) -> None:
+    text = (place / "work.py").read_text("utf-8")
+    assert 'Graph("work", ' in text
+    (place / "work.py").write_text(
+        text.replace('Graph("work", ', 'Graph("work", description="Does the work.", state='), "utf-8"
+    )
+    assert cli("graph", "work.py").out.startswith("Does the work.\n")
+    told = json.loads(cli("graph", "work.py", "--json").out)
+    assert (told["description"], told["input_schema"]["type"]) == ("Does the work.", "object")
+
+
 def test_nothing_that_a_user_supplied_steers_the_terminal(cli: Cli) -> None:
     cli(
         "run",

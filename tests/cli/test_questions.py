@@ -204,7 +204,7 @@ def test_a_gate_is_asked_rejected_forced_and_approved(cli: Cli, place: Path) -> 
     assert "publish asks: Publish it?" in cli("runs").out
 
     wrong = cli("answer", "r1", "publish", "yes")
-    assert (wrong.code, "'yes' is not one of its options, 'approve', 'reject'" in wrong.err) == (
+    assert (wrong.code, "'yes' is not one of the options 'approve', 'reject'" in wrong.err) == (
         Exit.REFUSED,
         True,
     )

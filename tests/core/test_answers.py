@@ -274,7 +274,7 @@ def test_a_pydantic_model_is_answered_as_json() -> None:
         (
             {"cuont": 1, "count": 1},
             Strict,
-            "answer: it takes 'count', and not 'cuont'; did you mean 'count'?",
+            "answer: the object may have 'count', and not 'cuont'; did you mean 'count'?",
         ),
         ({"name": "a", "boss": {"name": 1}}, Person, "answer.boss.name: 1 is not a text"),
         ({"name": "a", "boss": 3}, Person, "answer.boss: 3 is not an object (Person) or null"),
@@ -311,15 +311,15 @@ def test_a_misfit_names_its_place_and_what_would_fit(value, declared, sentence) 
 def test_an_option_must_be_one_of_those_offered() -> None:
     assert misfit("approve", ["approve", "reject"], None) is None
     assert misfit("aprove", ["approve", "reject"], None) == (
-        "'aprove' is not one of its options, 'approve', 'reject'; did you mean 'approve'?"
+        "'aprove' is not one of the options 'approve', 'reject'; did you mean 'approve'?"
     )
     for silent in (None, "", True, 0, ["approve"], {}):
-        assert "is not one of its options" in misfit(silent, ["approve", "reject"], None)
+        assert "is not one of the options" in misfit(silent, ["approve", "reject"], None)
 
 
 def test_a_number_that_cannot_be_printed_is_refused_all_the_same() -> None:
     assert "more digits than Python converts" in told(10**9999, int)
-    assert "is not one of its options" in misfit(10**9999, ["yes"], None)
+    assert "is not one of the options" in misfit(10**9999, ["yes"], None)
 
 
 def test_a_schema_is_plain_data() -> None:
@@ -494,7 +494,7 @@ def test_items_may_stand_there_twice_unless_the_schema_says_no():
 def test_a_field_too_many_is_found_behind_those_that_are_known():
     schema = {"properties": {"a": WHOLE}, "additionalProperties": False}
     assert misfit_of({"a": 1}, schema) is None
-    assert misfit_of({"a": 1, "zz": 2}, schema) == "answer: it takes 'a', and not 'zz'"
+    assert misfit_of({"a": 1, "zz": 2}, schema) == "answer: the object may have 'a', and not 'zz'"
 
 
 def test_what_would_fit_is_told_in_all_its_forms():

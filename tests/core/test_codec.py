@@ -686,8 +686,8 @@ class Texts(list):
     ("value", "decoded", "words"),
     [
         ({1: "a"}, {"1": "a"}, "the key 1 is an int, and JSON's keys are strings"),
-        ({"a": 1, "b": 2}, {"a": 1}, "its keys would come back as ['a']"),
-        ({"a": 1}, {"a": 1, "b": 2}, "its keys would come back as ['a', 'b']"),
+        ({"a": 1, "b": 2}, {"a": 1}, "the keys of the dict would come back as ['a']"),
+        ({"a": 1}, {"a": 1, "b": 2}, "the keys of the dict would come back as ['a', 'b']"),
         ((1, 2), [1, 2], "declare the field as tuple[…] or use a list"),
         ({1, 2}, [1, 2], "declare the field as set[…] or use a list"),
         (3, "3", "an int would come back as a str"),

@@ -300,7 +300,7 @@ def refusal(new, completed="", pending="", **rename):
 
 def test_a_completed_node_that_is_gone_is_refused_with_the_likely_new_name():
     reason = refusal(renamed("write", "rewrite"), completed="write", pending="check")
-    assert reason.startswith("node 'write', which the run completed, is gone")
+    assert reason.startswith("node 'write', which the run completed, is no longer in the flow")
     assert "rename={'write': 'rewrite'}" in reason
     assert "fork" in reason
     assert "the old code" in reason
@@ -308,7 +308,7 @@ def test_a_completed_node_that_is_gone_is_refused_with_the_likely_new_name():
 
 def test_a_pending_node_that_is_gone_is_refused():
     reason = refusal(renamed("check", "judge"), pending="check")
-    assert reason.startswith("node 'check', which the run has yet to finish, is gone")
+    assert reason.startswith("node 'check', which the run has yet to finish, is no longer in the flow")
     assert "rename={'check': 'judge'}" in reason
 
 
@@ -399,6 +399,6 @@ def test_code_that_became_a_question_is_another_node_and_a_reworded_question_is_
 def test_a_node_that_is_gone_and_was_reached_again_has_yet_to_finish():
     old, new = outline("START a b", branches={"b": "b END"}).definition, outline("START a END").definition
     (refusal,) = compatible(old, new, completed=["a", "b"], pending=["b"])
-    assert "'b', which the run has yet to finish, is gone" in refusal
+    assert "'b', which the run has yet to finish, is no longer in the flow" in refusal
     (refusal,) = compatible(old, new, completed=["a", "b"], pending=[])
-    assert "'b', which the run completed, is gone" in refusal
+    assert "'b', which the run completed, is no longer in the flow" in refusal

@@ -173,6 +173,18 @@ def test_a_loop_through_a_node_of_its_own_ends_the_rail_there():
     """)
 
 
+def test_a_branch_from_start_is_drawn_like_any_other():
+    flow = outline("a END", "b END", branches={"START": "a b"})
+    assert terminal(flow.definition) == picture("""
+        ○    START   ◇ a or b
+        ├┄╮
+        ● ┆  a
+        │ ●  b
+        ├─╯
+        ◎    END
+    """)
+
+
 def test_a_branch_is_dashed_as_far_as_it_reaches():
     assert terminal(TRIAGE) == picture("""
         ○        START

@@ -361,7 +361,7 @@ def test_a_node_that_returns_something_else_is_told_what_is_expected(returned):
     state = StateType.of(Review)
     with pytest.raises(
         StateError,
-        match=r"node 'write': it returned an? .*; expected a partial update \(dict\), a whole Review",
+        match=r"node 'write': the node returned an? .*; expected a partial update \(dict\), a whole Review",
     ):
         state.changes(returned, state.dump(Review("T")), node="write")
 
@@ -380,7 +380,7 @@ def test_a_value_that_a_node_returns_may_not_be_in_its_json_form():
 
 
 def test_an_open_state_takes_no_list_for_an_update():
-    with pytest.raises(StateError, match="it returned a list; expected a partial update"):
+    with pytest.raises(StateError, match="the node returned a list; expected a partial update"):
         StateType.of(dict).changes([1], {"n": 1}, node="a")
 
 
@@ -390,7 +390,7 @@ def test_an_open_state_takes_no_list_for_an_update():
 def test_what_a_node_should_not_have_returned_is_named_and_shown_where_it_is_short(returned, words):
     with pytest.raises(StateError) as refused:
         SUMS.changes(returned, {"exact": "0", "count": 0}, node="a")
-    assert f"it returned {words}" in str(refused.value)
+    assert f"the node returned {words}" in str(refused.value)
 
 
 def test_a_field_of_a_model_is_encoded_as_its_model_is_configured():
@@ -411,7 +411,7 @@ def test_a_field_of_a_model_is_encoded_as_its_model_is_configured():
     [
         (lambda s: s.notes.pop(), "notes", "were moved or removed"),
         (lambda s: s.notes.insert(0, "new"), "notes", "were moved or removed"),
-        (lambda s: s.scores.clear(), "scores", "the key 'a' was removed"),
+        (lambda s: s.scores.clear(), "scores", "the key 'a' of this `merge` field was removed"),
         (lambda s: setattr(s, "title", "other"), "title", "cannot be reversed"),
     ],
 )
@@ -470,7 +470,7 @@ def test_a_typed_dict_is_updated_in_part_unless_it_comes_back_itself():
     assert changes == Changes(append={"notes": ["b"]}, add={"rounds": 2}, unset=["draft"])
     assert applied(values, changes) == {"ticket": "T", "notes": ["a", "b"], "rounds": 2}
     del given["ticket"]
-    with pytest.raises(StateError, match="it removed 'ticket'"):
+    with pytest.raises(StateError, match="the node removed 'ticket'"):
         state.changes(given, values, node="n", given=given)
 
 
@@ -646,8 +646,8 @@ def declare(hint: Any) -> Any:
         (declare(Path), "field 'x': Path cannot be kept as JSON; declare str in its place"),
         (declare(list[Path] | None), "field 'x': Path cannot be kept as JSON; declare str in its place"),
         (declare(object.__class__), "field 'x': type cannot be kept as JSON; declare a dataclass"),
-        (int, "a state is a dataclass"),
-        (list[int], "a state is a dataclass"),
+        (int, "the state must be a dataclass"),
+        (list[int], "the state must be a dataclass"),
     ],
 )
 def test_a_state_type_with_a_fault_is_refused_with_the_field(declared, words):

@@ -288,15 +288,15 @@ def figures(result: Result, harness: Harness) -> dict[str, Any]:
         "crash points": points,
         "fault modes": len(shim.MODES),
         "cases": cases,
-        "covered": f"{cases / max(1, points * len(shim.MODES)):.0%}",
-        "different states": states,
-        "crashes in recovery": result.recoveries,
-        "states recovered from under fire": len(result.recovered),
-        "operations with a state recovered from under fire everywhere": sum(
+        "share of all cases": f"{cases / max(1, points * len(shim.MODES)):.0%}",
+        "different states after a fault": states,
+        "faults during recovery": result.recoveries,
+        "states with a fault during recovery": len(result.recovered),
+        "operations with faults at every point of one recovery": sum(
             many > 0 for many in result.whole.values()
         ),
-        "all that was planned": result.is_complete,
-        "cases of recovery there are": result.recovery_cases,
+        "the whole plan was carried out": result.is_complete,
+        "possible cases during recovery": result.recovery_cases,
         "processor seconds": round(result.cpu_s),
         "violations": len(result.problems),
     }

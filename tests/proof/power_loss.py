@@ -401,14 +401,14 @@ def figures(result: Result, careless: Result) -> dict[str, Any]:
     """Return the figures of a result and its control, for a table."""
     return {
         "power-loss states": sum(result.states.values()),
-        "different disks": len(result.disks),
+        "different contents of the disk": len(result.disks),
         "operations": len(result.states),
         "moments": len(result.moments),
-        "moments in all": result.moments_in_all,
-        "carried on to the end": result.carried_on,
-        "states that lost something": result.lost,
+        "possible moments": result.moments_in_all,
+        "states from which all runs were resumed": result.carried_on,
+        "states that lost acknowledged data": result.lost,
         "states of the control": sum(careless.states.values()),
-        "of these lost something": careless.lost,
+        "of these, lost acknowledged data": careless.lost,
         "processor seconds": round(careless.cpu_s),
         "violations": len(result.problems),
     }

@@ -168,21 +168,31 @@ def figures_of(document: dict[str, Any]) -> str:
     """Return the table as Markdown for `docs/reliability.md`, followed by the details of each part."""
     on = document["machine"]
     told = [
-        f"A run of {document['on']}: Holdfast {on['holdfast']}, Python {on['python']}, SQLite {on['sqlite']},",
-        f"{on['cores']} cores, {document['seconds'] / 60:.1f} minutes, seed {document['seed']}."
+        f"The figures are those of one `make prove` on {document['on']}: Holdfast {on['holdfast']}, Python {on['python']},",
+        f"SQLite {on['sqlite']}, {on['cores']} cores, {document['seconds'] / 60:.1f} minutes, seed {document['seed']}."
         + (BUSY.format(**on) if on.get("load", 0) > on["cores"] / 2 else ""),
         *(["", f"**{document['note']}**"] if document.get("note") else []),
         "",
-        "| what | how many | target | result | violations | seconds | processor seconds |",
-        "|---|---|---|---|---|---|---|",
+        "| what | how many | target | violations | time |",
+        "|---|---|---|---|---|",
     ]
     for line in document["lines"]:
         result = "met" if line["met"] else "**skipped**" if line.get("skipped") else "**missed**"
-        took = " | ".join(f"{line[name]:.0f}" if line.get(name) else "" for name in ("seconds", "cpu_s"))
-        told.append(
-            f"| {line['what']} | {line['many']} | {line['target']} | {result} | {line['violations']} | {took} |"
+        found = f"{line['violations']} violations" if line["violations"] else "no violation"
+        took = (
+            f"{line['seconds']:.0f} s, processor time {line.get('cpu_s', 0):.0f} s"
+            if line.get("seconds")
+            else ""
         )
-    told += ["", *(f"- {line['what']}: {line['told']}" for line in document["lines"] if line["told"])]
+        told.append(
+            f"| {line['what']} | {line['many']} | target: {line['target']} ({result}) | {found} | {took} |"
+        )
+    told += [
+        "",
+        "Details of each part:",
+        "",
+        *(f"- {line['what']}: {line['told']}" for line in document["lines"] if line["told"]),
+    ]
     return "\n".join(told)
 
 

@@ -45,10 +45,10 @@ def test_the_figures_take_their_place_in_the_document_and_nothing_else_changes(t
     result.write_text(json.dumps(told(WELL, Line("a", "1", "≥ 2", met=False, told="why"))), "utf-8")
     prove.write_docs(result, page, note="made on a train")
     text = page.read_text("utf-8")
-    assert text.startswith(f"# Before\n{prove.BEGIN}\nA run of ")
+    assert text.startswith(f"# Before\n{prove.BEGIN}\nThe figures are those of one `make prove` on ")
     assert text.endswith(f"{prove.END}\nafter\n")
-    assert "| zombie rounds | 200 | ≥ 200 | met | 0 | 12 | 3 |" in text
-    assert "| a | 1 | ≥ 2 | **missed** | 0 |  |  |" in text
+    assert "| zombie rounds | 200 | target: ≥ 200 (met) | no violation | 12 s, processor time 3 s |" in text
+    assert "| a | 1 | target: ≥ 2 (**missed**) | no violation |  |" in text
     assert "- a: why" in text
     assert "**made on a train**" in text
     assert "stale figures" not in text

@@ -9,8 +9,9 @@ import pytest
 
 from holdfast.core import events
 from holdfast.core.graph import END, START, Graph
+from holdfast.errors import RouterError
 from holdfast.runtime import outcomes
-from holdfast.runtime.outcomes import Route, RouterError
+from holdfast.runtime.outcomes import Route
 from holdfast.testing.builders import History
 
 

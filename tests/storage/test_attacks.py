@@ -151,7 +151,7 @@ def test_a_run_is_not_deleted_while_a_request_waits_that_was_acknowledged(store)
     log = Log("r1", holder=ME.id, fence=1)
     written(store, log, log.create(status="failed", release=True))
     assert store.post("r1", Request(id="x", verb="retry"))
-    with pytest.raises(ResumeRefused, match="a request \\(retry\\) waits in its inbox"):
+    with pytest.raises(ResumeRefused, match="a request \\(retry\\) waits in the inbox of this run"):
         store.upkeep.delete("r1", 1)
     assert [taken.why for taken in store.queues.take(ME, Wanted(flows=("flow",)))] == ["asked"]
     log.fence = store.run("r1").fence

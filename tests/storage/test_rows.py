@@ -11,7 +11,7 @@ from holdfast.testing.appends import Log
 def test_a_compressed_body_that_is_damaged_is_told_so():
     body = rows.pack(b'{"text":"' + b"long " * 1_000 + b'"}')
     assert rows.unpack(body).startswith(b'{"text":"long ')
-    with pytest.raises(StoreCorrupt, match="the compressed body of an event or snapshot cannot be read"):
+    with pytest.raises(StoreCorrupt, match="the compressed data of an event or snapshot cannot be read"):
         rows.unpack(body[:-20] + b"?" * 20)
 
 

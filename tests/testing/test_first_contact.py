@@ -82,7 +82,7 @@ def test_a_signal_that_nobody_gives_is_a_finding() -> None:
 
 def test_a_wrong_answer_is_refused() -> None:
     with pytest.raises(
-        AnswerRefused, match="'dyr' is not one of its options, 'dry', 'warm'; did you mean 'dry'"
+        AnswerRefused, match="'dyr' is not one of the options 'dry', 'warm'; did you mean 'dry'"
     ):
         crash_everywhere(careless(), Letter(), resources=post(), answers={"tone": "dyr"})
     with pytest.raises(SettingError, match="has no node of that name; did you mean 'tone'"):

@@ -5,6 +5,7 @@ Ctrl-C and SIGTERM stop the run in order; the last line then says how to resume 
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
@@ -356,6 +357,12 @@ class _Outcome(msgspec.Struct):
     """The exception for which the run failed while this command executed it."""
     status_before: RunStatus | None = None
     """The status of the run before this command began; None if there was no such run."""
+    joins: bool = False
+    """Another process executed it, and this command waits for that."""
+    left_with: str | None = None
+    """The process that goes on executing the run after this command has left."""
+    signalled: Exit | None = None
+    """A signal ended this command."""
 
 
 def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> int:
@@ -368,14 +375,21 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
         "durability": errand.durability,
         "run_base": errand.run_base,
     }
-    signalled: Exit | None = None
 
     async def use(engine: Engine) -> None:
         if errand.file is not None:
             engine.flow_files.update(dict.fromkeys(engine.flows, flow_files.absolute(errand.file)))
-        outcome.status_before = _begin(engine, errand)
+        _begin(engine, errand, outcome)
         try:
-            run = await shown(engine, errand.run_id, display, lambda: verb(engine))
+            await shown(engine, errand.run_id, display, lambda: perform(engine), joins=outcome.joins)
+        except asyncio.CancelledError:
+            if outcome.joins and outcome.run is None:
+                outcome.left_with = held_by(engine.store.run(errand.run_id))
+            raise
+
+    async def perform(engine: Engine) -> None:
+        try:
+            run = await verb(engine)
         except (RunFailed, RunCancelled) as ended:
             run, outcome.raised = ended.run, ended.__cause__
         outcome.run = _as_plain(engine, run)
@@ -389,22 +403,28 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
         except FlowNotFound as missing:
             raise SettingError(name_the_file(missing, errand.file, errand.store)) from missing
         except KeyboardInterrupt:
-            signalled = Exit.INTERRUPTED
+            outcome.signalled = Exit.INTERRUPTED
         except SystemExit:
-            signalled = Exit.TERMINATED
+            outcome.signalled = Exit.TERMINATED
         finally:
             display.close()
     with screen.unread():
         conclude(errand, outcome)
-    return int(signalled or (OF_STATUSES[outcome.run.status] if outcome.run is not None else Exit.OK))
+    return int(outcome.signalled or (OF_STATUSES[outcome.run.status] if outcome.run is not None else Exit.OK))
 
 
-def _begin(engine: Engine, errand: Errand) -> RunStatus | None:
-    """Print a note if the receipts of the run cannot be written. Returns the status of the run, if there is one already."""
+def _begin(engine: Engine, errand: Errand, outcome: _Outcome) -> None:
+    """Note how the run was before, and print what is worth knowing before it is executed."""
     try:
         row = engine.store.run(errand.run_id)
     except RunNotFound:
-        return None
+        return
+    outcome.status_before = row.status
+    outcome.joins = errand.verb == "run" and row.held
+    if outcome.joins and not errand.as_json:
+        held = f"{held_by(row)} executes this run; this command waits for it, and Ctrl-C leaves it alone"
+        screen.say(("note: ", "yellow"), held, err=True)
+        return
     bare = errand.run_base is None and not errand.as_json and row.status not in FINAL
     if bare and not engine.settings.run_base and _wants_base(engine, row):
         screen.say(
@@ -413,7 +433,6 @@ def _begin(engine: Engine, errand: Errand) -> RunStatus | None:
             "set it with --run-base DIR",
             err=True,
         )
-    return row.status
 
 
 def _wants_base(engine: Engine, row: RunRow) -> bool:
@@ -441,6 +460,10 @@ def name_the_file(missing: FlowNotFound, file: str | None, store: str | None) ->
 def conclude(errand: Errand, outcome: _Outcome) -> None:
     """Print how the run ended or why it stopped: the result on stdout, remedies on stderr."""
     run, found = outcome.run, outcome.found
+    if outcome.left_with is not None:
+        screen.say(("stopped waiting. ", "yellow"), f"{outcome.left_with} still executes the run:", err=True)
+        screen.say(f"  {line('show', errand.run_id, store=errand.store)}", err=True)
+        return
     if run is None or found is None:  # a second signal ended the command before the run could be read
         screen.say(("stopped at once. ", "yellow"), "Resume the run with:", err=True)
         typed = resume_line(errand.run_id, file=errand.file, store=errand.store, run_base=errand.run_base)
@@ -480,12 +503,15 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
 
 
 def _of_earlier(errand: Errand, outcome: _Outcome, run: Run[Any]) -> str:
-    """Return what to add about a run that had ended before this command began, so that nothing was executed."""
+    """Return what to add about a run that had ended before this command began, or that completed although it was to stop."""
     if run.status == "completed" and outcome.status_before == "completed":
         return "; the run was completed already, so nothing was executed"
     if errand.verb == "run" and outcome.status_before == "failed":
         return f"; the run failed before, at {screen.when(run.updated_at)}, so nothing was executed"
-    return ""
+    if run.status != "completed" or outcome.signalled is None:
+        return ""
+    by = "Ctrl-C" if outcome.signalled is Exit.INTERRUPTED else "SIGTERM"
+    return f"; the run completed within the grace period after {by}, and the exit code is {int(outcome.signalled)}"
 
 
 def _after_an_earlier_failure(errand: Errand, run: Run[Any]) -> list[tuple[str, str]]:

@@ -352,8 +352,11 @@ def graph(
     For a run, it draws the flow as it was when the run was created, with the status of every node.
     """
     statuses: dict[str, str] = {}
+    of_file: dict[str, Any] = {}
     if ".py" in target or os.path.exists(target):
-        definition = flow_files.load_flow(target).definition
+        flow = flow_files.load_flow(target)
+        definition = flow.definition
+        of_file = {"description": flow.description, "input_schema": flow.input_schema()}
     else:
         options.check_run_id(target)
 
@@ -363,11 +366,13 @@ def graph(
         definition, run = stores.read(store, use)
         statuses = {name: node.status for name, node in run.nodes.items()}
     if as_json:
-        screen.say_json({"definition": definition, "statuses": statuses})
+        screen.say_json({"definition": definition, "statuses": statuses, **of_file})
     elif mermaid:
         print(drawing.mermaid(definition, statuses))
     else:
         width = screen.picture_width()
+        if of_file.get("description"):
+            screen.say(f"{of_file['description']}\n")
         print(drawing.terminal(definition, statuses, width=width, ascii=screen.ascii_only()))
 
 

@@ -215,18 +215,22 @@ def parts_of(line: Line) -> list[screen.Part]:
 # --- following ---------------------------------------------------------------------------------------
 
 
-async def shown(engine: Engine, run_id: str, display: Display, verb: Callable[[], Awaitable[T]]) -> T:
-    """Call a verb that executes a run, and pass every event of the run to the display as it becomes durable."""
+async def shown(
+    engine: Engine, run_id: str, display: Display, verb: Callable[[], Awaitable[T]], *, joins: bool = False
+) -> T:
+    """Call a verb that executes a run, and pass every event of the run to the display as it becomes durable. `joins`: also those
+    of the process that executes the run already.
+    """
     after, before, flow = 0, None, next(iter(engine.flows.values()), None)
     with suppress(RunNotFound):
         row, before = engine.store.run(run_id), await engine.get(run_id)
         after, flow = row.seq, engine.flows.get(row.flow)
     display.open(flow.definition if flow is not None else None, before)
     going = asyncio.ensure_future(verb())
-    watch = _Watch(engine, run_id, after, display)
+    watch = _Watch(engine, run_id, after, display, joins=joins)
     watcher = asyncio.ensure_future(watch.follow(going))
     try:
-        with _signals_told(display, engine.settings.grace):
+        with _signals_told(display, engine):
             await asyncio.wait({going})
     except asyncio.CancelledError:
         going.cancel()
@@ -240,12 +244,14 @@ async def shown(engine: Engine, run_id: str, display: Display, verb: Callable[[]
 
 
 @contextmanager
-def _signals_told(display: Display, grace_s: float) -> Iterator[None]:
-    """During the block, show SIGINT and SIGTERM on the display before they are handled as usual."""
+def _signals_told(display: Display, engine: Engine) -> Iterator[None]:
+    """During the block, show signals that stop the engine on the display. All signals are handled as usual."""
     heard: dict[int, Callable[[int, FrameType | None], Any]] = {}
 
     def handle(number: int, frame: FrameType | None) -> None:
-        display.stop(Stop("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name, grace_s))
+        if engine.is_executing:
+            by = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+            display.stop(Stop(by, engine.settings.grace))
         heard[number](number, frame)
 
     if threading.current_thread() is threading.main_thread():
@@ -266,10 +272,12 @@ def _signals_told(display: Display, grace_s: float) -> Iterator[None]:
 class _Watch:
     """Passes the events of a run to a display, each once."""
 
-    def __init__(self, engine: Engine, run_id: str, after: int, display: Display) -> None:
+    def __init__(
+        self, engine: Engine, run_id: str, after: int, display: Display, *, joins: bool = False
+    ) -> None:
         self.engine, self.run_id, self.after, self.display = engine, run_id, after, display
         self._mine = this_process().describe()
-        self._taken_up = False
+        self._taken_up = joins
 
     def _tell(self, event: EventView | Chunk) -> None:
         """Show an event if this process wrote it: before this process has claimed the run, another may still write."""

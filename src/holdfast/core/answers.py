@@ -1,9 +1,9 @@
 """Check answers to questions against the type that a question asks for.
 
 A question may be asked by one process and answered by another that does not have the type, so the type is stored as JSON Schema.
-`schema_of` creates the schema, `misfit` checks an answer against it. Invariant: both know the same keywords, and a type whose
-schema would allow more than the type is refused, so that no answer is accepted that the asking node could not decode. Checks that
-only a type's own code can make (`__post_init__`, validators) are not done here, but when the node decodes the answer.
+`schema_of` creates the schema, `misfit` checks an answer against it. Invariant: no answer is accepted that the asking node could
+not decode. So both functions know the same keywords, and a type is refused if its schema would allow more values than the type.
+Checks that only a type's own code can make (`__post_init__`, validators) are not done here, but when the node decodes the answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SHORT.maxstring = _SHORT.maxother = 60
 
 
 def schema_of(declared: Any, *, graph: str = "?") -> dict[str, Any]:
-    """The JSON Schema of a type. Raises `GraphError` for a type that a schema cannot express completely."""
+    """Return the JSON Schema of a type. Raises `GraphError` for a type that a schema cannot express completely."""
     name = type_name(declared)
     try:
         if is_pydantic(declared):
@@ -85,7 +85,7 @@ def _refuse_what_says_more(declared: Any, name: str) -> None:
 
 
 def _parts(shape: shapes.Type) -> Iterator[shapes.Type]:
-    """The type itself and every type that it consists of, each once, even if the type is recursive."""
+    """Yield the type itself and every type that it consists of, each once, even if the type is recursive."""
     todo: list[Any] = [shape]
     seen: set[int] = set()
     while todo:
@@ -103,17 +103,19 @@ def _refuse_unknown_keywords(schema: Any, name: str) -> None:
     for part in _subschemas(schema):
         for keyword in part:
             if keyword not in _CHECKS and keyword not in _NOTES:
-                raise CodecError(f"its schema uses {keyword!r}, which Holdfast does not check", path=name)
+                raise CodecError(
+                    f"the schema of this type uses {keyword!r}, which Holdfast does not check", path=name
+                )
         re.compile(part.get("pattern", ""))
         if part.get("type", "null") not in _WORDS:
-            raise CodecError(f"its schema has the unknown type {part['type']!r}", path=name)
+            raise CodecError(f"the schema of this type has the unknown type {part['type']!r}", path=name)
         form = part.get("format", "date")
         if form not in _FORMATS:
-            raise CodecError(f"its schema has the unknown format {form!r}", path=name)
+            raise CodecError(f"the schema of this type has the unknown format {form!r}", path=name)
 
 
 def _subschemas(schema: Any) -> Iterator[Schema]:
-    """A schema and all schemas within it, except `True` and `False`, which have no keywords."""
+    """Yield a schema and all schemas within it, except `True` and `False`, which have no keywords."""
     if not isinstance(schema, Mapping):
         return
     yield schema
@@ -131,16 +133,18 @@ def _subschemas(schema: Any) -> Iterator[Schema]:
 
 
 def misfit(value: Any, options: Sequence[str], schema: Schema | None) -> str | None:
-    """Why an answer does not fit a question and what would, in one sentence; None if it fits. The value is plain data."""
+    """Return, in one sentence, why an answer does not fit a question and what would fit. Returns None if the answer fits. `value`
+    is plain data.
+    """
     if options and value not in options:
         near = did_you_mean(value, options) if isinstance(value, str) else ""
-        return f"{_show(value)} is not one of its options, {', '.join(map(repr, options))}{near}"
+        return f"{_show(value)} is not one of the options {', '.join(map(repr, options))}{near}"
     if not schema:
         return None
     try:
         problem = plain_problem(value, "answer") or _problem(value, schema, "answer", schema.get("$defs", {}))
     except RecursionError:
-        problem = "answer", "it is nested too deep to be checked; give it as a flat list with ids"
+        problem = "answer", "the answer is nested too deeply to be checked; give it as a flat list with ids"
     except KeyError as unknown:
         problem = (
             "answer",
@@ -150,7 +154,9 @@ def misfit(value: Any, options: Sequence[str], schema: Schema | None) -> str | N
 
 
 def _problem(value: Any, schema: Any, path: str, defs: Schema) -> Problem | None:
-    """The first part of a plain value that its schema does not allow, and why. Raises `KeyError` for an unknown keyword."""
+    """Return the path to the first part of a value that the schema does not allow, and why. Raises `KeyError` for an unknown
+    keyword of the schema.
+    """
     if not isinstance(schema, Mapping):
         return None if schema else (path, "no value is allowed here")
     for keyword in schema:
@@ -175,7 +181,9 @@ def _kind(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None
 
 
 def _is(value: Any, kind: str) -> bool:
-    """Whether a plain value has this type of JSON Schema. As in the codec, a bool is not a number, and 1.0 is not an integer."""
+    """Return whether a plain value has this type of JSON Schema. As in the codec, a bool is not a number, and 1.0 is not an
+    integer.
+    """
     match kind:
         case "integer":
             return type(value) is int
@@ -228,8 +236,8 @@ def _alternatives(value: Any, schema: Schema, path: str, defs: Schema) -> Proble
 
 
 def _check_tagged(value: dict[str, Any], tags: Schema, path: str, defs: Schema) -> Problem | None:
-    """Check a value whose tag field says which alternative is meant. The tags in the mapping are texts, even if the tag in the
-    value is a number.
+    """Check a value whose tag field says which alternative of a union is meant. The tags in the schema are texts, even if the tag
+    in the value is a number.
     """
     field, meant = tags["propertyName"], tags["mapping"]
     if field not in value:
@@ -249,7 +257,7 @@ def _resolve(schema: Any, defs: Schema) -> Schema:
 
 
 def _describe(schema: Any, defs: Schema) -> str:
-    """A short description of the values that fit a schema, such as "a list"."""
+    """Return a short description of the values that fit a schema, such as "a list"."""
     found = _resolve(schema, defs)
     if "enum" in found or "const" in found:
         return " or ".join(map(_show, found.get("enum") or [found.get("const")]))
@@ -287,7 +295,7 @@ def _other_fields(value: Any, schema: Schema, path: str, defs: Schema) -> Proble
             continue
         if inner is False:
             takes = ", ".join(map(repr, known)) or "nothing"
-            return path, f"it takes {takes}, and not {_show(name)}{did_you_mean(name, known)}"
+            return path, f"the object may have {takes}, and not {_show(name)}{did_you_mean(name, known)}"
         if problem := _problem(value[name], inner, key_path(path, name), defs):
             return problem
     return None
@@ -382,7 +390,7 @@ def _unreadable(value: Any, declared: Any, path: str, wanted: str) -> Problem | 
 
 
 def _show(value: Any) -> str:
-    """A value as it is written in an answer (`null`, not None), shortened if it is long."""
+    """Return a value as it is written in an answer (`null`, not None), shortened if it is long."""
     if value is None or isinstance(value, bool):
         return msgspec.json.encode(value).decode()
     if type(value) is int and abs(value) > 10**40:
@@ -414,7 +422,7 @@ _FORMATS: dict[str, tuple[Any, str]] = {
     "decimal": (decimal.Decimal, "1.50"),
 }
 _NOTES = frozenset({"$defs", "title", "description", "default", "examples", "discriminator"})
-"""Keywords that are not checked: they are for people, or, like `discriminator`, repeat what the alternatives say."""
+"""Keywords of JSON Schema that are not checked: they are for people or, like `discriminator`, repeat the alternatives."""
 
 _CHECKS: dict[str, _Check] = {
     "$ref": _reference,
@@ -445,6 +453,6 @@ _CHECKS: dict[str, _Check] = {
     "format": _format,
     "contentEncoding": _check_encoding,
 }
-"""Every keyword that `msgspec.json.schema` writes, and the function that checks a value against it. They are called in this
-order; the first problem is reported.
+"""Every keyword that `msgspec.json.schema` writes, and the function that checks a value against it. The functions are called in
+this order, and the first problem is reported.
 """

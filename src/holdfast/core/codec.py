@@ -69,7 +69,9 @@ class Codec(Generic[T]):
 
     @classmethod
     def of(cls, declared: type[T] | Any) -> Codec[T]:
-        """The codec of a type. Raises `CodecError`, which names the type (or the part of it) that cannot be stored as JSON."""
+        """Return the codec of a type. Raises `CodecError`, which names the type (or the part of it) that cannot be stored as
+        JSON.
+        """
         try:
             return _codec_of(cast("Any", declared))
         except (
@@ -79,12 +81,12 @@ class Codec(Generic[T]):
 
     @classmethod
     def of_pydantic_field(cls, annotation: Any, config: Any) -> Codec[Any]:
-        """The codec of a field of a pydantic model, because pydantic supports types that msgspec does not."""
+        """Return a codec that lets pydantic convert a field of a model, because pydantic supports types that msgspec does not."""
         return cls(annotation, _pydantic_form(annotation, config))
 
     def encode(self, value: Any, *, path: str = "value", node: str | None = None) -> Any:
-        """Convert a value to plain data, which shares nothing with it. Raises `CodecError` if it would not decode to an equal
-        value.
+        """Convert a value to plain data, which shares nothing with the value. Raises `CodecError` if the plain data would not
+        decode to an equal value.
         """
         kind = type(value)
         if kind in self._scalars:
@@ -112,8 +114,8 @@ class Codec(Generic[T]):
             return self.encode(typed, path=path, node=node)
 
     def decode(self, plain: Any, *, path: str = "value", node: str | None = None) -> T:
-        """Convert plain data to a new value, which shares nothing mutable with it. Raises `CodecError` if it does not fit the
-        type.
+        """Convert plain data to a new value, which shares nothing mutable with the plain data. Raises `CodecError` if the plain
+        data does not fit the type.
         """
         if type(plain) in self._scalars:
             return cast(T, plain)
@@ -124,7 +126,7 @@ class Codec(Generic[T]):
             raise CodecError(message, path=where, node=node) from fault
 
     def matches(self, value: Any, plain: Any) -> bool:
-        """Whether `value` is equal to what `plain` decodes to."""
+        """Return whether `value` is equal to the value that `plain` decodes to."""
         if type(value) in _SCALARS and type(value) is type(plain):
             return bool(value == plain)
         try:
@@ -176,22 +178,23 @@ class Codec(Generic[T]):
 
 
 class _Form(NamedTuple):
-    """The functions that convert a declared type to JSON and back, and which steps its codec may skip or must add."""
+    """The functions that convert a declared type to JSON and back, and the steps that its codec may skip or must add."""
 
     to_json: Callable[[Any], bytes]
     from_json: Callable[[bytes], Any]
     from_plain: Callable[[Any], Any]
-    """Decodes plain data instead of JSON. The result shares nothing mutable with it."""
+    """A function that decodes plain data instead of JSON. The result shares nothing mutable with the plain data."""
     scalars: frozenset[type] = frozenset()
-    """Exact types whose values are plain data already."""
+    """Types whose values are plain data already. Subclasses of these types do not count."""
     plain: bool = False
-    """Whether the type consists only of JSON's own types, so that the decoded value is the plain data."""
+    """True if the type consists only of JSON's own types, so that the decoded value is already plain data."""
     recodes: bool = False
-    """Whether encoding the decoded value may differ from encoding the given one (1 in a float field); the former is stored."""
+    """True if encoding the decoded value may give other JSON than encoding the given value, as for 1 in a float field. The JSON
+    of the decoded value is then stored."""
     walks: bool = False
-    """Whether `==` ignores a part of the value (fold, fields with compare=False), so that it must be compared part by part."""
+    """True if `==` ignores a part of the value (fold, fields with compare=False), so values must be compared part by part."""
     sort: Callable[[Any], None] | None = None
-    """Sorts the members of sets within plain data."""
+    """A function that sorts the members of sets within plain data, in place; None if the type has no sets."""
     ordered: bool = True
 
 
@@ -208,8 +211,10 @@ def _form_of(declared: Any) -> _Form:
         decoder = msgspec.json.Decoder(declared, dec_hook=_from_pydantic)
         shape = shapes.type_info(declared)
     except NameError as fault:
-        way_out = "define the types it names at the top of its module"
-        raise CodecError(f"its annotations cannot be resolved ({fault}); {way_out}", path=name) from fault
+        way_out = "define the types that they name at the top of the module"
+        raise CodecError(
+            f"the annotations of this type cannot be resolved ({fault}); {way_out}", path=name
+        ) from fault
     except (TypeError, ValueError, RecursionError) as fault:
         raise CodecError(f"the type cannot be kept as JSON: {fault}", path=name) from fault
     parts = list(_parts(shape))
@@ -232,9 +237,9 @@ def _form_of(declared: Any) -> _Form:
 def _from_plain(
     declared: Any, from_json: Callable[[bytes], Any], parts: list[shapes.Type]
 ) -> Callable[[Any], Any]:
-    """A function that converts plain data to a value which shares nothing mutable with it. Decoding JSON would take time in
-    proportion to its bytes; this takes time in proportion to its members, because texts are shared and only containers are
-    copied.
+    """Return a function that converts plain data to a value which shares nothing mutable with it. Decoding JSON takes time in
+    proportion to its length in bytes; this function takes time in proportion to the number of members, because texts are shared
+    and only containers are copied.
     """
     if any(isinstance(part, shapes.CustomType) for part in parts):
         return lambda plain: from_json(_dumps(plain))
@@ -248,7 +253,7 @@ def _from_plain(
 
 
 def _own(plain: Any) -> Any:
-    """A deep copy of plain data; immutable values are shared."""
+    """Return a deep copy of plain data; immutable values are shared."""
     kind = type(plain)
     if kind is dict:
         return {key: value if type(value) in _SCALARS else _own(value) for key, value in plain.items()}
@@ -258,8 +263,8 @@ def _own(plain: Any) -> Any:
 
 
 def _set_sorter(shape: shapes.Type, parts: list[shapes.Type]) -> Callable[[Any], None] | None:
-    """A function that sorts the members of sets within plain data of this type, because sets iterate in a different order in
-    every process; None if the type has no sets.
+    """Return a function that sorts the members of sets within plain data of this type, because sets iterate in a different order
+    in every process; None if the type has no sets.
     """
     holding = {id(part) for part in parts if any(isinstance(inner, _SETS) for inner in _parts(part))}
 
@@ -280,7 +285,9 @@ def _set_sorter(shape: shapes.Type, parts: list[shapes.Type]) -> Callable[[Any],
 
 
 def _typed_children(shape: shapes.Type, plain: Any) -> Iterable[tuple[shapes.Type, Any]]:
-    """The members of a plain container, each with its declared type; empty if the data belongs to another type of a union."""
+    """Return the members of a plain container, each with its declared type. Returns none if the data belongs to another type of a
+    union.
+    """
     match shape, plain:
         case shapes.DictType(), dict():
             return [(shape.value_type, value) for value in plain.values()]
@@ -302,7 +309,7 @@ def _typed_children(shape: shapes.Type, plain: Any) -> Iterable[tuple[shapes.Typ
 
 
 def _parts(shape: shapes.Type) -> Iterator[shapes.Type]:
-    """The type itself and every type that it consists of, each once, even if the type is recursive."""
+    """Yield the type itself and every type that it consists of, each once, even if the type is recursive."""
     todo, seen = [shape], set()
     while todo:
         part = todo.pop()
@@ -392,7 +399,7 @@ def _overlooks(part: shapes.Type) -> bool:
 
 
 def _scalars(shape: shapes.Type) -> frozenset[type]:
-    """The scalar types among the declared types that have no constraint, so that only the value itself needs a check."""
+    """Return the scalar types (such as str) that a declared type allows without constraints. Their values need no conversion."""
     if isinstance(shape, shapes.AnyType):
         return _SCALARS
     if isinstance(shape, shapes.UnionType):
@@ -413,7 +420,7 @@ def _scalars(shape: shapes.Type) -> frozenset[type]:
 
 
 def is_pydantic(declared: Any) -> bool:
-    """Whether a type is a pydantic model. Does not import pydantic."""
+    """Return whether a type is a pydantic model. Does not import pydantic."""
     return (
         isinstance(declared, type)
         and hasattr(declared, "model_validate_json")
@@ -457,12 +464,12 @@ def _from_pydantic(declared: Any, plain: Any) -> Any:
 
 
 def plain_problem(value: Any, path: str) -> Problem | None:
-    """The first part of `value` that is not plain data, or None."""
+    """Return the first part of `value` that is not plain data, or None."""
     return _walk(value, path, (), declared=False)
 
 
 def value_problem(value: Any, path: str) -> Problem | None:
-    """The first part of `value` that cannot be stored as JSON whatever type is declared (NaN, NUL, a cycle, …), or None."""
+    """Return the first part of `value` that JSON cannot represent whatever type is declared (NaN, NUL, a cycle, …), or None."""
     return _walk(value, path, (), declared=True)
 
 
@@ -485,7 +492,7 @@ def _walk(value: Any, path: str, above: tuple[int, ...], *, declared: bool) -> P
 
 
 def _leaf_problem(value: Any, *, declared: bool) -> str | None:
-    """What is wrong with a value itself, without its children; None if nothing is."""
+    """Return what is wrong with a value itself, apart from its children, or None if nothing is."""
     match value:
         case None | bool() | int() | float() | str() if type(value) in _SCALARS:
             return _scalar_problem(value)
@@ -535,7 +542,7 @@ def _key_problem(key: Any, *, declared: bool) -> str | None:
 
 
 def _is_declarable(value: Any) -> bool:
-    """Whether values of this type can be stored as JSON if their type is declared."""
+    """Return whether values of this type can be stored as JSON if their type is declared."""
     if isinstance(value, (str, int, float)):
         return isinstance(value, enum.Enum)
     known = (tuple, set, frozenset, bytes, bytearray, memoryview, enum.Enum, msgspec.Struct, *_STR_LIKE)
@@ -543,7 +550,7 @@ def _is_declarable(value: Any) -> bool:
 
 
 def _explain_undeclared(value: Any) -> str:
-    """Why a value cannot be stored where no type is declared, and the remedy."""
+    """Return why a value cannot be stored where no type is declared, and the remedy."""
     name = type_name(type(value))
     what = article(name)
     match value:
@@ -564,7 +571,7 @@ def _explain_undeclared(value: Any) -> str:
 
 
 def difference(value: Any, decoded: Any, path: str, *, exact: bool = False) -> Problem | None:
-    """The first part in which a value and the decoded value differ, or None. Both are free of cycles.
+    """Return the first part in which a value and the decoded value differ, or None. Both are free of cycles.
 
     Unless `exact`, a number may come back as the type that its field declares.
     """
@@ -606,13 +613,15 @@ def _describe_change(value: Any, decoded: Any) -> str:
     if isinstance(value, dict):
         keys = [key for key in value if key not in decoded]
         if keys and not isinstance(keys[0], str):
-            return _key_problem(keys[0], declared=False) or "its keys would change"
-        return f"its keys would come back as {sorted(map(str, decoded))!r:.80}; declare all of them"
+            return _key_problem(keys[0], declared=False) or "the keys of the dict would change"
+        return (
+            f"the keys of the dict would come back as {sorted(map(str, decoded))!r:.80}; declare all of them"
+        )
     return f"{value!r:.60} would come back as {decoded!r:.60}; store it in a form that JSON keeps exactly, such as a str"
 
 
 def _children(value: Any, path: str) -> Iterable[tuple[str, Any]] | None:
-    """The members of a container or the fields of an object, each with its path; None if the value is neither."""
+    """Return the members of a container or the fields of an object, each with its path; None if the value is neither."""
     if isinstance(value, dict):
         return ((key_path(path, key), inner) for key, inner in value.items())
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -632,7 +641,7 @@ def _field_names(value: Any) -> list[str] | None:
 
 
 def _fault(fault: BaseException, path: str) -> Problem:
-    """The path and the message of an error that msgspec, pydantic or a user's type raised."""
+    """Return the path and the message of an error that msgspec, pydantic or a user's type raised."""
     if isinstance(fault, RecursionError):
         return path, _TOO_DEEP
     if isinstance(fault, msgspec.ValidationError):
@@ -646,7 +655,7 @@ def _fault(fault: BaseException, path: str) -> Problem:
 
 
 def _too_deep(plain: Any) -> bool:
-    """Whether plain data is nested too deeply. Checked level by level, without recursion, so that the check itself cannot
+    """Return whether plain data is nested too deeply. Checked level by level, without recursion, so that the check itself cannot
     overflow the stack.
     """
     level = [plain]
@@ -659,14 +668,14 @@ def _too_deep(plain: Any) -> bool:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two plain values are the same in JSON, where 1, 1.0 and true are different."""
+    """Return whether two plain values are the same in JSON, where 1, 1.0 and true are different."""
     if type(one) is not type(other) or one != other:
         return False
     return type(one) not in (list, dict) or not one or _dumps_sorted(one) == _dumps_sorted(other)
 
 
 def key_path(path: str, key: Any) -> str:
-    """The path to the value of a key: `state.pages`, `state['two words']`."""
+    """Return the path to the value of a key: `state.pages`, `state['two words']`."""
     return (
         f"{path}.{key}"
         if isinstance(key, str) and re.fullmatch(r"[^\W\d]\w*", key)
@@ -675,12 +684,12 @@ def key_path(path: str, key: Any) -> str:
 
 
 def article(name: str) -> str:
-    """A name with its article: `a str`, `an int`."""
+    """Return a name with its article: `a str`, `an int`."""
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
 def type_name(declared: Any) -> str:
-    """A type as a person would write it."""
+    """Return a type as a person would write it."""
     if isinstance(declared, type) and not hasattr(declared, "__args__"):
         return declared.__qualname__
     return str(declared).replace("typing.", "")

@@ -111,14 +111,14 @@ class CompleteRun(Command, frozen=True):
 
 
 class FailRun(Command, frozen=True):
-    """Fail the run, because something failed for good and no node is running."""
+    """Fail the run, because a node failed for good or reached the iteration limit, and no node is running."""
 
     failure: Failure
     node: NodeName | None
 
 
 class WakeAt(Command, frozen=True):
-    """Call `decide` again at this time, or earlier if a node ends or an answer, a signal or a request comes."""
+    """Call `decide` again at this time, or earlier if a node ends, or an answer, a signal or a request arrives."""
 
     at: float
 

@@ -60,7 +60,7 @@ class Shape(Protocol):
 
 
 def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = None) -> list[AnyCommand]:
-    """The next commands for the engine; none if the run has ended, or waits for a node to end, an answer, a signal or an
+    """Return the next commands for the engine; none if the run has ended, or waits for a node to end, an answer, a signal or an
     operator.
     """
     if state.status not in ACTIVE:
@@ -116,7 +116,7 @@ def _over(state: RunState, now: float, wakes: list[float], lapses: list[float]) 
 def _open_visit(
     definition: Definition, state: RunState, name: str, now: float, wakes: list[float]
 ) -> Iterator[AnyCommand]:
-    """The commands for an open visit that needs a decision."""
+    """Yield the commands for an open visit that needs a decision."""
     node = state.nodes[name]
     options = definition.nodes[name]
     held_back = bool(state.failed) or state.paused
@@ -141,14 +141,14 @@ def _open_visit(
 
 
 def _is_refused(node: NodeState) -> bool:
-    """Whether an answer refused the visit. `safe_to_fail` does not apply to a refusal."""
+    """Return whether an answer refused the visit. `safe_to_fail` does not apply to a refusal."""
     return node.failure is not None and node.failure.type == "QuestionRefused"
 
 
 def _cut(
     options: NodeOptions, state: RunState, node: NodeState, name: str, *, held_back: bool
 ) -> Iterator[AnyCommand]:
-    """The command for an interrupted visit: ask about it, quarantine it, skip it or run it again."""
+    """Yield the command for an interrupted visit: ask about it, quarantine it, skip it or run it again."""
     if options.on_interrupt == "ask":
         yield AskAboutNode(name)
     elif options.on_interrupt == "rerun" and node.crashes >= options.crash_limit:
@@ -162,8 +162,8 @@ def _cut(
 
 
 def _again(options: NodeOptions, state: RunState, node: NodeState, name: str) -> AnyCommand:
-    """The command that continues a visit: the next attempt, the same attempt after a wait, or, if the visit is repeated, the
-    first attempt of a new execution. A gated node is asked about again before a new execution.
+    """Return the command that continues a visit: the next attempt, the same attempt after a wait, or, if the visit is repeated,
+    the first attempt of a new execution. For a gated node, the question is asked again before a new execution.
     """
     if NODE_LEVEL in node.parked:
         return StartNode(name, node.iteration, node.execution, node.attempt, 0, woken=True)
@@ -235,7 +235,7 @@ def _begin(
 
 
 def _next_visit(state: RunState, name: str) -> tuple[int, int]:
-    """Iteration and execution of the next visit of a node."""
+    """Return the iteration and the execution of the next visit of a node."""
     node = state.nodes.get(name)
     iteration = node.iteration + 1 if node is not None else 1
     return iteration, state.next_execution(name, iteration) if state.executions else 1
@@ -245,13 +245,13 @@ def _limit(name: str, most: int) -> Failure:
     return Failure(
         "partial",
         "IterationLimit",
-        f"node {name!r} was reached {most} times, which is its limit. If that is right, raise it with "
+        f"node {name!r} was reached {most} times, which is its limit. If that is right, raise the limit with "
         "compile(max_iterations=…) and resume.",
     )
 
 
 def _end(state: RunState, ready: Readiness, wakes: list[float], lapses: list[float]) -> list[AnyCommand]:
-    """The commands if nothing runs and nothing can start: end the run or the layer, or wait."""
+    """Return the commands for a run in which nothing runs and nothing can start: end the run or the layer, or wait."""
     if state.failed:
         name = next(iter(state.failed))
         failure = state.nodes[name].failure
@@ -276,8 +276,8 @@ def _end(state: RunState, ready: Readiness, wakes: list[float], lapses: list[flo
 def _later(
     state: RunState, wanted: list[AnyCommand], wakes: list[float], lapses: list[float]
 ) -> list[AnyCommand]:
-    """When to call `decide` again. The engine need not hold the run until then if nothing runs and only an answer or a signal
-    could come earlier, or if the run is paused.
+    """Return the command that says when to call `decide` again, if any. The engine need not hold the run until then if nothing
+    runs and only an answer or a signal could come earlier, or if the run is paused.
     """
     runs = state.running or any(isinstance(command, (StartNode, StartItem)) for command in wanted)
     if runs or (wakes and not state.paused):

@@ -14,10 +14,9 @@ class ExecutorTraits(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of an executor that a graph and an engine need to know, so that neither checks for names of executors."""
 
     here: bool
-    """Whether the executor calls functions in the engine's own process. Then an `async def` is called on the engine's event
-    loop."""
+    """True if the executor calls functions in the engine's own process; an `async def` is then called on its event loop."""
     by_name: bool = False
-    """Whether the executor finds a function, and the type of the state, by import path. Both must then be defined at the top
+    """True if the executor finds a function, and the type of the state, by import path; both must then be defined at the top
     level of a module."""
 
 
@@ -32,7 +31,7 @@ class QuestionOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """The options of a question node: what it asks, and what happens with the answer."""
 
     text: str = ""
-    """The text of the question. Empty: a function of the state returns it."""
+    """The text of the question; empty if a function of the state returns the text."""
     options: list[str] = []
     answer_schema: dict[str, Any] = {}
     into: str | None = None
@@ -69,7 +68,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def gated(self) -> bool:
-        """Whether a question must be answered before a visit of the node begins."""
+        """True if a question must be answered before a visit of the node begins."""
         return self.approve is not None or self.question is not None
 
 
@@ -99,6 +98,6 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Declared field of the state -> how updates are merged: `set`, `append`, `merge`, `add` or a custom reducer's name."""
 
     def arrows(self) -> list[Edge]:
-        """All edges, including those of branches, without duplicates and in the order of declaration."""
+        """Return all edges, including those of branches, without duplicates and in the order of declaration."""
         branched = [Edge(source, target) for source, targets in self.branches.items() for target in targets]
         return list(dict.fromkeys([*self.edges, *branched]))

@@ -30,7 +30,7 @@ _SETTINGS = ("name", "schedule", "max_iterations", "max_parallel", "state_versio
 
 
 def fingerprint(definition: Definition) -> str:
-    """The fingerprint of a flow: the sha256 of its definition, in hex."""
+    """Return the fingerprint of a flow: the sha256 of its definition, in hex."""
     said = {**msgspec.to_builtins(definition), "edges": _by_source(definition.edges)}
     if definition.schedule == "layered":
         said["order"] = list(definition.nodes)
@@ -39,7 +39,7 @@ def fingerprint(definition: Definition) -> str:
 
 
 def _is_structural(changed: OptionChanged) -> bool:
-    """Whether a changed option changes the structure of the flow and not only how the node is treated: whether it joins,
+    """Return whether a changed option changes the structure of the flow and not only how the node is treated: whether it joins,
     whether it fans out, whether it is a function or a question.
     """
     if changed.option == "question":
@@ -48,7 +48,9 @@ def _is_structural(changed: OptionChanged) -> bool:
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """A changed setting of the flow, or a changed field of its state. `old` or `new` is None if the field does not exist."""
+    """A changed setting of the flow, or a changed field of its state. `old` or `new` is None if that flow does not have the
+    field.
+    """
 
     what: str
     old: Any
@@ -93,8 +95,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def only_options(self) -> bool:
-        """Whether only options changed and the shape of the flow is the same. Retries, timeouts, limits, state fields, the
-        version and the like do not count as shape.
+        """True if only options changed and the shape of the flow is the same. Retries, timeouts, limits, state fields and the
+        version, for example, are not part of the shape.
         """
         shape = (self.renamed, self.nodes_added, self.nodes_removed, self.edges_added, self.edges_removed,
                  self.branches, self.reordered)  # fmt: skip
@@ -105,7 +107,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def lines(self) -> list[str]:
-        """The difference as readable lines: `+` added, `-` removed, `~` changed."""
+        """Return the difference as readable lines: `+` added, `-` removed, `~` changed."""
         return [*self._shape_lines(), *self._value_lines()]
 
     def _shape_lines(self) -> Iterator[str]:
@@ -134,7 +136,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def difference(old: Definition, new: Definition, *, rename: Mapping[str, str] = {}) -> Difference:
-    """How `new` differs from `old`, after the nodes of `old` are renamed (`rename`: old name -> new name)."""
+    """Return how `new` differs from `old`, after the nodes of `old` are renamed (`rename`: old name -> new name)."""
     rename = {before: after for before, after in rename.items() if before in old.nodes and before != after}
     was = _rename(old, rename)
     return Difference(
@@ -170,9 +172,10 @@ def compatible(
     pending: Collection[str],
     rename: Mapping[str, str] = {},
 ) -> list[str]:
-    """The reasons why a run of `old` cannot continue with `new`; empty if it can.
+    """Return the reasons why a run of `old` cannot continue with `new`; an empty list means that it can.
 
-    `completed` are the nodes, by their old names, that the run has completed; `pending` those that are started, waiting or due.
+    `completed` are the old names of the nodes that the run has completed; `pending` are those of the nodes that are started,
+    waiting or due.
     """
     refusals = [*_rename_refusals(old, new, rename)]
     if old.name != new.name:
@@ -222,8 +225,8 @@ def _gone_refusals(
         near = difflib.get_close_matches(name, came, n=1, cutoff=0.6) or (came if len(came) == 1 else ["…"])
         done = "completed" if name in completed and name not in pending else "has yet to finish"
         yield (
-            f"node {name!r}, which the run {done}, is gone; if it was renamed pass rename={{{name!r}: {near[0]!r}}}, "
-            f"otherwise fork the run from before it, or resume with the old code"
+            f"node {name!r}, which the run {done}, is no longer in the flow; if it was renamed, "
+            f"pass rename={{{name!r}: {near[0]!r}}}, otherwise fork the run from before it, or resume with the old code"
         )
 
 
@@ -271,7 +274,9 @@ def _overtaken_refusals(
 
 
 def _find_reached(definition: Definition, names: Iterable[str], *, backwards: bool) -> dict[str, str]:
-    """The nodes that can be reached from `names` along the edges, or against them -> the name from which each was reached."""
+    """Return the nodes that can be reached from `names` along the edges (against them if `backwards`), each with the name from
+    which it was reached.
+    """
     arrows = definition.arrows()
     steps = _by_source([Edge(arrow.target, arrow.source) for arrow in arrows] if backwards else arrows)
     found = {name: name for name in names}
@@ -306,7 +311,7 @@ def _option_refusals(
 
 
 def _rename(definition: Definition, rename: Mapping[str, str]) -> Definition:
-    """The definition with its nodes renamed."""
+    """Return the definition with its nodes renamed."""
 
     def now(name: str) -> str:
         return name if name in (START, END) else rename.get(name, name)
@@ -345,7 +350,7 @@ def _find_reordered(old: Definition, new: Definition) -> Iterator[str]:
 
 
 def _is_reordered(old: list[str], new: list[str]) -> bool:
-    """Whether the members that both lists have are in another order."""
+    """Return whether the members that both lists have are in another order."""
     before, after = frozenset(old), frozenset(new)
     return [name for name in old if name in after] != [name for name in new if name in before]
 
@@ -361,7 +366,7 @@ def _options_changed(old: Definition, new: Definition) -> Iterator[OptionChanged
 
 
 def _subtract(those: list[T], known: list[T]) -> list[T]:
-    """The members of the first list that are not in the second."""
+    """Return the members of the first list that are not in the second."""
     others = frozenset(known)
     return [one for one in those if one not in others]
 
@@ -374,7 +379,9 @@ def _by_source(arrows: Iterable[Edge]) -> dict[str, list[str]]:
 
 
 def _plain(value: Any) -> Any:
-    """The value as it is after being stored as JSON and read back: 60.0 as 60, and None for a number that is not finite."""
+    """Return a value as it is after being stored as JSON and read back: 60.0 becomes 60, and an infinite number or NaN becomes
+    None.
+    """
     if isinstance(value, msgspec.Struct):
         value = msgspec.to_builtins(value)
     if isinstance(value, dict):
@@ -387,5 +394,5 @@ def _plain(value: Any) -> Any:
 
 
 def _show(value: Any) -> str:
-    """A value as it is printed in a line: text without quotes, everything else as JSON."""
+    """Return a value as it is printed in a line: text without quotes, everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -79,7 +79,7 @@ _COLOURS: dict[str, str] = {
 
 
 def mermaid(definition: Definition, statuses: Mapping[str, str] = {}) -> str:
-    """The flow as a Mermaid flowchart: branches are dashed, edges that close a loop are labelled `again`, statuses are
+    """Return the flow as a Mermaid flowchart: branches are dashed, edges that close a loop are labelled `again`, statuses are
     colours.
     """
     shape = _Shape(definition)
@@ -101,7 +101,7 @@ def mermaid(definition: Definition, statuses: Mapping[str, str] = {}) -> str:
 
 
 def _entities(text: str) -> str:
-    """The text as a Mermaid label: every character except letters, digits and a few harmless ones is written as a numeric
+    """Return the text as a Mermaid label: every character except letters, digits and a few harmless ones is written as a numeric
     entity.
     """
     return "".join(char if char in _HARMLESS else f"#{ord(char)};" for char in text)
@@ -115,7 +115,7 @@ def terminal(
     notes: Mapping[str, str] = {},
     ascii: bool = False,
 ) -> str:
-    """The flow as plain text, at most `width` columns wide unless a node's name or note needs more.
+    """Return the flow as plain text, at most `width` columns wide unless a node's name or note needs more.
 
     With `statuses`, every node has the mark of its status; `notes` (a time, a count) are printed after the names.
     """
@@ -123,7 +123,7 @@ def terminal(
     rows = _rails(shape) if len(definition.nodes) <= _NODES_MAX else []
     room = max((len(row.rail) for row in rows), default=0)
     if rows and room < 2 * _LANES_MAX and room + 2 + max(map(len, definition.nodes), default=0) <= width:
-        tails = {name: _choices(shape, name) for name in definition.nodes}
+        tails = {name: _choices(shape, name) for name in (START, *definition.nodes)}
     else:
         rows = [_Row("", name) for name in (START, *definition.nodes)]
         tails = {
@@ -142,7 +142,7 @@ class _Way(msgspec.Struct, frozen=True):
 
     to: str
     dashed: bool
-    """Whether the edge belongs to a branch."""
+    """True if the edge belongs to a branch; its rail is then dashed."""
 
 
 class _Shape:
@@ -161,7 +161,9 @@ class _Shape:
                 self.onward[arrow.source].append(_Way(arrow.target, arrow not in plain))
 
     def waiting(self) -> dict[str, int]:
-        """For each node, how many edges lead to it. It is drawn when the sources of all of them are drawn above it."""
+        """Return, for each node, how many edges lead to it. A node is drawn when the sources of all these edges are drawn above
+        it.
+        """
         count = dict.fromkeys(self.onward, 0)
         for ways in self.onward.values():
             for way in ways:
@@ -169,7 +171,7 @@ class _Shape:
         return count
 
     def ends(self) -> frozenset[str]:
-        """The nodes from which END can be reached without going around a loop."""
+        """Return the nodes from which END can be reached without going around a loop."""
         sources: dict[str, list[str]] = {}
         for source, ways in self.onward.items():
             for way in ways:
@@ -196,7 +198,7 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 def _rails(shape: _Shape) -> list[_Row]:
-    """The rows of the picture from START to END: each node below all nodes that lead to it, with the rails beside it."""
+    """Return the rows of the picture from START to END: each node below all nodes that lead to it, with the rails beside it."""
     rows: list[_Row] = []
     waiting, ends = shape.waiting(), shape.ends()
     lanes: list[_Way | None] = [_Way(START, dashed=False)]
@@ -248,7 +250,7 @@ def _vertical(lane: _Way | None) -> str:
 
 
 def _crossbar(lanes: Sequence[_Way | None], met: Sequence[int], tee: str, corner: str) -> str:
-    """A row in which the rails `met` fork or join. A rail between them that is not involved crosses the horizontal line."""
+    """Return a row in which the rails `met` fork or join. Other rails between them cross the horizontal line."""
     drawn = []
     for number, lane in enumerate(lanes):
         inside = met[0] <= number < met[-1]
@@ -273,7 +275,9 @@ def _lines(
     tails: Mapping[str, str],
     width: int,
 ) -> Iterator[str]:
-    """The lines of the picture: rails, name, note and tail in columns. If a line is too wide, only the tail is shortened."""
+    """Yield the lines of the picture: rails, name, note and tail in columns. Of a line that is too wide, only the tail is
+    shortened.
+    """
     names = max(len(row.rail) for row in rows) + 2
     labels = {row.node: _label(definition, row.node) for row in rows if row.node}
     beside = names + min(max(map(len, labels.values())), _LABEL_COLUMNS_MAX) + 3
@@ -295,7 +299,7 @@ def _lines(
 
 
 def _label(definition: Definition, name: str) -> str:
-    """The name of a node, with a sign if the node fans out, or does not wait for all nodes that lead to it (`join="any"`)."""
+    """Return the name of a node, marked if the node fans out or does not wait for all nodes that lead to it (`join="any"`)."""
     options = definition.nodes.get(name)
     each = f" {_TIMES}N" if options and options.each else ""
     return _clean(name) + each + (" (any)" if options and options.join == "any" else "")
@@ -310,13 +314,13 @@ def _mark(name: str, statuses: Mapping[str, str]) -> str:
 
 
 def _leads(shape: _Shape, name: str) -> Iterator[str]:
-    """The targets of a node's edges as text, for pictures without rails."""
+    """Yield the targets of a node's edges as text, for pictures without rails."""
     if plain := [_clean(way.to) for way in shape.onward[name] if not way.dashed]:
         yield f"→ {', '.join(plain)}"
 
 
 def _choices(shape: _Shape, name: str) -> str:
-    """The nodes that a branch may choose, and the edges that close a loop, as text."""
+    """Return the nodes that a branch may choose, and the edges that close a loop, as text."""
     back = shape.back.get(name, [])
     chosen = sorted(
         shape.branches.get(name, []), key=lambda target: target in back
@@ -330,7 +334,7 @@ def _choices(shape: _Shape, name: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """The text without characters that would move the cursor, colour the terminal or reverse the direction of the line."""
+    """Return the text without characters that would move the cursor, colour the terminal or reverse the direction of the line."""
     return _CONTROL.sub("?", text)
 
 

@@ -38,9 +38,9 @@ class Changes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     add: dict[str, Any] = {}
     """Amounts that are added to a number field."""
     reduce: dict[str, Any] = {}
-    """Operands of custom reducers, kept until the engine has computed their result (in items and layers)."""
+    """Values for custom reducers, kept until the engine has computed their result (in items and layers)."""
     unset: list[str] = []
-    """Keys that were removed (only in states without declared fields)."""
+    """Names of fields that were removed: keys of a state without declared fields, or fields that are `NotRequired`."""
 
 
 FailureClass: TypeAlias = Literal["recoverable", "partial", "fatal"]
@@ -74,14 +74,14 @@ class NodeEvent(Event, frozen=True, kw_only=True):
 
 
 class RunCreated(Event, frozen=True, kw_only=True):
-    """The run was created: checkpoint 0, with everything that the first nodes need, recorded before anything runs."""
+    """The run was created. Recorded before anything runs, with everything that the first nodes need."""
 
     flow: str
     fingerprint: str
     state_version: int
     input: Values
     starts: list[NodeName]
-    """The nodes that START leads to."""
+    """The nodes that START leads to: by its plain edges, and by the choice of its router."""
     schedule: Literal["eager", "layered"] = "eager"
     options: dict[str, Any] = {}
     labels: dict[str, str] = {}
@@ -95,7 +95,7 @@ class RunForked(Event, frozen=True, kw_only=True):
     parent: str
     to: Seq
     base_digest: str
-    """sha256 of the stored base, so that an altered base is detected like an altered event."""
+    """The sha256 of the stored base, so that an altered base is detected like an altered event."""
     labels: dict[str, str] | None = None
     by: str | None = None
     reason: str | None = None
@@ -106,7 +106,7 @@ class RunClaimed(Event, frozen=True, kw_only=True):
 
     holder: str
     outlived: bool = False
-    """The previous holder is alive and had to give up the run, so the interrupted nodes did not crash a process."""
+    """True if the previous holder is alive and had to give up the run, so that the interrupted nodes did not crash a process."""
 
 
 class RunResumed(Event, frozen=True, kw_only=True):
@@ -114,11 +114,11 @@ class RunResumed(Event, frozen=True, kw_only=True):
 
     holder: str = ""
     nodes: list[NodeName] | None = None
-    """Nodes that are tried again; None: all failed nodes."""
+    """Nodes that are tried again; None means all failed nodes."""
     fresh: bool = False
     force: bool = False
     outlived: bool = False
-    """The previous holder is alive and had to give up the run, so the interrupted nodes did not crash a process."""
+    """True if the previous holder is alive and had to give up the run, so that the interrupted nodes did not crash a process."""
     by: str | None = None
     reason: str | None = None
 
@@ -130,13 +130,13 @@ class RunRewound(Event, frozen=True, kw_only=True):
 
     to: Seq
     executions: dict[NodeName, dict[int, int]] = {}
-    """How often the visits that will be repeated were executed before."""
+    """Node -> iteration -> how often this visit, which will be repeated, was executed before."""
     crashes: dict[NodeName, int] = {}
     active_s: float = 0.0
     usd: float = 0.0
     tokens: int = 0
     fresh: dict[NodeName, dict[int, int]] = {}
-    """How often the visits that will be repeated had been repeated with new idempotency keys before."""
+    """Node -> iteration -> how often this visit, which will be repeated, was repeated with new idempotency keys before."""
     signals: dict[str, list[Any]] = {}
     """Signals that are available again because the rewind undid the visits that had taken them, oldest first. The next visit that
     waits for such a signal gets it.
@@ -159,7 +159,7 @@ class RunInterrupted(Event, frozen=True, kw_only=True):
 
 
 class RunCompleted(Event, frozen=True, kw_only=True):
-    """The run is completed: every branch has reached its end. Final."""
+    """The run is completed: every branch has reached its end. No event can follow."""
 
 
 class RunFailed(Event, frozen=True, kw_only=True):
@@ -170,7 +170,7 @@ class RunFailed(Event, frozen=True, kw_only=True):
 
 
 class RunCancelled(Event, frozen=True, kw_only=True):
-    """The run was cancelled. Final."""
+    """The run was cancelled. No event can follow."""
 
     by: str | None = None
     reason: str | None = None
@@ -214,11 +214,11 @@ class FlowChanged(Event, frozen=True, kw_only=True):
 
 
 class NodeScheduled(NodeEvent, frozen=True, kw_only=True):
-    """A node is due and does not start in the same append; or a caller asked to retry a visit that has not ended."""
+    """A node is due and does not start at once; or a caller asked to retry a visit that has not ended."""
 
     why: str
     fresh: bool = False
-    """The visit is repeated as a new execution, which keeps no results of the previous one."""
+    """True if the visit is repeated as a new execution, which keeps no results of the previous one."""
     by: str | None = None
     reason: str | None = None
 
@@ -227,19 +227,21 @@ class NodeStarted(NodeEvent, frozen=True, kw_only=True):
     """An attempt of a node began. The state at the first attempt of an execution is the input of all its attempts."""
 
     took: int = 1
-    """How many arrivals at the node this visit takes; 0 for a later attempt or execution."""
+    """How many of the run's arrivals at the node this visit uses up (all of them for a join); 0 for a repetition."""
     woken: bool = False
-    """The same attempt continues after a wait: its function is called again, with the results that it kept."""
+    """True if the same attempt continues after a wait: its function is called again, with the results that it kept."""
 
 
 class NodeCompleted(NodeEvent, frozen=True, kw_only=True):
-    """A visit of a node is complete, and is never repeated unless a caller asks for it. Its route is decided here, once."""
+    """A visit of a node is complete, and is never repeated unless a caller asks for it. Its route is decided once, with this
+    event.
+    """
 
     changes: Changes = Changes()
     routes: list[NodeName] | None = None
-    """The nodes that come next; None: not decided yet (the router raised, or the layer decides)."""
+    """The nodes that come next; None if that is not decided yet (the router raised, or the layer decides)."""
     items: bool = False
-    """Whether the node is a fan-out: the changes of its items are applied first, in item order."""
+    """True if the node is a fan-out: the changes of its items are applied first, in item order."""
     artifacts: dict[str, Any] = {}
     """Files that the node wrote into its folder: name -> sha256 and size."""
 
@@ -256,18 +258,16 @@ class NodeInterrupted(NodeEvent, frozen=True, kw_only=True):
 
     reason: str = ""
     lost: bool = False
-    """The attempt's process died at an unknown time, so the time until this event does not count as the node's."""
+    """True if the attempt's process died at an unknown time, so that the time until this event does not count for the node."""
 
 
 class NodeSkipped(NodeEvent, frozen=True, kw_only=True):
-    """A visit was skipped, by a caller or because of `on_interrupt="skip"` or `safe_to_fail`. These changes replace its
-    result.
-    """
+    """A visit was skipped, by a caller or because of `on_interrupt="skip"` or `safe_to_fail`. `changes` replace its result."""
 
     changes: Changes = Changes()
     routes: list[NodeName] | None = None
     took: int = 0
-    """How many arrivals at the node the skip takes, if the visit had not begun."""
+    """How many of the run's arrivals at the node the skip uses up, if the visit had not begun."""
     warning: Failure | None = None
     """Why a node that is `safe_to_fail` has no result."""
     by: str | None = None
@@ -275,13 +275,13 @@ class NodeSkipped(NodeEvent, frozen=True, kw_only=True):
 
 
 class NodeRouted(NodeEvent, frozen=True, kw_only=True):
-    """The route of a completed node was decided, after its router had raised before."""
+    """The route of a completed node was decided. Its router had raised an exception before."""
 
     routes: list[NodeName]
 
 
 class RoutingFailed(NodeEvent, frozen=True, kw_only=True):
-    """A node completed, but its router raised. A resume evaluates only the router again."""
+    """A node completed, but its router raised an exception. A resume evaluates only the router again."""
 
     failure: Failure
 
@@ -355,12 +355,12 @@ class ItemFailed(NodeEvent, frozen=True, kw_only=True):
 
 
 class LayerCompleted(Event, frozen=True, kw_only=True):
-    """All nodes of a layer are done: their changes are applied in node order, and the routes decided."""
+    """All nodes of a layer are done: their changes are applied in node order, and their routes are decided."""
 
     layer: int
     nodes: list[NodeName]
     changes: Changes = Changes()
-    """Results of custom reducers."""
+    """The results of custom reducers."""
     routes: dict[NodeName, list[NodeName]] = {}
 
 
@@ -378,7 +378,7 @@ class QuestionAsked(NodeEvent, frozen=True, kw_only=True):
     the node asked for with `ctx.ask`."""
     answer_schema: dict[str, Any] = {}
     approving: list[str] = []
-    """The answers that let the visit begin; any other answer refuses it. Empty: every answer lets it begin."""
+    """The answers that let the visit begin; any other answer refuses it. If empty, every answer lets it begin."""
     slot: str = ""
     item: int | None = None
     until: float | None = None
@@ -394,7 +394,7 @@ class QuestionAnswered(NodeEvent, frozen=True, kw_only=True):
     key: str
     answer: Any
     refused: bool = False
-    """Whether the answer refuses the visit, so that the node fails."""
+    """True if the answer refuses the visit, so that the node fails."""
     confidence: float | None = None
     by: str | None = None
     reason: str | None = None
@@ -428,7 +428,9 @@ class SignalAwaited(NodeEvent, frozen=True, kw_only=True):
 
 
 class SignalReceived(Event, frozen=True, kw_only=True):
-    """A signal was sent to the run. The visit that has waited longest for it takes it; otherwise it is kept for the next one."""
+    """A signal was sent to the run. The visit that has waited longest for this signal gets it; if no visit waits, the signal is
+    kept.
+    """
 
     name: str
     payload: Any = None
@@ -499,8 +501,8 @@ class _Header(msgspec.Struct):
 
 
 class _Made(dict[type[Event], T]):
-    """Values per kind of event, each computed when it is first needed: computing all of them would take a fifth of the time of
-    `import holdfast`.
+    """A dict with one value per kind of event. Each value is computed when it is first needed: computing all of them would take a
+    fifth of the time of `import holdfast`.
     """
 
     def __init__(self, make: Callable[[type[Event]], T]) -> None:
@@ -516,7 +518,7 @@ _BODY_FIELDS = _Made(_body_fields)
 
 
 def _completion(event: NodeCompleted) -> dict[str, Any]:
-    """The fields of a completion that differ from their defaults, written out because it is fast."""
+    """Return the fields of a completion that differ from their defaults. Written out field by field, because it is fast."""
     body: dict[str, Any] = {}
     changes = event.changes
     if changes.set or changes != _UNCHANGED:

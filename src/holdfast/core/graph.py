@@ -1,8 +1,8 @@
 """Build a workflow: a `Graph` is compiled into a `Flow`, which never changes.
 
 A flow has two parts. Its **definition** is plain data (nodes, edges, options): it is stored with the runs, drawn, fingerprinted
-and compared, and it is all that `decide` needs. Its functions (node bodies, routers, `each`) are only stored here; nothing in
-`core` calls them.
+and compared, and it is all that `decide` needs. Its functions (of nodes, routers, `each`) are only stored here; nothing in `core`
+calls them.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ __all__ = ["END", "START", "Branch", "Flow", "Graph", "Node", "Retry"]
 class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How often and when a failed attempt is retried.
 
-    `attempts` counts the failures of a visit over its whole life: neither a resume nor a crash resets the count. The wait before
-    attempt n+1 is `backoff * factor ** (n - 1)` seconds, at most `max_delay`, randomly longer or shorter by up to the fraction
-    `jitter`. Without `on`, only *recoverable* failures are retried; with `on`, exactly those exception types.
+    `attempts` counts the failures of a visit over its whole life: neither a resume nor a crash resets the count; None: no limit.
+    The wait before attempt n+1 is `backoff * factor ** (n - 1)` seconds, at most `max_delay`, randomly longer or shorter by up to
+    the fraction `jitter`. Without `on`, only *recoverable* failures are retried; with `on`, exactly those exception types.
     """
 
-    attempts: int = 3
+    attempts: int | None = 3
     backoff: float = 1.0
     factor: float = 2.0
     max_delay: float = 60.0
@@ -54,8 +54,10 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     on: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
-        if type(self.attempts) is not int or self.attempts < 1:
-            raise ValueError(f"Retry(attempts={self.attempts!r}): must be at least 1, which means no retry")
+        if self.attempts is not None and (type(self.attempts) is not int or self.attempts < 1):
+            raise ValueError(
+                f"Retry(attempts={self.attempts!r}): must be at least 1, which means no retry, or None for no limit"
+            )
         for name in ("backoff", "factor", "max_delay", "jitter"):
             given = getattr(self, name)
             if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < 1e10:
@@ -73,11 +75,11 @@ class Node(msgspec.Struct, frozen=True):
     takes_context: bool
     is_async: bool
     streams: bool = False
-    """Whether the function is an async generator, which yields chunks."""
+    """True if the function is an async generator, which yields chunks."""
     asks: NodeFn | None = None
     """A function of the state that returns the question to ask before a visit begins."""
     is_plain: bool = False
-    """Whether `fn` is a coroutine function that takes only the state. Derived, but a field, because every step reads it."""
+    """True if `fn` is a coroutine function that takes only the state. Derived, but a field, because every step reads it."""
 
     def __post_init__(self) -> None:
         plain = self.is_async and not (self.takes_context or self.streams)
@@ -116,8 +118,10 @@ class Graph(Generic[S]):
         version: int = 1,
         upgrades: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] | None = None,
         validate_resume: Callable[[S], Any] | None = None,
+        description: str = "",
     ) -> None:
         self.name = name
+        self.description = description
         self.state: StateType[S] = StateType.of(state)
         self.version = version
         self.upgrades = dict(upgrades or {})
@@ -297,7 +301,7 @@ class Graph(Generic[S]):
         return self
 
     def _answer_schema(self, name: str, options: list[str], schema: Any, into: str | None) -> dict[str, Any]:
-        """The JSON Schema that an answer must match: of the type that was given, or of the field that gets the answer."""
+        """Return the JSON Schema that an answer must match: of the given type, or of the field that gets the answer."""
         declared = schema
         if declared is None and not options and into in self.state.fields:
             declared = self.state.fields[into].codec.type
@@ -335,10 +339,13 @@ class Graph(Generic[S]):
     ) -> Graph[S]:
         """Add a branch: when `source` completes, `router(state)` returns the name of the next node, or a list of names, out of
         `to`.
+
+        A branch from `START` chooses where a run begins: its router gets the input. It is called once, before the run is
+        recorded; if it raises, no run is recorded.
         """
         added = Branch(_name(source), router, tuple(_name(target) for target in to))
         if any(branch.source == added.source for branch in self._branches):
-            self._repeats.append(f"node {added.source!r} has two branches; put both choices into one router")
+            self._repeats.append(f"{added.source!r} has two branches; put both choices into one router")
         else:
             self._branches.append(added)
         return self
@@ -371,6 +378,9 @@ class Graph(Generic[S]):
             *validate.problems(definition),
             *validate.upgrade_problems(self.version, self.upgrades),
         ]
+        described: object = self.description
+        if not isinstance(described, str):
+            problems.append(f"description={described!r} is not text; give a sentence")
         if problems:
             raise GraphError(self.name, problems)
         return Flow(
@@ -380,6 +390,7 @@ class Graph(Generic[S]):
             state=self.state,
             upgrades=dict(self.upgrades),
             validate_resume=self.validate_resume,
+            description=self.description,
         )
 
 
@@ -390,6 +401,7 @@ class Flow(Generic[S]):
         "branches",
         "definition",
         "definition_json",
+        "description",
         "fingerprint",
         "item_codecs",
         "nodes",
@@ -409,8 +421,11 @@ class Flow(Generic[S]):
         state: StateType[S],
         upgrades: dict[int, Callable[[dict[str, Any]], dict[str, Any]]],
         validate_resume: Callable[[S], Any] | None,
+        description: str = "",
     ) -> None:
         self.definition = definition
+        self.description = description
+        """What the flow does, for people and agents that choose a flow. Not part of the definition: it changes nothing."""
         self.topology = Topology.of(definition)
         self.fingerprint = difference.fingerprint(definition)
         self.definition_json = msgspec.json.encode(definition)
@@ -430,6 +445,10 @@ class Flow(Generic[S]):
     @property
     def name(self) -> str:
         return self.definition.name
+
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the input, as a dict of fields: for forms, APIs, and agents that call the flow as a tool."""
+        return self.state.json_schema()
 
     def __repr__(self) -> str:
         return f"<Flow {self.name!r}: {len(self.nodes)} nodes, {self.fingerprint[:12]}>"
@@ -458,7 +477,7 @@ def _describe(retry: Retry) -> dict[str, Any]:
 
 
 def _use_problems(name: str, fn: Any, retry: Any, idempotent: Any, each: Any) -> Iterator[str]:
-    """Mistakes in a call of `Graph.node` that would otherwise show only when the node runs."""
+    """Yield the mistakes in a call of `Graph.node` that would otherwise show only when the node runs."""
     if not callable(fn):
         yield f"node {name!r} is {fn!r}, which cannot be called; give a function"
     elif not _takes_one_or_two(fn):
@@ -473,8 +492,8 @@ def _use_problems(name: str, fn: Any, retry: Any, idempotent: Any, each: Any) ->
 
 
 def executor_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> list[str]:
-    """The reasons why an executor with these traits cannot call a node. For executors that an engine is given; `Graph` checks the
-    built-in ones.
+    """Return the reasons why an executor with these traits cannot call a node. Used for executors that are given to an engine;
+    `Graph` checks the built-in ones.
     """
     return [
         *_call_problems(node, state, traits),
@@ -483,7 +502,7 @@ def executor_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> l
 
 
 def _call_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> Iterator[str]:
-    """The reasons why an executor cannot call the function of a node: chunks cannot be yielded from another process, and an
+    """Yield the reasons why an executor cannot call the function of a node: chunks cannot be yielded from another process, and an
     executor that works by name must be able to import the function and the type of the state.
     """
     name, executor = node.name, node.options.executor
@@ -506,7 +525,7 @@ def _call_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> Iter
 
 
 def _is_typed_in(found: Any) -> bool:
-    """Whether a function was defined at a prompt or in a notebook. For a class this is not known, and the answer is False."""
+    """Return whether a function was defined at a prompt or in a notebook. Returns False for a class, where this is unknown."""
     around = getattr(inspect.unwrap(found), "__globals__", {}) if callable(found) else {}
     return around.get("__name__") == "__main__" and not (around.get("__file__") or around.get("__spec__"))
 
@@ -526,7 +545,7 @@ def _takes_one_or_two(fn: NodeFn) -> bool:
 
 
 def _item_type(fn: NodeFn) -> Any:
-    """The annotated type of the items of a fan-out's function; `Any` if there is no annotation."""
+    """Return the annotated type of the items of a fan-out's function; `Any` if there is no annotation."""
     try:
         hints = typing.get_type_hints(fn, include_extras=True)
         first = next(iter(inspect.signature(fn).parameters))
@@ -536,7 +555,7 @@ def _item_type(fn: NodeFn) -> Any:
 
 
 def _takes_context(fn: NodeFn) -> bool:
-    """Whether the function takes a second positional argument, the context."""
+    """Return whether the function takes a second positional argument, the context."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):

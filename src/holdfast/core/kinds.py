@@ -54,8 +54,8 @@ class Kind(msgspec.Struct, frozen=True, gc=False):
     run: frozenset[Status]
     """The statuses of the run in which the event may happen."""
     node: frozenset[str] | None
-    """The statuses of its node in which the event may happen ("": not reached yet). None: any, or the event belongs to no
-    node."""
+    """The statuses of its node in which the event may happen ("" is a node that was not reached yet). None means any status, or
+    that the event belongs to no node."""
     look: Look
     counts: Counts = "none"
     run_after: Status | None = None
@@ -66,19 +66,19 @@ class Kind(msgspec.Struct, frozen=True, gc=False):
     checkpoint: bool = False
     """Whether the event is a checkpoint: a run can be resumed or forked from it."""
     result: bool = False
-    """Whether the event contains a result of user code, which is refused if it is over the log budget. Other events are recorded
-    whatever their size."""
+    """Whether the event contains a result of user code, which is refused if it is too large for the log. Other events are
+    recorded whatever their size."""
     ours: bool = False
     """Whether Holdfast has created or checked every field of the event, so that it need not be decoded before it is recorded."""
     heard: bool = False
     """Whether a caller or a node may be waiting for the event, so that it is saved at once, whatever the durability."""
     ends_stream: bool = False
-    """Whether the event is recorded only when the chunks that its attempt has streamed so far are known: followers get these
+    """Whether the chunks that the attempt has streamed so far must be known before the event is recorded: followers get these
     chunks first."""
     from_process: bool = False
     """Whether a node in a process of its own may ask the engine to record the event."""
     takes_over: bool = False
-    """Whether a new holder records the event when it begins to execute the run."""
+    """Whether the event is one that a new holder records when it begins to execute the run."""
     from_outside: bool = False
     """Whether a process that does not execute the run may record the event."""
 
@@ -88,7 +88,7 @@ _IDLE = VISIT_DONE | {""}
 """Statuses of a node without an open visit."""
 _RUNNING = frozenset({"running"})
 _RAN = frozenset({"running", "interrupted"})
-"""Statuses of a node whose attempt is running, or was interrupted and its end is recorded later."""
+"""Statuses of a node whose attempt is running, or was interrupted before its end was recorded."""
 
 TABLE: tuple[Kind, ...] = (
     # --- the run

@@ -20,8 +20,9 @@ from holdfast.core.topology import Topology
 
 
 class Readiness:
-    """The nodes of a run that need a decision. `due`: nodes that may start a new visit now, in order of arrival; `unscheduled`:
-    due nodes without a `NodeScheduled` in the log. `open`: open visits that `decide` must look at.
+    """Keeps track of the nodes for which `decide` must decide something. `due` has the nodes that may start a new visit now, in
+    order of arrival; `unscheduled` has those of them that have no `NodeScheduled` event yet; `open` has the nodes with an open
+    visit that needs a decision.
     """
 
     __slots__ = (
@@ -45,7 +46,7 @@ class Readiness:
         self.rebuild(state)
 
     def rebuild(self, state: RunState) -> None:
-        """Compute everything from the state alone."""
+        """Compute everything anew from the state of the run, without the earlier values."""
         self.live = 0
         self.due: dict[str, None] = {}
         self.unscheduled: dict[str, None] = {}
@@ -91,15 +92,16 @@ class Readiness:
                 assert_never(look)
 
     def _move(self, state: RunState, source: str, routes: Sequence[str]) -> None:
-        """Record that the run goes from `source` to these nodes. All of them become live before any is considered, because a
-        branch may lead both to a join and to a node before that join.
+        """Record that the run goes from `source` to these nodes. All of them are marked as live before any is checked for being
+        due, because a branch may lead both to a join and to a node before that join.
         """
         if self.joins:
             self._arrive(routes)
         for name in routes:
             if name in self.index:  # not END
                 self._consider(state, name)
-            # A new round of a loop may still reach a join that was due and has not started for want of a free slot.
+            # A new round of a loop may still reach a join that was due but has not started, because too many nodes were
+            # running.
             if self._back_edges and (source, name) in self._back_edges:
                 for join in [due for due in self.due if due in self.joins]:
                     self._consider(state, join)
@@ -124,7 +126,7 @@ class Readiness:
             self._enliven(state, name, number)
 
     def _enliven(self, state: RunState, name: str, number: int) -> None:
-        """Update whether this node is live. If it was a witness and is no longer live, search for another one."""
+        """Update whether this node is live. If it is no longer live, check the joins that it blocked again."""
         bit = 1 << number
         if name in state.open or name in state.arrivals or name in state.held:
             self.live |= bit
@@ -147,7 +149,7 @@ class Readiness:
             del self.open[name]
 
     def _consider(self, state: RunState, name: str) -> None:
-        """Update whether this node is due, blocked by a witness, or neither."""
+        """Update whether this node is due, is a join that a live node still blocks, or neither."""
         wanted = name in state.arrivals and name not in state.open and name not in state.held
         node = state.nodes.get(name)
         if wanted and node is not None:
@@ -169,7 +171,9 @@ class Readiness:
             self.unscheduled[name] = None
 
     def _watch(self, name: str, blockers: int) -> None:
-        """Let a blocked join watch one of the nodes that block it."""
+        """Remember one of the nodes that block a join, its witness. As long as the witness is live, the join need not be checked
+        again.
+        """
         witness = self._blocked.get(name)
         if witness is not None and not blockers >> witness & 1:
             del self._blocked[name]

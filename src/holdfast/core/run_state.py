@@ -77,21 +77,21 @@ class Items(msgspec.Struct, omit_defaults=True, gc=False):
     """All items before this index have been started at least once."""
     done: dict[int, Changes] = {}
     running: dict[int, int] = {}
-    """Running item -> its attempt."""
+    """Running item -> the number of its attempt."""
     again: dict[int, float] = {}
-    """Item -> the time at which it is tried again (0: as soon as there is room)."""
+    """Item -> the time at which the item is tried again (0 means as soon as the limit of the fan-out allows)."""
     failed: dict[int, Failure] = {}
     attempts: dict[int, int] = {}
-    """Item -> its latest attempt, only for items that needed more than one or that wait."""
+    """Item -> the number of its latest attempt; only for items that needed more than one attempt or that wait."""
     failures: dict[int, int] = {}
 
     def results(self) -> list[Changes]:
-        """The changes of all items, in item order."""
+        """Return the changes of all items, in item order."""
         return [self.done[item] for item in range(len(self.values))]
 
 
 NODE_LEVEL = -1
-"""The key used in place of an item's index for what belongs to the node itself."""
+"""The key that is used in place of an item's index for data of the node itself."""
 
 
 class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
@@ -120,11 +120,11 @@ class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
     routed: bool = True
     """False if the node has completed and its router raised."""
     kept: dict[int, dict[str, Any]] = {}
-    """Item (or `NODE_LEVEL`) -> slot -> what this execution has kept: step results, the latest checkpoint, outcomes of waits."""
+    """Item (or `NODE_LEVEL`) -> slot -> the kept value: a step's result, the latest checkpoint, the outcome of a wait."""
     parked: dict[int, list[str]] = {}
-    """Item (or `NODE_LEVEL`) whose attempt has unwound -> the slots that it waits for."""
+    """Item (or `NODE_LEVEL`) whose attempt has unwound -> the slots that the attempt waits for."""
     approved: bool = False
-    """Whether an answer has allowed the next visit to begin."""
+    """True if an answer has allowed the next visit to begin."""
     answer: Any = None
     """The answer to a question node."""
     cut: str = ""
@@ -176,7 +176,7 @@ class Wait(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class Warned(msgspec.Struct, omit_defaults=True, gc=False):
-    """The failure of a node that is `safe_to_fail`."""
+    """A failure of a node that is `safe_to_fail`, kept as a warning."""
 
     node: NodeName
     iteration: int
@@ -238,20 +238,20 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     failure_node: NodeName | None = None
     active_s: float = 0.0
     path: list[tuple[Seq, Seq]] = []
-    """Ranges of the log, before the current one, that this state is the fold of. A rewind leaves out the events after the one it
-    goes back to."""
+    """The ranges of the log, before the current one, whose events led to this state. A rewind leaves out the events that it
+    undoes."""
     since: Seq = 1
-    """The first seq of the current range."""
+    """The first seq of the current range of the log (see `path`)."""
 
     def visit(self, name: NodeName) -> NodeState:
-        """The state of a node, created when the run first reaches the node."""
+        """Return the state of a node, which is created when the run first reaches the node."""
         node = self.nodes.get(name)
         if node is None:
             node = self.nodes[name] = NodeState()
         return node
 
     def shared(self, field: str, value: Any) -> bool:
-        """Whether the input of an open visit still refers to this value (the same object)."""
+        """Return whether the input of an open visit still refers to this value (the same object)."""
         nodes = self.nodes
         for name in self.open:
             given = nodes[name].input
@@ -260,28 +260,28 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
         return False
 
     def next_execution(self, name: NodeName, iteration: int) -> int:
-        """The number of the next execution of a visit."""
+        """Return the number of the next execution of a visit."""
         done = self.executions.get(name)
         return done.get(iteration, 0) + 1 if done else 1
 
     def stretches(self) -> list[tuple[Seq, Seq]]:
-        """The ranges of the log (first and last seq) that this state is the fold of."""
+        """Return the ranges of the log (first and last seq) whose events led to this state."""
         return [*self.path, (self.since, self.seq)]
 
 
 def wait_key(node: NodeName, iteration: int, execution: int, item: int | None, slot: str) -> str:
-    """The key of a wait or a question inside a visit, unique within its run."""
+    """Return the key of a wait or a question inside a visit, unique within its run."""
     place = "" if item is None else f"[{item}]"
     return f"{node}.{iteration}.{execution}{place}:{slot}"
 
 
 def awaited_signals(waits: Iterable[Wait]) -> list[str]:
-    """The names of the awaited signals, in the order of the waits; timers are left out."""
+    """Return the names of the awaited signals, in the order of the waits; timers are left out."""
     return [wait.signal for wait in waits if wait.signal is not None]
 
 
 def stretches(rewinds: Sequence[tuple[Seq, Seq]], upto: Seq, first: Seq = 1) -> list[tuple[Seq, Seq]]:
-    """The ranges of a log whose fold is the state at `upto`. `rewinds`: pairs (seq of a `RunRewound`, seq it went back to)."""
+    """Return the ranges of a log that led to the state at `upto`. `rewinds`: pairs (seq of a `RunRewound`, seq gone back to)."""
     found: list[tuple[Seq, Seq]] = []
     for seq, to in sorted(rewinds, reverse=True):
         if seq <= upto:
@@ -329,7 +329,9 @@ def load(snapshot: bytes) -> RunState:
     try:
         written = _decode(snapshot)
     except (msgspec.MsgspecError, UnicodeDecodeError) as fault:
-        raise StoreCorrupt(f"a snapshot cannot be read: {fault}") from fault
+        raise StoreCorrupt(
+            f"a snapshot cannot be read: {fault}. `holdfast verify` lists the damage"
+        ) from fault
     state = written.state
     for name, given in written.inputs.items():
         state.nodes[name].input = _with(given, state.values)

@@ -38,23 +38,23 @@ class Slot(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def step(cls, name: str, key: Any = None) -> Slot:
-        """The slot of a step. Colons in the name are doubled, to distinguish them from the colon before the key."""
+        """Return the slot of a step. Colons in the name are doubled, to distinguish them from the colon before the key."""
         name = name.replace(":", "::")
         return cls("step", name if key is None else f"{name}:{key}")
 
     @classmethod
     def sleep(cls, key: Any) -> Slot:
-        """The slot of a timer."""
+        """Return the slot of a timer."""
         return cls("sleep", f"{key}")
 
     @classmethod
     def signal(cls, name: str, key: Any) -> Slot:
-        """The slot of a wait for a signal."""
+        """Return the slot of a wait for a signal."""
         return cls("signal", f"{name}:{key}")
 
     @classmethod
     def ask(cls, key: Any) -> Slot:
-        """The slot of a question."""
+        """Return the slot of a question."""
         return cls("ask", f"{key}")
 
     @property
@@ -91,7 +91,7 @@ class Slot(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse(text: str) -> Slot | None:
-    """Parse the stored text of a slot. None if it is not a slot, as for the gate of a node, which stores ''."""
+    """Parse the stored text of a slot. Returns None if it is not a slot: the gate of a node, for example, stores ''."""
     if text == CHECKPOINT:
         return Slot("checkpoint")
     before, colon, label = text.partition(":")
@@ -100,13 +100,11 @@ def parse(text: str) -> Slot | None:
 
 
 def step_text(step: str) -> str:
-    """The text of a step's slot, from the value of `StepCompleted.step`. A fast form for the fold, which needs it for every
-    step.
-    """
+    """Return the text of a step's slot from `StepCompleted.step`. It is fast, because the fold calls it for every step."""
     return _STEP + step
 
 
 def labels(kind: SlotKind, texts: Iterable[str]) -> list[str]:
-    """The labels of the slots of one kind among these texts, in their order."""
+    """Return the labels (the part after the kind) of all texts that are slots of this kind, in their order."""
     mark = f"{kind}:"
     return [text[len(mark) :] for text in texts if text.startswith(mark)]

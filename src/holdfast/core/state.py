@@ -100,7 +100,7 @@ class StateType(Generic[S]):
         # If the state is a dict, a dict that a node returns is a partial update.
         self.is_dict = self.open or typing.is_typeddict(declared)
         self.validates = is_pydantic(declared) or hasattr(declared, "__post_init__")
-        """Whether the type validates whole states with code of its own."""
+        """True if the type validates whole states with code of its own (pydantic, `__post_init__`)."""
         self._codec: Codec[S] = Codec.of(declared)
         self._keys = keys  # field -> its key in the type's own JSON, where one is renamed
         self._tag = tag
@@ -108,7 +108,9 @@ class StateType(Generic[S]):
 
     @classmethod
     def of(cls, declared: Any) -> StateType[Any]:
-        """The state type of a class. Raises `StateError`, which names the field and what is wrong with it."""
+        """Create the state type for a class that a graph declares as its state. Raises `StateError`, which names the field and
+        what is wrong with it.
+        """
         if _is_open(declared):
             return cls(dict, {}, {}, {})
         try:
@@ -125,9 +127,33 @@ class StateType(Generic[S]):
         return type_name(self.type)
 
     def describe(self) -> dict[str, str]:
-        """Field -> how its updates are merged: `set`, `append`, `merge`, `add`, or the name of a custom reducer."""
+        """Return how updates of each field are merged: `set`, `append`, `merge`, `add`, or the name of a custom reducer."""
         return {name: field.reducer if field.function is None else _function_name(field.function)
                 for name, field in self.fields.items()}  # fmt: skip
+
+    def json_schema(self) -> dict[str, Any]:
+        """The JSON Schema of a dict of the fields, as `dump` accepts it: an object with the names of the fields, whatever they
+        are called in the type's own JSON. Raises `StateError` for a type without a schema.
+        """
+        if self.open:
+            return {"type": "object"}
+        try:
+            schema, parts = _schemas(self.type)
+        except (TypeError, ValueError) as fault:
+            reason = str(fault).splitlines()[-1]
+            raise StateError(f"state type {self.name} has no JSON Schema: {reason}") from fault
+        names = {key: name for name, key in self._keys.items()}
+        schema["properties"] = {
+            names.get(key, key): part
+            for key, part in schema.get("properties", {}).items()
+            if key not in self._tag
+        }
+        schema["required"] = [name for name, field in self.fields.items() if field.required]
+        schema["additionalProperties"] = False
+        if parts:
+            schema["$defs"] = parts
+        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
+        return plain
 
     # --- whole states ---------------------------------------------------------------------------------
 
@@ -153,8 +179,8 @@ class StateType(Generic[S]):
         return self._dump_object(self.load(given), node)  # the type fills in its defaults and validates
 
     def load(self, values: Values) -> S:
-        """Convert plain data to a new typed object, which shares nothing mutable with `values`. Raises `StateError` if they do
-        not fit the type.
+        """Convert plain data to a new typed object, which shares nothing mutable with `values`. Raises `StateError` if `values`
+        do not fit the type.
         """
         if self.open:
             return self._codec.decode(values, path="state")
@@ -175,13 +201,13 @@ class StateType(Generic[S]):
             return self._codec.decode(plain, path="state")
         except CodecError as fault:
             raise StateError(
-                f"the state does not fit {self.name}: {fault}. Give what is declared; for a stored state, edit it, "
+                f"the state does not fit {self.name}: {fault}. Give values of the declared types; for a stored state, edit it, "
                 "or give the graph a new version and an upgrade",
                 field=self._field_at(fault.path),
             ) from fault
 
     def untouched(self, given: Any, values: Values) -> list[str]:
-        """The names of the fields that a node changed in the object it was given, compared with `values`; empty if none."""
+        """Return the names of the fields that a node changed in the object it was given, compared with its input `values`."""
         if self.open:
             kept = {name for name in values if name in given and _ANY.matches(given[name], values[name])}
             return [name for name in {**values, **given} if name not in kept]
@@ -218,11 +244,14 @@ class StateType(Generic[S]):
             return self._whole(returned, values, node)
         whole = "" if self.is_dict else f", a whole {self.name}"
         raise StateError(
-            f"it returned {_article(returned)}; expected a partial update (dict){whole}, or None", node=node
+            f"the node returned {_article(returned)}; expected a partial update (dict){whole}, or None",
+            node=node,
         )
 
     def by_hand(self, update: Mapping[str, Any] | None, *, node: str) -> Changes:
-        """Turn a partial update that an operator gives in place of a node's result into changes. Its values may be plain data."""
+        """Turn a partial update, which an operator gives in place of a node's result, into changes. The values of the update may
+        be plain data.
+        """
         if update is not None and not isinstance(update, Mapping):
             raise StateError(
                 f"the update is {_article(update)}; expected fields and their values (a dict)", node=node
@@ -267,7 +296,7 @@ class StateType(Generic[S]):
     # --- single fields, for the runtime, which calls custom reducers ------------------------------------
 
     def reducer(self, field: str) -> ReducerFn:
-        """The custom reducer of a field."""
+        """Return the custom reducer of a field."""
         function = self._require_field(field, None).function
         assert function is not None, f"{field!r} has no custom reducer"
         return function
@@ -327,7 +356,7 @@ class StateType(Generic[S]):
             inner = getattr(value, name, _MISSING)
             if inner is _MISSING:
                 raise StateError(
-                    f"the {self.name} has no {name!r}; set it before returning or passing it",
+                    f"the field {name!r} of the {self.name} is not set; set it before you return or pass the state",
                     node=node,
                     field=name,
                 )
@@ -349,13 +378,13 @@ class StateType(Generic[S]):
 
     def _removable(self, field: Field, node: str) -> str:
         if field.required or field.reducer != "set":
-            raise StateError(f"it removed {field.name!r} from the state; only a plain field that is NotRequired "
+            raise StateError(f"the node removed {field.name!r} from the state; only a plain field that is NotRequired "
                              "can be removed",
                              node=node, field=field.name)  # fmt: skip
         return field.name
 
     def _default(self, name: str) -> Any:
-        """The default of a field that a stored state does not have yet."""
+        """Return the default of a field that a stored state does not have yet."""
         if self._defaults is None:
             self._defaults = {} if self.is_dict else dict(_defaults(self.type, self.fields))
         return self._defaults.get(name, _MISSING)
@@ -379,19 +408,19 @@ class StateType(Generic[S]):
 
 
 def always(field: str, value: Any) -> bool:
-    """For `apply`: every container is shared, so it is copied before it is changed."""
+    """Tell `apply`, as its argument `shared`, that every container is shared and must be copied before it is changed."""
     return True
 
 
 def never(field: str, value: Any) -> bool:
-    """For `apply`: no container is shared, so all may be changed in place."""
+    """Tell `apply`, as its argument `shared`, that no container is shared, so that all may be changed in place."""
     return False
 
 
 def apply(values: Values, changes: Changes, shared: Callable[[str, Any], bool] = never) -> None:
     """Apply changes to `values`, in place. A container for which `shared` returns True is copied before it is changed.
 
-    `set` stores the event's own object, so a later `append` may extend a list that the event still contains; this is why events
+    A `set` stores the same object that the event contains, so a later `append` may extend a list of the event; this is why events
     are encoded before they are folded. `reduce` is not applied; its result comes as `set`.
     """
     if changes.set:
@@ -419,7 +448,9 @@ def apply(values: Values, changes: Changes, shared: Callable[[str, Any], bool] =
 
 
 def item_conflict(results: Sequence[Changes]) -> tuple[str, int, int] | None:
-    """A field without a reducer that two items of one fan-out have set, and the indexes of these items; None if there is none."""
+    """Return a field without a reducer that two items of one fan-out have set, and the indexes of these items; None if there is
+    none.
+    """
     writers: dict[str, int] = {}
     for item, changes in enumerate(results):
         for field in (*changes.set, *changes.unset):
@@ -430,7 +461,7 @@ def item_conflict(results: Sequence[Changes]) -> tuple[str, int, int] | None:
 
 
 def diff(before: Values, after: Values) -> Changes:
-    """The changes from `before` to `after`, as new values and removed keys only: for edits, which replace values."""
+    """Return the changes from `before` to `after`, as new values and removed keys only. Used for edits, which replace values."""
     return Changes(
         set={
             name: value
@@ -445,7 +476,7 @@ def diff(before: Values, after: Values) -> Changes:
 
 
 def _operand(field: Field, old: Any, new: Any, node: str) -> Any:
-    """The operand with which the field's reducer turns `old` into `new` (both plain and different)."""
+    """Return the operand with which the field's reducer turns `old` into `new` (both plain and different)."""
     match field.reducer:
         case "set":
             return new
@@ -456,7 +487,7 @@ def _operand(field: Field, old: Any, new: Any, node: str) -> Any:
         case "add":
             return _amount(field, 0 if old is _MISSING else old, new, node)
         case "custom":
-            raise _ambiguous(field, node, "its reducer cannot be reversed")
+            raise _ambiguous(field, node, "the custom reducer of this field cannot be reversed")
         case _:
             typing.assert_never(field.reducer)
 
@@ -464,7 +495,7 @@ def _operand(field: Field, old: Any, new: Any, node: str) -> Any:
 def _suffix(field: Field, old: list[Any], new: list[Any], node: str) -> list[Any]:
     if not same(new[: len(old)], old):
         raise _ambiguous(
-            field, node, f"it is an `append` field, and the {len(old)} items it had were moved or removed"
+            field, node, f"the {len(old)} items that this `append` field had were moved or removed"
         )
     return new[len(old) :]
 
@@ -472,12 +503,12 @@ def _suffix(field: Field, old: list[Any], new: list[Any], node: str) -> list[Any
 def _entries(field: Field, old: dict[str, Any], new: dict[str, Any], node: str) -> dict[str, Any]:
     gone = next((key for key in old if key not in new), _MISSING)
     if gone is not _MISSING:
-        raise _ambiguous(field, node, f"it is a `merge` field, and the key {gone!r} was removed")
+        raise _ambiguous(field, node, f"the key {gone!r} of this `merge` field was removed")
     return {key: value for key, value in new.items() if key not in old or not same(value, old[key])}
 
 
 def _amount(field: Field, old: Any, new: Any, node: str) -> Any:
-    """The amount that, added to `old`, gives exactly `new`."""
+    """Return the amount that, added to `old`, gives exactly `new`."""
     if isinstance(old, str) or isinstance(new, str):
         return str(_EXACT.subtract(_decimal(new), _decimal(old)))
     try:
@@ -497,7 +528,7 @@ def _amount(field: Field, old: Any, new: Any, node: str) -> Any:
 
 
 def _ambiguous(field: Field, node: str, why: str) -> StateError:
-    return StateError(f"it returned a whole state in which {field.name!r} cannot be expressed as an update: "
+    return StateError(f"the node returned a whole state in which {field.name!r} cannot be expressed as an update: "
                       f"{why}; return a partial update instead: {{{field.name!r}: …}}", node=node, field=field.name)  # fmt: skip
 
 
@@ -542,11 +573,27 @@ def _summable(plain: Any, path: str, node: str | None) -> Any:
     return plain
 
 
+def _schemas(declared: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The JSON Schema of a type with fields, and the schemas that it refers to, by name."""
+    if is_pydantic(declared):
+        schema = declared.model_json_schema(by_alias=False)
+        parts = schema.pop("$defs", {})
+        name = schema.pop("$ref", "").rpartition("/")[2]  # a model that contains itself
+    else:
+        (schema,), parts = msgspec.json.schema_components([declared], ref_template="#/$defs/{name}")
+        name = schema["$ref"].rpartition("/")[2]
+    if name:
+        schema = dict(parts[name])
+        if b'"#/$defs/%s"' % name.encode() not in msgspec.json.encode([*parts.values()]):
+            del parts[name]
+    return schema, parts
+
+
 # --- declarations of fields in a class ----------------------------------------------------------------------
 
 
 class _Declared(typing.NamedTuple):
-    """A field as its class declares it."""
+    """A field of the state as its class declares it."""
 
     name: str
     key: str
@@ -572,7 +619,9 @@ def _declarations(declared: Any) -> Iterator[_Declared]:
         or typing.is_typeddict(declared)
     )
     if not known:
-        raise StateError("a state is a dataclass, a pydantic model, a TypedDict, a msgspec.Struct, or dict")
+        raise StateError(
+            "the state must be a dataclass, a pydantic model, a TypedDict, a msgspec.Struct, or dict"
+        )
     try:
         Codec.of(declared)  # before the fields are looked at: a type may be recursive
     except CodecError as fault:
@@ -622,7 +671,7 @@ def _pydantic_declarations(model: Any) -> Iterator[_Declared]:
 
 
 def _unwrap(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A type without `Required`, `NotRequired` and `Final`, and its metadata from `Annotated`."""
+    """Return a type without `Required`, `NotRequired` and `Final`, and its metadata from `Annotated`."""
     metadata: tuple[Any, ...] = ()
     while True:
         origin = typing.get_origin(hint)
@@ -666,7 +715,7 @@ def _is_reducer_fn(found: Any) -> bool:
 
 
 def _operand_type(declared: _Declared, kind: Kind) -> Any:
-    """The type of an update, without the constraints that apply only to the whole value (a maximum length, a minimum)."""
+    """Return the type of an update, without the constraints that apply only to the whole value (a maximum length, a minimum)."""
     bare = declared.type.__origin__ if typing.get_origin(declared.type) is typing.Annotated else declared.type
     origin = typing.get_origin(bare) or bare
     match kind:
@@ -696,7 +745,7 @@ def _refuse_buried_reducer(name: str, hint: Any) -> None:
 
 
 def _tag(declared: Any) -> dict[str, str]:
-    """The tag that the JSON of a tagged Struct must contain."""
+    """Return the tag that the JSON of a tagged msgspec.Struct must contain; empty for all other types."""
     config = getattr(declared, "__struct_config__", None)
     return {config.tag_field: config.tag} if config is not None and config.tag is not None else {}
 
@@ -726,6 +775,6 @@ def _function_name(found: Any) -> str:
 
 
 def _article(value: Any) -> str:
-    """A value as error messages name it: `a str ('abc')`, `an int (3)`."""
+    """Return a value as error messages name it: `a str ('abc')`, `an int (3)`."""
     shown = f" ({value!r:.60})" if isinstance(value, (str, int, float)) else ""
     return f"{article(type_name(type(value)))}{shown}"

@@ -38,13 +38,13 @@ class Topology(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     index: dict[str, int]
     back_edges: frozenset[tuple[str, str]]
-    """Pairs of source and target, which `Readiness` looks up at every completion."""
+    """The edges that close a loop, as pairs of source and target. `Readiness` looks them up at every completion."""
     loops: tuple[Loop, ...]
     ancestors: tuple[int, ...]
-    """For each node, the nodes before it by forward edges, without the node itself."""
+    """For each node, the mask of the nodes that come before it by forward edges, without the node itself."""
     descendants: tuple[int, ...]
     joins: dict[str, int]
-    """Join -> the nodes that can still reach it."""
+    """For each join, the mask of the nodes that can still reach it."""
     gated: frozenset[str] = frozenset()
     """Nodes with a question that must be answered before they begin."""
     alone: frozenset[str] = frozenset()
@@ -77,7 +77,7 @@ class Topology(msgspec.Struct, frozen=True):
         return cls(names, index, back, loops, ancestors, descendants, joins, gated, alone)
 
     def parallel(self, node: str, mask: int) -> Iterator[str]:
-        """The nodes of a mask that come neither before nor after this node."""
+        """Return the nodes of a mask that come neither before nor after this node."""
         number = self.index[node]
         return self.members(mask & ~self.ancestors[number] & ~self.descendants[number] & ~(1 << number))
 
@@ -85,7 +85,7 @@ class Topology(msgspec.Struct, frozen=True):
         return self.members(self.ancestors[self.index[one]] & self.ancestors[self.index[other]])
 
     def members(self, mask: int) -> Iterator[str]:
-        """The names in a mask, in the order of declaration."""
+        """Yield the names in a mask, in the order of declaration."""
         while mask:
             lowest = mask & -mask
             yield self.names[lowest.bit_length() - 1]
@@ -93,8 +93,8 @@ class Topology(msgspec.Struct, frozen=True):
 
 
 def _back_edges(arrows: list[tuple[str, str]]) -> frozenset[tuple[str, str]]:
-    """The edges that lead back to a node on the current path of a depth-first walk from START. The walk is iterative, because
-    flows may be ten thousand nodes deep.
+    """Return the edges that lead back to a node on the current path of a depth-first walk from START. The walk is iterative,
+    because flows may be ten thousand nodes deep.
     """
     successors: dict[str, list[str]] = {}
     for source, target in arrows:
@@ -126,7 +126,7 @@ def _sources(forward: list[tuple[str, str]]) -> dict[str, set[str]]:
 
 
 def _topological(forward: list[tuple[str, str]]) -> list[str]:
-    """The nodes in topological order: each comes after all nodes that have forward edges to it."""
+    """Return the nodes in topological order: each comes after all nodes that have forward edges to it."""
     successors: dict[str, list[str]] = {}
     waiting: dict[str, int] = {}
     for source, target in forward:
@@ -145,7 +145,7 @@ def _topological(forward: list[tuple[str, str]]) -> list[str]:
 
 
 def _closure(order: list[str], edges: list[tuple[int, int]], index: dict[str, int]) -> tuple[int, ...]:
-    """For every node, the mask of all nodes from which a path of edges leads to it; in `order`, sources come first."""
+    """Return, for every node, the mask of all nodes from which a path of edges leads to it. In `order`, sources come first."""
     incoming: dict[int, list[int]] = {}
     for source, target in edges:
         incoming.setdefault(target, []).append(source)
@@ -179,8 +179,8 @@ def _or(masks: Iterable[int]) -> int:
 
 
 def _body(head: int, leads_back: dict[int, int], below: int) -> int:
-    """The nodes between a head and its tails. If the last node of an inner loop has only the edge back to the inner head, it is
-    part of the outer loop through that head.
+    """Return the mask of the nodes in a loop: those between its head and its tails. If the last node of an inner loop has only
+    the edge back to the inner head, that node is part of the outer loop through the inner head.
     """
     body = leads_back[head] & below
     inner = {other for other in leads_back if other != head and below >> other & 1}
@@ -191,7 +191,7 @@ def _body(head: int, leads_back: dict[int, int], below: int) -> int:
 
 
 def _reach(join: int, loops: tuple[Loop, ...], ancestors: tuple[int, ...]) -> int:
-    """The nodes that can still reach a join: by forward edges, or around a loop that the join is not part of."""
+    """Return the mask of the nodes that can still reach a join: by forward edges, or around a loop without the join."""
     reach = ancestors[join]
     around = [loop for loop in loops if not loop.body >> join & 1]
     while entered := [loop for loop in around if reach >> loop.head & 1]:

@@ -49,7 +49,7 @@ _LISTED_MAX = 5
 
 
 def problems(definition: Definition) -> list[str]:
-    """Everything that is wrong with a graph as a whole. `node_problems` checks a single node."""
+    """Return everything that is wrong with a graph as a whole. `node_problems` checks a single node."""
     found = [*_flow_problems(definition)]
     nodes = [name for name in definition.nodes if name not in (START, END)]
     if not nodes:
@@ -57,7 +57,8 @@ def problems(definition: Definition) -> list[str]:
     names = _Names(nodes)
     edges = [*_sound_edges(definition, names, found)]
     arrows = [*edges, *_sound_branches(definition, names, found)]
-    if not any(names.is_start(edge.source) and edge.target not in (START, END) for edge in definition.edges):
+    ways = definition.arrows()
+    if not any(names.is_start(way.source) and way.target not in (START, END) for way in ways):
         found.append(f"nothing leads from START into the graph; add .edge(START, {nodes[0]!r})")
     found += [
         f"node {edge.source!r} leads to itself by a plain edge and would never end; use a branch: "
@@ -76,12 +77,14 @@ def problems(definition: Definition) -> list[str]:
 
 
 def node_problems(name: str, options: NodeOptions, *, taken: bool) -> list[str]:
-    """Everything that is wrong with one node when it is added to a graph. `taken`: the graph already has a node of this name."""
+    """Return everything that is wrong with one node when it is added to a graph. `taken` is True if the graph already has a node
+    of this name.
+    """
     return [*_name_problems(name, taken=taken), *_option_problems(name, options)]
 
 
 def upgrade_problems(version: int, upgrades: Mapping[int, Any]) -> list[str]:
-    """Everything that is wrong with a state's version and the functions that upgrade older states to it."""
+    """Return everything that is wrong with a state's version and the functions that upgrade older states to it."""
     if not _is_whole(version) or version < 1:
         return [f"version={version!r} of the state is not a whole number from 1 up; the first version is 1"]
     found = []
@@ -160,7 +163,7 @@ def _option_problems(name: str, options: NodeOptions) -> Iterator[str]:
             "use on_interrupt='ask' or 'skip', or leave one of the two out"
         )
     if not _is_whole(options.crash_limit) or options.crash_limit < 1:
-        yield f"node {name!r}: crash_limit={options.crash_limit!r} never lets it run; use a whole number from 1 up"
+        yield f"node {name!r}: crash_limit={options.crash_limit!r} never lets the node run; use a whole number from 1 up"
     yield from executor_problems(name, options, BUILT_IN_EXECUTORS.get(str(options.executor)))
     if options.approve is not None and not (isinstance(options.approve, str) and options.approve.strip()):
         yield f"node {name!r}: approve={options.approve!r} asks nothing; give the question, such as approve='Publish?'"
@@ -171,7 +174,7 @@ def _option_problems(name: str, options: NodeOptions) -> Iterator[str]:
 
 
 def executor_problems(name: str, options: NodeOptions, traits: ExecutorTraits | None) -> Iterator[str]:
-    """Everything that is wrong with the options of a node's executor. `traits` is None for an executor that only an engine
+    """Yield everything that is wrong with the options of a node's executor. `traits` is None for an executor that only an engine
     knows.
     """
     if not isinstance(options.executor, str) or not NODE_ID.fullmatch(options.executor):
@@ -220,8 +223,8 @@ class _Names:
         self._comparisons_left = _COMPARISONS_MAX
 
     def resolve(self, name: str, *, end: str, where: str, found: list[str]) -> str:
-        """The node that `name` means. An unknown name is added to the problems in `found` once; if it is similar to no other
-        name, it is treated as `end`.
+        """Return the node that `name` means. An unknown name is reported in `found` once. If it is not similar to any known name,
+        it is treated as `end`.
         """
         if name in self.nodes:
             return name
@@ -234,7 +237,7 @@ class _Names:
         return self._guesses[name] or end
 
     def is_start(self, name: str) -> bool:
-        """Whether the name is START, or was recognised by `resolve` as a misspelt START."""
+        """Return whether the name is START, or was recognised by `resolve` as a misspelt START."""
         return name == START or self._guesses.get(name) == START
 
     def _near(self, name: str, end: str) -> str | None:
@@ -248,7 +251,7 @@ class _Names:
 
 
 def _sound_edges(definition: Definition, names: _Names, found: list[str]) -> Iterator[Edge]:
-    """The valid edges; problems with the others are added to `found`."""
+    """Yield the valid edges; problems with the others are added to `found`."""
     for edge in definition.edges:
         source, target = edge.source, edge.target
         where = f"edge from {source!r} to {target!r}"
@@ -266,15 +269,13 @@ def _sound_edges(definition: Definition, names: _Names, found: list[str]) -> Ite
 
 
 def _sound_branches(definition: Definition, names: _Names, found: list[str]) -> Iterator[Edge]:
-    """The valid edges of branches; problems with the others are added to `found`."""
+    """Yield the valid edges of branches; problems with the others are added to `found`."""
     for source, targets in definition.branches.items():
         where = f"branch from {source!r}"
-        if source in (START, END):
-            found.append(
-                f"a branch cannot begin at {source}; add a node before it, and branch from that node"
-            )
+        if source == END:
+            found.append("a branch cannot begin at END, where runs end; let it begin at another node")
             continue
-        begin = names.resolve(source, end=START, where=where, found=found)
+        begin = START if source == START else names.resolve(source, end=START, where=where, found=found)
         if not targets:
             found.append(f"the {where} has no targets; list every node it may choose: to=['…', END]")
             yield Edge(begin, END)
@@ -301,7 +302,7 @@ def _sound_branches(definition: Definition, names: _Names, found: list[str]) -> 
 
 
 def _successors(nodes: Iterable[str], arrows: Iterable[Edge]) -> dict[str, list[str]]:
-    """The targets of the arrows by their source, without START and END."""
+    """Return the targets of these edges by source, without edges from START or to END."""
     successors: dict[str, list[str]] = {name: [] for name in nodes}
     for arrow in arrows:
         if arrow.source in successors and arrow.target in successors:
@@ -310,7 +311,7 @@ def _successors(nodes: Iterable[str], arrows: Iterable[Edge]) -> dict[str, list[
 
 
 def _plain_loops(nodes: Iterable[str], successors: Mapping[str, list[str]]) -> list[list[str]]:
-    """Loops of these edges that share no node. The walk visits every node once, so it is linear."""
+    """Return loops that consist of these edges and share no node. The walk visits every node once, so it is linear."""
     loops: list[list[str]] = []
     done: set[str] = set()
     for first in nodes:
@@ -362,7 +363,9 @@ def _reach_problems(nodes: list[str], arrows: list[Edge], endless: Collection[st
 def _cut_off(
     nodes: list[str], onward: Mapping[str, list[str]], back: Mapping[str, list[str]], starts: Iterable[str]
 ) -> Iterator[list[str]]:
-    """Nodes that cannot be reached from `starts`, in groups: connecting the first node of a group connects the others too."""
+    """Yield the nodes that cannot be reached from `starts`, in groups: connecting the first node of a group connects the others
+    too.
+    """
     reached = _reach(starts, onward, set())
     lost = [name for name in nodes if name not in reached]
     sources_first = sorted(lost, key=lambda name: bool([before for before in back[name] if before != name]))
@@ -374,7 +377,9 @@ def _cut_off(
 
 
 def _reach(starts: Iterable[str], onward: Mapping[str, list[str]], known: Collection[str]) -> dict[str, None]:
-    """All nodes that can be reached from `starts`, including these, except `known` ones, in the order in which they are found."""
+    """Return `starts` and all nodes that can be reached from them, without the nodes in `known`, in the order in which they are
+    found.
+    """
     met = dict.fromkeys(starts)
     waiting = list(met)
     for name in waiting:  # the list grows during the loop
@@ -394,7 +399,7 @@ def _group(names: list[str]) -> str:
 
 
 def _shorten(names: list[str]) -> list[str]:
-    """The names; if there are many, the first few, how many more, and the last."""
+    """Return the names. If there are many, those in the middle are replaced by their number: "7 more"."""
     if len(names) <= _LISTED_MAX + 2:
         return names
     return [*names[:_LISTED_MAX], f"{len(names) - _LISTED_MAX - 1} more", names[-1]]

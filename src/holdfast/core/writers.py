@@ -1,8 +1,9 @@
 """Detect parallel writers: two nodes that set the same plain field (one without a reducer), although the graph does not say which
 of them comes last.
 
-It is a conflict if neither node is a forward ancestor of the other and both have set the field since their common ancestors last
-completed. This depends on the graph, not on timing: the answer is the same whichever of the two nodes ended first.
+It is a conflict if neither node comes before the other in the graph (loops aside), and both have set the field since the nodes
+that come before both last completed. This depends on the graph, not on timing: the result is the same whichever of the two nodes
+ended first.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from holdfast.core.topology import Topology
 
 
 class Writers:
-    """For every plain field, the nodes that have set it and that may run in parallel with others, as a bit mask. Derived from the
-    state and updated with every event.
+    """Keeps, for every plain field, a bit mask of the nodes that have set it and that may run in parallel with other nodes. The
+    masks are derived from the state and updated with every event.
     """
 
     __slots__ = ("_masks", "_topology")
@@ -28,7 +29,7 @@ class Writers:
         self.rebuild(state)
 
     def rebuild(self, state: RunState) -> None:
-        """Compute everything from the state alone."""
+        """Compute all masks anew from the state of the run."""
         self._masks: dict[str, int] = {}
         if len(self._topology.alone) == len(self._topology.names):
             return
@@ -50,14 +51,16 @@ class Writers:
                 assert_never(writes)
 
     def _follow(self, state: RunState, event: Any) -> None:
-        """Add the fields that a node with parallel nodes has set."""
+        """Add the fields that were set by a node that may run in parallel with others."""
         if type(event) is NodeCompleted and event.items:
             self._add(event.node, [field for field, by in state.writers.items() if event.node in by])
         changes = event.changes
         self._add(event.node, (*changes.set, *changes.unset) if changes.unset else changes.set)
 
     def conflict(self, state: RunState, name: str, fields: Iterable[str]) -> tuple[str, str] | None:
-        """The first of these fields that a node parallel to `name` has set, and that node; None: no conflict."""
+        """Return the first of these fields that a node parallel to `name` has set, and that node, or None if there is no
+        conflict.
+        """
         topology = self._topology
         if name in topology.alone:
             return None

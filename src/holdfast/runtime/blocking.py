@@ -1,19 +1,24 @@
 """The blocking interface: the verbs of the async engine as plain functions.
 
+The functions open an engine for one verb; `connect` returns an object with the same verbs, which keeps the store open.
+
 `with_engine` opens an engine, uses it and closes it, on an event loop of its own; inside a running loop (a
 notebook) it does so in a thread. In the main thread SIGINT and SIGTERM stop the engine in order: nothing new
-starts, running nodes get `grace` seconds, the interruption is recorded. A second signal leaves at once.
-Afterwards the signal is passed on as `KeyboardInterrupt` or `SystemExit(143)`: a library never swallows one.
+starts, running nodes get `grace` seconds, the interruption is recorded. A second signal leaves at once, and so
+does the first where nothing is executed (`wait`, or `run` for a run that another process executes). Afterwards
+the signal is passed on as `KeyboardInterrupt` or `SystemExit(143)`: a library never swallows one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import random
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from functools import wraps
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 from holdfast.core.graph import Flow
 from holdfast.errors import SettingError, did_you_mean
@@ -21,21 +26,21 @@ from holdfast.reading.history import Checkpoint
 from holdfast.reading.views import AskedQuestion, EventView, Run, RunSummary
 from holdfast.runtime.calls.executors import Executor
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.engine import Edit, Engine
+from holdfast.runtime.creation import OnExists
+from holdfast.runtime.engine import Edit, Engine, open_store_for
 from holdfast.runtime.listeners import Listener
 from holdfast.runtime.settings import Durability
-from holdfast.runtime.signals import Signals
 from holdfast.storage.contract import RunStatus, Store
 from holdfast.upkeep.retention import KEEP_LAST, Pruned
 
 S = TypeVar("S")
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
-class Options(TypedDict, total=False):
-    """Every option of `Engine`."""
+class _Others(TypedDict, total=False):
+    """Every option of `Engine` but its store."""
 
-    store: str | os.PathLike[str] | Store | None
     flows: Iterable[Flow[Any]] | Flow[Any]
     resources: Mapping[str, Any] | None
     executors: Mapping[str, Executor] | None
@@ -54,8 +59,21 @@ class Options(TypedDict, total=False):
     inline: bool
 
 
+class Options(_Others, total=False):
+    """Every option of `Engine`, for options that several calls share: `options: hf.Options = {…}; hf.get("r1", **options)`."""
+
+    store: str | os.PathLike[str] | Store | None
+
+
 def with_engine(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
     """Open an engine, use it, close it."""
+    _refuse_unknown(options)
+    engine = Engine(**options)
+    engine.os_signals.always = True
+    return _run_in_thread(use, engine) if _inside_a_loop() else _run_here(use, engine)
+
+
+def _refuse_unknown(options: Options) -> None:
     for name in options:
         if name not in Options.__annotations__:
             known = (
@@ -63,7 +81,6 @@ def with_engine(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
                 or f"; the options of the engine are {', '.join(Options.__annotations__)}"
             )
             raise SettingError(f"neither this verb nor the engine has an option {name!r}{known}")
-    return _run_in_thread(use, options) if _inside_a_loop() else _run_here(use, options)
 
 
 def _inside_a_loop() -> bool:
@@ -74,24 +91,25 @@ def _inside_a_loop() -> bool:
     return True
 
 
-def _run_in_thread(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
+def _run_in_thread(use: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
     """In a thread of its own. An interrupt of the waiting caller (a notebook's stop button) stops the engine in order, too."""
     outcome: list[T] = []
     raised: list[BaseException] = []
-    signals = Signals(always=True)
 
     def work() -> None:
         try:
-            outcome.append(_run_here(use, options, signals))
+            outcome.append(_run_here(use, engine))
         except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
             raised.append(error)
 
-    thread = threading.Thread(target=work, name="holdfast-blocking", daemon=True)
+    # In the context of the caller: a node that calls this is still inside its run.
+    around = contextvars.copy_context()
+    thread = threading.Thread(target=around.run, args=(work,), name="holdfast-blocking", daemon=True)
     thread.start()
     try:
         thread.join()
     except BaseException:
-        signals.stop_from_outside()
+        engine.os_signals.stop_from_outside()
         thread.join()
         raise
     if raised:
@@ -99,24 +117,98 @@ def _run_in_thread(use: Callable[[Engine], Awaitable[T]], options: Options) -> T
     return outcome[0]
 
 
-def _run_here(use: Callable[[Engine], Awaitable[T]], options: Options, signals: Signals | None = None) -> T:
-    signals = signals or Signals(always=True)
-
-    async def main() -> T | None:
-        async with Engine(**options) as engine:
-            with signals.watch(engine):
-                try:
-                    return await use(engine)
-                except asyncio.CancelledError:
-                    if not signals.left:
-                        raise
-                    return None
+def _run_here(use: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
+    async def main() -> T:
+        async with engine:
+            return await use(engine)
 
     try:
-        outcome = asyncio.run(main())
-    finally:
-        signals.pass_on()
-    return outcome  # type: ignore[return-value]  # None only where the signal was passed on
+        return asyncio.run(main())
+    except Exception:  # the signal comes first: the caller asked this process to end
+        engine.os_signals.pass_on()
+        raise
+
+
+# --- one object --------------------------------------------------------------------------------------
+
+
+def _blocking(
+    verb: Callable[Concatenate[Engine, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Connection, P], T]:
+    """A verb of the engine as a method that blocks, with the signature and the docstring of that verb."""
+
+    @wraps(verb)
+    def call(self: Connection, /, *args: P.args, **named: P.kwargs) -> T:
+        return self._use(lambda engine: verb(engine, *args, **named))
+
+    return call
+
+
+class Connection:
+    """The verbs of `Engine` for blocking callers, on one open store and with options that are given once: see `connect`. It may
+    be used from several threads.
+    """
+
+    run = _blocking(Engine.run)
+    start = _blocking(Engine.start)
+    wait = _blocking(Engine.wait)
+    resume = _blocking(Engine.resume)
+    retry = _blocking(Engine.retry)
+    skip = _blocking(Engine.skip)
+    cancel = _blocking(Engine.cancel)
+    pause = _blocking(Engine.pause)
+    answer = _blocking(Engine.answer)
+    signal = _blocking(Engine.signal)
+    fork = _blocking(Engine.fork)
+    get = _blocking(Engine.get)
+    runs = _blocking(Engine.runs)
+    state = _blocking(Engine.state)
+    events = _blocking(Engine.events)
+    questions = _blocking(Engine.questions)
+    checkpoints = _blocking(Engine.checkpoints)
+    prune = _blocking(Engine.prune)
+
+    def __init__(self, options: Options) -> None:
+        _refuse_unknown(options)
+        options = {**options, "listeners": tuple(options.get("listeners", ()))}
+        engine = Engine(**options)  # refuses wrong options now, and not at the first verb
+        given = options.get("store")
+        self._opened: Store | None = None
+        if given is None or isinstance(given, (str, os.PathLike)):
+            given = self._opened = open_store_for(engine.settings, options.get("clock"))
+        self._flows = engine.flows
+        self._options: Options | None = {**options, "store": given, "blobs": None}
+
+    def _use(self, use: Callable[[Engine], Awaitable[T]]) -> T:
+        if self._options is None:
+            raise SettingError("this connection is closed; open another one with hf.connect(…)")
+
+        async def use_and_remember(engine: Engine) -> T:
+            try:
+                return await use(engine)
+            finally:
+                self._flows.update(engine.flows)  # a flow that was run here can be resumed here
+
+        return with_engine(use_and_remember, {**self._options, "flows": list(self._flows.values())})
+
+    def close(self) -> None:
+        """Close the store, if it was opened here. Closing twice is harmless."""
+        self._options = None
+        if self._opened is not None:
+            self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+def connect(store: str | os.PathLike[str] | Store | None = None, **options: Unpack[_Others]) -> Connection:
+    """Open a store once for several blocking calls: `with hf.connect("runs.db", flows=[flow]) as holdfast: holdfast.run(flow)`.
+    The options are those of `Engine`, and the methods its verbs. A script or notebook may also call `close()` at its end.
+    """
+    return Connection({**options, "store": store})
 
 
 # --- the verbs ---------------------------------------------------------------------------------------
@@ -160,6 +252,7 @@ def start(
     queue: str | None = None,
     priority: int = 0,
     by: str | None = None,
+    on_exists: OnExists = "refuse",
     **options: Unpack[Options],
 ) -> str:
     """Record a run: see `Engine.start`."""
@@ -173,6 +266,7 @@ def start(
             queue=queue,
             priority=priority,
             by=by,
+            on_exists=on_exists,
         ),
         options,
     )

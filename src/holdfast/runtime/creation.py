@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from holdfast.core import events, run_state
 from holdfast.core.definition import Definition
+from holdfast.core.events import Values
 from holdfast.core.graph import START, Flow
 from holdfast.core.run_state import RunState
 from holdfast.core.state import StateType
 from holdfast.core.validate import RUN_ID
-from holdfast.errors import ResumeRefused, RunExists, SettingError, StoreCorrupt
+from holdfast.errors import ResumeRefused, RouterError, RunExists, SettingError, StoreCorrupt
 from holdfast.reading import history
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.outcomes import route
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import NewRun, RunRow, Snapshot
 from holdfast.storage.oversize import take_out
 from holdfast.storage.queues import DEFAULT_QUEUE
 from holdfast.storage.rows import pack
 
+OnExists = Literal["refuse", "use"]
+"""What `start` does if a run of that id and flow exists with another input."""
 PRIORITY_MAX = 1_000_000
 UNKNOWN: Flow[Any] = Flow(
     definition=Definition(name="unknown", nodes={}),
@@ -57,19 +61,24 @@ def create_journal(
 
 def checkpoint_zero(
     flow: Flow[Any],
-    given: Any,
+    values: Values,
     *,
     options: Mapping[str, Any],
     labels: Mapping[str, str] | None,
     by: str | None,
 ) -> events.RunCreated:
-    """The first event of a run, before any node runs. Raises `StateError` if the input does not fit the flow's state."""
+    """The first event of a run, before any node runs. Raises `RouterError` if START has a router that cannot choose."""
+    try:
+        starts = route(flow, START, values).to
+    except RouterError as fault:
+        message = f"flow {flow.name!r}: {fault}. No run was recorded; correct the router or the input."
+        raise RouterError(message) from fault.__cause__
     return events.RunCreated(
         flow=flow.name,
         fingerprint=flow.fingerprint,
         state_version=flow.definition.state_version,
-        input=flow.state.dump({} if given is None else given),
-        starts=list(flow.plain_routes[START]),
+        input=values,
+        starts=starts,
         schedule=flow.definition.schedule,
         options=dict(options),
         labels=check_labels(labels),
@@ -77,11 +86,15 @@ def checkpoint_zero(
     )
 
 
-def refuse_another(run_id: str, known: RunRow | NewRun, create: NewRun) -> None:
-    """Refuse a new run whose id is taken, unless flow and input are the same: then it is the same run. Raises `RunExists`."""
-    if known.flow != create.flow:
+def refuse_another(
+    run_id: str, known: RunRow | NewRun, flow: str, digest: bytes, on_exists: OnExists
+) -> None:
+    """Refuse a new run whose id is taken, unless it is the same run: the flow is the same, and the input is too or does not
+    matter (`on_exists="use"`). Raises `RunExists`.
+    """
+    if known.flow != flow:
         raise RunExists(run_id, f"flow ({known.flow!r})")
-    if known.input_digest != create.input_digest:
+    if on_exists == "refuse" and known.input_digest != digest:
         raise RunExists(run_id, "input")
 
 
@@ -164,6 +177,17 @@ def check_by_and_reason(by: Any, reason: Any) -> None:
     for name, said in (("by", by), ("reason", reason)):
         if said is not None and not isinstance(said, str):
             raise SettingError(f"{name}={said!r} is not text: give a string, or leave {name} out")
+
+
+def check_on_exists(on_exists: Any, run_id: str | None) -> None:
+    """Refuse an `on_exists` that has no meaning, or none without a run id. Raises `SettingError`."""
+    if on_exists not in get_args(OnExists):
+        raise SettingError(f"on_exists={on_exists!r} does not exist: give 'refuse' or 'use'")
+    if on_exists == "use" and run_id is None:
+        raise SettingError(
+            "on_exists='use' needs a run_id: without one, every start records a new run. Give run_id=…, such as the id of "
+            "the order or message that the run is for."
+        )
 
 
 def check_seconds(seconds: float, name: str) -> float:

@@ -1,4 +1,4 @@
-"""`Driver` claims runs, and drives each until it stops, also through long waits.
+"""`Driver` claims runs, and drives each until it stops, also through long waits. It waits for runs of other engines, too.
 
 A run that waits for a long time leaves memory: it stays held, and is loaded from its log when it is due or when a request
 arrives. Until then it costs only its caller's coroutine and a timer, so ten thousand waiting runs fit into a small process.
@@ -15,13 +15,14 @@ import msgspec
 
 from holdfast.core import events
 from holdfast.core.graph import Flow
-from holdfast.errors import FenceLost, FlowNotFound, ResumeRefused, RunHeld, StoreError
+from holdfast.core.run_state import ENDED
+from holdfast.errors import FenceLost, FlowNotFound, ResumeRefused, RunHeld, RunNotFound, StoreError
 from holdfast.reading import history, inbox
 from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.views import Run, result_of, run_view
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.followers import POLL_S
-from holdfast.runtime.holdings import Asleep, Halt
+from holdfast.runtime.holdings import Asleep, Halt, HeldRun
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.news import Ear
 from holdfast.runtime.resume import Invalid, TakeUp, prepare, recover_streams
@@ -89,6 +90,57 @@ class Driver:
         journal.tick()
         journal.record(events.ResumeRefused(reason=refused.reason, by=take_up.by))
         await journal.save_and_wait(release=True)
+
+    # --- joining --------------------------------------------------------------------------------------
+
+    async def join(self, run_id: str) -> bool:
+        """Wait for a run that another call or engine executes, until it has stopped or its holder has disappeared. Returns
+        whether the caller should resume it: not if it has ended, if its holder has left it to an operator, or if this engine
+        stops.
+        """
+        holdings, has_waited = self._holdings, False
+        with holdings.joining() as news:
+            while True:
+                held = holdings.get(
+                    run_id
+                )  # before the row is read: a run that leaves meanwhile has not crashed
+                row = await self._find_row(run_id, is_here=held is not None)
+                if held is None and row is not None:
+                    if row.status in ENDED:
+                        return False
+                    is_stopping = holdings.stopping is not None
+                    if not row.held:
+                        return not has_waited or not (is_stopping or _waits_for_an_operator(row))
+                    if is_stopping:
+                        return False
+                has_waited = True
+                await self._hear(news, held)
+
+    async def _find_row(self, run_id: str, *, is_here: bool) -> RunRow | None:
+        try:
+            return await self.services.reading.call(self.services.store.run, run_id)
+        except RunNotFound:
+            if not is_here:
+                raise
+            return None  # its first append is under way here
+
+    async def _hear(self, news: asyncio.Event, held: HeldRun | None) -> None:
+        """Wait until it is time to look again, or until a run that is executed here has stopped."""
+        clock = self.services.clock
+        news.clear()
+        timer = clock.call_at(clock.now() + POLL_S, news.set)
+
+        def wake(_: object) -> None:
+            news.set()
+
+        if held is not None:
+            held.done.add_done_callback(wake)
+        try:
+            await news.wait()
+        finally:
+            timer.cancel()
+            if held is not None:
+                held.done.remove_done_callback(wake)
 
     # --- driving --------------------------------------------------------------------------------------
 
@@ -198,3 +250,8 @@ class Driver:
             self._watching.cancel()
         if self._ear is not None:
             self._ear.close()
+
+
+def _waits_for_an_operator(row: RunRow) -> bool:
+    """Whether a run that no engine executes moves only if it gets an answer, a signal or a resume."""
+    return row.status == "paused" or (row.status == "waiting" and row.due_at is None)

@@ -22,6 +22,7 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
@@ -29,17 +30,17 @@ from typing import Any, Literal, Self, TypeVar, overload
 import msgspec
 
 from holdfast.core import events
-from holdfast.core.graph import Flow, Graph
+from holdfast.core.graph import START, Flow, Graph
 from holdfast.core.run_state import ENDED, GOING
 from holdfast.documents.artifacts import Artifacts, left
 from holdfast.documents.scribe import Scribe
-from holdfast.errors import FlowNotFound, ResumeRefused, RunExists, SettingError
+from holdfast.errors import FlowNotFound, ResumeRefused, RunExists, RunHeld, RunNotFound, SettingError
 from holdfast.reading import history, inbox
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.history import Checkpoint, split
 from holdfast.reading.reader import Reader, in_asking_order
 from holdfast.reading.views import AskedQuestion, EventView, Run, RunSummary, result_of
-from holdfast.runtime import settings
+from holdfast.runtime import nesting, settings
 from holdfast.runtime.calls.executors import (
     Executor,
     Threads,
@@ -52,12 +53,15 @@ from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock, SystemClock, sleep
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.creation import (
+    OnExists,
     check_id,
+    check_on_exists,
     check_seconds,
     checkpoint_zero,
     create_journal,
     fork_journal,
     fork_place,
+    input_digest,
     make_queue_options,
     refuse_another,
 )
@@ -70,7 +74,7 @@ from holdfast.runtime.requests import Requests
 from holdfast.runtime.resume import TakeUp, edited
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import ReadingThread, Services, at_once, in_thread, waker
-from holdfast.runtime.signals import Signals
+from holdfast.runtime.signals import Signals, Stopping
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import NewRun, RunStatus, Store
 from holdfast.storage.leases import this_process
@@ -158,7 +162,9 @@ class Engine:
         self._keeper: Keeper | None = None
         self._scribe: Scribe | None = None
         self._worker: Worker | None = None
-        self._signals = Signals()
+        self._has_drained = False
+        """Whether a worker has returned because the engine stops."""
+        self.os_signals = Signals(self)
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -176,10 +182,7 @@ class Engine:
         self.flows[flow.name] = flow
 
     async def __aenter__(self) -> Self:
-        own_clock = None if type(self._clock) is SystemClock else self._clock.now
-        store = self._given_store or open_store(
-            self.settings.store, clock=own_clock, blobs=self.settings.blobs
-        )
+        store = self._given_store or open_store_for(self.settings, self._clock)
         threads = None if self._inline else Threads()
         aside = in_thread(threads) if threads is not None else at_once
         executors = build_executors(threads, self._executors)
@@ -214,7 +217,7 @@ class Engine:
             **files,
         )
         if not self._inline:
-            self._signals.watch(self).__enter__()
+            self.os_signals.open()
         self._driver = self._driver_type(self._services, self.flows)
         self._requests = Requests(self._services, self.flows, self._driver)
         return self
@@ -230,24 +233,21 @@ class Engine:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.os_signals.is_closing = True
         try:
             await self.close()
         finally:
-            self._signals.__exit__()
+            self.os_signals.close()
         if error is None or isinstance(error, asyncio.CancelledError):
-            self._signals.pass_on()
+            self.os_signals.pass_on()
 
     async def close(self) -> None:
-        """Interrupt the runs that are still executed, give the leases back, and close the store if it was opened here."""
+        """Stop the runs that are still executed, give the leases back, and close the store if it was opened here."""
         if self._services is None:
             return
         services, holdings = self._services, self._holdings
-        if len(holdings) or self._worker is not None:
-            self.stop("engine closed")
-            if self._worker is not None:
-                await self._worker.left.wait()
-            while len(holdings):  # a run may have begun since the event was set
-                await holdings.idle.wait()
+        if self.is_executing or holdings.has_joins:
+            await self.stop("engine closed")
         self._driver.close()
         holdings.close()
         self._services = self._followers = None
@@ -263,13 +263,21 @@ class Engine:
         if self._given_store is None:
             services.store.close()
 
-    def stop(self, reason: str = "stopped") -> None:
-        """Start nothing new; running nodes get `grace` seconds, then are cancelled and recorded as
-        interrupted. A second call waits no longer.
+    def stop(self, reason: str = "stopped", *, grace: float | None = None) -> Stopping:
+        """Begin to stop: nothing new starts; running nodes get `grace` seconds, then are cancelled and recorded as interrupted.
+        Await what it returns to wait until everything has stopped. A second call changes nothing, except that `grace=0`
+        ends the time that nodes have left.
         """
-        self._holdings.stop(reason, self.settings.grace)
+        grace_s = self.settings.grace if grace is None else settings.read_seconds(grace, "option 'grace'")
+        self._holdings.stop(reason, grace_s, at_once=grace is not None and grace_s == 0)
         if self._worker is not None:
             self._worker.look()
+        return Stopping(self._holdings)
+
+    @property
+    def is_executing(self) -> bool:
+        """Whether this engine holds a run, or works."""
+        return len(self._holdings) > 0 or self._worker is not None
 
     def _open(self) -> Services:
         if self._services is None:
@@ -291,7 +299,7 @@ class Engine:
         by: str | None = None,
     ) -> Run[S]:
         """Start a run and execute it. The same id with the same flow and input is the same run: it is resumed, or returned if it
-        is completed.
+        has ended. Where another call or engine executes it, this call waits for it, and takes it over if its holder disappears.
         """
         self.add(flow)
         place = make_queue_options(queue, priority)
@@ -320,14 +328,17 @@ class Engine:
         queue: str | None = None,
         priority: int = 0,
         by: str | None = None,
+        on_exists: OnExists = "refuse",
     ) -> str:
         """Record a run and return its id. A worker executes it, or `resume` does. Of the runs that wait for a worker in a
-        `queue`, those with the highest `priority` come first.
+        `queue`, those with the highest `priority` come first. With `on_exists="use"`, an existing run of this id and flow is
+        used, whatever its input; by default, another input raises `RunExists`.
         """
+        check_on_exists(on_exists, run_id)
         self.add(flow)
         place = make_queue_options(queue, priority)
         journal = await self._new_run(
-            flow, input, run_id, place, held=False, timeout=timeout, labels=labels, by=by
+            flow, input, run_id, place, on_exists, held=False, timeout=timeout, labels=labels, by=by
         )
         if journal is None:
             assert run_id is not None
@@ -335,7 +346,7 @@ class Engine:
         try:
             await journal.save_and_wait()
         except RunExists:
-            self._require_same(journal.state.run_id, journal.create)
+            self._require_same(journal.state.run_id, journal.create, on_exists)
         return journal.state.run_id
 
     async def _new_run(
@@ -344,6 +355,7 @@ class Engine:
         given: Any,
         run_id: str | None,
         place: dict[str, Any],
+        on_exists: OnExists = "refuse",
         *,
         held: bool,
         timeout: float | None,
@@ -351,6 +363,13 @@ class Engine:
     ) -> Journal | None:
         """Create a journal with `RunCreated` recorded; None if this engine already executes the same run."""
         services = self._open()
+        values = flow.state.dump({} if given is None else given)
+        if run_id is not None and (on_exists == "use" or START in flow.branches):
+            # The first append would find it too, but after the router of START was called.
+            with suppress(RunNotFound):
+                known = services.store.run(check_id(run_id))
+                refuse_another(run_id, known, flow.name, input_digest(flow, values), on_exists)
+                return None
         run_id = check_id(run_id) if run_id is not None else self._new_id(flow.name)
         options: dict[str, Any] = {"durability": self.settings.durability, **place}
         if self._scribe is not None:
@@ -359,7 +378,7 @@ class Engine:
             options[history.FLOW_FILE] = self.flow_files[flow.name]
         if timeout is not None:
             options["timeout_s"] = check_seconds(timeout, "timeout")
-        zero = checkpoint_zero(flow, given, options=options, **said)
+        zero = checkpoint_zero(flow, values, options=options, **said)
         if held:
             self._holdings.hold()
         journal = create_journal(services, flow, run_id, zero, held=held)
@@ -367,21 +386,25 @@ class Engine:
         runner = self._holdings.get(run_id)
         if runner is not None:
             assert journal.create is not None
-            known = runner.journal.create if isinstance(runner, Runner) else None
-            refuse_another(run_id, known or services.store.run(run_id), journal.create)
+            held_as = runner.journal.create if isinstance(runner, Runner) else None
+            new, row = journal.create, held_as or services.store.run(run_id)
+            refuse_another(run_id, row, new.flow, new.input_digest, on_exists)
             return None
         return journal
 
-    def _require_same(self, run_id: str, create: NewRun | None) -> None:
+    def _require_same(self, run_id: str, create: NewRun | None, on_exists: OnExists = "refuse") -> None:
         """The run exists already: raises `RunExists` where it is another one."""
         assert create is not None
-        refuse_another(run_id, self.store.run(run_id), create)
+        refuse_another(run_id, self.store.run(run_id), create.flow, create.input_digest, on_exists)
 
     async def _run_again(self, flow: Flow[S], run_id: str) -> Run[S]:
-        row = self.store.run(run_id)
-        if row.status in ENDED:
-            return result_of(self._view(run_id, flow), earlier=True)
-        return await self.resume(run_id)
+        """The run exists: wait for it if it is executed, resume it if it is not, or return it as it is."""
+        ended_before = self.store.run(run_id).status in ENDED
+        with nesting.waiting_for(self.store.generation, run_id):
+            while await self._driver.join(run_id):
+                with suppress(RunHeld):  # another engine was faster
+                    return await self.resume(run_id)
+            return result_of(self._view(run_id, flow), earlier=ended_before)
 
     # --- verbs that execute runs ----------------------------------------------------------------------
 
@@ -468,16 +491,22 @@ class Engine:
         on_end: Callable[[Run[Any]], None] | None = None,
         on_report: Callable[[Trouble], None] | None = None,
         on_drain: Callable[[int], None] | None = None,
-    ) -> None:
+    ) -> str | None:
         """Be a worker: execute the runs that are on offer of the flows that this engine knows, at most `concurrency` runs at a
         time, of these `queues` or of all. Returns when the engine is stopped, or when `until` says so: a function that
         returns true, or "idle" for when no run is left to execute now. Runs that are still executed then are waited for.
+        Returns why the engine was stopped, or None. On an engine that is stopping this works once; after that it raises.
 
-        `on_end` is called with every run that has stopped here, `on_report` with every trouble (default: it is logged), and
-        `on_drain` with the number of runs that are still executed when no more are taken.
+        `on_end` is called with every run that has stopped here (default: those that failed are logged), `on_report` with every
+        trouble (default: it is logged), and `on_drain` with the number of runs that are still executed when no more are taken.
         """
         if self._worker is not None:
             raise SettingError("this engine works already; give it a higher concurrency, or open another")
+        if self._has_drained:
+            raise SettingError(
+                f"this engine is stopping ({self._holdings.stopping}) and claims no more runs. work() has returned that reason "
+                "before: end the loop around it then."
+            )
         self._open()
         self._worker = self._holdings.taker = Worker(
             self._driver,
@@ -493,6 +522,8 @@ class Engine:
             await self._worker.work()
         finally:
             self._worker = self._holdings.taker = None
+        self._has_drained = self._holdings.stopping is not None
+        return self._holdings.stopping
 
     # --- verbs that record a request ------------------------------------------------------------------
 
@@ -718,16 +749,17 @@ class Engine:
         """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` when that takes too long."""
         services = self._open()
         deadline = None if timeout is None else services.clock.now() + timeout
-        while True:
-            runner = self._holdings.get(run_id)
-            row = await self._open().reading.call(services.store.run, run_id)
-            stopped = row.status not in GOING or (row.status == "waiting" and not row.held)
-            if runner is None and stopped:
-                return result_of(await self.get(run_id))
-            if deadline is not None and services.clock.now() >= deadline:
-                raise TimeoutError(f"run {run_id!r} is still {row.status} after {timeout:g} s")
-            left = POLL_S if deadline is None else min(POLL_S, deadline - services.clock.now())
-            await sleep(services.clock, left)
+        with nesting.waiting_for(services.store.generation, run_id, refuse=False):
+            while True:
+                runner = self._holdings.get(run_id)
+                row = await self._open().reading.call(services.store.run, run_id)
+                stopped = row.status not in GOING or (row.status == "waiting" and not row.held)
+                if runner is None and stopped:
+                    return result_of(await self.get(run_id))
+                if deadline is not None and services.clock.now() >= deadline:
+                    raise TimeoutError(f"run {run_id!r} is still {row.status} after {timeout:g} s")
+                left = POLL_S if deadline is None else min(POLL_S, deadline - services.clock.now())
+                await sleep(services.clock, left)
 
     def _view(self, run_id: str, flow: Flow[Any] | None = None) -> Run[Any]:
         return self.reader.get(run_id, flow)
@@ -736,6 +768,12 @@ class Engine:
 
     def _new_id(self, flow: str) -> str:
         return f"{flow[:40]}-{self._luck.getrandbits(48):012x}"
+
+
+def open_store_for(options: settings.Settings, clock: Clock | None) -> Store:
+    """Open the store that the options name. A clock of the caller is also the clock of the store."""
+    own_clock = None if clock is None or type(clock) is SystemClock else clock.now
+    return open_store(options.store, clock=own_clock, blobs=options.blobs)
 
 
 def _named(given: object) -> str:

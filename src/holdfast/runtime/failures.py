@@ -1,7 +1,8 @@
 """Failures: the one place that classifies an exception and decides when the engine retries its node.
 
 recoverable  the cause may go away by itself (timeouts, connections, HTTP 408/425/429/5xx, `Recoverable`), or it is
-             unknown how far the node came (`ProcessEnded`): the engine retries, as the node's `Retry` says
+             unknown how far the node came (`ProcessEnded`), or a run or a store that the node uses is busy (`RunHeld`,
+             `StoreBusy`, `FenceLost`): the engine retries, as the node's `Retry` says
 partial      any other exception, and a recoverable one whose retries are used up: the operator fixes the cause and
              resumes the run, or skips the node
 fatal        `Fatal`: a retry is pointless; the run is resumed only with `force`
@@ -25,7 +26,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.core.events import Failure, FailureClass
 from holdfast.core.graph import Retry
-from holdfast.errors import Fatal, HoldfastError, ProcessEnded, Recoverable
+from holdfast.errors import Fatal, FenceLost, HoldfastError, ProcessEnded, Recoverable, RunHeld, StoreBusy
 from holdfast.reading.places import is_foreign
 
 _TRACEBACK_CHARS_MAX = 8_000
@@ -93,6 +94,7 @@ _SPOILING = frozenset(
 )
 """Causes that clients report as a broken connection, although a new connection fails in the same way."""
 
+_PASSING_OURS = (Recoverable, ProcessEnded, RunHeld, StoreBusy, FenceLost)
 _PASSING_HTTP = frozenset({408, 425, 429}) | frozenset(range(500, 600))
 _PASSING_ERRNO = frozenset(
     {errno.EAGAIN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ENETUNREACH}
@@ -188,7 +190,7 @@ def classify(error: BaseException) -> FailureClass:
     if isinstance(error, Fatal):
         return "fatal"
     if isinstance(error, HoldfastError):
-        return "recoverable" if isinstance(error, (Recoverable, ProcessEnded)) else "partial"
+        return "recoverable" if isinstance(error, _PASSING_OURS) else "partial"
     return "recoverable" if _may_pass(error) else "partial"
 
 
@@ -335,7 +337,8 @@ def retry_delay(
     The delay is at least what the server asked for (`retry_after`), up to `max_delay`.
     """
     wanted = _is_one_of(error, retry.on) if retry.on else kind == "recoverable"
-    if not wanted or kind == "fatal" or failures >= retry.attempts:
+    is_last = retry.attempts is not None and failures >= retry.attempts
+    if not wanted or kind == "fatal" or is_last:
         return None
     delay = _backoff(retry, failures)
     asked = min(retry_after(error, now=now) or 0.0, retry.max_delay)

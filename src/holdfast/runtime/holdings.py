@@ -8,7 +8,7 @@ for its TTL from the start of the last successful renewal, by a clock that also 
 margin in which nodes are stopped. Neither the store's clock nor the wall clock is trusted for this.
 
 Invariants
-- `idle` is set exactly while no run is executed here.
+- `idle` is set exactly while no run is executed here, and no call waits for one to join it.
 - After the leases have become uncertain, nothing starts before the store has been asked again: while this process was paused,
   another engine may have claimed its runs.
 - When leases cannot be renewed, every node is stopped while they are still valid, before another engine may start it.
@@ -84,6 +84,9 @@ class HeldRun(Protocol):
 
 class Taker(Protocol):
     """A worker, which takes runs from queues: a run that it has taken is held before it is executed."""
+
+    left: asyncio.Event
+    """Set when it has ended, and every run that it drove has stopped."""
 
     def has(self, run_id: str) -> bool | None:
         """Whether the worker has taken this run; None: it is taking runs now, perhaps this one. May be called from any thread."""
@@ -285,6 +288,8 @@ class Holdings:
         self._unanswered = False
         """Whether a claim got no reply at a time when `renewal` was None."""
         self._aside: Aside | None = None
+        self._joins: set[asyncio.Event] = set()
+        """News for the calls that wait for a run which another call or engine executes."""
         self.idle = asyncio.Event()
         self.idle.set()
 
@@ -323,9 +328,29 @@ class Holdings:
         """Note that a run is not executed here any more. Returns its runner."""
         held = self._held.pop(run_id)
         self.moving = len(self._held) - self._asleep
-        if not self._held:
-            self.idle.set()
+        self._set_idle()
         return held
+
+    @contextmanager
+    def joining(self) -> Iterator[asyncio.Event]:
+        """A call waits for a run that it does not execute, as long as this lasts. The event is set when the engine stops."""
+        news = asyncio.Event()
+        self._joins.add(news)
+        self.idle.clear()
+        try:
+            yield news
+        finally:
+            self._joins.discard(news)
+            self._set_idle()
+
+    @property
+    def has_joins(self) -> bool:
+        """Whether a call of this engine waits for a run that it does not execute."""
+        return bool(self._joins)
+
+    def _set_idle(self) -> None:
+        if not self._held and not self._joins:
+            self.idle.set()
 
     @contextmanager
     def sleeping(self, run_id: str, asleep: Asleep) -> Iterator[None]:
@@ -345,12 +370,24 @@ class Holdings:
         if held is not None:
             held.wake()
 
-    def stop(self, reason: str, grace_s: float) -> None:
-        """Claim nothing more. Nodes get `grace_s` seconds to end, or none at a second call."""
-        grace_s = grace_s if self.stopping is None else 0.0
-        self.stopping = reason
+    def stop(self, reason: str, grace_s: float, *, at_once: bool = False) -> None:
+        """Claim nothing more, and give nodes `grace_s` seconds to end. A second call changes nothing, unless `at_once` ends that
+        time.
+        """
+        if self.stopping is not None and not at_once:
+            return
+        self.stopping = self.stopping or reason
         for held in self._held.values():
-            held.halt(Halt("interrupt", reason=reason), grace_s=grace_s)
+            held.halt(Halt("interrupt", reason=self.stopping), grace_s=0.0 if at_once else grace_s)
+        for news in self._joins:
+            news.set()
+
+    async def stopped(self) -> None:
+        """Wait until nothing is executed here any more."""
+        if self.taker is not None:
+            await self.taker.left.wait()
+        while self._held or self._joins:  # a run may have begun since the event was set
+            await self.idle.wait()
 
     # --- leases ---------------------------------------------------------------------------------------
 

@@ -15,13 +15,9 @@ from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import NodeState, RunState
 from holdfast.core.state import always, apply, item_conflict
 from holdfast.core.writers import Writers
-from holdfast.errors import HoldfastError, Recoverable, ResumeRefused, StateError, did_you_mean
+from holdfast.errors import HoldfastError, Recoverable, ResumeRefused, RouterError, StateError, did_you_mean
 from holdfast.runtime import failures
 from holdfast.runtime.failures import NodeFaults
-
-
-class RouterError(HoldfastError):
-    """A router raised, or named a node that is not among its targets."""
 
 
 class LayerError(HoldfastError):

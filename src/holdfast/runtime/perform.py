@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.core import commands, events
 from holdfast.core.events import Failure
-from holdfast.errors import ResumeRefused
+from holdfast.errors import ResumeRefused, RouterError
 from holdfast.runtime import outcomes, questions
 from holdfast.runtime.journal import Journal
 
@@ -148,7 +148,7 @@ def _list_items(journal: Journal, name: str) -> None:
 def _route(journal: Journal, name: str, header: dict[str, Any]) -> events.Event:
     try:
         return events.NodeRouted(**header, routes=outcomes.route(journal.flow, name, journal.state.values).to)
-    except outcomes.RouterError as fault:
+    except RouterError as fault:
         return events.RoutingFailed(**header, failure=journal.faults.describe(name, fault.__cause__ or fault))
 
 

@@ -25,10 +25,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.core import commands, events
 from holdfast.core.decide import decide
@@ -38,10 +38,11 @@ from holdfast.core.run_state import FINAL, HALTED, STOPPED
 from holdfast.errors import AnswerRefused, FenceLost, LogBudget, ResumeRefused, SettingError
 from holdfast.reading import inbox
 from holdfast.reading.inbox import AnyRequest
-from holdfast.runtime import failures, operator, outcomes
+from holdfast.runtime import failures, nesting, operator, outcomes
+from holdfast.runtime.calls import task_family
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import UNWIND_S, Body, Parked, Stopped
-from holdfast.runtime.calls.context import BlockingContext, Context
+from holdfast.runtime.calls.context import BlockingContext, Context, running_loop
 from holdfast.runtime.calls.executors import Call
 from holdfast.runtime.calls.streams import Stream
 from holdfast.runtime.clock import Timer
@@ -52,6 +53,7 @@ from holdfast.runtime.operator import VERBS
 from holdfast.runtime.perform import give_up, perform
 from holdfast.runtime.services import AbandonedCall
 
+T = TypeVar("T")
 _EXIT_EVENTS_MAX = 1000
 _PATIENCE_S = 30.0
 """How long the thread of an abandoned attempt may still run before the next attempt fails, if the node has no timeout."""
@@ -116,6 +118,9 @@ class Runner:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._around = contextvars.copy_context()
         """The context variables of the caller. Each node gets a copy, so that the next one never sees what a node has set."""
+        self._around.run(
+            nesting.enter, self.services.holdings, self.services.store.generation, self.state.run_id
+        )
         self._bodies: dict[tuple[str, int | None], Body] = {}
         self._haunted = self.services.haunted.get(self.state.run_id, {})
         """Abandoned calls whose threads still run."""
@@ -569,14 +574,18 @@ class Runner:
 
     def _call_with_means(self, node: Node, body: Body) -> None:
         """Call a node that needs more than the state: a context, a stream, or an executor."""
-        start, item = body.start, body.key[1]
+        item = body.key[1]
         executor = self.services.executors.get(node.options.executor)
         here = node.options.executor not in self.services.elsewhere
         arguments: tuple[Any, ...] = (body.given,)
-        if node.takes_context or node.streams:
-            blocks = not here or not (node.is_async or node.streams)
-            context = self._context(start, body, blocks=blocks)
-            arguments = (body.given, context) if node.takes_context else arguments
+        if node.takes_context or node.streams or not here:
+            context = self._make_context(body)
+            if node.takes_context:
+                blocks = body.work.blocks
+                arguments = (
+                    body.given,
+                    BlockingContext(context, self.done.get_loop()) if blocks else context,
+                )
             if node.streams:
                 body.call(
                     lambda *given: _streamed(context, node.fn, given),
@@ -602,11 +611,26 @@ class Runner:
             given=body.given,
             context=arguments[1] if len(arguments) > 1 else None,
             work=work,
-            returned=None if work is None else work.collect,
+            returned=body.collect,
         )
 
-    def _context(self, start: events.NodeEvent, body: Body, *, blocks: bool) -> Any:
-        context = Context(
+    def context_of(self, body: Body) -> Context | BlockingContext:
+        loop = self.done.get_loop()
+        on_loop = running_loop() is loop
+        if body.context is None:
+            if on_loop:
+                self._make_context(body)
+                task_family.join(loop, body.work.family)
+            else:
+                asyncio.run_coroutine_threadsafe(_as_coroutine(self._make_context, body), loop).result()
+        return body.context if on_loop and not body.is_inline else BlockingContext(body.context, loop)
+
+    def _make_context(self, body: Body) -> Context:
+        """Make the context of a call, on the event loop."""
+        start, node = body.start, self.flow.nodes[body.start.node]
+        here = node.options.executor not in self.services.elsewhere
+        blocks = not here or not (node.is_async or node.streams)
+        body.context = context = Context(
             Attempt(self, body, start, blocks=blocks),
             run_id=self.state.run_id,
             flow=self.flow.name,
@@ -617,7 +641,7 @@ class Runner:
             item=body.key[1],
             resources=self.services.resources,
         )
-        return BlockingContext(context, asyncio.get_running_loop()) if blocks else context
+        return context
 
     def _node_call(self, body: Body) -> NodeCall:
         start = body.start
@@ -686,6 +710,10 @@ class Runner:
                 self.halt(Halt("cancel", request.by, request.reason or verb.cancels_because))
             if verb.parks:
                 self._park_all()
+
+
+async def _as_coroutine(call: Callable[..., T], *args: Any) -> T:
+    return call(*args)
 
 
 async def _streamed(context: Context, fn: Any, given: tuple[Any, ...]) -> Any:

@@ -99,15 +99,7 @@ def _table_of(text: str) -> dict[str, Any]:
 
 def _fit(value: Any, name: str, kind: Any, where: str) -> Any:
     if name in ("grace", "lease_ttl", "park_after"):
-        try:
-            seconds = float(value)
-        except (TypeError, ValueError):
-            raise SettingError(f"{where} must be a number of seconds, not {value!r}") from None
-        if not seconds >= 0 or (name == "lease_ttl" and seconds < 1):
-            raise SettingError(
-                f"{where} must be {'at least 1 second' if name == 'lease_ttl' else '0 seconds or more'}, not {value!r}"
-            )
-        return seconds
+        return read_seconds(value, where, at_least=1 if name == "lease_ttl" else 0)
     if name == "durability" and value not in get_args(Durability):
         raise SettingError(f"{where} must be one of {', '.join(get_args(Durability))}, not {value!r}")
     if name in ("blob_over", "log_budget"):
@@ -121,6 +113,19 @@ def _fit(value: Any, name: str, kind: Any, where: str) -> Any:
             raise SettingError(f"{where} must be a path or a URL, not {value!r}")
         return os.fspath(value)
     return value
+
+
+def read_seconds(value: Any, where: str, *, at_least: float = 0) -> float:
+    """A number of seconds, as it was given at this place. Raises `SettingError`."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        raise SettingError(f"{where} must be a number of seconds, not {value!r}") from None
+    if not seconds >= at_least:
+        raise SettingError(
+            f"{where} must be {'at least 1 second' if at_least else '0 seconds or more'}, not {value!r}"
+        )
+    return seconds
 
 
 def _count(value: Any, where: str) -> int:

@@ -1,9 +1,13 @@
-"""SIGINT and SIGTERM while engines are open in the main thread: stop in order, then pass the signal on.
+"""SIGINT and SIGTERM while an engine is open in the main thread: stop gracefully, then pass the signal on.
 
-The first signal stops every open engine: no node starts any more, running nodes get `grace` seconds, and the engine records
-which nodes it interrupted. A second signal makes the engine leave at once. Afterwards the signal is raised as
-`KeyboardInterrupt` or `SystemExit(143)`: a library never swallows a signal. A handler that another part of the program has
-installed (a web server's) stays in place, unless `always` is set: the caller of a blocking verb waits for nothing else.
+An engine that executes nothing (it holds no run, and no `work()` is in progress) leaves signals alone: the handler from before
+gets them. Where an engine executes something, the first signal stops every open engine: no node starts any more, running nodes
+get `grace` seconds, and the engine records which nodes it interrupted. When all have stopped, `KeyboardInterrupt` or
+`SystemExit(143)` is raised in the task that opened the engine, whatever that task waits for: a library never swallows a signal.
+A second signal ends the grace period, and leaves at once.
+
+A handler that another part of the program has installed (a web server's) stays in place, unless `always` is set: the caller of a
+blocking function waits for nothing else. For the same reason such a function leaves at the first signal if it executes nothing.
 """
 
 from __future__ import annotations
@@ -12,87 +16,179 @@ import asyncio
 import signal
 import threading
 import weakref
+from collections.abc import Callable, Generator
 from contextlib import suppress
+from contextvars import Context
+from functools import partial
 from types import FrameType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
+
+from holdfast.errors import ContextError
+from holdfast.runtime import nesting
+from holdfast.runtime.holdings import Holdings
+
+
+class Stopping:
+    """What `Engine.stop` returns. The engine stops whether or not it is awaited; awaiting it waits until no run is executed.
+
+    Raises `ContextError` if it is awaited inside a node of that engine, which would wait for itself.
+    """
+
+    def __init__(self, holdings: Holdings) -> None:
+        self._holdings = holdings
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if (run_id := nesting.run_of(self._holdings)) is not None:
+            raise ContextError(
+                f"a node of run {run_id!r} waits until its own engine has stopped, which waits for that node. "
+                "Call engine.stop() there without `await`."
+            )
+        return self._holdings.stopped().__await__()
 
 
 class Stoppable(Protocol):
     """An engine, as far as a signal needs it."""
 
-    def stop(self, reason: str = "stopped") -> None: ...
+    @property
+    def is_executing(self) -> bool: ...
 
-
-_engines: weakref.WeakSet[Any] = weakref.WeakSet()
+    def stop(self, reason: str = "stopped", *, grace: float | None = None) -> Stopping: ...
 
 
 class Signals:
-    """Handles SIGINT and SIGTERM for one open engine, from `__enter__` to `__exit__`."""
+    """Handles SIGINT and SIGTERM for one engine, from `open` to `close`."""
 
-    def __init__(self, *, always: bool = False) -> None:
-        self.received: int | None = None
-        self.left = False
-        self._always = always
-        self._engine: Stoppable | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+    always = False
+    """Whether it also replaces handlers that are not those of the system, Python or asyncio."""
+    received: int | None = None
+    """The first signal that was not left alone."""
+    is_closing = False
+    """Whether the task that opened the engine closes it now, and will pass the signal on by itself."""
+    _has_left = False
+
+    def __init__(self, engine: Stoppable) -> None:
+        self.engine = engine
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._main: asyncio.Task[Any] | None = None
-        self._before: dict[int, Any] = {}
+        self.before: dict[int, Any] = {}
+        self._draining: asyncio.Task[None] | None = None
 
-    def watch(self, engine: Stoppable) -> Self:
-        """Stop this engine, and every other open engine, when a signal arrives."""
-        self._engine = engine
-        self._loop = asyncio.get_running_loop()
+    def open(self) -> None:
+        """Handle signals from now on, for the task that calls this."""
+        self.loop = asyncio.get_running_loop()
         self._main = asyncio.current_task()
-        _engines.add(engine)
-        return self
-
-    def __enter__(self) -> None:
+        _open.add(self)
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                if self._is_ours(signal.getsignal(number)):
-                    self._before[number] = signal.signal(number, self._handle)
+                if self._may_replace(signal.getsignal(number)):
+                    self.before[number] = signal.signal(number, self._handle)
 
-    def __exit__(self, *_: object) -> None:
-        if self._engine is not None:  # an engine that handles no signals was never watched
-            _engines.discard(self._engine)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
-
-    def _is_ours(self, handler: Any) -> bool:
-        """Whether a handler may be replaced: the system's, Python's, or the one by which asyncio cancels its main task."""
-        if self._always:
-            return handler is not signal.SIG_IGN
-        of_asyncio = getattr(getattr(handler, "func", None), "__qualname__", "") == "Runner._on_sigint"
-        return handler in (signal.SIG_DFL, signal.default_int_handler) or of_asyncio
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        assert self._loop is not None
-        again = self.received is not None
-        if again:  # a node may block the event loop, so that this has no effect: give the next signal to the old handler
-            signal.signal(number, self._before[number])
-        self.received = self.received or number
-        with suppress(RuntimeError):  # the loop is closed: no engine is left to stop
-            self._loop.call_soon_threadsafe(self._leave if again else self._stop, number)
-
-    def stop_from_outside(self) -> None:
-        """Stop the engine; callable from any thread."""
-        if self._loop is not None and self._engine is not None:
-            with suppress(RuntimeError):  # the loop is closed: the engine has ended by itself
-                self._loop.call_soon_threadsafe(self._engine.stop, "interrupted")
-
-    def _stop(self, number: int) -> None:
-        for engine in list(_engines):
-            engine.stop(signal.Signals(number).name)
-
-    def _leave(self, number: int) -> None:
-        self.left = True
-        if self._main is not None:
-            self._main.cancel()
+    def close(self) -> None:
+        """Handle no more signals. A handler that was installed after this one stays."""
+        _open.discard(self)
+        for number in self.before:
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, self._below(number))
 
     def pass_on(self) -> None:
-        """Raise the exception for the signal that arrived, if one did. Call it after the engine has stopped in order."""
+        """Raise the exception for the signal that arrived, if one did. Call it after the engine has stopped."""
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt
         if self.received is not None:
             raise SystemExit(128 + self.received)
+
+    def stop_from_outside(self) -> None:
+        """Stop the engine, or leave it if it executes nothing; callable from any thread."""
+        self.soon(lambda: self.engine.stop("interrupted") if self.engine.is_executing else self._cancel())
+
+    # --- in the signal handler ------------------------------------------------------------------------
+
+    def _may_replace(self, handler: Any) -> bool:
+        if isinstance(getattr(handler, "__self__", None), Signals):
+            return True
+        if self.always:
+            return handler not in (None, signal.SIG_IGN)
+        of_asyncio = getattr(getattr(handler, "func", None), "__qualname__", "") == "Runner._on_sigint"
+        return handler in (signal.SIG_DFL, signal.default_int_handler) or of_asyncio
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            # A node may block the event loop, so that leaving has no effect: give the next signal to the program's own handler.
+            signal.signal(number, self._below(number, engines=True))
+            self.soon(self._leave)
+        elif any(other.engine.is_executing for other in _open if other.loop is self.loop):
+            self.received = number
+            self.soon(self._stop)
+        elif self.always:
+            self.received = number
+            self.soon(self._leave)
+        else:
+            self._leave_alone(number, frame)
+
+    def _leave_alone(self, number: int, frame: FrameType | None) -> None:
+        handler = self._below(number)
+        if callable(handler):
+            handler(number, frame)
+        elif handler is signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    def _below(self, number: int, *, engines: bool = False) -> Any:
+        """The handler from before this one: that of an open engine or of the program; with `engines`, that of the program."""
+        handler = self.before[number]
+        while isinstance(other := getattr(handler, "__self__", None), Signals):
+            if other in _open and not engines:
+                break
+            handler = other.before[number]
+        return handler
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """Have something called on the event loop. Not in the context of the code that the signal has interrupted: that may be
+        a node, which must not wait for its engine.
+        """
+        if self.loop is not None:
+            with suppress(RuntimeError):  # the loop is closed: no engine is left to stop
+                self.loop.call_soon_threadsafe(call, context=Context())
+
+    # --- on the event loop ----------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        stops = self._stop_all()
+        if not self.always:  # a blocking function returns by itself
+            self._draining = asyncio.get_running_loop().create_task(self._drain(stops))
+
+    def _stop_all(self, *, grace: float | None = None) -> list[Stopping]:
+        """Stop every open engine. Returns what to await for those of this event loop."""
+        name = signal.Signals(self.received or signal.SIGTERM).name
+        stops = []
+        for other in list(_open):
+            if other.loop is self.loop:
+                stops.append(other.engine.stop(name, grace=grace))
+            else:
+                other.soon(partial(other.engine.stop, name, grace=grace))
+        return stops
+
+    async def _drain(self, stops: list[Stopping]) -> None:
+        """Wait until everything has stopped; then end the main task, unless it is leaving already."""
+        for stopping in stops:
+            await stopping
+        if not self.is_closing and not self._has_left:
+            self._cancel()
+
+    def _leave(self) -> None:
+        self._has_left = True
+        self._stop_all(grace=0)
+        if not self.is_closing:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        """Cancel the task that opened the engine: it closes the engine, and passes the signal on. Where it has ended, the signal
+        is raised in the event loop, which then ends all its tasks.
+        """
+        if self._main is None or self._main.done():
+            asyncio.get_running_loop().call_soon(self.pass_on)
+        else:
+            self._main.cancel()
+
+
+_open: weakref.WeakSet[Signals] = weakref.WeakSet()

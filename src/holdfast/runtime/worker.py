@@ -29,6 +29,8 @@ from holdfast.errors import (
     BlobMissing,
     FenceLost,
     HoldfastError,
+    RunCancelled,
+    RunFailed,
     SchemaTooNew,
     SettingError,
     StoreBusy,
@@ -39,7 +41,7 @@ from holdfast.errors import (
     StoreUnusable,
     end_sentence,
 )
-from holdfast.reading.views import Run
+from holdfast.reading.views import Run, result_of
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.creation import check_queue
 from holdfast.runtime.driver import Driver
@@ -113,7 +115,7 @@ class Worker:
         self._concurrency = _checked(concurrency)
         self._queues = tuple(check_queue(queue) for queue in _several(queues))
         self._until = until
-        self._on_end = on_end or (lambda run: None)
+        self._on_end = on_end or _log_failure
         self._on_report = on_report or _log_trouble
         self._on_drain = on_drain or (lambda going: None)
         self._news = asyncio.Event()
@@ -438,6 +440,15 @@ def _forget_oldest(remembered: dict[str, Any], most: int | None = None) -> None:
 def _log_trouble(trouble: Trouble) -> None:
     whose = f"run {trouble.run_id!r}: " if trouble.run_id and trouble.run_id not in trouble.message else ""
     _log.warning("%s%s", whose, trouble.message)
+
+
+def _log_failure(run: Run[Any]) -> None:
+    try:
+        result_of(run)
+    except RunFailed as failed:
+        _log.warning("%s", failed)
+    except RunCancelled:
+        pass  # an operator asked for it
 
 
 def _checked(concurrency: Any) -> int:

@@ -9,8 +9,8 @@ Invariants:
 - The name of a blob is the sha256 of its content. A blob is stored compressed, and its content is checked against its name when
   it is read.
 - A blob appears whole or not at all, and is durable when `put` returns. Equal content is stored once.
-- What is added to a spill is durable when `spill` returns. A record that a crash left incomplete is dropped; the records before
-  it stay.
+- Data that is added to a spill is durable when `spill` returns. A record that a crash left incomplete is dropped; the records
+  before it stay.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Blob(msgspec.Struct, frozen=True, gc=False):
     """A large value that is stored beside the log, and its digest."""
 
     digest: str
-    """sha256 of the body, in hex."""
+    """The sha256 of the content (`body`), in hex."""
     body: bytes
 
     @classmethod
@@ -43,29 +43,29 @@ class Blob(msgspec.Struct, frozen=True, gc=False):
 
 
 class Blobs(Protocol):
-    """A place for blobs. Its methods are synchronous and may be called from any thread. Each may raise `StoreUnusable`, and
-    `StoreBusy` if the place is on another machine; a method that writes also `StoreFull` and `StorePoisoned`, and one that
-    takes a run id `SettingError`.
+    """A place where blobs are stored. Its methods are synchronous and may be called from any thread. Every method may raise
+    `StoreUnusable`, and also `StoreBusy` if the place is on another machine. A method that writes may also raise `StoreFull` and
+    `StorePoisoned`; a method that takes a run id may raise `SettingError`.
     """
 
     where: str
-    """The place as error messages name it, without secrets."""
+    """The name of this place in error messages, without secrets."""
 
     def put(self, digest: str, body: bytes) -> None:
         """Store a blob; it is durable when this returns. A blob that exists already is replaced only if it is damaged."""
 
     def get(self, digest: str) -> bytes:
-        """The content of a blob. Raises `BlobMissing`, `BlobCorrupt`."""
+        """Return the content of a blob. Raises `BlobMissing`, `BlobCorrupt`."""
 
     def digests(self) -> Iterator[str]:
-        """The digests of all stored blobs, in order."""
+        """Return the digests of all stored blobs, in order."""
 
     def delete(self, digest: str) -> None:
         """Delete a blob. Does nothing if it does not exist."""
 
     def now(self) -> float:
-        """The time of the clock that records when a blob was put; 0.0 if no blob was ever put, or if the place does not record
-        times.
+        """Return the current time of the clock by which the place records when a blob was put. Returns 0.0 if no blob was ever
+        put, or if the place does not record times.
         """
 
     def expire(self, digest: str, before: float) -> bool:
@@ -77,19 +77,19 @@ class Blobs(Protocol):
         """Delete the temporary files of `put` calls that were killed before this time, and return how many were deleted."""
 
     def spilling(self) -> list[str]:
-        """The ids of the runs that have partial streams, in order."""
+        """Return the ids, in order, of the runs that have partial streams (saved output of nodes that have not ended)."""
 
     def spill(self, run_id: str, key: str, data: bytes) -> None:
-        """Append data to the partial stream `key` of a run; it is durable when this returns. Only one process at a time may write
-        to a stream.
+        """Append data to the partial stream `key` of a run (saved output of a node that has not ended). The data is durable when
+        this returns. Only one process at a time may write to a stream.
         """
 
     def spilled(self, run_id: str) -> dict[str, bytes]:
-        """The partial streams of a run, ordered by key, each up to its last complete record."""
+        """Return the partial streams of a run, ordered by key, each up to its last complete record."""
 
     def unspill(self, run_id: str, keys: Iterable[str]) -> None:
-        """Delete partial streams of a run; unknown keys are ignored. After a power loss a deleted stream may exist again: delete
-        it again.
+        """Delete partial streams of a run; unknown keys are ignored. After a power loss, a deleted stream may reappear; the
+        caller must then delete it again.
         """
 
 
@@ -105,7 +105,7 @@ def pack(body: bytes) -> bytes:
 def unpack(digest: str, stored: bytes, where: str) -> bytes:
     """Decompress a stored blob. Raises `BlobCorrupt` if its content does not match its digest."""
     try:
-        # As a stream, because the size in the header of a damaged blob cannot be trusted.
+        # Decompress as a stream, because the size in the header of a damaged blob cannot be trusted.
         body: bytes = zstandard.ZstdDecompressor().decompressobj().decompress(stored)
     except zstandard.ZstdError as fault:
         raise BlobCorrupt(digest, where) from fault

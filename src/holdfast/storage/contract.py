@@ -7,12 +7,13 @@ large for a log (`holdfast.storage.blobs`), and queues of runs that wait for a w
 interprets the body of an event.
 
 The most important write is `append`. It is conditional: the log must end at `expected_seq`, and the writer must still hold the
-lease with `fence`. Both are checked in the transaction that writes, so a late writer does no harm, whatever the clocks say. A
-batch of appends is one transaction, and each append has a verdict of its own: if one is refused, the others are still written.
+lease with `fence`. Both are checked in the transaction that writes, so a writer that has lost the lease cannot write, whatever
+the clocks say. A batch of appends is one transaction, and each append has a verdict of its own: if one is refused, the others are
+still written.
 
-All verbs are plain functions and may be called from any thread. A store that was closed, or that was opened before a fork and
-is used in the child, raises `StoreUnusable` from every verb. Every verb may raise `StoreBusy`, `StoreUnusable`, `StoreCorrupt`
-and `StorePoisoned`; the others are listed with the verb.
+All verbs are plain functions and may be called from any thread. A store that was closed, or that was opened before a fork and is
+used in the child, raises `StoreUnusable` from every verb. Every verb may raise `StoreBusy`, `StoreUnusable`, `StoreCorrupt` and
+`StorePoisoned`; the others are listed with the verb.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def in_order(statuses: Collection[str]) -> tuple[RunStatus, ...]:
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """An event as stored. `body` is JSON, compressed with zstd if that is shorter; `digest` chains the row to the one before."""
+    """An event as stored. `body` is JSON, compressed with zstd if that is shorter; `digest` is computed from this row and the
+    digest of the row before it.
+    """
 
     seq: int
     at: float
@@ -89,7 +92,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rewinds: tuple[tuple[int, int], ...] = ()
     """Pairs (seq of a `RunRewound` event, seq that the run went back to), oldest first."""
     due_at: float | None = None
-    """When the run is due without a request: the time of its next retry or timer."""
+    """The time of the run's next retry or timer, at which the run becomes due without a request; None if it waits for neither."""
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,27 +121,28 @@ class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Id of the holder whose lease this append uses; None only to create a run that no engine holds yet."""
     fence: int = 0
     create: NewRun | None = None
-    """Set if this append creates the run. If `holder` is also given, that holder has the lease at once, with fence 1."""
+    """The data of the new run; None unless this append creates the run. If `holder` is also given, that holder has the lease at
+    once, with fence 1."""
     snapshots: tuple[Snapshot, ...] = ()
     definition: bytes | None = None
     """The flow's definition, stored once per `view.fingerprint`."""
     taken: tuple[str, ...] = ()
-    """Ids of the inbox requests that these rows handle; the requests leave the inbox."""
+    """Ids of the inbox requests that these rows handle; they are removed from the inbox."""
     release: bool = False
-    """Release the lease together with this append."""
+    """True if the append also releases the lease."""
     blobs: tuple[Blob, ...] = ()
     """The blobs that the rows and snapshots refer to. They become durable before the rows."""
 
     @property
     def has_extras(self) -> bool:
-        """Whether the append writes more than its rows and the run row. Each store has one function that writes these extras; a
+        """True if the append writes more than its rows and the run row. Each store has one function that writes these extras; a
         new kind of extra needs a field here, a term in this expression, and a line in each of these functions.
         """
         return bool(self.snapshots or self.definition is not None or self.taken)
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as the store lists it."""
+    """A run as a store lists it: its run row and its lease."""
 
     run_id: str
     flow: str
@@ -162,7 +166,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     holder: Holder | None
     """The engine that has the lease, whether its process is alive or dead."""
     held: bool
-    """Whether the lease keeps other engines out: it has not expired, and its holder is not known to be dead."""
+    """True if the lease keeps other engines out: it has not expired, and its holder is not known to be dead."""
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +183,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to a run from a caller that does not hold its lease. Because of its `id`, posting it twice has no effect."""
+    """A request to a run from a caller that does not hold its lease. Posting a request with the same `id` again has no effect."""
 
     id: str
     verb: str
@@ -218,16 +222,16 @@ class Store(Protocol):
         """
 
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
-        """Whether the row at `seq` was written by the append with this id. A writer calls this after a commit whose outcome is
-        unknown. False if there is no such run. A poisoned store cannot know and raises `StorePoisoned`: ask again from a new
-        process.
+        """Return whether the row at `seq` was written by the append with this id. A writer calls this after a commit whose
+        outcome is unknown. Returns False if there is no such run. A poisoned store (a commit of this process failed with an I/O
+        error) cannot know this and raises `StorePoisoned`: ask again from a new process.
         """
 
     def run(self, run_id: str) -> RunRow:
-        """The run row of one run. Raises `RunNotFound`."""
+        """Return the run row of one run. Raises `RunNotFound`."""
 
     def runs(self, query: Query) -> list[RunRow]:
-        """The runs that match the query, newest first. Raises `RunNotFound` if `before` names an unknown run."""
+        """Return the runs that match the query, newest first. Raises `RunNotFound` if `before` names an unknown run."""
 
     def events(
         self,
@@ -239,15 +243,15 @@ class Store(Protocol):
         node: str | None = None,
         limit: int | None = None,
     ) -> list[Row]:
-        """The events of a run with `after < seq <= upto`, in order, optionally only of some kinds or of one node. Raises
+        """Return the events of a run with `after < seq <= upto`, in order, optionally only of some kinds or of one node. Raises
         `RunNotFound`.
         """
 
     def snapshot(self, run_id: str, within: Sequence[tuple[int, int]]) -> Snapshot | None:
-        """The latest snapshot of a run whose seq is in one of these ranges (both ends included). Raises `RunNotFound`."""
+        """Return the latest snapshot of a run whose seq is in one of these ranges (both ends included). Raises `RunNotFound`."""
 
     def definition(self, fingerprint: str) -> bytes | None:
-        """The definition of the flow with this fingerprint; None if no run of this store was created with it."""
+        """Return the definition of the flow with this fingerprint, or None if no run of this store was created with it."""
 
     def claim(self, run_id: str, holder: Holder) -> Lease:
         """Claim the lease of a run; its fence grows by one. The same holder may claim it again. Raises `RunNotFound`,
@@ -255,27 +259,29 @@ class Store(Protocol):
         """
 
     def renew(self, holder: Holder) -> None:
-        """Renew all leases of a holder, by one row: they expire `ttl_s` seconds from now. An engine must do this before it first
-        appends as this holder. With `ttl_s=0` the holder is deleted, and all its leases are released at once.
+        """Renew all leases of a holder by writing one row: they expire `ttl_s` seconds from now. An engine must do this before it
+        first appends as this holder. With `ttl_s=0` the holder is deleted, and all its leases are released at once.
         """
 
     def release(self, run_id: str, holder: str, fence: int) -> None:
         """Release the lease of a run. Does nothing if another engine has claimed it since."""
 
     def post(self, run_id: str, request: Request) -> bool:
-        """Put a request into the inbox of a run; it is durable when this returns. False: a request with this id was posted
-        before, whether or not it has been handled since. The store fills in `run_id`, and `at` if it is 0. Raises
-        `RunNotFound`, `CodecError`, `StoreFull`.
+        """Put a request into the inbox of a run; it is durable when this returns. Returns False if a request with this id was
+        posted before, whether or not that request has been handled since, and True otherwise. The store fills in `run_id`, and
+        `at` if it is 0. Raises `RunNotFound`, `CodecError`, `StoreFull`.
         """
 
     def inbox(self, holder: str) -> list[Request]:
-        """The requests to all runs of this holder, oldest first. A request stays until an append lists it in `taken`."""
+        """Return the requests to all runs that this holder holds, oldest first. A request stays until an append lists it in
+        `taken`.
+        """
 
     def now(self) -> float:
-        """The store's time, in seconds since the epoch; leases and timers use it."""
+        """Return the store's time, in seconds since the epoch; leases and timers use it."""
 
     def check(self) -> list[str]:
-        """Descriptions of damage to the store as a whole (pages, indexes); empty if it is intact."""
+        """Return descriptions of damage to the store as a whole (pages, indexes); empty if it is intact."""
 
     def close(self) -> None:
         """Close the store; it may be closed more than once. Everything that was acknowledged is durable already."""

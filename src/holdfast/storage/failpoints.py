@@ -1,7 +1,8 @@
 """Failpoints: named places in the code where tests can kill the process, and a list of them that tests can check off.
 
-There is a failpoint before and after every write, and around a node's body. A failpoint does nothing until a hook is installed;
-the hook may kill the process, raise, or count. Calling `reach` with a name that is not listed here is a defect and raises.
+There is a failpoint before and after every write, and before and after each call of a node's function. A failpoint does nothing
+until a hook is installed; the hook may kill the process, raise, or count. Calling `reach` with a name that is not listed here is
+a defect and raises.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ FAILPOINTS: dict[str, str] = {
     "sweep.committed": "a batch of leftover events is deleted",
     "backup.copied": "a backup is written to a temporary file, which is not renamed yet",
     "backup.named": "a backup file has its final name and the caller has not been notified",
-    "node.enter": "a node's body is about to be called",
-    "node.exit": "a node's body has returned and its result is not recorded",
+    "node.enter": "a node's function is about to be called",
+    "node.exit": "a node's function has returned and its result is not recorded",
 }
 
 OF_UPKEEP = ("prune.", "compact.", "delete.", "sweep.", "backup.")
 """Prefixes of the failpoints that only upkeep reaches; executing a run reaches all the others."""
 
 hook: Hook | None = None
-"""The installed hook. Code that every step runs checks it before it calls `reach`, so that a process without a hook makes no
-call."""
+"""The installed hook, or None. Code that runs at every step checks `hook` before it calls `reach`, so that a process without a
+hook makes no call."""
 
 
 def install(given: Hook | None) -> None:

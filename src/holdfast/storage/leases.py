@@ -23,7 +23,7 @@ from typing import TypeAlias
 import msgspec
 
 KEPT_S = 86_400.0
-"""How long a store keeps the row of a holder that has expired and holds no run."""
+"""How long, in seconds, a store keeps the row of a holder whose leases have expired and that holds no run."""
 FORGETS_S = 3600.0
 """How often, in seconds, an open store deletes expired holders."""
 
@@ -32,8 +32,8 @@ _STATES_OF_THE_DEAD = frozenset("ZXx")  # a zombie process still has its pid, bu
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine that holds runs. On the same host, a dead holder is recognised by its process; on others, by its expired
-    lease.
+    """The identity of an engine that holds runs. Engines on the same host recognise a dead holder by its process; engines on
+    other hosts wait until its lease has expired.
     """
 
     id: str
@@ -49,7 +49,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to append to a run, until another holder claims it. `seq` is the last event of the log."""
+    """The right to append to a run, until another holder claims it. `seq` is the number of the last event in the log."""
 
     run_id: str
     fence: int
@@ -57,7 +57,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 Alive: TypeAlias = Callable[[Holder], bool | None]
-"""A function that says whether the process of a holder is alive; None: that cannot be seen from this process."""
+"""A function that returns whether the process of a holder is alive, or None if this process cannot tell."""
 
 
 def this_process(ttl_s: float = 30.0, engine_id: str | None = None) -> Holder:
@@ -75,7 +75,7 @@ def this_process(ttl_s: float = 30.0, engine_id: str | None = None) -> Holder:
 
 
 def alive(holder: Holder) -> bool | None:
-    """Whether the holder's process is alive; None if that cannot be seen from this process."""
+    """Return whether the holder's process is alive, or None if this process cannot tell."""
     boot, namespace, pid, started = _own(os.getpid())
     if not (
         holder.boot and holder.pid_namespace and holder.pid and holder.process_started and boot and namespace
@@ -95,21 +95,22 @@ def alive(holder: Holder) -> bool | None:
 
 
 def alive_elsewhere(holder: Holder) -> bool | None:
-    """Whether the holder's process is alive, for a database that several machines use; None if that cannot be seen. If the boot
-    id differs, the holder may be on another machine with the same host name, not on this machine before a restart.
+    """Return whether the holder's process is alive, or None if this process cannot tell. For a database that several machines
+    use: a holder with another boot id may be on another machine with the same host name, so it is not taken for a process of this
+    machine before a restart, as `alive` would.
     """
     return alive(holder) if holder.boot == _own(os.getpid())[0] else None
 
 
 def is_held(holder: Holder | None, expires_at: float, now: float, alive: Alive = alive) -> bool:
-    """Whether a lease of this holder keeps other engines out: it has not expired, and the holder is not known to be dead."""
+    """Return whether a lease keeps other engines out: it has not expired, and its holder is not known to be dead."""
     return holder is not None and expires_at > now and alive(holder) is not False
 
 
 @lru_cache(maxsize=1)
 def _own(pid: int) -> tuple[str, str, int, str]:
-    """Boot id, pid namespace, pid and start time of this process. They never change, so they are cached by pid; a forked child
-    has another pid.
+    """Return the boot id, pid namespace, pid and start time of this process. They never change, so they are cached by pid; a
+    forked child has another pid.
     """
     found = _state_and_start(pid)
     return _boot(), _pid_namespace(), pid, found[1] if found else ""
@@ -130,7 +131,9 @@ def _runs(pid: int, started: str) -> bool | None:
 
 
 def _state_and_start(pid: int) -> tuple[str, str] | None:
-    """State and start time (ticks since boot) of a process. In /proc, the name before them may contain spaces and parentheses."""
+    """Return the state and the start time (in ticks since boot) of a process, or None if /proc does not show it. In the file, the
+    name before them may contain spaces and parentheses.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return fields[0].decode(), fields[19].decode()

@@ -1,4 +1,6 @@
-"""Decide which of the runs on offer a worker gets. The queues of all databases share these functions, which read no database."""
+"""Decide which of the runs on offer a worker gets. The stores on SQLite and PostgreSQL share these functions, which take rows and
+run no queries.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ Cells = tuple[Any, ...]
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """A run on offer, as the query `offers` selects it."""
+    """A run that a worker may claim, as the query `offers` selects it."""
 
     key: int
     run_id: str
@@ -34,18 +36,18 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class Fates(Generic[K]):
-    """Which holders are live, lost or dead, from the rows of the query `holders`: key, when their leases expire, and the holder.
-    `asking` is the id of the holder that takes runs now: its process is alive, so its runs count as held even if it was late
-    with its renewal.
+    """Sorts holders into live, lost and dead ones. `told` are the rows of the query `holders`: the key of each holder, the time
+    at which its leases expire, and the fields of `Holder`. `asking` is the id of the holder that claims runs now: its process is
+    alive, so its runs count as held even if its leases have expired.
     """
 
     def __init__(self, told: Iterable[Cells], now: float, alive: leases.Alive, asking: str = "") -> None:
         self.live: set[K] = set()
         self._asking: set[K] = set()
         self.lost: list[K] = []
-        """Holders whose leases no longer protect their runs: they have expired or are dead."""
+        """Keys of the holders whose leases do not protect their runs: the leases have expired or the process is dead."""
         self.dead: list[K] = []
-        """The lost holders whose process is known to be dead, so that they will never come back."""
+        """Keys of the lost holders whose process is known to be dead, so that they will never renew their leases."""
         for key, expires_at, *cells in told:
             holder = Holder(**dict(zip(Holder.__struct_fields__, cells, strict=True)))
             state = alive(holder)
@@ -59,7 +61,7 @@ class Fates(Generic[K]):
                 self.dead.append(key)
 
     def held(self, told: Iterable[Cells]) -> Counter[str]:
-        """How many runs of each queue are held, from the rows of the query `held_runs`."""
+        """Return how many runs of each queue live holders hold. `told` are the rows of the query `held_runs`."""
         held: Counter[str] = Counter()
         for queue, holder, count in told:
             if holder in self.live or holder in self._asking:
@@ -68,12 +70,12 @@ class Fates(Generic[K]):
 
 
 def room(limits: Iterable[Cells], held: Counter[str]) -> dict[str, int]:
-    """How many more runs of each queue that has a limit may be held."""
+    """Return, for each queue that has a limit, how many more of its runs may be held."""
     return {queue: held_max - held[queue] for queue, held_max in limits}
 
 
 def choose(offers: Sequence[Offer], room: Mapping[str, int], limit: int) -> list[Offer]:
-    """The first `limit` offers, in their order, leaving out those whose queue has no room."""
+    """Return the first `limit` offers, in their order, without those whose queue has no room left."""
     chosen: list[Offer] = []
     left = dict(room)
     for offer in offers:
@@ -88,14 +90,14 @@ def choose(offers: Sequence[Offer], room: Mapping[str, int], limit: int) -> list
 
 
 def full(room: Mapping[str, int]) -> list[str]:
-    """The queues that have no room."""
+    """Return the names of the queues that have no room left."""
     return [queue for queue, left in room.items() if left <= 0]
 
 
 def list_queues(
     names: Iterable[Cells], limits: Iterable[Cells], held: Counter[str], offered: Iterable[Cells]
 ) -> list[Queue]:
-    """One `Queue` per name, from the rows of the queries about names, limits, held and offered runs."""
+    """Return one `Queue` per name, from the rows of the queries about names, limits, held and offered runs."""
     limit: dict[str, int] = dict(limits)
     on_offer: dict[str, int] = dict(offered)
     return [

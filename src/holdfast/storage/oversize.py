@@ -1,8 +1,9 @@
 """Move values that are too large for a log out of the body of an event or a snapshot and into blobs.
 
-The references to these blobs are *beside* the values of the body, never inside them: its first key is `"$blobs"`, which maps
-the JSON pointer of each value that was moved to the digest of its JSON; the value itself is replaced by null. No field of an
-event can have that name, so a body has references if it begins with that key, and no value of a user can look like a reference.
+The references to these blobs are *beside* the values of the body, never inside them: the first key of the body is `"$blobs"`,
+which maps the JSON pointer of each value that was moved to the digest of its JSON; the value itself is replaced by null. No field
+of an event can have that name, so a body has references if it begins with that key, and no value of a user can look like a
+reference.
 
 Which values are moved: a value not over the limit stays, and a text over the limit is moved. In a container, the parts over the
 limit are moved first; if the rest is still over the limit, the container is moved too. So a large value that many events contain
@@ -27,7 +28,7 @@ from holdfast.storage.contract import Append, Verdict
 BLOB_OVER = 1_000_000
 """A value with more bytes of JSON than this becomes a blob."""
 LOG_BUDGET = 64_000_000
-"""A result that needs more bytes of log than this for one checkpoint is refused."""
+"""A result is refused if storing it needs more bytes of the log than this, for one checkpoint."""
 KEY = "$blobs"
 _MARK = b'{"$blobs":'
 
@@ -38,7 +39,7 @@ _references = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def take_out(body: bytes, limit: int = BLOB_OVER) -> tuple[bytes, tuple[Blob, ...]]:
-    """Move the values that are too large out of a body: the new body, which refers to blobs, and these blobs."""
+    """Move the values over `limit` bytes out of a body. Returns the new body, which refers to blobs, and these blobs."""
     if len(body) <= limit:
         return body, ()
     taken: dict[str, Blob] = {}
@@ -49,7 +50,7 @@ def take_out(body: bytes, limit: int = BLOB_OVER) -> tuple[bytes, tuple[Blob, ..
 
 
 def put_back(body: bytes, blobs: Blobs) -> bytes:
-    """Undo `take_out`: the body with the values from the blobs that it refers to. Raises `BlobMissing`, `BlobCorrupt`."""
+    """Undo `take_out`: put the values from the blobs back into the body. Raises `BlobMissing`, `BlobCorrupt`."""
     if not body.startswith(_MARK):
         return body
     try:
@@ -60,17 +61,21 @@ def put_back(body: bytes, blobs: Blobs) -> bytes:
             tree = _place(tree, pointer, Raw(blobs.get(told[pointer])))
         return _encode(tree)
     except (msgspec.MsgspecError, LookupError, ValueError) as fault:
-        raise StoreCorrupt(f"a body that refers to blobs cannot be read: {fault}") from fault
+        raise StoreCorrupt(
+            f"the blob references of an event or snapshot cannot be read: {fault}. `holdfast verify` lists the damage"
+        ) from fault
 
 
 def references(body: bytes) -> dict[str, str]:
-    """The blobs that a body refers to: JSON pointer -> digest."""
+    """Return the digests of the blobs that a body refers to, by the JSON pointer of the value that each blob contains."""
     if not body.startswith(_MARK):
         return {}
     try:
         return _references(_fields(body)[KEY])
     except msgspec.MsgspecError as fault:
-        raise StoreCorrupt(f"a body that refers to blobs cannot be read: {fault}") from fault
+        raise StoreCorrupt(
+            f"the blob references of an event or snapshot cannot be read: {fault}. `holdfast verify` lists the damage"
+        ) from fault
 
 
 def keep_blobs(blobs: Blobs, batch: Iterable[Append]) -> dict[int, Verdict]:
@@ -88,7 +93,7 @@ def keep_blobs(blobs: Blobs, batch: Iterable[Append]) -> dict[int, Verdict]:
 
 
 def _lighten(value: bytes | Raw, pointer: str, limit: int, taken: dict[str, Blob]) -> bytes:
-    """The JSON that replaces a value over the limit: the container without its largest parts, or null. Adds the blobs to
+    """Return the JSON that replaces a value over the limit: the container without its largest parts, or null. Adds the blobs to
     `taken`, by JSON pointer.
     """
     json = bytes(value)
@@ -105,7 +110,9 @@ def _lighten(value: bytes | Raw, pointer: str, limit: int, taken: dict[str, Blob
 
 
 def _place(tree: Any, pointer: str, value: Raw) -> Any:
-    """A JSON tree with `value` at the place that `pointer` names. Only the containers on the way there are decoded."""
+    """Return a JSON tree in which `value` is at the position that `pointer` names. Only the containers on the way there are
+    decoded.
+    """
     if not pointer:
         return value
     step = pointer[1:].partition("/")[0]

@@ -1,7 +1,7 @@
 """Detect that the process was forked since an object was created: connections, locks and threads do not survive a fork.
 
-`count` grows by one in every forked child. Comparing two numbers costs next to nothing; asking the kernel for the process id, as
-often as stores and writers would have to, takes longer than folding an event.
+`count` grows by one in every forked child. Stores and writers check it before every operation: comparing two numbers costs next
+to nothing, while asking the kernel for the process id takes longer than folding an event.
 """
 
 from __future__ import annotations

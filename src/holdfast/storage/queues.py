@@ -25,8 +25,8 @@ from holdfast.storage.leases import Holder, Lease
 DEFAULT_QUEUE = "default"
 
 FENCE_STEP = 1_000_000
-"""By how much every fence grows when a store is restored from a copy. Far more than a run can have been claimed since the copy
-was made, so that fences granted in between are invalid."""
+"""How much every fence grows when a store is restored from a copy. This is far more than the number of times that a run can have
+been claimed since the copy was made, so all fences that were granted in between are invalid."""
 
 Why: TypeAlias = Literal["pending", "running", "interrupted", "due", "asked"]
 
@@ -37,7 +37,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     flows: tuple[str, ...]
     """Names of the flows that the worker knows; it takes no runs of other flows."""
     queues: tuple[str, ...] = ()
-    """Take runs only from these queues; empty: from all queues."""
+    """Names of the queues from which to take runs; if empty, from all queues."""
     limit: int = 1
     """Take at most this many runs."""
     without: Collection[str] = ()
@@ -57,10 +57,10 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     limit: int | None = None
-    """How many of its runs may be held at the same time; None: no limit."""
+    """How many runs of the queue may be held at the same time; None means no limit."""
     held: int = 0
     offered: int = 0
-    """How many of its runs are on offer, whether or not the limit lets a worker claim them."""
+    """How many runs of the queue are on offer, whether or not the limit lets a worker claim them."""
 
 
 class Queues(Protocol):
@@ -71,37 +71,39 @@ class Queues(Protocol):
     def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
         """Claim runs that are on offer, in one transaction: those with the highest priority first, then those that have waited
         longest (`due` runs since that time, `asked` runs since the request, other runs since their creation). Two workers that
-        call this at the same time never get the same run, and neither waits for the other's rows. If any run is taken, the
-        holder is also renewed (as by `Store.renew`). The fence of each run grows by one. A holder that was late but renewed
-        before this transaction keeps its runs.
+        call this at the same time never get the same run, and neither waits for the other's rows. If any run is taken, the holder
+        is also renewed (as by `Store.renew`). The fence of each run grows by one. A holder whose leases had expired, but that
+        renewed them before this transaction, keeps its runs.
         """
 
     def held_by(self, holder: str) -> list[Lease]:
-        """The leases of a holder, ordered by run id."""
+        """Return the leases of a holder, ordered by run id."""
 
     def give_back(self, holders: Collection[str]) -> list[str]:
-        """Release the leases of those of these holders that have expired or whose process is dead, and return the ids of these
-        holders. This is checked in the transaction that releases: a holder that has renewed meanwhile keeps its leases.
+        """Find the given holders whose leases have expired or whose process is dead, release their leases, and return their ids.
+        This is checked in the transaction that releases: a holder that has renewed meanwhile keeps its leases.
         """
 
     def next_due(self, wanted: Wanted) -> float | None:
-        """When the next wanted run is due, in the store's time; this may be in the past. None: no wanted run waits for a time.
-        Runs in queues at their limit are left out: `hear` returns when a lease is released. Expiring leases are not considered.
+        """Return when the next wanted run is due, in the store's time; this may be in the past. Returns None if no wanted run
+        waits for a time. Runs in queues at their limit are left out, because `hear` returns when a lease is released. Expiring
+        leases are not considered.
         """
 
     def limit(self, queue: str, limit: int | None) -> None:
-        """From now on, let at most `limit` runs of a queue be held at the same time; None: any number. Holders keep the runs that
-        they hold.
+        """From now on, let at most `limit` runs of a queue be held at the same time; None removes the limit. Holders keep the
+        runs that they hold.
         """
 
     def queues(self) -> list[Queue]:
-        """Every queue that has a limit, or a run that is not completed or cancelled, ordered by name."""
+        """Return the state of every queue that has a limit, or a run that is not completed or cancelled, ordered by name."""
 
     def hear(self, timeout_s: float) -> bool:
-        """Wait, at most this long, for news: a run may have come on offer or a request into an inbox (a new run, a request, a
-        released lease), since the last `hear`. True: look for runs again. False: there was no news, which does not prove that
-        no run is on offer. If the database can notify, waiting runs no query. A lost connection is not raised: `hear` waits
-        and returns False. Only one worker may use it at a time: of two on one store object, each may miss the other's news.
+        """Wait up to `timeout_s` seconds for news since the last `hear`: a new run, a request or a released lease. Returns True
+        if the worker should look for runs again. Returns False if there was no news, which does not prove that no run is on
+        offer. If the database can send notifications, waiting runs no query. If the connection is lost, no error is raised:
+        `hear` waits and returns False. Only one worker may use it at a time: if two workers share a store object, each may miss
+        news that the other one gets.
         """
 
     def hush(self) -> None:

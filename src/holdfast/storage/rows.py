@@ -1,7 +1,7 @@
 """Turn events into the rows of a log and back, with compression and a hash chain.
 
-digest(n) = sha256(digest(n-1) ‖ header(n) ‖ sha256(salt(n) ‖ body(n))), over the bytes as stored. A missing or altered row is
-detected. A body can be removed without breaking the chain if its salted hash is kept.
+digest(n) = sha256(digest(n-1) ‖ header(n) ‖ sha256(salt(n) ‖ body(n))), over the bytes as stored (‖ concatenates). So a missing
+or altered row is detected. A body can be removed without breaking the chain if its salted hash is kept.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _local = threading.local()  # zstd contexts must not be shared between threads
 
 
 class Salts:
-    """Random salts for events, read from the system many at a time, because every such call releases the interpreter lock (GIL),
-    which other threads then take.
+    """Random salts for events. They are read from the system many at a time, because each read releases the interpreter lock
+    (GIL), and another thread may then take it.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Salts:
 
 
 def pack(body: bytes) -> bytes:
-    """The body of an event as stored: compressed if it is long and compression makes it shorter."""
+    """Return the body of an event (its JSON) as it is stored: compressed if it is long and compression makes it shorter."""
     if len(body) <= COMPRESS_OVER_BYTES:
         return body
     packer = getattr(_local, "packer", None)
@@ -53,7 +53,7 @@ def pack(body: bytes) -> bytes:
 
 
 def unpack(body: bytes) -> bytes:
-    """Undo `pack`: the body of an event as it was before it was compressed."""
+    """Undo `pack`: return the body of an event as it was before it was compressed."""
     if not body.startswith(_ZSTD_MAGIC):
         return body
     unpacker = getattr(_local, "unpacker", None)
@@ -63,13 +63,13 @@ def unpack(body: bytes) -> bytes:
         unpacked: bytes = unpacker.decompress(body)
     except zstandard.ZstdError as fault:
         raise StoreCorrupt(
-            f"the compressed body of an event or snapshot cannot be read: {fault}. `holdfast verify` lists the damage"
+            f"the compressed data of an event or snapshot cannot be read: {fault}. `holdfast verify` lists the damage"
         ) from fault
     return unpacked
 
 
 def chain(previous: bytes, run_id: str, row: Row) -> bytes:
-    """The digest of a row, given the digest of the row before it (`previous`)."""
+    """Return the digest of a row, given the digest of the row before it (`previous`)."""
     header = f"{run_id}\n{row.seq}\n{row.at!r}\n{row.kind}\n{row.node or ''}\n{row.iteration}\n{row.execution}\n{row.attempt}\n"
     return sha256(previous + header.encode() + sha256(row.salt + row.body).digest()).digest()
 
@@ -77,8 +77,8 @@ def chain(previous: bytes, run_id: str, row: Row) -> bytes:
 def seal_row(
     previous: bytes, run_id: str, seq: int, at: float, stamp: str, event: Encoded, salt: bytes
 ) -> Row:
-    """The row of an event, chained to the digest `previous`. The digest is computed inline, not by `chain`, because every step
-    calls this function. `stamp` is `repr(at)`, the slowest part of a header, which events of the same time share.
+    """Return the row of an event, chained to the digest `previous`. The digest is computed inline, not by `chain`, because every
+    step calls this function. `stamp` is `repr(at)`: computing it takes longest, so events with the same time share it.
     """
     body, kind, node = event.body, event.kind, event.node
     iteration, execution, attempt = event.iteration, event.execution, event.attempt
@@ -92,8 +92,8 @@ def seal_row(
 def seal(
     previous: bytes, run_id: str, seq: int, at: float, encoded: Iterable[Encoded], salts: bytes
 ) -> tuple[Row, ...]:
-    """Rows for the events that follow `seq`, all of time `at`, chained to the digest `previous`. `salts`: 16 random bytes for
-    each event.
+    """Return rows for the events that follow `seq`, all of time `at`, chained to the digest `previous`. `salts` contains 16
+    random bytes for each event.
     """
     rows: list[Row] = []
     for number, event in enumerate(encoded):
@@ -105,14 +105,14 @@ def seal(
 
 
 def open_body(body: bytes, blobs: Blobs) -> bytes:
-    """The body of a row or a snapshot, decompressed, with the large values that were moved to blobs put back into it. Raises
-    `BlobMissing`, `BlobCorrupt`.
+    """Return the body of a row or a snapshot, decompressed, with the large values that were moved to blobs put back into it.
+    Raises `BlobMissing`, `BlobCorrupt`.
     """
     return put_back(unpack(body), blobs)
 
 
 def open_row(row: Row, blobs: Blobs) -> Stored:
-    """The event that a row holds. Raises `BlobMissing`, `BlobCorrupt`."""
+    """Return the event that a row contains. Raises `BlobMissing`, `BlobCorrupt`."""
     body = row.body
     if body and (body[:1] != b"{" or body[2:3] == b"$"):  # few bodies are compressed or refer to blobs
         body = open_body(body, blobs)
@@ -121,8 +121,8 @@ def open_row(row: Row, blobs: Blobs) -> Stored:
 
 
 def broken_at(run_id: str, rows: Sequence[Row], *, after: int, digest: bytes) -> tuple[int, str] | None:
-    """The first seq after `after` at which a row is missing or altered, and a description of the damage; None: all rows are
-    intact. `digest` is the digest of the row `after`.
+    """Return the first seq after `after` at which a row is missing or altered, and a description of the damage. Returns None if
+    all rows are intact. `digest` is the digest of row `after`.
     """
     for row in rows:
         after += 1

@@ -18,7 +18,9 @@ _stores = resources.files("holdfast.storage")
 
 
 def queries(dialect: str, schema: str | None = None) -> dict[str, str]:
-    """The named queries of `queries.sql`. Each is put on one line, because drivers cache prepared statements by their text."""
+    """Return the named queries of `queries.sql`. Each is put on one line, because drivers cache prepared statements by their
+    text.
+    """
     parts = _NAME.split(
         within((_stores / dialect / "sql" / "queries.sql").read_text(encoding="utf-8"), schema)
     )
@@ -27,14 +29,14 @@ def queries(dialect: str, schema: str | None = None) -> dict[str, str]:
 
 @cache
 def migrations(dialect: str, schema: str | None = None) -> tuple[str, ...]:
-    """The migrations in order; the n-th migrates a store from version n-1 to version n."""
+    """Return the migrations in order; the n-th migrates a store from version n-1 to version n."""
     files = sorted((_stores / dialect / "sql" / "migrations").iterdir(), key=lambda file: file.name)
     texts = [file.read_text(encoding="utf-8") for file in files if file.name.endswith(".sql")]
     return tuple(within(text, schema) for text in texts)
 
 
 def newer_schema_error(where: str, version: int, known: int) -> SchemaTooNew:
-    """The error for a process whose store was migrated by a newer Holdfast while it was open: it must write nothing more."""
+    """Return the error for a process whose open store was migrated by a newer Holdfast: the process must write nothing more."""
     return SchemaTooNew(
         f"{where} was migrated to schema version {version} while this process used it; this process knows versions up "
         f"to {known}. This step was not written. Restart this process with the newer version of Holdfast."
@@ -42,5 +44,5 @@ def newer_schema_error(where: str, version: int, known: int) -> SchemaTooNew:
 
 
 def within(sql: str, schema: str | None) -> str:
-    """SQL of ours with the name of another schema in place of `holdfast`."""
+    """Return SQL in which the schema name `holdfast` is replaced by `schema`."""
     return sql if schema is None else _SCHEMA.sub(f'"{schema}"', sql)

@@ -18,7 +18,7 @@ _strings = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def holder_of(cells: tuple[Any, ...]) -> Holder | None:
-    """The holder in the columns of a row; None if the run is not held."""
+    """Return the holder from the columns of a row, or None if the run has no holder."""
     engine, host, boot, pid_namespace, pid, process_started, ttl_s = cells
     if engine is None:
         return None
@@ -27,13 +27,13 @@ def holder_of(cells: tuple[Any, ...]) -> Holder | None:
 
 
 def holder_cells(holder: Holder, expires_at: float) -> tuple[Any, ...]:
-    """A holder as parameters of the query `renew_holder`, with the time at which its leases expire."""
+    """Return a holder as parameters of the query `renew_holder`, with the time at which its leases expire."""
     return (holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid, holder.process_started, holder.ttl_s,
             expires_at)  # fmt: skip
 
 
 def run_row(cells: tuple[Any, ...], holder: Holder | None, held: bool) -> RunRow:
-    """A `RunRow` from the columns that both databases select for it. Raises `StoreCorrupt` if they cannot be read."""
+    """Return a `RunRow` from the columns that both databases select for it. Raises `StoreCorrupt` if they cannot be read."""
     (run_id, flow, status, seq, digest, fingerprint, state_version, created_at, updated_at, input_digest, labels, parent,
      active, error, rewinds, due_at, fence, queue, priority) = cells[:19]  # fmt: skip
     try:
@@ -45,13 +45,15 @@ def run_row(cells: tuple[Any, ...], holder: Holder | None, held: bool) -> RunRow
         )  # fmt: skip
     except msgspec.MsgspecError as fault:
         raise StoreCorrupt(
-            f"run {run_id!r}: its row in the store is damaged ({fault}). Restore the store from a backup. The "
+            f"run {run_id!r}: the row of this run is damaged ({fault}). Restore the store from a backup. The "
             "other runs are not affected: each can still be shown and archived by its id."
         ) from fault
 
 
 def generation_of(where: str, found: Sequence[tuple[str, ...]]) -> str:
-    """The generation of a store, from the rows of the query `generation`. Raises `StoreCorrupt` if there is none."""
+    """Return the generation of a store, from the rows of the query `generation`. Raises `StoreCorrupt` if there is none."""
     if not found:
-        raise StoreCorrupt(f"{where} is damaged: its generation is missing. Restore it from a backup.")
+        raise StoreCorrupt(
+            f"{where} is damaged: the random id of the store (its generation) is missing. Restore it from a backup."
+        )
     return found[0][0]

@@ -30,12 +30,12 @@ class Trimmed(msgspec.Struct, frozen=True, kw_only=True):
     """The run can no longer go back to checkpoints before this seq."""
     retired_at: float = 0.0
     base: int = 0
-    """The log begins after this seq; 0: it was never compacted."""
+    """The log begins after this seq; 0 if it was never compacted."""
     base_at: float = 0.0
     base_digest: bytes = b""
-    """sha256 of the stored compaction base."""
+    """The sha256 of the stored compaction base."""
     place: str = ""
-    """Where the log was archived before it was compacted; empty: nowhere."""
+    """The archive to which the log was written before it was compacted; empty if it was not archived."""
 
 
 WHOLE = Trimmed()
@@ -50,7 +50,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store reports about itself; None: the fact does not apply to this kind of store, or cannot be found out."""
+    """Facts that a store reports about itself. None means that a fact does not apply to this kind of store or is unknown."""
 
     kind: str
     now: float
@@ -72,15 +72,15 @@ class Upkeep(Protocol):
     """
 
     def trimmed(self, run_id: str) -> Trimmed:
-        """What upkeep has removed from the log of a run; `WHOLE` if nothing, or if there is no such run."""
+        """Return what upkeep has removed from the log of a run: `WHOLE` if it has removed nothing, or if there is no such run."""
 
     def snapshots(self, run_id: str) -> list[Kept]:
-        """The snapshots of a run, oldest first. Raises `RunNotFound`."""
+        """Return the snapshots of a run, oldest first. Raises `RunNotFound`."""
 
     def referring(self, run_id: str, after: int = 0, limit: int = PIECE) -> list[tuple[int, bytes]]:
-        """Events after a seq whose bodies may refer to blobs, in order: seq, and the body as stored. The list has all events that
-        refer to blobs, and may have compressed ones that do not, because they must be decompressed to know. Empty if there is no
-        such run.
+        """Return the events after a seq that may refer to blobs, in order, each as its seq and its stored body. The list has all
+        events that refer to blobs. It may also have compressed events that do not, because only decompression would show that. It
+        is empty if there is no such run.
         """
 
     def retire(self, run_id: str, before: int, drop: Collection[int] = ()) -> None:
@@ -107,30 +107,33 @@ class Upkeep(Protocol):
     def delete(self, run_id: str, seq: int) -> None:
         """Delete a run whose log still ends at `seq`, with everything that belongs only to it. Its blobs are left to the caller,
         who knows what else refers to them. Raises `RunNotFound`, `RunHeld`, `SeqConflict`; and `ResumeRefused` if another run was
-        forked from it, or if it can still be resumed and a request waits in its inbox, because the sender relies on it.
+        forked from it, or if it can still be resumed and a request waits in its inbox, because the sender of that request relies
+        on it.
         """
 
     def sweep(self, limit: int = PIECE) -> int:
-        """Delete up to `limit` leftover events of compactions and deletions, and return how many were deleted. 0: none are
-        left.
+        """Delete up to `limit` leftover events of compactions and deletions, and return how many were deleted. Returns 0 if none
+        are left.
         """
 
     def fingerprints(self) -> list[str]:
-        """The fingerprints of all stored definitions, in order."""
+        """Return the fingerprints of all stored definitions, in order."""
 
     def drop_definitions(self, fingerprints: Collection[str]) -> int:
-        """Delete those of these definitions that no run row refers to, and return how many were deleted."""
+        """Delete the definitions with these fingerprints, except those that a run row refers to, and return how many were
+        deleted.
+        """
 
     def adopt(
         self, run_id: str, trimmed: Trimmed, definitions: Mapping[str, bytes], *, fence: int = 0
     ) -> None:
         """Store what belongs to a run that is restored from an archive: definitions by fingerprint, and what upkeep had removed
-        from its log. If no engine holds the run, its fence is raised to `fence`, the last one granted in the store that it comes
-        from. If the run does not exist yet, only the definitions are stored.
+        from its log. If no engine holds the run, its fence is raised to `fence`, the last fence granted in the store that the run
+        comes from. If the run does not exist yet, only the definitions are stored.
         """
 
     def facts(self) -> Facts:
-        """Facts about the state of the store, for `holdfast doctor`."""
+        """Return facts about the state of the store, for `holdfast doctor`."""
 
     def backup(self, file: str, progress: Callable[[int, int], None] = lambda done, of: None) -> None:
         """Write a copy of the whole database, as it is at one moment, to a new file, while runs continue. `progress` is called
@@ -155,28 +158,30 @@ def refuse_compaction(
         )
     if not base < seq < end:
         raise SeqConflict(
-            f"run {run_id!r} was not compacted: event {seq} must come after event {base}, where its log begins, "
-            f"and before event {end}, where it ends. Load the run again."
+            f"run {run_id!r} was not compacted: its log has events {base + 1} to {end}, and a compaction up to event {seq} "
+            "must replace at least one of them and leave at least one. Load the run again."
         )
 
 
 def refuse_deletion(run_id: str, *, seq: int, end: int, child: str | None, asked: str | None) -> None:
-    """Refuse to delete a run that changed, has a child (`child`: a fork of it) or a waiting request (`asked`: its verb)."""
+    """Refuse to delete a run that has changed, that was forked (`child` is the id of the fork), or in whose inbox a request waits
+    (`asked` is its verb).
+    """
     if seq != end:
         raise SeqConflict(
             f"run {run_id!r} was not deleted: its log ends at {end}, not at {seq}, because another process has resumed "
-            "it. Look at the run again."
+            "it. Check whether the run may still be deleted."
         )
     if child is not None:
         raise ResumeRefused(
             run_id,
-            f"run {child!r} was forked from it and needs its events. Delete {child!r} first.",
+            f"run {child!r} was forked from this run and needs its events. Delete {child!r} first.",
             asked="deleted",
         )
     if asked is not None:
         raise ResumeRefused(
             run_id,
-            f"a request ({asked}) waits in its inbox. A worker that knows its flow handles the request, or `holdfast "
-            f"resume {run_id}`; cancel the run if it is no longer needed.",
+            f"a request ({asked}) waits in the inbox of this run. Handle it with `holdfast resume {run_id}` or with a worker "
+            "that knows the flow, or cancel the run if it is no longer needed.",
             asked="deleted",
         )

@@ -70,7 +70,7 @@ def open_blobs(url: str | os.PathLike[str], *, spills: Blobs) -> Blobs:
 
 
 def is_there(url: str | os.PathLike[str]) -> bool:
-    """Whether a store exists at this URL or path. The check creates nothing. A store in memory always exists."""
+    """Return whether a store exists at this URL or path. The check creates nothing. A store in memory always exists."""
     path = sqlite_path(url)
     if path is not None:
         file = os.path.expanduser(path)
@@ -85,7 +85,7 @@ def is_there(url: str | os.PathLike[str]) -> bool:
 
 
 def is_memory(url: str | os.PathLike[str]) -> bool:
-    """Whether the URL names a store in memory, which only this process can use and which ends with it."""
+    """Return whether the URL names a store in memory, which only this process can use and which ends with it."""
     return _scheme(url) == "memory"
 
 
@@ -95,7 +95,7 @@ def _scheme(url: str | os.PathLike[str]) -> str:
 
 
 def sqlite_path(url: str | os.PathLike[str]) -> str | None:
-    """The path of a SQLite store; None for a store of another kind."""
+    """Return the path of a SQLite store, or None for a store of another kind."""
     text = os.fspath(url)
     match = _SCHEME.match(text)
     if match is None:
@@ -104,7 +104,7 @@ def sqlite_path(url: str | os.PathLike[str]) -> str | None:
 
 
 def shown(url: str | os.PathLike[str]) -> str:
-    """The URL or path of a store without its password, so that it may be printed."""
+    """Return the URL or path of a store without its password, so that it may be printed."""
     text = os.fspath(url)
     match = _SCHEME.match(text)
     try:
@@ -163,8 +163,8 @@ def _require_driver() -> None:
 
 
 def _bare_path(url: str | os.PathLike[str]) -> str:
-    """The path of a SQLite store that was given without a scheme. A text that looks like the address of a database is refused,
-    because it would become the name of a file that contains the password; the error does not quote it.
+    """Return the path of a SQLite store that was given without a scheme. A text that looks like the address of a database is
+    refused, because it would become the name of a file that contains the password; the error does not quote it.
     """
     text = os.fspath(url)
     if not isinstance(url, str) or _PATH.match(text):
@@ -173,7 +173,7 @@ def _bare_path(url: str | os.PathLike[str]) -> str:
     word = keyword[1].lower() if keyword is not None else ""
     if word in known or did_you_mean(word, known) or _LOGIN.match(text):
         raise SettingError(
-            "the store looks like the address of a database, and not like a path or a URL. A PostgreSQL store is "
+            "the given store looks like the address of a database, not like a path or a URL. A PostgreSQL store is "
             "postgresql://user:password@host:5432/database, with options after a ?; write ./NAME if you mean a file."
         )
     return text

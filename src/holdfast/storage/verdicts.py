@@ -7,7 +7,9 @@ from holdfast.storage.contract import Append, Verdict
 
 
 def judge_create(append: Append, *, exists: bool, holder_known: bool) -> Verdict:
-    """The verdict on an append that creates a run. A holder must be known to the store (by `renew`) before it can hold a run."""
+    """Return the verdict on an append that creates a run. A holder must be known to the store (by `renew`) before it can hold a
+    run.
+    """
     if exists:
         return RunExists(append.run_id, "input or flow")
     if append.holder is not None and not holder_known:
@@ -19,7 +21,7 @@ def judge_create(append: Append, *, exists: bool, holder_known: bool) -> Verdict
 
 
 def judge(append: Append, *, seq: int, fence: int, holder: str | None) -> Verdict:
-    """The verdict on an append to a run whose log ends at `seq` and whose lease belongs to `holder` with `fence`."""
+    """Return the verdict on an append to a run whose log ends at `seq` and whose lease belongs to `holder` with `fence`."""
     if append.holder is None or append.holder != holder or append.fence != fence:
         who = (
             f"engine {holder!r} holds it with fence {fence}"

@@ -62,7 +62,7 @@ class Writer:
 
     @property
     def quick(self) -> bool:
-        """Whether recent commits were quick enough for an event loop to wait for one."""
+        """True if recent commits were quick enough for an event loop to wait for one."""
         return self._commit_s < QUICK_S
 
     def submit(self, append: Append, done: Done) -> None:
@@ -83,8 +83,8 @@ class Writer:
             self._changed.notify_all()
 
     def try_commit(self, appends: Sequence[Append]) -> list[BaseException | None] | None:
-        """Commit a few appends on the caller's thread, and return the outcome of each (None: durable). Returns None in place of
-        the list if nothing was written because commits are slow, blobs must be written, or the writer is busy.
+        """Commit a few appends on the caller's thread, and return the outcome of each (None if it is durable). Returns None in
+        place of the list if nothing was written because commits are slow, blobs must be written, or the writer is busy.
         """
         self._require_own()
         if not self.quick or _carry_blobs(appends):
@@ -102,7 +102,7 @@ class Writer:
         finally:
             with self._lock:
                 self._in_flight = False
-                # Otherwise an idle writer thread would be woken at every step.
+                # Notify only if needed; otherwise an idle writer thread would be woken at every step.
                 if self._queue or self._closing:
                     self._changed.notify_all()
 
@@ -128,7 +128,7 @@ class Writer:
             _tell(batch, outcomes, self._wake)
 
     def _next_batch(self) -> list[tuple[Append, Done]] | None:
-        """All queued appends, up to the limits of a batch; None when the writer is closed and its queue is empty."""
+        """Return all queued appends, up to the limits of a batch, or None when the writer is closed and its queue is empty."""
         with self._changed:
             while self._in_flight or not self._queue:
                 if self._closing and not self._in_flight and not self._queue:
@@ -145,8 +145,8 @@ class Writer:
             return batch
 
     def _took(self, seconds: float, count: int) -> None:
-        """Update the moving average of how long a lone append takes. The further appends of a batch share its one sync, so
-        only the time that their rows took is subtracted.
+        """Update the moving average of how long a lone append takes. All appends of a batch share one sync, so for each append
+        after the first only the time to write its rows is subtracted.
         """
         seconds = max(seconds - (count - 1) * _FURTHER_S, seconds / count)
         self._commit_s += _NEWEST_SHARE * (seconds - self._commit_s)
@@ -224,7 +224,7 @@ def _call(callback: Callable[[T], None], what: T) -> None:
 
 
 def _carry_blobs(appends: Sequence[Append]) -> bool:
-    """Whether any of the appends has blobs. Writing megabytes would hold up an event loop, and says nothing about how long
+    """Return whether any of the appends has blobs. Writing megabytes would hold up an event loop, and says nothing about how long
     other commits take.
     """
     for append in appends:  # noqa: SIM110 - every step runs this loop, and a generator would cost more than the rest

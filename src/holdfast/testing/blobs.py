@@ -88,7 +88,7 @@ class BlobsConformance:
 
     def test_a_blob_that_is_not_there_is_named_with_its_place(self) -> None:
         self.put(b"another")
-        with raises(BlobMissing, "0" * 64, self.blobs.where, "Put it back"):
+        with raises(BlobMissing, "0" * 64, self.blobs.where, "Restore it from a backup"):
             self.blobs.get("0" * 64)
 
     def test_a_deleted_blob_is_gone_and_may_be_put_again(self) -> None:

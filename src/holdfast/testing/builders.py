@@ -68,13 +68,14 @@ class History:
     def created(self, given: Any = None, **options: Any) -> History:
         """Record that the run was created with this input; `options` as in `RunCreated.options`, e.g. `timeout_s`."""
         flow = self.flow
+        values = flow.state.dump({} if given is None else given)
         return self.record(
             events.RunCreated(
                 flow=flow.name,
                 fingerprint=flow.fingerprint,
                 state_version=flow.definition.state_version,
-                input=flow.state.dump({} if given is None else given),
-                starts=list(flow.plain_routes["START"]),
+                input=values,
+                starts=outcomes.route(flow, START, values).to,
                 schedule=flow.definition.schedule,
                 options={"durability": "sync", **options},
             )

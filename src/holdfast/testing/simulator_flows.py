@@ -446,6 +446,7 @@ def witness_flow(flow: Flow[Any]) -> Flow[Any]:
         state=flow.state,
         upgrades=flow.upgrades,
         validate_resume=flow.validate_resume,
+        description=flow.description,
     )
 
 

@@ -1,9 +1,9 @@
 """Watched flows: `watch_flow` copies a flow and reports every call of a node to an observer.
 
-In a watched flow, sync and async nodes alike run in step with the event loop. A plain function that takes a context gets a thread
-of its own, but the loop blocks while the function works, and performs the function's calls to the context: so a test with a
-manual clock controls their order too. Invariant: a watched flow has the fingerprint of the original; either can resume a run of
-the other.
+In a watched flow, sync and async nodes alike run in step with the event loop. A plain function gets a thread of its own, because
+it may use a context; but the loop blocks while the function works, and performs the function's calls to the context: so a test
+with a manual clock controls their order too. Invariant: a watched flow has the fingerprint of the original; either can resume a
+run of the other.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 
 from holdfast.core.graph import Flow, Node
+from holdfast.runtime.calls.body import executing
 from holdfast.runtime.calls.context import BlockingContext, Context
 
 S = TypeVar("S")
@@ -35,6 +36,7 @@ def watch_flow(flow: Flow[S], seen: Seen) -> Flow[S]:
         state=flow.state,
         upgrades=flow.upgrades,
         validate_resume=flow.validate_resume,
+        description=flow.description,
     )
     twin.item_codecs = flow.item_codecs
     return twin
@@ -61,7 +63,7 @@ def _watch_node(node: Node, seen: Seen) -> Node:
 
     async def called(given: Any, ctx: Context) -> Any:
         seen("enter", ctx)
-        returned = await _in_step(node.fn, given, ctx) if node.takes_context else node.fn(given)
+        returned = await _in_step(node.fn, arguments, given, ctx)
         seen("exit", ctx)
         return returned
 
@@ -78,6 +80,13 @@ class _Handed(BlockingContext):
         super().__init__(inner, asyncio.get_running_loop())
         self._requests = requests
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def current_context(self) -> BlockingContext:
+        """For `hf.current`: the node finds the context that it would be given."""
+        return self
+
+    def _unwind(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._wait(coroutine)
 
     def emit(self, chunk: Any) -> None:
         self._wait(_as_coroutine(lambda: self._inner.emit(chunk)))
@@ -98,16 +107,19 @@ async def _as_coroutine(call: Callable[[], T]) -> T:
     return call()
 
 
-async def _in_step(fn: Callable[..., Any], given: Any, ctx: Context) -> Any:
+async def _in_step(
+    fn: Callable[..., Any], arguments: Callable[..., tuple[Any, ...]], given: Any, ctx: Context
+) -> Any:
     """Call a plain function in a thread, so that either the function runs or the event loop, never both at once."""
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
     handed = _Handed(ctx, requests)
     variables = contextvars.copy_context()
+    variables.run(executing.set, lambda: handed)
 
     def work() -> None:
         ended: tuple[Any, BaseException | None]
         try:
-            ended = (variables.run(fn, given, handed), None)
+            ended = (variables.run(fn, *arguments(given, handed)), None)
         except BaseException as raised:  # noqa: BLE001 - raised again in the caller
             ended = (None, raised)
         requests.put((None, ended))

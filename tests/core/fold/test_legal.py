@@ -165,7 +165,7 @@ def test_an_event_that_is_no_event_of_a_run_is_refused():
         pass
 
     state = standing("running", "running", Rumour)
-    assert "Rumour is not an event of a run" in refused(state, next_event(state, Rumour()))
+    assert "Rumour is not a known kind of event" in refused(state, next_event(state, Rumour()))
 
 
 # --- places in the log -------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_what_only_an_item_can_say_is_refused_of_a_node_that_has_none():
 def test_a_start_that_takes_more_arrivals_than_there_are_is_refused():
     state = standing("running", "", events.NodeStarted)
     state.arrivals["a"] = 1
-    assert "took 2 arrivals" in refused(state, next_event(state, example(events.NodeStarted, took=2)))
+    assert "uses up 2 arrivals" in refused(state, next_event(state, example(events.NodeStarted, took=2)))
 
 
 def test_a_run_is_not_completed_while_something_is_left_to_do():
@@ -238,5 +238,7 @@ def test_a_layer_with_a_node_that_has_not_completed_is_refused():
 
 def test_a_visit_that_takes_up_an_arrival_that_is_not_there_is_refused():
     run = told("START a b END").started("a")
-    with pytest.raises(IllegalEvent, match="'b' took 1 arrivals, but there are fewer"):
+    with pytest.raises(
+        IllegalEvent, match="node 'b' uses up 1 arrivals, but the run has reached the node fewer times"
+    ):
         run.record(events.NodeStarted(node="b", iteration=1, execution=1, attempt=1, took=1))

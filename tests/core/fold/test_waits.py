@@ -185,7 +185,7 @@ def test_the_end_of_a_visit_leaves_the_waits_of_others_alone():
 
 def test_a_timer_of_nothing_that_waits_is_refused():
     fired = events.TimerFired(node="a", iteration=1, slot="sleep:1")
-    assert "nothing of 'a' waits in 'sleep:1'" in refused(alone(), fired)
+    assert "node 'a' has no wait or question in slot 'sleep:1'" in refused(alone(), fired)
     refused(alone().sleeping("a", 60).passed(60), fired)
 
 

@@ -205,3 +205,90 @@ def test_an_input_that_does_not_fit_is_refused_and_leaves_no_run(given: Any) -> 
 def test_an_unknown_run_is_said_to_be_unknown(verb: str) -> None:
     with pytest.raises(hf.RunNotFound, match="no run 'nobody'"):
         getattr(hf, verb)("nobody", store=MemoryStore())
+
+
+def test_a_handler_that_is_installed_while_an_engine_is_open_stays() -> None:
+    """As that of a web server, which installs its own when it starts."""
+
+    def mine(number: int, frame: Any) -> None: ...
+
+    async def main() -> None:
+        async with hf.Engine(MemoryStore()):
+            signal.signal(signal.SIGTERM, mine)
+        assert signal.getsignal(signal.SIGTERM) is mine
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        asyncio.run(main())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_engines_that_are_closed_in_any_order_leave_the_handlers_as_they_were() -> None:
+    async def main() -> None:
+        engines = [hf.Engine(MemoryStore()) for _ in range(3)]
+        for engine in engines:
+            await engine.__aenter__()
+        for number in (1, 0, 2):
+            await engines[number].__aexit__(None, None, None)
+
+    before = signal.getsignal(signal.SIGTERM)
+    asyncio.run(main())
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("verb", ["wait", "run"])
+def test_an_interrupt_of_a_cell_ends_a_call_that_only_waits(verb: str) -> None:
+    """As the stop button of a notebook does: the call waits for a run of another engine, and leaves it alone."""
+    looked = threading.Semaphore(0)
+
+    class Watched(MemoryStore):
+        def run(self, run_id: str) -> Any:
+            looked.release()
+            return super().run(run_id)
+
+    graph, store = Graph("waits"), Watched()
+
+    @graph.node
+    async def only(state: dict[str, Any]) -> dict[str, Any]:
+        entered.set()
+        await leave.wait()
+        return {"done": True}
+
+    flow = graph.chain(START, only, END).compile()
+    entered, leave, interrupted = threading.Event(), asyncio.Event(), []
+
+    async def holder() -> None:
+        async with hf.Engine(store) as engine:
+            ended.append((await engine.run(flow, {}, run_id="r")).status)
+
+    ended: list[str] = []
+    loop = asyncio.new_event_loop()
+    holding = threading.Thread(target=loop.run_until_complete, args=(holder(),))
+    holding.start()
+    entered.wait()
+
+    def interrupt() -> None:
+        for _ in range(5):
+            looked.acquire()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    async def cell() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        while looked.acquire(blocking=False):
+            pass
+        threading.Thread(target=interrupt).start()
+        try:
+            hf.wait("r", store=store) if verb == "wait" else hf.run(flow, {}, run_id="r", store=store)
+        except KeyboardInterrupt:
+            interrupted.append(1)
+
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        asyncio.run(cell())
+    finally:
+        signal.signal(signal.SIGINT, before)
+        loop.call_soon_threadsafe(leave.set)
+        holding.join()
+        loop.close()
+    assert (interrupted, ended) == ([1], ["completed"])

@@ -22,7 +22,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast.core.graph import Retry
-from holdfast.errors import CodecError, Fatal, FenceLost, Recoverable, StateError
+from holdfast.errors import CodecError, Fatal, Recoverable, StateError, StoreFull
 from holdfast.runtime.failures import classify, describe, retry_after, retry_delay
 
 NOW = 1_700_000_000.0
@@ -217,7 +217,7 @@ def test_a_node_chooses_the_class_whatever_the_cause() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [StateError("no"), CodecError("no", path="x"), caused(FenceLost("gone"), TimeoutError())]
+    "error", [StateError("no"), CodecError("no", path="x"), caused(StoreFull("no space"), TimeoutError())]
 )
 def test_what_holdfast_raises_inside_a_node_is_partial(error: BaseException) -> None:
     assert classify(error) == "partial"

@@ -16,8 +16,8 @@ from holdfast import END, START, Graph, add, append
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
-        ("text", "it returned a str"),
-        (["list"], "it returned a list"),
+        ("text", "the node returned a str"),
+        (["list"], "the node returned a list"),
         ({"plian": "x"}, "did you mean 'plain'"),
         ({"plain": 3}, "plain"),
         ({"number": float("nan")}, "number"),

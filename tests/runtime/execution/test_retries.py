@@ -60,6 +60,30 @@ def test_the_class_of_a_failure_decides_how_often_it_is_tried(
     assert (run.nodes["only"].attempt, run.error.kind, run.failed_node) == (tries, kind, "only")
 
 
+def test_a_node_without_a_limit_of_tries_is_tried_until_it_returns() -> None:
+    tries = 0
+
+    def body(state: Work) -> dict[str, Any]:
+        nonlocal tries
+        tries += 1
+        if tries <= 1100:  # by then `factor ** failures` is more than a float can hold
+            raise hf.Recoverable("busy")
+        return {"total": 1}
+
+    flow = one_node(body, retry=Retry(attempts=None, max_delay=5))
+    run = quickly(flow)
+    assert (run.status, run.nodes["only"].tries) == ("completed", 1101)
+    assert flow.definition.nodes["only"].retry["attempts"] is None
+
+
+def test_without_a_limit_of_tries_a_failure_that_no_retry_helps_is_still_the_end() -> None:
+    def body(state: Work) -> None:
+        raise ValueError("wrong")
+
+    run = failure_of(one_node(body, retry=Retry(attempts=None)))
+    assert (run.nodes["only"].attempt, run.error.kind) == (1, "partial")
+
+
 def test_sys_exit_in_a_node_is_told_as_what_it_was() -> None:
     run = failure_of(one_node(lambda state: sys.exit(3)))
     assert "sys.exit(3)" in run.error.message

@@ -11,9 +11,10 @@ from engines import Work, gated, has, in_engine, kinds, one_node, running, start
 from harness import PATIENCE_S, turns, until
 
 import holdfast as hf
-from holdfast import Retry
+from holdfast import END, START, Graph, Retry
 from holdfast.reading import verification
 from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.rows import open_row
 from holdfast.testing.clock import ManualClock
 
 # --- cancel, pause and other requests to a run that moves --------------------------------------------
@@ -269,3 +270,159 @@ def test_closing_an_engine_interrupts_what_runs_and_gives_the_leases_back() -> N
     asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
     row = store.run("r")
     assert (row.status, row.held) == ("interrupted", False)
+
+
+def test_only_a_stop_without_grace_shortens_the_time_that_nodes_have_left() -> None:
+    clock = ManualClock()
+    flow, gate = gated()
+    store = MemoryStore(clock=clock.now)
+
+    async def use(engine: hf.Engine) -> None:
+        gate.update({"in": asyncio.Event(), "open": asyncio.Event()})
+        async with running(engine, flow) as run:
+            await gate["in"].wait()
+            engine.stop("SIGTERM")
+            for again in ({}, {"grace": 1}):
+                engine.stop("again", **again)
+                clock.advance(2.0)
+                await turns(20)
+            assert not has(store, "NodeInterrupted")
+            await engine.stop("now", grace=0)
+            assert (await run).status == "interrupted"
+
+    in_engine(use, store, clock=clock, grace=10.0)
+    assert kinds(store)[-2:] == ["NodeInterrupted", "RunInterrupted"]
+    assert (
+        open_row(store.events("r")[-1], store.blobs).event.reason == "SIGTERM"
+    )  # why it stopped, not why it hurried
+
+
+def test_a_second_stop_does_not_lengthen_the_time_that_nodes_have_left() -> None:
+    clock = ManualClock()
+    flow, gate = gated()
+
+    async def use(engine: hf.Engine) -> None:
+        gate.update({"in": asyncio.Event(), "open": asyncio.Event()})
+        async with running(engine, flow) as run:
+            await gate["in"].wait()
+            stopping = engine.stop()
+            clock.advance(6.0)
+            engine.stop(grace=3600)
+            clock.advance(6.0)
+            await stopping
+            assert (await run).status == "interrupted"
+
+    in_engine(use, MemoryStore(clock=clock.now), clock=clock, grace=10.0)
+
+
+def test_a_stop_may_have_a_grace_period_of_its_own() -> None:
+    clock = ManualClock()
+    flow, gate = gated()
+    store = MemoryStore(clock=clock.now)
+
+    async def use(engine: hf.Engine) -> None:
+        gate.update({"in": asyncio.Event(), "open": asyncio.Event()})
+        async with running(engine, flow) as run:
+            await gate["in"].wait()
+            stopping = engine.stop(grace=3)
+            clock.advance(4.0)
+            await stopping
+            assert (await run).status == "interrupted"
+
+    in_engine(use, store, clock=clock, grace=3600.0)
+
+
+@pytest.mark.parametrize("grace", [-1, "soon", float("nan")])
+def test_a_grace_period_that_makes_no_sense_is_refused_and_stops_nothing(grace: Any) -> None:
+    async def use(engine: hf.Engine) -> None:
+        with pytest.raises(hf.SettingError, match="option 'grace'"):
+            engine.stop(grace=grace)
+        assert (await engine.run(one_node(lambda state: {"total": 1}))).status == "completed"
+
+    in_engine(use)
+
+
+def test_a_stopped_engine_is_awaited_as_often_as_one_likes() -> None:
+    async def use(engine: hf.Engine) -> None:
+        await engine.stop()
+        stopping = engine.stop()
+        await stopping
+        await stopping
+
+    in_engine(use)
+
+
+def test_a_worker_is_waited_for_by_whoever_awaits_the_stop() -> None:
+    ended: list[str] = []
+
+    async def body(state: Work) -> dict[str, Any]:
+        asyncio.get_running_loop().call_soon(lambda: stops.append(engines[0].stop()))
+        await until(lambda: stops)
+        await turns(10)
+        return {"total": 1}
+
+    flow, engines, stops = one_node(body), [], []
+
+    async def use(engine: hf.Engine) -> None:
+        engines.append(engine)
+        await engine.start(flow, run_id="r")
+        working = asyncio.create_task(engine.work(on_end=lambda run: ended.append(run.status)))
+        await until(lambda: stops)
+        await stops[0]
+        assert ended == ["completed"]
+        await working
+
+    in_engine(use, flows=[flow])
+
+
+@pytest.mark.parametrize("verb", ["stop", "close"])
+@pytest.mark.parametrize("depth", ["in the node", "in a task of the node", "in a run inside the node"])
+def test_a_node_cannot_wait_until_its_own_engine_has_stopped(verb: str, depth: str) -> None:
+    async def wait_for_it() -> None:
+        with pytest.raises(hf.ContextError, match="run 'r' waits until its own engine has stopped"):
+            await getattr(engines[0], verb)()
+        refused.append(1)
+
+    async def body(state: Work) -> None:
+        if depth == "in the node":
+            await wait_for_it()
+        elif depth == "in a task of the node":
+            await asyncio.create_task(wait_for_it())
+        else:
+            async with hf.Engine(MemoryStore()) as inner:
+                await inner.run(inside, run_id="inside")
+
+    async def body_inside(state: Work) -> None:
+        await wait_for_it()
+
+    engines: list[hf.Engine] = []
+    refused: list[int] = []
+    inside = one_node(body_inside)
+
+    async def use(engine: hf.Engine) -> None:
+        engines.append(engine)
+        assert (await engine.run(one_node(body), run_id="r")).status == "completed"
+        assert refused
+
+    in_engine(use)
+
+
+def test_a_node_may_stop_its_engine_without_waiting() -> None:
+    engines: list[hf.Engine] = []
+    graph = Graph("stops", Work)
+
+    @graph.node
+    async def first(state: Work) -> dict[str, Any]:
+        engines[0].stop("enough")
+        return {"log": ["first"]}
+
+    graph.node(name="second")(lambda state: {"log": ["second"]})
+    flow = graph.chain(START, "first", "second", END).compile()
+
+    async def use(engine: hf.Engine) -> None:
+        engines.append(engine)
+        run = await engine.run(flow, run_id="r")
+        assert (run.status, run.state.log) == ("interrupted", ["first"])
+        await engine.stop()
+
+    in_engine(use)

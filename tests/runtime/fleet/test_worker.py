@@ -450,6 +450,48 @@ def test_an_engine_works_once_at_a_time(stage: Stage) -> None:
     stage.do(use, PLAIN)
 
 
+def test_a_worker_returns_why_it_was_stopped_and_refuses_to_work_again(stage: Stage) -> None:
+    async def use(engine: hf.Engine) -> None:
+        working = asyncio.create_task(engine.work())
+        await turns(5)
+        engine.stop("deploy")
+        assert await working == "deploy"
+        for _ in range(2):
+            with pytest.raises(SettingError, match=r"this engine is stopping \(deploy\)"):
+                await engine.work(until="idle")
+
+    stage.do(use, PLAIN)
+
+
+def test_a_worker_that_begins_on_a_stopping_engine_returns_the_reason_once(stage: Stage) -> None:
+    starts(stage, PLAIN, "r")
+
+    async def use(engine: hf.Engine) -> None:
+        assert await engine.work(until=lambda: True) is None
+        engine.stop("deploy")
+        assert await engine.work(until="idle") == "deploy"
+        with pytest.raises(SettingError, match="stopping"):
+            await engine.work(until="idle")
+
+    stage.do(use, PLAIN)
+    assert status(stage) == "pending"
+
+
+def test_a_worker_without_on_end_logs_the_runs_that_fail(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def breaks(state: dict[str, Any]) -> None:
+        raise ValueError("no luck")
+
+    broken = flow_of(breaks, "broken")
+    starts(stage, broken, "r")
+    starts(stage, PLAIN, "s")
+    with caplog.at_level(logging.INFO, logger="holdfast"):
+        stage.do(lambda engine: engine.work(until="idle"), broken, PLAIN)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "run 'r' failed in node 'only': ValueError: no luck" in caplog.text
+
+
 # --- a store in trouble ------------------------------------------------------------------------------
 
 

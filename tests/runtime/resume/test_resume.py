@@ -451,6 +451,29 @@ def test_another_input_or_flow_is_another_run_and_refused(scene: Scene) -> None:
             scene.call(verb, other, Tale(), run_id="r", flows=[other])
 
 
+def test_start_uses_an_existing_run_of_its_flow_whatever_its_input_where_that_is_asked_for(
+    scene: Scene,
+) -> None:
+    flow = scene.flow("a")
+    other = scene.flow("a", graph=Graph("legend", Tale))
+    use = {"run_id": "r", "on_exists": "use"}
+    assert scene.call("start", flow, Tale(), **use, flows=[flow]) == "r"
+    assert scene.call("start", flow, Tale(mood="wild"), **use, flows=[flow]) == "r"
+    assert scene.call("get", "r", flows=[flow]).state == Tale()
+    with pytest.raises(hf.RunExists, match=r"another flow \('tale'\)"):
+        scene.call("start", other, Tale(), **use, flows=[other])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [({"on_exists": "keep"}, "'refuse' or 'use'"), ({"on_exists": "use"}, "needs a run_id")],
+)
+def test_an_on_exists_that_says_nothing_is_refused(scene: Scene, given: dict[str, Any], told: str) -> None:
+    flow = scene.flow("a")
+    with pytest.raises(hf.SettingError, match=told):
+        scene.call("start", flow, Tale(), **given, flows=[flow])
+
+
 @pytest.mark.parametrize("run_id", ["", "a b", "../x", "-r", "r@1", "x" * 129, "ü"])
 def test_a_run_id_is_safe_in_files_and_urls(scene: Scene, run_id: str) -> None:
     flow = scene.flow("a")

@@ -31,14 +31,14 @@ _RunRewound = events.RunRewound
 
 
 def fold(state: RunState, stored: Stored) -> RunState:
-    """Apply one event to the state, in place, and return the state. Raises `IllegalEvent` if the table does not allow the
-    event.
+    """Apply one event to the state, in place, and return the state. Raises `IllegalEvent` if the table in `core/kinds` does not
+    allow the event.
     """
     event = stored.event
     cls = type(event)
     rule = _RULES.get(cls)
     if rule is None:
-        raise IllegalEvent(f"run {state.run_id!r}: {cls.__name__} is not an event of a run")
+        raise IllegalEvent(f"run {state.run_id!r}: {cls.__name__} is not a known kind of event")
     handler, statuses, check = rule
     if state.status not in statuses:
         raise IllegalEvent(
@@ -68,13 +68,14 @@ def _check_status(state: RunState, event: NodeEvent, seq: int) -> None:
 
 
 def _check_visit(state: RunState, event: NodeEvent, seq: int) -> None:
-    """Check that an event of an item belongs to the visit that has listed the items."""
+    """Check that an event of a fan-out item belongs to the visit that has listed the items."""
     node = state.nodes.get(event.node)
     if node is None or node.status not in _NODE[type(event)]:
         raise _out_of_place(state, event, seq)
     if node.items is None or event.iteration != node.iteration or event.execution != node.execution:
         raise IllegalEvent(
-            f"run {state.run_id!r}: node {event.node!r} has listed no items in visit {event.iteration}.{event.execution}"
+            f"run {state.run_id!r}: node {event.node!r} has listed no items in "
+            f"iteration {event.iteration}, execution {event.execution}"
         )
 
 
@@ -117,9 +118,9 @@ def _out_of_place(state: RunState, event: NodeEvent, seq: int) -> IllegalEvent:
 
 def _late(state: RunState, event: NodeEvent, node: NodeState, attempt: int, seq: int) -> IllegalEvent:
     return IllegalEvent(
-        f"run {state.run_id!r}: {type(event).__name__} (event {seq}) is of {event.node!r} "
-        f"{event.iteration}.{event.execution}.{event.attempt}, but "
-        f"{node.iteration}.{node.execution}.{attempt} is open"
+        f"run {state.run_id!r}: {type(event).__name__} (event {seq}) belongs to attempt "
+        f"{event.iteration}.{event.execution}.{event.attempt} (iteration.execution.attempt) of node {event.node!r}, "
+        f"but attempt {node.iteration}.{node.execution}.{attempt} is open"
     )
 
 
@@ -127,7 +128,7 @@ def _late(state: RunState, event: NodeEvent, node: NodeState, attempt: int, seq:
 
 
 def _check_of(kind: Kind) -> _Check | None:
-    """The function that checks events of this kind against their node; None: no check."""
+    """Return the function that checks events of this kind against their node, or None if there is nothing to check."""
     match kind.counts:
         case "none":
             return _check_status if kind.node is not None else None
@@ -156,4 +157,4 @@ def _handler_of(kind: Kind) -> Handler:
 _MODULES = {"run": run, "nodes": nodes, "items": items, "waits": waits}
 _NODE: dict[type[Event], frozenset[str]] = {kind.event: kind.node for kind in TABLE if kind.node is not None}
 _RULES = {kind.event: (_handler_of(kind), kind.run, _check_of(kind)) for kind in TABLE}
-"""Handler, allowed statuses of the run and check of each kind, so that one lookup per event is enough."""
+"""For each kind of event, its handler, the statuses that the run may have, and its check. One lookup per event is enough."""

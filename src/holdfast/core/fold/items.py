@@ -59,7 +59,7 @@ def item_failed(state: RunState, event: events.ItemFailed, stored: Stored) -> No
 
 
 def cut_items(items: Items) -> None:
-    """Mark the items that were running when their node was interrupted: they are tried again as soon as there is room."""
+    """Mark the items that were running when their node was interrupted: they are tried again as soon as the limit allows."""
     for item, attempt in items.running.items():
         items.again[item] = 0.0
         items.attempts[item] = attempt

@@ -12,7 +12,7 @@ from holdfast.errors import IllegalEvent
 
 
 def node_scheduled(state: RunState, event: events.NodeScheduled, stored: Stored) -> None:
-    """Mark a node as due. An open visit of it is to be tried again; otherwise the run has reached the node."""
+    """Mark a node as due: its open visit will be tried again or, if it has none, a new visit will begin."""
     node = state.visit(event.node)
     if event.node in state.open and (node.input is not None or not node.routed):
         try_again(state, event.node, fresh=event.fresh)
@@ -45,8 +45,8 @@ def node_started(state: RunState, event: events.NodeStarted, stored: Stored) -> 
 
 
 def _start_again(state: RunState, node: NodeState, event: events.NodeStarted) -> None:
-    """Reset what a node's state has from before: a new visit drops the previous visit, a new attempt drops why the previous
-    attempt ended.
+    """Reset the state of a node that starts again: a new visit or execution drops the data of the previous one, a new attempt
+    drops the reason why the previous attempt ended.
     """
     if event.attempt == 1 or event.iteration != node.iteration or event.execution != node.execution:
         if event.iteration != node.iteration or node.input is None:
@@ -98,7 +98,7 @@ def node_skipped(state: RunState, event: events.NodeSkipped, stored: Stored) -> 
     node = state.nodes[event.node]
     node.iteration = (
         event.iteration
-    )  # one more if the visit was due and had not begun: the skip is that visit
+    )  # greater by one if the visit was due and had not begun: the skip then counts as that visit
     node.completed_seq = stored.seq
     if event.warning is not None:
         state.warnings.append(Warned(event.node, event.iteration, event.warning))
@@ -159,7 +159,7 @@ def layer_completed(state: RunState, event: events.LayerCompleted, stored: Store
     """Apply, in node order, the changes that the nodes of a layer held back until the layer was complete."""
     if state.held.keys() != set(event.nodes):
         raise IllegalEvent(
-            f"run {state.run_id!r}: layer {event.layer} is {event.nodes}, but {list(state.held)} have completed"
+            f"run {state.run_id!r}: layer {event.layer} has the nodes {event.nodes}, but {list(state.held)} have completed"
         )
     for name in event.nodes:
         held = state.held.pop(name)
@@ -183,11 +183,14 @@ def arrive(state: RunState, routes: list[str]) -> None:
 
 
 def _take_arrivals(state: RunState, event: events.NodeStarted | events.NodeSkipped) -> None:
-    """Remove the arrivals that a new visit takes. Raises `IllegalEvent` if there are fewer."""
+    """Subtract the arrivals that a new visit of a node uses up. Raises `IllegalEvent` if the run has reached the node fewer
+    times.
+    """
     left = state.arrivals.get(event.node, 0) - event.took
     if left < 0:
         raise IllegalEvent(
-            f"run {state.run_id!r}: node {event.node!r} took {event.took} arrivals, but there are fewer"
+            f"run {state.run_id!r}: a visit of node {event.node!r} uses up {event.took} arrivals, "
+            "but the run has reached the node fewer times"
         )
     del state.arrivals[event.node]
     if left:
@@ -195,7 +198,7 @@ def _take_arrivals(state: RunState, event: events.NodeStarted | events.NodeSkipp
 
 
 def _close(state: RunState, name: str, status: NodeStatus, at: float) -> None:
-    """End a visit, and drop what its node's state has only while the visit is open: input, items, waits, kept results."""
+    """End a visit, and drop the data that a node's state has only while a visit is open: input, items, waits, kept results."""
     node = state.nodes[name]
     if node.status == "running":
         spend(state, node, at)
@@ -277,7 +280,9 @@ def try_again(state: RunState, name: str, *, fresh: bool) -> None:
 
 
 def route_again(state: RunState, name: str) -> None:
-    """Let the router of a completed node be called again: alone, or together with those of the node's layer."""
+    """Let the router of a completed node be called again: alone or, in a layered flow, together with the other routers of its
+    layer.
+    """
     if name in state.held:
         state.nodes[name].routed = True
         state.open.pop(name, None)

@@ -40,14 +40,16 @@ def run_forked(state: RunState, event: events.RunForked, stored: Stored) -> None
 
 
 def run_claimed(state: RunState, event: events.RunClaimed, stored: Stored) -> None:
-    """Record that an engine claimed the run. Nodes that were running crashed with the previous holder, or were interrupted."""
+    """Record that an engine claimed the run. Nodes that were running count as interrupted, and as crashed if the previous holder
+    died.
+    """
     _cut(state, outlived=event.outlived)
     state.status = "running"
     settle(state)
 
 
 def run_resumed(state: RunState, event: events.RunResumed, stored: Stored) -> None:
-    """Record that the run was resumed: as after a claim, and the failed nodes are due again."""
+    """Record that the run was resumed: running nodes count as interrupted, as after a claim, and failed nodes are due again."""
     _cut(state, outlived=event.outlived)
     state.paused = False
     state.failure = state.failure_node = None
@@ -97,7 +99,7 @@ def run_completed(state: RunState, event: events.RunCompleted, stored: Stored) -
     """Complete the run. Raises `IllegalEvent` if a visit is open or a node that was reached has not begun."""
     if state.open or state.arrivals or state.held:
         raise IllegalEvent(
-            f"run {state.run_id!r} cannot be completed while {[*state.open, *state.arrivals, *state.held]} is not done"
+            f"run {state.run_id!r} cannot be completed: {[*state.open, *state.arrivals, *state.held]} is not done"
         )
     state.status = "completed"
 
@@ -185,7 +187,7 @@ def _cut(state: RunState, *, outlived: bool) -> None:
 
 
 def _reopen(state: RunState) -> None:
-    """Make each open visit due again, as a new execution with the same input. For a rewind and for a fork."""
+    """Make each open visit due again, as a new execution with the same input. Used for a rewind and for a fork."""
     for name in tuple(state.open):
         node = state.nodes[name]
         if not node.routed:

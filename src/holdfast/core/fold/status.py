@@ -54,14 +54,16 @@ def end_item(state: RunState, items: Items, event: Any, seq: int) -> None:
     """Record that an attempt of a fan-out item has ended. Raises `IllegalEvent` if that attempt is not running."""
     if items.running.get(event.item) != event.attempt:
         raise IllegalEvent(
-            f"run {state.run_id!r}: event {seq} ends item {event.item} of {event.node!r}, attempt {event.attempt}, "
+            f"run {state.run_id!r}: event {seq} ends attempt {event.attempt} of item {event.item} of node {event.node!r}, "
             "which is not running"
         )
     del items.running[event.item]
 
 
 def close_waits(state: RunState, name: str, item: int | None = None) -> None:
-    """Remove the open waits and questions of a node's visit, or of one item of it, because it has ended or starts again."""
+    """Remove the open waits and questions of a node's visit, or of one of its items, because the visit or item has ended or
+    starts again.
+    """
     waiting: list[dict[str, Any]] = [state.waits, state.questions]
     for pending in waiting:
         for key, wait in list(pending.items()):

@@ -73,7 +73,7 @@ def _await(state: RunState, event: NodeEvent, slot: str, item: int | None, **wha
 
 
 def signal_received(state: RunState, event: events.SignalReceived, stored: Stored) -> None:
-    """Give a signal to the oldest wait for it; if there is none, keep the signal for the next one."""
+    """Give a signal to the oldest wait for it; if no visit waits for it, keep the signal for the next wait."""
     for key, wait in state.waits.items():
         if wait.signal == event.name:
             del state.waits[key]
@@ -100,9 +100,7 @@ def timer_fired(state: RunState, event: events.TimerFired, stored: Stored) -> No
 
 
 def _result_of_timeout(kind: WaitKind) -> list[Any]:
-    """The value that a wait leaves in its slot when its time has come: a timer ends normally, a wait for a signal has timed
-    out.
-    """
+    """Return the value for the slot of a wait whose time has come: a timer ends normally, a wait for a signal has timed out."""
     match kind:
         case "timer":
             return [None]
@@ -116,7 +114,9 @@ def _question_of(state: RunState, event: events.TimerFired) -> Question:
     for question in state.questions.values():
         if (question.node, question.item, question.slot) == (event.node, event.item, event.slot):
             return question
-    raise IllegalEvent(f"run {state.run_id!r}: nothing of {event.node!r} waits in {event.slot!r}")
+    raise IllegalEvent(
+        f"run {state.run_id!r}: node {event.node!r} has no wait or question in slot {event.slot!r}"
+    )
 
 
 def _resolve(state: RunState, name: str, item: int | None, slot: str, value: list[Any]) -> None:
@@ -192,8 +192,8 @@ def question_asked(state: RunState, event: events.QuestionAsked, stored: Stored)
 
 
 def question_answered(state: RunState, event: events.QuestionAnswered, stored: Stored) -> None:
-    """Close a question, and give its answer to the node: to the running visit that asked, or to the visit that may now begin or
-    run again, or is refused.
+    """Close a question and apply its answer. The answer to `ctx.ask` goes to the visit that asked; any other answer lets a visit
+    begin or run again, or refuses it.
     """
     question = state.questions.pop(event.key, None)
     if question is None:
@@ -222,7 +222,7 @@ def question_answered(state: RunState, event: events.QuestionAnswered, stored: S
 
 
 def _refuse(state: RunState, name: str, failure: Failure) -> None:
-    """Fail a node whose visit may not begin, without having run it."""
+    """Fail a node without running it, because its visit may not begin."""
     node = state.nodes[name]
     node.failure = failure
     node.question = None

@@ -258,6 +258,10 @@ class Attempt:
         """The store's time, by which timers run."""
         return self._services.store.now()
 
+    def clock_time(self) -> float:
+        """The time of the engine's clock, which a test controls."""
+        return self._services.clock.now()
+
     def is_waiting(self, slot: str) -> bool:
         """Whether this wait is in the log already, from before the attempt was unwound."""
         visit = (self._header["node"], self._header["iteration"], self._header["execution"])

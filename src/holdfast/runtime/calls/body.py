@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
@@ -37,8 +38,22 @@ class Parked(BaseException):
         super().__init__(slots)
 
 
+class Executing(Protocol):
+    """A call of a node, as the code inside it finds it."""
+
+    def current_context(self) -> Any:
+        """The context to use on the thread that asks; None: the call has ended."""
+
+
+executing: contextvars.ContextVar[Callable[[], Executing | None]] = contextvars.ContextVar("holdfast_node")
+"""Finds the call whose code runs. A weak reference, because tasks that a node leaves running keep its variables for long."""
+
+
 class Owner(Protocol):
     """The caller of a node, to which its body reports."""
+
+    def context_of(self, body: Body) -> Any:
+        """The context of a call, for the thread that asks. Made now if the node's function takes none."""
 
     def body_ended(self, body: Body) -> None:
         """The call is over: its `value` or `error` is set. Called once, on the event loop."""
@@ -57,7 +72,11 @@ class Body:
     error: BaseException | None = None
     timed_out = False
     work: Any = None
-    """The `Attempt` inside it, where the node takes a context."""
+    """The `Attempt` inside it, where the node takes a context or its code has asked for one."""
+    context: Any = None
+    """The `Context` of that attempt."""
+    is_inline = False
+    """Whether it is a plain function that runs on the event loop itself."""
     parking: list[str] | None = None
     has_gone = False
     given_up_at = 0.0
@@ -92,6 +111,7 @@ class Body:
         # Every exception is caught here: SystemExit and KeyboardInterrupt in a task would stop the event loop.
         self._queued = False
         value, error = None, None
+        executing.set(weakref.ref(self))
         try:
             if self._task is None:
                 self._task = asyncio.current_task()
@@ -126,22 +146,34 @@ class Body:
             with suppress(RuntimeError):  # the loop is closed: the engine has abandoned this call
                 loop.call_soon_threadsafe(self._leave, value, error)
 
+        executing.set(weakref.ref(self))
         self._handle = executor.submit(call, left)
 
     def call_inline(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Call a plain function on the event loop itself, for tests that run everything in one thread."""
         value, error = None, None
+        self.is_inline = True
+        executing.set(weakref.ref(self))
         try:
             if failpoints.hook is not None:
                 failpoints.reach("node.enter")
             value = fn(*args)
-            if self.work is not None:
-                self.work.collect()
+            self.collect()
             if failpoints.hook is not None:
                 failpoints.reach("node.exit")
         except BaseException as raised:  # noqa: BLE001
             error = raised
         asyncio.get_running_loop().call_soon(self._leave, value, error)
+
+    def current_context(self) -> Any:
+        if self._is_over and not self.has_gone:
+            raise Stopped("this attempt was given up; nothing of it is recorded any more")
+        return self._owner.context_of(self) if self._owner is not None and not self.has_gone else None
+
+    def collect(self) -> None:
+        """Make the files that the node wrote durable. May block."""
+        if self.work is not None:
+            self.work.collect()
 
     def limit(self, clock: Clock, seconds: float) -> None:
         """Stop the call if it takes longer than this many seconds."""

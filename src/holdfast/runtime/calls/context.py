@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache, wraps
 from hashlib import sha256
 from typing import Any, ParamSpec, TypeVar, cast, overload
@@ -26,6 +27,7 @@ from holdfast.core.slots import CHECKPOINT, Slot
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import CodecError, ContextError, WaitTimeout
 from holdfast.runtime.calls.attempt import Attempt
+from holdfast.runtime.calls.body import executing
 from holdfast.runtime.calls.streams import encode_chunk
 
 T = TypeVar("T")
@@ -91,6 +93,12 @@ class _AnyContext:
     def artifacts(self) -> Artifacts:
         """The folder for files that this node writes. Needs an engine with `run_base`."""
         return self._work.artifacts()
+
+    def now(self) -> datetime:
+        """The time of the engine's clock, in UTC; in tests, the time that the test has set. It is not kept: an attempt that runs
+        again gets a later time, unless the node reads it in a step.
+        """
+        return datetime.fromtimestamp(self._work.clock_time(), UTC)
 
     def idempotency_key(self, name: str = "") -> str:
         """A key for a service that ignores duplicate requests. It is the same for every attempt and execution of this visit
@@ -371,13 +379,13 @@ class BlockingContext(_AnyContext):
 
     def sleep(self, seconds: float, *, key: Any = None) -> None:
         """Wait this many seconds; see `Context.sleep`. The node unwinds at once and later runs again from its top."""
-        self._wait(self._inner.sleep(seconds, key=key))
+        self._unwind(self._inner.sleep(seconds, key=key))
 
     def wait_for(
         self, signal: str, *, timeout: float | None = None, key: Any = None, type: Any = None
     ) -> Any:
         """Wait for a signal; see `Context.wait_for`."""
-        return self._wait(self._inner.wait_for(signal, timeout=timeout, key=key, type=type))
+        return self._unwind(self._inner.wait_for(signal, timeout=timeout, key=key, type=type))
 
     def ask(
         self,
@@ -390,14 +398,24 @@ class BlockingContext(_AnyContext):
         key: Any = None,
     ) -> Any:
         """Ask a person a question; see `Context.ask`."""
-        return self._wait(
+        return self._unwind(
             self._inner.ask(
                 question, options=options, schema=schema, timeout=timeout, on_timeout=on_timeout, key=key
             )
         )
 
+    def _unwind(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Wait for something that unwinds the node. A thread of an `async def` node cannot be unwound."""
+        if not self._work.blocks:
+            coroutine.close()
+            raise ContextError(
+                f"node {self.node!r} is an async def, and this code waits in one of its threads, which cannot be unwound. Wait "
+                "in the node itself, outside of steps, and pass what came to the code in the thread."
+            )
+        return self._wait(coroutine)
+
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if _running_loop() is self._loop:
+        if running_loop() is self._loop:
             coroutine.close()
             raise ContextError(
                 f"node {self.node!r} is a plain function that runs on the event loop itself (inline=True), where a call of its "
@@ -407,7 +425,27 @@ class BlockingContext(_AnyContext):
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def current() -> Context | BlockingContext:
+    """The context of the node whose code calls this: in the node's function, in its steps, and in the tasks and threads that
+    either of them starts with the context variables of Python (`asyncio.to_thread` does). Raises `ContextError` outside of a
+    node.
+
+    Code that runs on the engine's event loop gets a `Context`, whose methods it awaits; code in a thread gets a
+    `BlockingContext`.
+    """
+    find = executing.get(None)
+    call = find() if find is not None else None
+    context: Context | BlockingContext | None = call.current_context() if call is not None else None
+    if context is None:
+        raise ContextError(
+            "hf.current() was called outside of a node, or by code that its node left running when it ended. Call it while a "
+            "node runs; a thread of your own gets the context if you start it with contextvars.copy_context().run(…)."
+        )
+    return context
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs on this thread, if one does."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

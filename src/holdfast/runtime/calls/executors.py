@@ -53,7 +53,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     context: Any = None
     """The `BlockingContext` of the call, if the function takes one."""
     work: Any = None
-    """The `Attempt` that the function belongs to, where it takes a context: for an executor that calls it in another process."""
+    """The `Attempt` that the function belongs to, for an executor that calls it in another process. In this process, it may be
+    made later: an executor runs the function in a copy of the context variables of `submit`, where `hf.current` finds the call.
+    """
     returned: Callable[[], None] | None = None
     """The executor calls this after the function has returned, in a thread that may block: it makes the node's files durable."""
 

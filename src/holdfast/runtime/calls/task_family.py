@@ -44,11 +44,16 @@ def start(
     context: contextvars.Context,
 ) -> asyncio.Task[None]:
     """Start the coroutine of an attempt, and note the tasks that it starts in `family`."""
+    context.run(join, loop, family)
+    return asyncio.Task(coroutine, loop=loop, context=context)
+
+
+def join(loop: asyncio.AbstractEventLoop, family: Family) -> None:
+    """Note the tasks that the calling code starts from now on in `family`."""
     factory = loop.get_task_factory()
     if not getattr(factory, "notes_families", False):
         loop.set_task_factory(_wrap_factory(factory))
-    context.run(_family.set, family)
-    return asyncio.Task(coroutine, loop=loop, context=context)
+    _family.set(family)
 
 
 def _wrap_factory(factory: Callable[..., Any] | None) -> Callable[..., Any]:

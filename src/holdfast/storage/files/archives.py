@@ -28,7 +28,7 @@ def write_lines(file: str, lines: Iterable[bytes]) -> str:
 
 
 def read_lines(file: str | os.PathLike[str]) -> Iterator[bytes]:
-    """The lines of an archive file. Raises `StoreCorrupt` if it is not an archive or is damaged."""
+    """Yield the lines of an archive file. Raises `StoreCorrupt` if it is not an archive or is damaged."""
     try:
         with open(file, "rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as stream:
             for line in io.BufferedReader(stream, 1 << 20):

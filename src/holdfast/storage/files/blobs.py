@@ -53,7 +53,7 @@ class FileBlobs:
             if not self._is_intact(digest):
                 disk.make_folder(path.parent)
                 self._write(path, pack(body))
-            # Also if the blob existed already: the process that put it may have been killed before this.
+            # Do this even if the blob existed already: the process that put it may have been killed before this point.
             self._settle(path.parent)
 
     def get(self, digest: str) -> bytes:
@@ -189,7 +189,7 @@ class FileBlobs:
         return self.folder / "spills" / run_id
 
     def _names(self, folder: Path, length: int) -> list[str]:
-        """The names in a folder that consist of this many hex digits, in order; temporary files have other names."""
+        """Return the names in a folder that consist of this many hex digits, in order; temporary files have other names."""
         try:
             return sorted(name for name in os.listdir(folder) if len(name) == length and _is_hex(name))
         except (FileNotFoundError, NotADirectoryError):
@@ -218,7 +218,7 @@ class FileBlobs:
             raise
 
     def _extend(self, handle: int, path: Path, head: bytes, data: bytes) -> None:
-        """Append a record to a stream. Before the first write of this process, an incomplete record at the end is cut off."""
+        """Append a record to a stream. Before the first write of this process, an incomplete record at the end is removed."""
         end = os.fstat(handle).st_size
         if path not in self._mended:
             _, whole = _whole_records(path.read_bytes())
@@ -290,15 +290,15 @@ class FileBlobs:
 
 
 def _aside(path: Path) -> Path:
-    """A temporary name for a blob that is about to be deleted. No other process uses that name, so that a `put` in the meantime
-    is not lost.
+    """Return a temporary name for a blob that is about to be deleted. No other process uses that name, so that a `put` in the
+    meantime is not lost.
     """
     return path.with_name(f".{path.name}{_EXPIRED}-{secrets.token_hex(8)}")
 
 
 def _give_name_back(aside: Path) -> bool:
-    """Give a blob that a sweep had renamed its name back, unless it was put again meanwhile. False: the file is not such a
-    blob.
+    """Give a blob that a sweep had renamed its name back, unless it was put again meanwhile. Returns False if the file is not
+    such a blob.
     """
     name, was_set_aside, _ = aside.name.removeprefix(".").partition(_EXPIRED)
     if not was_set_aside:
@@ -316,8 +316,8 @@ def _is_hex(name: str) -> bool:
 
 
 def _stream_head(run_id: str, key: str) -> bytes:
-    """The first record of a stream: its run id and key. They cannot be the file name, because a file system may treat `R` and
-    `r` as the same name.
+    """Return the first record of a stream: its run id and key. They cannot be the file name, because a file system may treat `R`
+    and `r` as the same name.
     """
     return f"{run_id}\n{key}".encode("utf-8", "surrogatepass")
 
@@ -336,7 +336,7 @@ def _frame(record: bytes) -> bytes:
 
 
 def _whole_records(stream: bytes) -> tuple[list[bytes], int]:
-    """The complete records of a stream up to the first damaged one, and the position at which they end."""
+    """Return the complete records of a stream up to the first damaged one, and the position at which they end."""
     records: list[bytes] = []
     end = 0
     while end + _FRAME.size <= len(stream):

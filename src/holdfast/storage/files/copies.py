@@ -28,7 +28,7 @@ def report_failure(failed: str, way_out: str) -> Iterator[None]:
         raise kind(f"{failed}: {fault.strerror or fault}. {way_out}") from fault
     except (
         StoreFull
-    ) as fault:  # it names the temporary copy, because only that is written; name the backup instead
+    ) as fault:  # the error names the temporary copy, because only that is written; name the backup instead
         raise StoreFull(f"{failed}: {os.strerror(errno.ENOSPC)}. {way_out}") from fault
 
 
@@ -51,7 +51,9 @@ def name_file(temporary: str, target: Path, *, replace: bool = False) -> None:
         else:
             _name_new(temporary, target)
     except FileExistsError:
-        raise SettingError(f"{target} was created meanwhile. Choose another name.") from None
+        raise SettingError(
+            f"another process created {target} in the meantime. Choose another name."
+        ) from None
     disk.sync_folder(target.parent)
 
 
@@ -75,7 +77,7 @@ def _name_new(temporary: str, target: Path) -> None:
     except OSError as fault:
         if fault.errno not in _NO_LINKS:
             raise
-        # A file system without hard links: the process that creates the name exclusively owns it; an empty file is not
-        # mistaken for a backup.
+        # On a file system without hard links, the process that creates the empty target file owns its name. An empty
+        # file is not mistaken for a backup.
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         os.replace(temporary, target)

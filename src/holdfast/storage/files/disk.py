@@ -55,17 +55,8 @@ def prepare(path: str | os.PathLike[str]) -> str:
     return str(real)
 
 
-def identity(path: str) -> tuple[int, int] | None:
-    """Device and inode of the file at a path, which identify it; None if there is no file."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
 def file_system(path: str, mountinfo: str) -> str:
-    """The type of the file system of an absolute path, from the text of /proc/self/mountinfo; "" if unknown."""
+    """Return the type of the file system of an absolute path, from the text of /proc/self/mountinfo; "" if unknown."""
     kind, longest = "", -1
     for line in mountinfo.splitlines():
         mount, found, after = line.partition(" - ")

@@ -31,8 +31,8 @@ WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci"
 file and renamed."""
 
 REFRESH_S = 1800.0
-"""If a blob that is put was written longer ago than this, it is written again, because sweeps delete blobs by the time at which
-they were written."""
+"""If a blob that is put exists already, but was written more than this many seconds ago, it is written again: sweeps delete blobs
+by the time at which they were written."""
 
 
 class FsspecBlobs:
@@ -43,7 +43,7 @@ class FsspecBlobs:
         self._spills = spills
         self._clock = clock
         self._ahead: float | None = None
-        """How far the clock of the place is ahead of ours; None: not known yet."""
+        """How many seconds the clock of the place is ahead of ours; None if that is not known yet."""
         self._files, root = _open(url, self.where)
         self._root = root.rstrip("/")
         self._whole = urlsplit(url).scheme in WHOLE
@@ -102,7 +102,7 @@ class FsspecBlobs:
         return now
 
     def _about_now(self) -> float:
-        """The time of the place's clock, computed from ours and the known difference."""
+        """Estimate the time of the place's clock from our clock and the known difference."""
         if self._ahead is None:
             self.now()
         return self._clock() + (self._ahead or 0.0)
@@ -140,7 +140,7 @@ class FsspecBlobs:
         return f"{self._root}/{digest[:2]}/{digest[2:4]}/{digest}"
 
     def _is_old(self, path: str, before: float) -> bool:
-        """Whether a file was written before this time; False if that is not known."""
+        """Return whether a file was written before this time. Returns False if that is not known."""
         at = self._written_at(path)
         return at is not None and at < before
 
@@ -152,8 +152,8 @@ class FsspecBlobs:
         return (written if written.tzinfo else written.replace(tzinfo=UTC)).timestamp()
 
     def _size(self, path: str) -> int | None:
-        """The size of a file in bytes. An equal size is taken for equal content: comparing all of it would cost more than
-        writing it again.
+        """Return the size of a file in bytes, or None if there is no file. If a file has the size of a blob, `put` assumes that
+        it is that blob: comparing the content would cost more than writing it again.
         """
         try:
             size: int | None = self._files.info(path, refresh=True).get("size")
@@ -185,7 +185,7 @@ def _translate_errors(where: str) -> Iterator[None]:
 
 
 def shown(place: str) -> str:
-    """A path or URL without secrets, so that it may be printed."""
+    """Return a path or URL without secrets, so that it may be printed."""
     return _without_secrets(place) if "://" in place else place
 
 
@@ -212,7 +212,7 @@ def download(url: str, file: str) -> None:
 
 
 def _open(url: str, where: str) -> tuple[Any, str]:
-    """The fsspec file system of a URL, and the path in it."""
+    """Return the fsspec file system of a URL, and the path in it."""
     try:
         import fsspec  # type: ignore[import-untyped]  # it comes without types
     except ImportError:
@@ -221,7 +221,7 @@ def _open(url: str, where: str) -> tuple[Any, str]:
         files, root = fsspec.core.url_to_fs(url)
     except ImportError as fault:
         raise SettingError(
-            f"blobs at {where} need one more package for that scheme ({_short(fault)})"
+            f"blobs at {where} need one more package, which must be installed ({_short(fault)})"
         ) from None
     except ValueError:
         scheme = urlsplit(url).scheme
@@ -233,7 +233,7 @@ def _open(url: str, where: str) -> tuple[Any, str]:
 
 
 def _without_secrets(url: str) -> str:
-    """The scheme, host and path of a URL, because a user, a password or a query may be secret."""
+    """Return the scheme, host and path of a URL, because a user, a password or a query may be secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 

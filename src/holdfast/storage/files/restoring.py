@@ -53,7 +53,7 @@ def back_up(store: Store, file: str, progress: Progress = lambda what, done, of:
 
 
 def _in_database(store: Store) -> bool:
-    """Whether the blobs are in the database, so that its copy contains them."""
+    """Return whether the blobs are in the database, so that its copy contains them."""
     return store.blobs.where == store.url
 
 
@@ -216,7 +216,7 @@ def _refuse_newer(source: Path, name: str) -> None:
 
 
 def _renewal(name: str) -> bytes:
-    """The statements of `Queues.renew_generation` as a script, because they must run in the transaction that creates the
+    """Return the statements of `Queues.renew_generation` as a script, because they must run in the transaction that creates the
     tables.
     """
     sql = schema.queries("postgres", name)

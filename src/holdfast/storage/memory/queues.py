@@ -160,8 +160,8 @@ class MemoryQueues:
                     yield offer
 
     def _room(self, data: Data, asking: str = "") -> dict[str, int]:
-        """How many more runs of each queue that has a limit may be held. The runs of the holder `asking` count as held even if
-        its lease has expired.
+        """Return, for each queue that has a limit, how many more of its runs may be held. The runs of the holder `asking` count
+        as held even if its lease has expired.
         """
         if not data.limits:
             return {}
@@ -173,7 +173,7 @@ class MemoryQueues:
         return Counter(run.new.queue for run in data.runs.values() if run.head.holder in live)
 
     def _live(self, data: Data) -> set[str | None]:
-        """The ids of the holders whose leases keep other engines out."""
+        """Return the ids of the holders whose leases keep other engines out."""
         now = self._now()
         return {
             engine

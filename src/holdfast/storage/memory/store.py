@@ -325,7 +325,9 @@ def _write_extras(data: Data, run: StoredRun, append: Append) -> None:
 
 
 def _next(head: RunHead | None, append: Append) -> RunHead:
-    """The head of a run after an accepted append. `head` is the one before; None: the append creates the run."""
+    """Return the head of a run after an accepted append. `head` is the head before the append, or None if the append creates the
+    run.
+    """
     fence = head.fence if head is not None else int(append.holder is not None)
     return RunHead(append.rows[-1].seq, fence, None if append.release else append.holder)
 
@@ -335,7 +337,7 @@ def _find_holders(data: Data) -> set[str | None]:
 
 
 def _between(run: StoredRun, after: int, upto: int | None) -> list[Row]:
-    """The rows with `after < seq <= upto`. Seqs have no gaps, so their index in the list can be computed."""
+    """Return the rows with `after < seq <= upto`. Seqs have no gaps, so their index in the list can be computed."""
     first = run.rows[0].seq
     end = len(run.rows) if upto is None else max(upto - first + 1, 0)
     return run.rows[max(after - first + 1, 0) : end]

@@ -53,7 +53,7 @@ class Address:
         match = _SHAPE.fullmatch(url)
         if match is None or _ESCAPE.search(url) or _PORT.search(re.sub(r"\[[^]]*\]", "", match["hosts"])):
             raise SettingError(
-                "this PostgreSQL URL cannot be read. It is postgresql://user:password@host:5432/database, with every "
+                "this PostgreSQL URL cannot be read. Write postgresql://user:password@host:5432/database, with every "
                 "special character of user and password written as %XX: @ as %40, / as %2F, # as %23, ? as %3F, % as %25."
             )
         options = dict(parse_qsl(match["options"] or "", keep_blank_values=True))
@@ -74,8 +74,9 @@ class Address:
 
     @property
     def slip(self) -> str:
-        """A misspelt option of the URL and the option that was probably meant, for an error message. Empty if the URL has a
-        secret among its options: a part of a secret that contains & would look like an option of its own.
+        """A misspelt option of the URL and the option that was probably meant, for an error message; empty if no option seems
+        misspelt. Also empty if the URL has a secret among its options: a part of a secret that contains & would look like an
+        option.
         """
         for name in () if self._options & SECRET_OPTIONS else sorted(self._options - SHOWN_OPTIONS):
             if near := did_you_mean(name, [*OWN_OPTIONS, *SHOWN_OPTIONS]):
@@ -105,5 +106,5 @@ def _unsafe(text: str | None) -> bool:
     if text is None:
         return False
     if text.lower() not in _YES:
-        raise SettingError("the option `unsafe` of a PostgreSQL URL is 1 or 0")
+        raise SettingError("the option `unsafe` of a PostgreSQL URL must be 1 or 0")
     return _YES[text.lower()]

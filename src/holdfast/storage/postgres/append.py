@@ -2,10 +2,10 @@
 
 This module owns no connection and no lock. Invariants:
 
-- Run rows are locked before they are judged, in the order of run ids, and stay locked until the commit: so nothing changes
-  between judging and writing, and two batches cannot deadlock.
-- A lone append is judged by the database, in the statement that writes it. If that statement refuses it, it is judged again here,
-  under the lock, so that every store refuses by the same rules and with the same messages.
+- Run rows are locked before they are checked, in the order of run ids, and stay locked until the commit: so nothing changes
+  between the check and the write, and two batches cannot deadlock.
+- A lone append is checked by the database, in the statement that writes it. If that statement refuses the append, it is checked
+  again here, under the lock, so that every store refuses by the same rules and with the same messages.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Head(msgspec.Struct):
     """The end of a run's log, as it will be after the appends of the batch that were accepted so far."""
 
     key: int | None
-    """None: the run is created in this batch."""
+    """The key of the run in the database; None if this batch creates the run."""
     seq: int
     fence: int
     holder: str | None
@@ -84,7 +84,7 @@ def _together(
     database: PostgresDatabase, session: Session, batch: Sequence[Append], refused: dict[int, Verdict]
 ) -> list[Verdict]:
     if len(batch) == 1 and not refused and _is_plain(batch[0]):
-        # The statement writes and commits at once: a crash before it and a crash within it leave the same.
+        # The statement writes and commits at once, so a crash before it and a crash within it have the same effect.
         failpoints.reach("append.written")
         told = session.at_once("append_one", _one(database, batch[0]), _ONE_TYPES)
         if told is not None:
@@ -104,7 +104,7 @@ def _together(
 
 
 def _is_plain(append: Append) -> bool:
-    """Whether an append only adds rows to an existing log and updates its run row, as nearly every step of a run does."""
+    """Return whether an append only adds rows to an existing log and updates its run row, as nearly every step of a run does."""
     if append.create is not None or append.has_extras:
         return False
     seq = append.expected_seq
@@ -116,7 +116,7 @@ def _is_plain(append: Append) -> bool:
 
 
 def _one(database: PostgresDatabase, append: Append) -> list[bytes | None]:
-    """The parameters of the query `append_one`. Written out without loops, because every step of a lone run needs them."""
+    """Return the parameters of the query `append_one`. Written out without loops, because every step of a lone run needs them."""
     text, whole, real, flag = Texts.encode, Ints.encode, Floats.encode, Flags.encode
     view, rows = append.view, append.rows
     last = rows[-1]
@@ -145,8 +145,8 @@ def _arrays(rows: Sequence[Row]) -> list[bytes | None]:
 def _write(
     database: PostgresDatabase, transaction: Transaction, batch: Sequence[Append], refused: dict[int, Verdict]
 ) -> list[Verdict]:
-    """Lock the run rows of a batch, judge its appends and write the accepted ones. Waits for the server's answer only to get the
-    rows to judge and the keys of new runs.
+    """Lock the run rows of a batch, accept or refuse its appends, and write the accepted ones. Waits for the server only to get
+    the locked rows and the keys of new runs.
     """
     heads, known = _heads(transaction, batch)
     judged = [
@@ -173,7 +173,7 @@ def _write(
 
 
 def _heads(transaction: Transaction, batch: Sequence[Append]) -> tuple[dict[str, _Head], set[str]]:
-    """The heads of the runs of a batch, which are locked; and those holders of its new runs that the store knows."""
+    """Lock the existing runs of a batch. Returns their heads, and the ids of those holders of new runs that the store knows."""
     engines = {append.holder for append in batch if append.create is not None and append.holder is not None}
     asked = transaction.do("known_holders", Texts(sorted(engines))) if engines else None
     locked = transaction.rows("head", Texts(sorted({append.run_id for append in batch})))

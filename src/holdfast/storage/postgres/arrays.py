@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-# Number of dimensions, whether it may contain nulls, type of the elements, length, first index.
+# The header of an array: number of dimensions, whether nulls may occur, type of the elements, length, first index.
 _HEAD = struct.Struct(">5i")
 _EMPTY = struct.Struct(">3i")
 _LENGTH = struct.Struct(">i")
@@ -26,13 +26,13 @@ class Array:
     element: ClassVar[int]
     """PostgreSQL's type number (OID) of an element."""
     encode: ClassVar[Callable[[Any], bytes]]
-    """Encodes one cell."""
+    """The function that encodes one cell."""
 
     def __init__(self, cells: Sequence[Any]) -> None:
         self.cells = cells
 
     def binary(self) -> bytes:
-        """The array in PostgreSQL's binary wire format."""
+        """Return the array in PostgreSQL's binary wire format."""
         if not self.cells:
             return _EMPTY.pack(0, 0, self.element)
         parts = [_HEAD.pack(1, 1, self.element, len(self.cells), 1)]

@@ -74,5 +74,5 @@ class PostgresBlobs:
 
 
 def _stream(key: str) -> bytes:
-    """The key of a stream as bytes, because a key may contain characters that the database cannot store as text."""
+    """Return the key of a stream as bytes, because a key may contain characters that the database cannot store as text."""
     return key.encode("utf-8", "surrogatepass")

@@ -1,10 +1,11 @@
 """The connections of a PostgreSQL store, its transactions, and the errors that they raise. The only module that imports psycopg.
 
 It owns one connection for writing, under one lock; one for renewing leases, which must not wait for long appends; and a few for
-reading. It knows no verb of a store. Invariants:
+reading. It does not implement the methods of a store. Invariants:
 
-- No session state: no search path, and every transaction sets its own timeouts. So a connection pool in between (pgbouncer, in
-  transaction mode) changes nothing. A statement is prepared only on a connection that reaches its server process directly.
+- Connections have no session state: no search path, and every transaction sets its own timeouts. So a connection pool between
+  this process and the server (pgbouncer, in transaction mode) makes no difference. A statement is prepared only on a connection
+  that reaches its server process directly.
 - Every new connection is checked: the server (`setup.require_fit`), the generation of the store, which must be the one that was
   opened, and its schema version, which must be known. Every transaction checks again, before it commits, that its commit will be
   durable.
@@ -64,11 +65,11 @@ and then no TCP timeout ends the wait. Longer than the timeout for locks, and we
 _TICK_S = 0.1
 _TRIES = 3
 Unfit = (UnicodeEncodeError, OverflowError, struct.error, psycopg.DataError, pg.ProgramLimitExceeded)
-"""Raised for values that PostgreSQL cannot store."""
+"""The exceptions that are raised for values that PostgreSQL cannot store."""
 Lost = (psycopg.OperationalError, psycopg.InterfaceError)
-"""Raised if a connection is lost."""
+"""The exceptions that are raised if a connection is lost."""
 Disagree = psycopg.IntegrityError
-"""Raised if the rows of a log do not agree with the run row."""
+"""The exception that is raised if the rows of a log do not agree with the run row."""
 
 # A forked child must never finalise the connections that it inherits: they belong to the parent process.
 _open: weakref.WeakSet[PostgresDatabase] = weakref.WeakSet()
@@ -76,11 +77,11 @@ _inherited: list[PostgresDatabase] = []
 os.register_at_fork(after_in_child=lambda: _inherited.extend(_open))
 
 
-class Connection(psycopg.Connection[Cells]):
+class PostgresConnection(psycopg.Connection[Cells]):
     """A connection that raises `StoreBusy` if the server does not answer for `SILENT_S`."""
 
     patient = False
-    """Whether to wait for an answer without a limit, while a schema is being migrated."""
+    """True while a schema is being migrated: the connection then waits for the server without a time limit."""
 
     def wait(self, gen: Any, interval: float = _TICK_S, *args: Any, **options: Any) -> Any:
         return super().wait(self._heard(gen, SILENT_S / interval), interval, *args, **options)
@@ -114,13 +115,14 @@ class PostgresDatabase:
         self._forks = process.count
         self._closed = False
         self.generation: str | None = None
-        """Set once the store is open: from then on, a connection to a store of another generation is refused."""
+        """The generation of the store, set once the store is open. From then on, a connection to a store of another generation is
+        refused."""
         self._lifted: SchemaTooNew | None = None
         self._writer = _Line()
         self._renewer = _Line()
         self._pooling = threading.Lock()
         self._readers = threading.BoundedSemaphore(_READERS_MAX)
-        self._idle: list[Connection] = []
+        self._idle: list[PostgresConnection] = []
         try:
             self._idle.append(self.connect())
         except StoreBusy as fault:
@@ -133,7 +135,9 @@ class PostgresDatabase:
     # --- reading -------------------------------------------------------------------------------------
 
     def read(self, query: str, *values: Any) -> list[Cells]:
-        """The rows that a named query selects; none if a value cannot be stored in PostgreSQL."""
+        """Return the rows that a named query selects. Returns no rows if one of the values cannot be stored in PostgreSQL,
+        because no row can contain it.
+        """
         try:
             return self._ask(query, values)
         except (UnicodeEncodeError, OverflowError, struct.error, psycopg.DataError):
@@ -170,7 +174,7 @@ class PostgresDatabase:
             finally:
                 self._give_back(connection)
 
-    def _borrow(self) -> Connection:
+    def _borrow(self) -> PostgresConnection:
         while True:
             with self._pooling:
                 self.require_usable()
@@ -181,7 +185,7 @@ class PostgresDatabase:
                 return connection
             connection.close()
 
-    def _give_back(self, connection: Connection) -> None:
+    def _give_back(self, connection: PostgresConnection) -> None:
         with self._pooling:
             if _is_idle(connection) and not self._closed:
                 self._idle.append(connection)
@@ -191,8 +195,8 @@ class PostgresDatabase:
     # --- writing -------------------------------------------------------------------------------------
 
     def write(self, verb: Verb, steps: Callable[[Session], T]) -> T:
-        """Call `steps` with a session on the writing connection (for `renew`, on the one that renews leases). `steps` is called
-        again after a deadlock.
+        """Call `steps` with a session on the writing connection (for `renew`, on the connection that renews leases). `steps` is
+        called again after a deadlock.
         """
         self.require_own()
         line = self._renewer if verb == "renew" else self._writer
@@ -216,8 +220,8 @@ class PostgresDatabase:
 
     def _end_stuck(self) -> None:
         """End transactions of other processes that were suspended or disconnected in the middle of a pipeline. Such a transaction
-        keeps its locks: the server considers it active, not idle, and never ends it. So a process that waited too long for a lock
-        does.
+        keeps its locks: the server considers it active, not idle, and never ends it. So a process that has waited too long for a
+        lock ends it.
         """
         with suppress(psycopg.Error, StoreError):
             self._ask_once("end_stuck", (self._bounds[1],))
@@ -241,14 +245,14 @@ class PostgresDatabase:
 
     # --- connections ---------------------------------------------------------------------------------
 
-    def connect(self) -> Connection:
+    def connect(self) -> PostgresConnection:
         """Open and check a new connection, which the caller must close."""
         return self._connect()[0]
 
-    def _connect(self) -> tuple[Connection, int]:
+    def _connect(self) -> tuple[PostgresConnection, int]:
         """Open and check a new connection; also returns the process id of the server backend that answered."""
         try:
-            connection = Connection.connect(
+            connection = PostgresConnection.connect(
                 self.address.conninfo,
                 autocommit=True,
                 prepare_threshold=None,
@@ -290,7 +294,7 @@ class PostgresDatabase:
             while self._idle:
                 self._idle.pop().close()
 
-    def _require_same_store(self, connection: Connection) -> None:
+    def _require_same_store(self, connection: PostgresConnection) -> None:
         if self.generation is None:
             return
         found = connection.execute(self.sql["generation"]).fetchall()
@@ -322,7 +326,7 @@ class PostgresDatabase:
         """
         if self._forks != process.count:
             raise StoreUnusable(
-                f"the store {self.address.url} was opened before this process was forked. Open it in the child."
+                f"the store {self.address.url} was opened before this process was forked. Open it again in this process."
             )
 
     def fault(self, fault: psycopg.Error) -> StoreError:
@@ -356,21 +360,23 @@ class PostgresDatabase:
 
     @property
     def bounds(self) -> tuple[str, str]:
-        """How long a transaction waits for a lock, and how long it may be idle."""
+        """Two time limits of a transaction, as values of PostgreSQL settings: how long it waits for a lock, and how long it may
+        be idle.
+        """
         return self._bounds
 
 
 class _Line:
-    """A connection for transactions, one at a time, and its lock."""
+    """A connection that executes one transaction at a time, and the lock that ensures this."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # reentrant: a failpoint's hook may act as a second writer
-        self.connection: Connection | None = None
+        self.connection: PostgresConnection | None = None
         self._poll = select.poll()
         self._is_direct = False
         self._prepared: set[str] = set()
 
-    def take(self, connection: Connection, process: int) -> None:
+    def take(self, connection: PostgresConnection, process: int) -> None:
         """Use this connection from now on. `process` is the id of the server backend that answered on it."""
         self.connection = connection
         self._poll = select.poll()
@@ -380,15 +386,16 @@ class _Line:
         self._prepared.clear()
 
     def is_stale(self) -> bool:
-        """Whether a new connection is needed: there is none, it is closed, or the server has sent something unasked, which means
-        that it ends.
+        """Return whether a new connection is needed: there is none, it is closed, or the server has sent data without being
+        asked, which means that it is closing the connection.
         """
         connection = self.connection
         return connection is None or connection.closed or bool(self._poll.poll(0))
 
     def ask(self, name: str, sql: str, values: Sequence[bytes | None], types: Sequence[int]) -> PGresult:
         """Execute one statement directly with libpq, because for a lone append the driver's own code takes as long as the
-        statement. If the connection is direct, the statement is prepared: parsing it takes a fifth of the time.
+        statement. If the connection is direct (without a pool), the statement is prepared, because parsing would take a fifth of
+        its time.
         """
         assert self.connection is not None
         pgconn, formats = self.connection.pgconn, [Format.BINARY] * len(values)
@@ -409,7 +416,9 @@ class _Line:
         return self._answer(pgconn, ExecStatus.TUPLES_OK)
 
     def _answer(self, pgconn: PGconn, wanted: ExecStatus) -> PGresult:
-        """Send the statement and wait for its result. The wait is in Python, not in libpq, so that signals are handled."""
+        """Send the statement and wait for its result. The wait is in Python, not in libpq, so that the process can handle signals
+        such as SIGINT meanwhile.
+        """
         while pgconn.flush():
             _writable(pgconn).poll()
             pgconn.consume_input()
@@ -443,8 +452,8 @@ class Session:
         self._connection = line.connection
 
     def at_once(self, query: str, values: Sequence[bytes | None], types: Sequence[int]) -> bytes | None:
-        """Execute a statement with one result value as its own transaction, and return that value as sent. `values` are in
-        binary format, of these `types`.
+        """Execute a statement with one result value as its own transaction, and return that value in the server's binary format.
+        `values` are in binary format too, and have these `types`.
         """
         return self._line.ask(query, self._database.sql[query], values, types).get_value(0, 0)
 
@@ -465,7 +474,7 @@ class Session:
 
     @contextmanager
     def transaction(self, *, pipelined: bool = True) -> Iterator[Transaction]:
-        """A transaction that is committed when the block ends, and rolled back if the block raises."""
+        """Run a block in a transaction, which is committed when the block ends, and rolled back if the block raises."""
         connection = self._connection
         try:
             with connection.pipeline() if pipelined else nullcontext() as pipeline:
@@ -490,7 +499,7 @@ class Transaction:
     """Statements between a begin and a commit. They are sent without waiting for their results; only `rows` waits."""
 
     def __init__(
-        self, database: PostgresDatabase, connection: Connection, pipeline: psycopg.Pipeline | None
+        self, database: PostgresDatabase, connection: PostgresConnection, pipeline: psycopg.Pipeline | None
     ) -> None:
         self._database = database
         self._connection = connection
@@ -522,8 +531,8 @@ class Transaction:
             self._versions = self.do("version")
 
     def _wait(self) -> None:
-        """Wait for the results of what was sent so far. Only after that the server counts this transaction as idle, so that its
-        idle timeout applies.
+        """Wait for the results of the statements sent so far. Only then does the server count this transaction as idle, so that
+        its idle timeout applies.
         """
         self._guarded = True
         if self._pipeline is not None:
@@ -567,8 +576,8 @@ logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 
 def _fell_silent() -> StoreBusy:
-    """The error for a server that does not answer. It is not an error of the driver, because a query is repeated after those, and
-    there is no time for that.
+    """Return the error for a server that does not answer. It is not one of the driver's errors, because a query that raises one
+    of those is repeated, which would take too long here.
     """
     return StoreBusy(
         f"the PostgreSQL server has not answered for {SILENT_S:.0f} s on an open connection. Whether it saved the last statement "
@@ -576,27 +585,27 @@ def _fell_silent() -> StoreBusy:
     )
 
 
-def _is_idle(connection: Connection) -> bool:
+def _is_idle(connection: PostgresConnection) -> bool:
     return connection.pgconn.transaction_status == TransactionStatus.IDLE
 
 
 def _writable(pgconn: PGconn) -> select.poll:
-    """A poll that waits until more can be sent, or until the server sends something."""
+    """Return a poll object that waits until more can be sent, or until the server sends something."""
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN | select.POLLOUT)
     return poll
 
 
 def _refusal(pgconn: PGconn, result: PGresult | None) -> psycopg.Error:
-    """The error for a statement without a result. If the server gave no reason, the connection is lost."""
+    """Return the error for a statement that has no result. If the server gave no reason, the connection is lost."""
     if result is None or result.error_field(DiagnosticField.SQLSTATE) is None:
         return psycopg.OperationalError(pgconn.get_error_message())
     return pg.error_from_result(result)
 
 
-def _is_stale(connection: Connection) -> bool:
-    """Whether an idle connection should not be used: it is closed, or the server has sent something unasked, which means that it
-    ends.
+def _is_stale(connection: PostgresConnection) -> bool:
+    """Return whether an idle connection should not be used: it is closed, or the server has sent data without being asked, which
+    means that it is closing the connection.
     """
     if connection.closed:
         return True
@@ -606,7 +615,7 @@ def _is_stale(connection: Connection) -> bool:
 
 
 def message_of(fault: BaseException) -> str:
-    """The message of an error on one line. The driver puts addresses into some of its messages, but never a password."""
+    """Return the message of an error on one line. The driver puts addresses into some of its messages, but never a password."""
     primary = getattr(getattr(fault, "diag", None), "message_primary", None)
     return " ".join(str(primary or fault).split()) or type(fault).__name__
 

@@ -22,7 +22,7 @@ from contextlib import suppress
 
 from holdfast.errors import StoreBusy
 from holdfast.storage import process
-from holdfast.storage.postgres.database import Connection, Lost, PostgresDatabase
+from holdfast.storage.postgres.database import Lost, PostgresConnection, PostgresDatabase
 
 DEAF_S = 1.0
 """How often, in seconds, `hear` returns True if notifications cannot arrive."""
@@ -40,9 +40,10 @@ class PostgresListener:
         self._timer = timer
         self._forks = process.count
         self._hearing = threading.Lock()
-        self._connection: Connection | None = None
+        self._connection: PostgresConnection | None = None
         self._next_at = 0.0
-        """When to connect again; on a deaf connection, when to return True next."""
+        """The time at which to connect again. On a connection that receives no notifications, the time at which `hear` returns
+        True next."""
         self._proof_by: float | None = None
         self._deaf = False
         self._closing = threading.Lock()
@@ -82,7 +83,7 @@ class PostgresListener:
                 return False
 
     def _listen(self) -> bool:
-        """Open a connection that listens, and send the test notification. False: the connection failed."""
+        """Open a connection that listens, and send the test notification. Returns False if the connection failed."""
         try:
             self._connection = self._database.connect()
             self._connection.execute(self._database.sql["listen"])
@@ -114,7 +115,7 @@ class PostgresListener:
             self._proof_by, self._deaf, self._next_at = None, True, now
 
     def _wake_at(self, until: float) -> float:
-        """When to stop waiting even if no notification arrives."""
+        """Return the time at which to stop waiting even if no notification arrives."""
         if self._connection is None or self._deaf:
             return self._next_at
         return until if self._proof_by is None else self._proof_by
@@ -138,7 +139,7 @@ class PostgresListener:
         self._proof_by, self._deaf, self._next_at = None, False, self._timer() + AGAIN_S
 
     def ring(self) -> None:
-        """Make the waiting `hear` return at once, or the next one if none is waiting."""
+        """Make the call of `hear` that is waiting return at once, or the next call if none is waiting."""
         if self._forks != process.count:
             return  # after a fork, the pipe belongs to the parent process
         with self._closing:

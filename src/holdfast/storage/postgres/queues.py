@@ -70,7 +70,9 @@ class PostgresQueues:
     def _take(
         self, session: Session, holder: Holder, offers: Sequence[Offer], fates: Fates[str], limit: int
     ) -> tuple[list[Offer], bool]:
-        """Take the first `limit` offers: those that were taken, and whether other workers were faster with some."""
+        """Claim up to `limit` of these offers in one transaction. Returns those that were claimed, and whether other workers
+        claimed some first.
+        """
         with session.transaction() as transaction:
             eligible = choose(offers, self._room(transaction, holder, offers), len(offers))
             if not eligible:
@@ -87,7 +89,9 @@ class PostgresQueues:
     def _still_lost(
         self, transaction: Transaction, holder: Holder, offers: Sequence[Offer], fates: Fates[str]
     ) -> list[str]:
-        """The lost holders of these offers that have not renewed since; they cannot renew until the transaction ends."""
+        """Return the ids of those holders of the offered runs that are lost (expired or dead) and have not renewed since. They
+        cannot renew until the transaction ends.
+        """
         if not fates.lost:
             return []
         keys = Ints([offer.key for offer in offers])
@@ -98,8 +102,8 @@ class PostgresQueues:
         return [*fates.dead, *itself, *(engine for (engine,) in found)]
 
     def _room(self, transaction: Transaction, holder: Holder, offers: Sequence[Offer]) -> dict[str, int]:
-        """How many more runs may be held of those queues that have a limit. The numbers cannot change until the transaction
-        ends.
+        """Return, for each queue that has a limit, how many more of its runs may be held. The numbers cannot change until the
+        transaction ends.
         """
         limits = transaction.rows("lock_limits", Texts(sorted({offer.queue for offer in offers})))
         if not limits:
@@ -128,7 +132,7 @@ class PostgresQueues:
         return due_at
 
     def _next_due(self, wanted: Wanted, fates: Fates[str], stopped: list[str]) -> tuple[float | None, bool]:
-        """When the next wanted run is due, or None; and whether any queue has a limit."""
+        """Return when the next wanted run is due (None if no wanted run waits for a time), and whether any queue has a limit."""
         told = Texts(fates.lost), Texts(stopped), Texts(list(wanted.without))
         found = self._database.read("next_due", *_values_of(wanted), *told)
         return found[0] if found else (None, False)
@@ -146,8 +150,8 @@ class PostgresQueues:
         ]
 
     def _give_back(self, session: Session, engine: str, fates: Fates[str]) -> bool:
-        """Release the leases of a holder if it is still lost, and return whether it was. Each holder has a transaction of its
-        own, which waits only for the rows of that holder.
+        """Release the leases of a holder if it is still lost (expired or dead), and return whether it was. Each holder has a
+        transaction of its own, which waits only for the rows of that holder.
         """
         with session.transaction() as transaction:
             transaction.do("lock_held", engine)

@@ -1,8 +1,8 @@
 """The database's time, computed from a local clock so that reading it needs no query.
 
-Every answer of the database that contains its time corrects the difference between the two clocks. An answer takes a moment to
-arrive, so its time is never ahead of the database's clock: the largest difference of the last seconds is the most accurate one.
-Invariant: `now` never goes back.
+Every reply of the database that contains its time corrects the known difference between the two clocks. A reply takes a moment to
+arrive, so the time in it is always a little behind: of the differences measured in the last seconds, the largest is the most
+accurate. Invariant: `now` never goes back.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 LOOK_S = 5.0
-"""How old, in seconds, the last answer may be before the server is asked for its time again."""
+"""How old, in seconds, the last reply may be before the server is asked for its time again."""
 
 
 class DatabaseTime:
@@ -29,7 +29,7 @@ class DatabaseTime:
         self._last = 0.0
 
     def hear(self, at: float) -> None:
-        """Correct the clock by an answer of the database, whose time was `at`."""
+        """Correct the clock with the time `at` from a reply of the database."""
         with self._lock:
             local = self._local()
             fresh = self._heard_at is not None and local - self._heard_at < LOOK_S
@@ -38,8 +38,8 @@ class DatabaseTime:
                 self._heard_at = self._looked_at = local
 
     def is_stale(self) -> bool:
-        """Whether to ask the server for its time again. True at most once per `LOOK_S`, so that an unreachable server is not
-        asked at every reading.
+        """Return whether to ask the server for its time again. Returns True at most once per `LOOK_S` seconds, so that an
+        unreachable server is not asked at every reading.
         """
         with self._lock:
             local = self._local()

@@ -49,21 +49,21 @@ def require_fit(address: Address, facts: Sequence[Any]) -> None:
 
 
 def not_durable(address: Address, *, fsync: str = "on") -> StoreUnusable:
-    """The error for a server that acknowledges commits before they are on disk."""
+    """Return the error for a server that acknowledges commits before they are on disk."""
     setting = "fsync" if fsync == "off" else "synchronous_commit"
     return StoreUnusable(
-        f"{address.url}: {setting} is off, so what the server acknowledges may be lost. Nothing was written. Switch it "
+        f"{address.url}: {setting} is off, so writes that the server acknowledges may be lost. Nothing was written. Switch it "
         "on for this user, database or server, or accept the loss with unsafe=1 in the URL."
     )
 
 
 def is_current(versions: list[Cells]) -> bool:
-    """Whether a schema needs no migration. `versions`: the rows of the query `version`."""
+    """Return whether a schema needs no migration. `versions` are the rows of the query `version`."""
     return versions == [(len(schema.migrations("postgres")),)]
 
 
 def require_known(address: Address, versions: list[Cells]) -> None:
-    """Refuse a schema that a newer Holdfast migrated while it was in use. `versions`: the rows of the query `version`."""
+    """Refuse a schema that a newer Holdfast migrated while it was in use. `versions` are the rows of the query `version`."""
     known = known_version()
     if versions and versions[0][0] > known:
         raise schema.newer_schema_error(address.url, versions[0][0], known)
@@ -71,7 +71,7 @@ def require_known(address: Address, versions: list[Cells]) -> None:
 
 @functools.cache
 def known_version() -> int:
-    """The newest schema version that this code knows."""
+    """Return the newest schema version that this code knows."""
     return len(schema.migrations("postgres"))
 
 

@@ -284,12 +284,12 @@ class PostgresStore:
                 self._time.hear(self._database.read("time")[0][0])
             except (
                 StoreError
-            ):  # the computed time drifts by some microseconds a second until the server is back
+            ):  # the computed time drifts by a few microseconds per second until the server is back
                 self._database.require_usable()
         return self._time.now()
 
     def _given_now(self) -> float | None:
-        """The time of the clock that was given to the store; None: the database uses its own clock."""
+        """Return the time of the clock that was given to the store, or None if the database's own clock is used."""
         return None if self._clock is None else float(self._clock())
 
     def check(self) -> list[str]:
@@ -300,7 +300,7 @@ class PostgresStore:
         self._database.close()
 
     def _find(self, transaction: Transaction, query: str, run_id: str, *values: Any) -> Cells:
-        """The row that a named query selects for a run, within a transaction. Raises `RunNotFound`."""
+        """Return the row that a named query selects for a run, within a transaction. Raises `RunNotFound`."""
         found = transaction.rows(query, run_id, *values) if _is_text(run_id) else []
         if not found:
             raise RunNotFound(run_id, self.url)
@@ -312,7 +312,7 @@ class PostgresStore:
 
 
 def is_there(url: str, *, busy_timeout_s: float = 5.0) -> bool:
-    """Whether a store exists at this URL. The check creates no schema and changes nothing in an existing one."""
+    """Return whether a store exists at this URL. The check creates no schema and changes nothing in an existing one."""
     address = Address(url)
     database = PostgresDatabase(
         address, _queries(address.schema), DatabaseTime(), busy_timeout_s=busy_timeout_s
@@ -328,7 +328,7 @@ def _queries(name: str) -> dict[str, str]:
 
 
 def _is_text(value: str) -> bool:
-    """Whether PostgreSQL can store a text: it has no lone surrogate and no NUL."""
+    """Return whether PostgreSQL can store a text: it has no lone surrogate and no NUL."""
     try:
         return b"\0" not in value.encode()
     except UnicodeEncodeError:

@@ -2,7 +2,7 @@
 
 This module owns no connection. Invariants:
 
-- Every change is one transaction that locks the run row before it checks it.
+- Every change is one transaction, which locks the run row before it checks the row.
 - A backup is made with PostgreSQL's own `pg_dump`: the schema at one moment, including the blobs in its tables, while runs
   continue. No password is among the arguments of a command, where other users of the machine could read it.
 """
@@ -221,8 +221,8 @@ class PostgresUpkeep:
 
 
 def call(program: str, address: Address | None, *options: str, into: IO[bytes] | None = None) -> str:
-    """Run a client program of PostgreSQL, connected to this database if `address` is given. Returns what it printed, unless its
-    output goes to the file `into`.
+    """Run a client program of PostgreSQL, connected to this database if `address` is given. Returns what the program printed,
+    unless its output goes to the file `into`.
     """
     words, environment = _command(program, address, options)
     done = subprocess.run(  # noqa: S603 - the command is our own
@@ -270,7 +270,7 @@ def script(address: Address) -> Iterator[IO[bytes]]:
 def _command(
     program: str, address: Address | None, options: tuple[str, ...]
 ) -> tuple[list[str], dict[str, str]]:
-    """The command line of a client program, and its environment, which contains the password."""
+    """Return the command line of a client program, and its environment, which contains the password."""
     where = address.url if address is not None else "PostgreSQL"
     found = shutil.which(program)
     if found is None:
@@ -320,7 +320,7 @@ def _apart(conninfo: str) -> tuple[str, str]:
 
 
 def _is_text(value: str) -> bool:
-    """Whether PostgreSQL can store a text: it has no lone surrogate and no NUL."""
+    """Return whether PostgreSQL can store a text: it has no lone surrogate and no NUL."""
     try:
         return b"\0" not in value.encode()
     except UnicodeEncodeError:

@@ -2,8 +2,8 @@
 
 This module owns no connection and no lock, and runs within the transactions of `database`. Invariants:
 
-- An append is judged and written in the same transaction, which takes the write lock when it begins; so nothing can change
-  between the two.
+- An append is checked and written in the same transaction, which takes the write lock when it begins; so nothing can change
+  between the check and the write.
 - An append that cannot be written gets its own error as its verdict; the other appends of the batch are written.
 """
 
@@ -28,13 +28,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Appends:
-    """The appends of one store."""
+    """Writes the appends of one store."""
 
     def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
         self._cursor = database.cursor
         self.offers = False
-        """Whether a written append offers a run to workers. The store resets it after it has woken its workers."""
+        """True if an append has put a run on offer. The store then wakes its workers and resets this to False."""
 
     def append_singly(self, batch: Sequence[Append], refused: dict[int, Verdict]) -> list[Verdict]:
         """Write a batch in which at least one append cannot be stored: find each such append, leave it out, write the others."""
@@ -49,10 +49,10 @@ class Appends:
     def write_batch(
         self, batch: Sequence[Append], refused: dict[int, Verdict], *, together: bool = True
     ) -> list[Verdict]:
-        """Judge and write each append of a batch, within a transaction, and return a verdict for each. `refused` has the verdicts
-        of appends that are already refused, by their index in the batch. With `together`, the rows of all appends are written at
-        the end; otherwise the rows of each append are written at once, so that an error shows which append cannot be stored.
-        Raises `UnfitAppend` for such an append.
+        """Accept or refuse each append of a batch and write the accepted ones, within a transaction. Returns a verdict for each
+        append. `refused` has the verdicts of appends that are already refused, by their index in the batch. With `together`, the
+        rows of all appends are written at the end; otherwise the rows of each append are written at once, so that an error shows
+        which append cannot be stored. Raises `UnfitAppend` for such an append.
         """
         judged: list[Verdict] = []
         rows: list[Cells] = []
@@ -90,8 +90,8 @@ class Appends:
     def _write_many(
         self, batch: Sequence[Append], refused: dict[int, Verdict], rows: list[Cells]
     ) -> list[Verdict]:
-        """Judge and write many appends in a few statements. An append that does not fit these statements is written like a lone
-        append, except that its rows are added to `rows`.
+        """Accept or refuse many appends, and write the accepted ones in a few statements. An append that these statements cannot
+        write is written by itself, except for its rows, which are added to `rows`.
         """
         fitting = {append.run_id: append for append in batch if batches.fits(append)}
         found = batches.heads(self._cursor.execute(_SQL["heads"], (batches.ids(list(fitting.values())),)).get)
@@ -113,7 +113,9 @@ class Appends:
         return judged
 
     def _collect(self, head: Cells, append: Append, gathered: batches.Gathered) -> Verdict:
-        """Judge an append, and collect its rows and its run row for the statements that write many; write its extras at once."""
+        """Accept or refuse an append. Of an accepted one, collect the rows and the run row for the statements that write many
+        rows, and write the extras (snapshots, definition, handled requests) at once.
+        """
         run, seq, fence, status, holder_id = head
         verdict = verdicts.judge(append, seq=seq, fence=fence, holder=holder_id)
         if verdict is not None:

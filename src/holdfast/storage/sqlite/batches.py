@@ -21,7 +21,7 @@ from holdfast.storage.contract import Append
 from holdfast.storage.rows import SALT_BYTES
 
 MANY = 32
-"""The smallest number of appends for which a batch is written this way."""
+"""The smallest batch, in appends, that is written with a few statements for all its rows instead of a few for each append."""
 SCALE = 4194304.0
 _encode = msgspec.json.Encoder().encode
 _decode_heads = msgspec.json.Decoder(
@@ -30,12 +30,14 @@ _decode_heads = msgspec.json.Decoder(
 
 
 def are_separate(batch: Sequence[Append]) -> bool:
-    """Whether all appends of a batch are to different runs. Two appends to the same run must be judged one after the other."""
+    """Return whether all appends of a batch are to different runs. Two appends to the same run must be checked one after the
+    other.
+    """
     return len({append.run_id for append in batch}) == len(batch)
 
 
 def fits(append: Append) -> bool:
-    """Whether an append can be passed to SQLite as JSON and bytes without losing precision."""
+    """Return whether an append can be passed to SQLite as JSON and bytes without losing precision."""
     if append.view.error is not None or not append.rows:
         return False
     new = append.create
@@ -48,7 +50,7 @@ def fits(append: Append) -> bool:
 
 
 def ids(appends: Sequence[Append]) -> str:
-    """The run ids of a batch as a JSON list, the parameter of the query `heads`."""
+    """Return the run ids of a batch as a JSON list, the parameter of the query `heads`."""
     return as_json([append.run_id for append in appends])
 
 
@@ -58,7 +60,7 @@ def heads(told: str) -> list[tuple[Any, ...]]:
 
 
 class Gathered:
-    """The rows that the statements for many appends will write, collected from the appends of a batch."""
+    """Collects the rows of all appends of a batch, for the statements that write many rows at once."""
 
     def __init__(self) -> None:
         self.creations: dict[str, tuple[Append, int | None]] = {}
@@ -75,12 +77,12 @@ class Gathered:
         self.creations[append.run_id] = append, holder
 
     def created(self) -> str:
-        """The run rows of the new runs, as JSON."""
+        """Return the run rows of the new runs, as JSON."""
         return as_json([_creation_cells(append, holder) for append, holder in self.creations.values()])
 
     def advance(self, run: int, status: str | None, append: Append) -> None:
-        """Collect the changes of an existing run row; a new status or the release of the lease go into `turns`, as they are
-        rare.
+        """Collect the changes of an existing run row. A new status and the release of the lease are collected in `turns`, because
+        they are rare.
         """
         view, last = append.view, append.rows[-1]
         self.advances.append((
@@ -126,5 +128,5 @@ def _json(values: tuple[Any, ...]) -> str | None:
 
 
 def as_json(cells: Sequence[Any]) -> str:
-    """Rows as the JSON parameter of a statement that writes many of them."""
+    """Encode rows as the JSON parameter of a statement that writes many rows."""
     return _encode(cells).decode()

@@ -39,7 +39,6 @@ from holdfast.errors import (
     StoreUnusable,
 )
 from holdfast.storage import failpoints, process, schema
-from holdfast.storage.files import disk
 
 T = TypeVar("T")
 Cells = tuple[Any, ...]
@@ -47,14 +46,14 @@ Verb = Literal["append", "claim", "post", "release", "renew", "prune", "compact"
 
 APPLICATION_ID = 0x48_46_53_54  # "HFST"
 Unfit = (UnicodeEncodeError, OverflowError, apsw.TooBigError)
-"""Raised for values that SQLite cannot store."""
+"""The exceptions that are raised for values that SQLite cannot store."""
 Disagree = apsw.ConstraintError
-"""Raised if the rows of a log do not agree with the run row."""
+"""The exception that is raised if the rows of a log do not agree with the run row."""
 
 _SQL = schema.queries("sqlite")
 _LOOK_S = 0.1
-"""How often a store checks that its file still exists, and which schema version it has. Writes to a removed file are lost in any
-case; the check makes sure that the loss is reported soon."""
+"""How often, in seconds, a store checks that its file still exists, and which schema version it has. Writes to a removed file are
+lost in any case; the check makes sure that the loss is reported soon."""
 _LOOKING = ("renew", "claim")
 _ROOM_FOR_LOG_BYTES = 64 * 1024 * 1024
 
@@ -78,7 +77,7 @@ class SqliteDatabase:
         self._forks = process.count
         self._closed = False
         self.poison: str | None = None
-        """Why nothing more may be written to the database; None: writing is allowed."""
+        """Why nothing more may be written to the database; None if writing is allowed."""
         self._writing = threading.RLock()  # reentrant: a failpoint's hook may act as a second writer
         self._reading = threading.Lock()
         try:
@@ -93,7 +92,7 @@ class SqliteDatabase:
         self._reader.pragma("query_only", True)
         self.cursor = self._writer.cursor()
         """The cursor of the writing connection. Use it only within `commit`."""
-        self._file = disk.identity(path)
+        self._file = _identity(path)
         self._looked_at = 0.0
         _open.add(self)
 
@@ -102,7 +101,7 @@ class SqliteDatabase:
         return float(self._clock())
 
     def is_own(self) -> bool:
-        """Whether this process opened the database. After a fork, the connections belong to the parent process."""
+        """Return whether this process opened the database. After a fork, the connections belong to the parent process."""
         return self._forks == process.count
 
     def close(self) -> None:
@@ -122,11 +121,11 @@ class SqliteDatabase:
     # --- reading ---------------------------------------------------------------------------------------
 
     def read(self, query: str, *values: Any) -> list[Cells]:
-        """The rows that a named query selects."""
+        """Return the rows that a named query selects."""
         return self.select(_SQL[query], values)
 
     def select(self, sql: str, values: Cells) -> list[Cells]:
-        """The rows that an SQL statement selects."""
+        """Return the rows that an SQL statement selects."""
         self.require_own()
         with self._reading:
             self.require_usable()
@@ -151,7 +150,7 @@ class SqliteDatabase:
             raise self._fault(fault) from fault
 
     def check(self) -> list[str]:
-        """The problems that SQLite's integrity check finds in the file; an empty list: the file is intact."""
+        """Return the problems that SQLite's integrity check finds in the file; an empty list means that the file is intact."""
         self.require_usable()
         try:
             connection = (
@@ -168,7 +167,7 @@ class SqliteDatabase:
         return [] if found == ["ok"] else found
 
     def version_of_others(self) -> int:
-        """A number that changes when any connection other than this database's writing connection has written."""
+        """Return a number that changes when any connection other than this database's writing connection has written."""
         self.require_own()
         with self._writing:
             self.require_usable()
@@ -237,7 +236,7 @@ class SqliteDatabase:
                 failpoints.reach(verb + ".committed")
 
     def _require_same_file(self) -> None:
-        if disk.identity(self.path) != self._file:
+        if _identity(self.path) != self._file:
             raise StoreUnusable(
                 f"{self.path} was removed or replaced while it was in use; anything written now would be lost. Put "
                 "the file back and restart this process."
@@ -256,8 +255,8 @@ class SqliteDatabase:
         return self.cursor.execute(_SQL[query], values)
 
     def find(self, query: str, run_id: str) -> Any:
-        """The row that a named query selects for a run (its value, if it has one column). Call it within a transaction. Raises
-        `RunNotFound`.
+        """Return the row that a named query selects for a run (its value, if it has one column). Call it within a transaction.
+        Raises `RunNotFound`.
         """
         try:
             found = self.cursor.execute(_SQL[query], (run_id,)).get
@@ -279,7 +278,7 @@ class SqliteDatabase:
     # --- connections ---------------------------------------------------------------------------------
 
     def connect(self, *, first: bool = False) -> apsw.Connection:
-        """Open a new connection, which the caller must close. The `first` one also prepares and migrates the file."""
+        """Open a new connection, which the caller must close. With `first`, this also prepares and migrates the file."""
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
         connection = apsw.Connection(self.path, flags=flags, vfs=self._vfs, statementcachesize=200)
         try:
@@ -381,7 +380,7 @@ class SqliteDatabase:
         """
         if self._forks != process.count:
             raise StoreUnusable(
-                f"the store {self.path} was opened before this process was forked. Open it in the child."
+                f"the store {self.path} was opened before this process was forked. Open it again in this process."
             )
 
     def _fault(self, fault: apsw.Error, *, committing: bool = False) -> StoreError:
@@ -406,6 +405,15 @@ class SqliteDatabase:
         return StoreError(
             f"{self.path}: {type(fault).__name__}: {fault}. This is a defect in Holdfast; please report it."
         )
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return the device and inode of the file at a path, which identify it, or None if there is no file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 _FAULTS: tuple[tuple[tuple[type[apsw.Error], ...], type[StoreError], str], ...] = (

@@ -78,7 +78,7 @@ class SqliteQueues:
         return None if due_at is None else float(due_at)
 
     def _next_due(self, wanted: Wanted, fates: Fates[int], stopped: list[str]) -> Cells:
-        """When the next wanted run is due, or None; and whether any queue has a limit."""
+        """Return when the next wanted run is due (None if no wanted run waits for a time), and whether any queue has a limit."""
         told = _json(fates.lost), _json(stopped), _json(list(wanted.without))
         return self._database.read("next_due", *_values_of(wanted), *told)[0]
 
@@ -180,7 +180,7 @@ class SqliteQueues:
             self._heard.notify_all()
 
     def _others_wrote(self) -> bool:
-        """Whether another connection has written to the database since the last call."""
+        """Return whether another connection has written to the database since the last call."""
         found = self._look()
         if found == self._seen and not self._unsure:
             return False

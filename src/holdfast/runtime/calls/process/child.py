@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from types import ModuleType
 from typing import Any
 
@@ -33,8 +34,8 @@ from holdfast.core.events import Changes
 from holdfast.core.graph import Flow, Graph
 from holdfast.errors import ContextError
 from holdfast.runtime import failures, outcomes
-from holdfast.runtime.calls.body import Parked
-from holdfast.runtime.calls.context import BlockingContext, Context
+from holdfast.runtime.calls.body import Parked, executing
+from holdfast.runtime.calls.context import BlockingContext, Context, running_loop
 from holdfast.runtime.calls.executors import Threads, loading
 from holdfast.runtime.calls.fresh_source import spec_of
 from holdfast.runtime.calls.process.wire import Answer, Asked, Order, Place, Raised, Returned, Wire
@@ -127,26 +128,30 @@ class _NodeCall:
             given = codec.decode(order.plain, path=f"item {order.item}", node=order.node)
         with _limit_memory(order.memory_limit):
             call = self._call_async if node.is_async else self._call_plain
-            returned = call(node.fn, given)
+            returned = call(node.fn, given, takes_context=node.takes_context)
         if order.item is None:
             return outcomes.find_changes(flow, order.node, order.plain, given, returned)
         return flow.state.changes(returned, {}, node=order.node)
 
-    def _call_async(self, fn: Any, given: Any) -> Any:
-        return asyncio.run(self._coroutine(fn, given))
+    def _call_async(self, fn: Any, given: Any, *, takes_context: bool) -> Any:
+        return asyncio.run(self._coroutine(fn, given, takes_context=takes_context))
 
-    async def _coroutine(self, fn: Any, given: Any) -> Any:
+    async def _coroutine(self, fn: Any, given: Any, *, takes_context: bool) -> Any:
         if self._work is None:
             return await fn(given)
-        value = await fn(given, self._context(self._work))
+        here = _Here(self._context(self._work), asyncio.get_running_loop())
+        executing.set(lambda: here)
+        value = await (fn(given, here.context) if takes_context else fn(given))
         self._work.refuse_forgotten()
         return value
 
-    def _call_plain(self, fn: Any, given: Any) -> Any:
+    def _call_plain(self, fn: Any, given: Any, *, takes_context: bool) -> Any:
         if self._work is None:
             return fn(given)
         with _run_loop_in_thread() as loop:
-            return fn(given, BlockingContext(self._context(self._work), loop))
+            here = _Here(self._context(self._work), loop)
+            arguments = (given, here.current_context()) if takes_context else (given,)
+            return copy_context().run(_call_inside, here, fn, arguments)
 
     def _context(self, work: DistantAttempt) -> Context:
         order, told = self._order, self._order.told
@@ -203,6 +208,22 @@ class _NodeCall:
         left = set(threading.enumerate()) - self._before
         ours = {thread for thread in left if thread.name.startswith("holdfast-")}
         return bool(left - ours) or (self._work is not None and self._work.is_at_work)
+
+
+class _Here:
+    """The call, as the code inside it finds it."""
+
+    def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
+        self.context = context
+        self._loop = loop
+
+    def current_context(self) -> Context | BlockingContext:
+        return self.context if running_loop() is self._loop else BlockingContext(self.context, self._loop)
+
+
+def _call_inside(here: _Here, fn: Any, arguments: tuple[Any, ...]) -> Any:
+    executing.set(lambda: here)
+    return fn(*arguments)
 
 
 @contextmanager

@@ -32,7 +32,8 @@ from holdfast.runtime.calls.streams import encode_chunk
 
 def told(call: Call) -> Told:
     """The facts about the attempt that the other process needs."""
-    context, work = call.context, call.work
+    work = call.work
+    context = work.body.context
     return Told(
         run_id=context.run_id,
         flow=context.flow,
@@ -65,6 +66,8 @@ class Answering:
                 return work.is_waiting(given["slot"])
             case "now":
                 return work.now()
+            case "clock_time":
+                return work.clock_time()
             case "emit":
                 return work.emit(encode_chunk(given["chunk"], self._node), given["chunk"])
             case "cost":
@@ -114,6 +117,9 @@ class DistantAttempt(Attempt):
 
     def now(self) -> float:
         return float(self._ask("now", {}))
+
+    def clock_time(self) -> float:
+        return float(self._ask("clock_time", {}))
 
     def is_waiting(self, slot: str) -> bool:
         return bool(self._ask("is_waiting", {"slot": slot}))

@@ -15,7 +15,7 @@ select current_setting('server_version_num')::bigint, pg_is_in_recovery(), curre
        current_setting('synchronous_commit'), current_setting('server_encoding'), pg_backend_pid(),
        extract(epoch from clock_timestamp())::float8
 
--- guard: set the timeouts of this transaction; and whether what it commits will be durable
+-- guard: set the timeouts of this transaction, and return whether its commit will be durable
 select set_config('lock_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $2, true),
        current_setting('fsync'), current_setting('synchronous_commit'), extract(epoch from clock_timestamp())::float8
 
@@ -64,7 +64,7 @@ select run_id, key, seq, fence, holder from holdfast.runs where run_id = any($1:
 -- known_holders: which of these holders the store has; their rows cannot be deleted until the transaction ends
 select id from holdfast.holders where id = any($1::text[]) order by id for key share
 
--- append_one: a whole append in one statement and transaction; null: refused. Parameters are sent with types, as casts cost time
+-- append_one: a whole append in one statement and transaction; null if it is refused. Parameters have types, as casts cost time
 select holdfast.append_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
                            $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42,
                            $43, $44)
@@ -280,7 +280,7 @@ order by seq limit $3::bigint
 -- drop_snapshots: delete snapshots that only make reading faster
 delete from holdfast.snapshots where run = $1 and seq = any($2::bigint[]) and not base
 
--- retire: checkpoints before a seq are no longer resume points
+-- retire: record that the run can no longer go back to checkpoints before a seq
 insert into holdfast.trimmed (run, retired, retired_at, base, base_at, base_digest, place)
 values ($1, $2, coalesce($3::float8, extract(epoch from clock_timestamp())::float8), 0, 0, '', '')
 on conflict (run) do update set retired = excluded.retired, retired_at = excluded.retired_at
@@ -339,7 +339,7 @@ delete from holdfast.remains where run = $1
 -- child_of: a run that was forked from this run
 select run_id from holdfast.runs where parent = $1 order by run_id limit 1
 
--- asked_of: a request that waits in the inbox of a run that has not ended for good
+-- asked_of: a request that waits in the inbox of a run that is not completed or cancelled
 select inbox.verb from holdfast.inbox join holdfast.runs on runs.key = inbox.run
 where inbox.run = $1 and inbox.taken = 0 and runs.status not in ('completed', 'cancelled') order by inbox.key limit 1
 
@@ -364,7 +364,7 @@ delete from holdfast.runs where key = $1
 -- fingerprints: the fingerprints of all stored definitions
 select fingerprint from holdfast.definitions order by fingerprint
 
--- drop_definitions: delete those of these definitions that no run row refers to
+-- drop_definitions: delete the definitions with these fingerprints, except those that a run row refers to
 delete from holdfast.definitions
 where fingerprint = any($1::text[]) and not exists (select from holdfast.runs where runs.fingerprint = definitions.fingerprint)
 returning fingerprint
@@ -400,7 +400,7 @@ with chosen as (
 )
 update holdfast.runs set holder = $5, fence = runs.fence + 1 from chosen where runs.key = chosen.key returning runs.key
 
--- lock_lost: those of these holders that have expired and hold one of these runs; they cannot renew until the transaction ends
+-- lock_lost: lock the given holders that have expired and hold a given run, so that they cannot renew until the transaction ends
 select id from holdfast.holders
 where id = any($1::text[]) and expires_at <= coalesce($2::float8, extract(epoch from clock_timestamp())::float8)
 and id in (select holder from holdfast.runs where key = any($3::bigint[]))
@@ -431,7 +431,7 @@ select * from holdfast.held_runs()
 -- limits: the queues that have a limit
 select name, held_max from holdfast.queues
 
--- lock_limits: those of these queues that have a limit; no other worker takes runs from them until the transaction ends
+-- lock_limits: lock the given queues that have a limit, so that no other worker takes runs from them until the transaction ends
 select name, held_max from holdfast.queues where name = any($1::text[]) order by name for update
 
 -- set_limit: set the limit of a queue

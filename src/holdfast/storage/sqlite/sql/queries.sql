@@ -219,7 +219,7 @@ order by key limit ?3
 -- drop_snapshot: delete a snapshot that only makes reading faster
 delete from snapshots where run = ?1 and seq = ?2 and base = 0
 
--- retire: checkpoints before a seq are no longer resume points
+-- retire: record that the run can no longer go back to checkpoints before a seq
 insert into trimmed (run, retired, retired_at, base, base_at, base_digest, place) values (?1, ?2, ?3, 0, 0, x'', '')
 on conflict (run) do update set retired = excluded.retired, retired_at = excluded.retired_at
 where excluded.retired > trimmed.retired
@@ -270,7 +270,7 @@ select count(*) from remains
 -- child_of: a run that was forked from this run
 select run_id from runs where parent = ?1 order by run_id limit 1
 
--- asked_of: a request that waits in the inbox of a run that has not ended for good
+-- asked_of: a request that waits in the inbox of a run that is not completed or cancelled
 select inbox.verb from inbox join runs on runs.key = inbox.run
 where inbox.run = ?1 and inbox.taken = 0 and runs.status not in ('completed', 'cancelled') order by inbox.key limit 1
 
@@ -296,7 +296,7 @@ delete from runs where key = ?1
 -- fingerprints: the fingerprints of all stored definitions
 select fingerprint from definitions order by fingerprint
 
--- drop_definitions: delete those of these definitions (a JSON list of fingerprints) that no run row refers to
+-- drop_definitions: delete the definitions with these fingerprints (a JSON list), except those that a run row refers to
 delete from definitions
 where fingerprint in (select value from json_each(?1)) and fingerprint not in (select fingerprint from runs)
 returning key

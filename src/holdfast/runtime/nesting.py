@@ -1,0 +1,89 @@
+"""Which runs the executing code is part of, and which runs wait for others. No run waits for its own end.
+
+A node may call an engine. A context variable holds the runs around the code that is executing, the outermost first: a node of
+run `a` that executes run `b` on any engine of this process is inside `a`, and the nodes of `b` are inside `a` and `b`. Tasks and
+threads that a node starts are inside it as well, because they get a copy of its context. A call inside a run that waits for
+another run is noted as long as it waits.
+
+Invariant: of runs that would wait for each other in this process, the last call to do so is refused.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
+from holdfast.errors import RunHeld
+
+
+class RunKey(NamedTuple):
+    """A run of any store that this process uses."""
+
+    store: str
+    """The generation of the store: run ids are unique within one."""
+    run_id: str
+
+
+class _Outer(NamedTuple):
+    """A run around the executing code, and the engine that executes it."""
+
+    engine: object
+    run: RunKey
+
+
+class _Wait:
+    """A call inside runs that waits for another run."""
+
+    def __init__(self, waiting: frozenset[RunKey], target: RunKey) -> None:
+        self.waiting = waiting
+        self.target = target
+
+
+_outer: ContextVar[tuple[_Outer, ...]] = ContextVar("holdfast_outer", default=())
+_waits: set[_Wait] = set()
+_lock = threading.Lock()
+
+
+def enter(engine: object, store: str, run_id: str) -> None:
+    """The code of this context is part of a run from now on. `engine`: what identifies the engine that executes it."""
+    _outer.set((*_outer.get(), _Outer(engine, RunKey(store, run_id))))
+
+
+def run_of(engine: object) -> str | None:
+    """The run of this engine that the executing code is part of; None: there is none."""
+    return next((outer.run.run_id for outer in _outer.get() if outer.engine is engine), None)
+
+
+@contextmanager
+def waiting_for(store: str, run_id: str, *, refuse: bool = True) -> Iterator[None]:
+    """While inside, the executing code waits for a run. Raises `RunHeld` where that run waits for this code, unless told not to
+    refuse that.
+    """
+    wait = _Wait(frozenset(outer.run for outer in _outer.get()), RunKey(store, run_id))
+    with _lock:
+        if refuse and not wait.waiting.isdisjoint(_awaited_by(wait.target)):
+            raise RunHeld(
+                run_id,
+                "this process, and waits for the node that makes this call",
+                "If this call waited for the run, neither would ever end. Use engine.start, which does not wait, or another "
+                "run id.",
+            )
+        _waits.add(wait)
+    try:
+        yield
+    finally:
+        with _lock:
+            _waits.discard(wait)
+
+
+def _awaited_by(run: RunKey) -> set[RunKey]:
+    """A run, and the runs that its nodes wait for, directly or through others."""
+    found, more = {run}, True
+    while more:
+        reached = {wait.target for wait in _waits if not wait.waiting.isdisjoint(found)}
+        more = not reached <= found
+        found |= reached
+    return found
