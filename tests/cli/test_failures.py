@@ -102,7 +102,7 @@ def test_a_script_whose_run_failed_before_ends_with_what_to_do_and_where_it_was(
     *_, told, place = again.stderr.splitlines()
     assert "run 'r' failed before, at 2" in told
     assert "Nothing was executed now." in told
-    assert "resume('r') or retry('r', 'first')" in told
+    assert "hf.resume('r', flows=[…]) or hf.retry('r', 'first', flows=[…])" in told
     assert place.endswith("work.py:7, in reckon: return 1 / 0")
 
 

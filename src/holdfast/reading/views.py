@@ -277,7 +277,8 @@ def _failed_before(run: Run[Any]) -> str:
     node = f", {run.failed_node!r}" if run.failed_node else ""
     return (
         f"run {run.id!r} failed before, at {text.when(run.updated_at)}{_fault(run)} Nothing was executed now. Fix the cause, "
-        f"then call resume({run.id!r}{force}) or retry({run.id!r}{node}) to continue it; another run_id starts a new run."
+        f"then continue it with hf.resume({run.id!r}{force}, flows=[…]) or hf.retry({run.id!r}{node}, flows=[…]); another run_id "
+        f"starts a new run."
         f"{_place(run)}"
     )
 

@@ -109,7 +109,8 @@ def test_a_worker_keeps_no_exception() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "resumes"), [(ValueError, "resume('r')"), (hf.Fatal, "resume('r', force=True)")]
+    ("error", "resumes"),
+    [(ValueError, "hf.resume('r', flows=[…])"), (hf.Fatal, "hf.resume('r', force=True, flows=[…])")],
 )
 def test_calling_for_a_run_that_failed_before_says_so_and_how_to_continue(
     error: type[Exception], resumes: str
@@ -130,6 +131,6 @@ def test_calling_for_a_run_that_failed_before_says_so_and_how_to_continue(
     assert told.startswith("run 'r' failed before, at ")
     assert f"in node 'only': {error.__name__}: no luck. Nothing was executed now. Fix the cause" in told
     assert told.endswith(
-        f"call {resumes} or retry('r', 'only') to continue it; another run_id starts a new run."
+        f"continue it with {resumes} or hf.retry('r', 'only', flows=[…]); another run_id starts a new run."
     )
     assert 'in body: raise error("no luck")' in place
