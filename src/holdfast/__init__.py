@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     )
     from holdfast.runtime.calls.context import BlockingContext, Context, current
     from holdfast.runtime.engine import Engine
+    from holdfast.runtime.followers import Following
     from holdfast.runtime.listeners import Listener, NodeCall
 
 __version__ = "0.1.0"
@@ -84,6 +85,7 @@ __all__ = [
     "Fatal",
     "Flow",
     "FlowNotFound",
+    "Following",
     "Graph",
     "GraphError",
     "HoldfastError",
@@ -159,6 +161,7 @@ _LATER = {
     "Context": "runtime.calls.context",
     "current": "runtime.calls.context",
     "Engine": "runtime.engine",
+    "Following": "runtime.followers",
     "Listener": "runtime.listeners",
     "NodeCall": "runtime.listeners",
     "Chunk": "reading.chunks",

@@ -318,6 +318,20 @@ def test_what_was_streamed_outlives_a_kill(stages) -> None:
     stage.assert_sound()
 
 
+@pytest.mark.parametrize("colour", ["loop", "thread"])
+def test_what_a_kept_step_has_streamed_outlives_a_kill_right_after_it(stages, colour: str) -> None:
+    """Not one word is lost, although less than a second has passed and nothing was spilled."""
+    stage: Stage = stages("spoken")
+    assert stage.call("run", "--colour", colour, "--die")[0] == KILLED
+    (event,) = stage.of_kind("NodeStreamed")
+    assert (event.attempt, event.chunks, [span.step for span in event.spans]) == (1, WORDS, ["say"])
+    assert stage.kinds()[-2:] == ["NodeStreamed", "StepCompleted"]
+    assert stage.spilled() == []
+    assert stage.call("resume", "--colour", colour) == completed("spoken")
+    assert [event.chunks for event in stage.of_kind("NodeStreamed")] == [WORDS]
+    stage.assert_sound()
+
+
 def test_what_was_streamed_is_recorded_when_the_process_is_asked_to_stop(stages) -> None:
     stage: Stage = stages("streaming")
     speaker = stage.begin("run", "--gate", "--grace", 0.1)

@@ -97,7 +97,7 @@ async def charge(state, ctx):
     await ctx.step("quote", lambda: 3)
     await ctx.checkpoint({"page": 7})
     ctx.emit("x" * 70_000 + "\\nthe last line\\n")   # enough to be spilled at once
-    while not ctx._work.stream.spilled or ctx._work.stream._spilling:
+    while not ctx._work.stream.segment.spilled or ctx._work.stream.segment._spilling:
         await asyncio.sleep(0.001)
     os._exit(77)
 
@@ -456,6 +456,14 @@ def test_chunks_are_followed_as_they_come(
     rest, _ = follower.communicate(timeout=60)
     assert json.loads(rest.splitlines()[-1])["kind"] == "RunCompleted"
     assert "streamed 3 chunks, the last line: word 2" in cli("events", "r1").out
+    (later,) = [one for one in seen if one["kind"] == "Chunk" and one["number"] == 2]
+    again = cli("events", "r1", "--follow", "--chunks", "--json", "--after", later["cursor"])
+    words = [json.loads(line) for line in again.out.splitlines()]
+    assert [(one["value"], one["step"]) for one in words if one["kind"] == "Chunk"] == [("word 2\n", None)]
+    assert json.loads(again.out.splitlines()[-1])["cursor"] == str(len(cli("events", "r1", "--json").json))
+    assert cli("events", "r1", "--after", later["cursor"], "--json").code == Exit.OK
+    wrong = cli("events", "r1", "--after", "soon")
+    assert (wrong.code, "give the number of an event, or the cursor" in wrong.err) == (Exit.USAGE, True)
     alone = cli("events", "r1", "--chunks")
     assert (alone.code, "--chunks needs --follow" in alone.err) == (Exit.USAGE, True)
 

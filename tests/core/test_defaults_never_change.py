@@ -46,7 +46,7 @@ EVENTS = {
     "RoutingFailed": HEADER,
     "NodeWaiting": {**HEADER, "item": None},
     "NodeCheckpointed": {**HEADER, "item": None},
-    "NodeStreamed": {**HEADER, "item": None},
+    "NodeStreamed": {**HEADER, "item": None, "spans": []},
     "StepCompleted": {**HEADER, "value": None, "item": None},
     "CostIncurred": {**HEADER, "usd": 0.0, "tokens": 0},
     "ItemsListed": HEADER,
@@ -75,6 +75,7 @@ EVENTS = {
 PARTS = {
     events.Changes: {"set": {}, "append": {}, "merge": {}, "add": {}, "reduce": {}, "unset": []},
     events.Failure: {"traceback": ""},
+    events.Span: {"step": "", "step_try": 1},
     run_state.Items: {
         "begun": 0,
         "done": {},
@@ -240,6 +241,7 @@ def test_what_has_its_default_is_not_written(part):
         events.NodeEvent,
         events.Changes,
         events.Failure,
+        events.Span,
         events.Stored,
         events.Encoded,
         definition.QuestionOptions,

@@ -391,6 +391,34 @@ def streamed(recorder: Recorder) -> str:
     return "r"
 
 
+def spoken(recorder: Recorder) -> str:
+    """A node that streams in steps and outside of them, with a step that raises once and is called again."""
+    graph = Graph("speaks")
+
+    @graph.node
+    async def speak(state: dict[str, Any], ctx: hf.Context) -> dict[str, Any]:
+        def say(*words: str, fails: bool = False) -> int:
+            for word in words:
+                ctx.emit(word)
+            if fails:
+                raise ValueError("lost for words")
+            return len(words)
+
+        ctx.emit("listen")
+        try:
+            said = await ctx.step("draft", say, "once", fails=True)
+        except ValueError:
+            said = await ctx.step("draft", say, "once", "upon")
+        said += await ctx.step("draft", say, "a time", key="end")
+        await ctx.sleep(3600)
+        ctx.emit("awake")
+        return {"said": said}
+
+    flow = graph.chain(START, "speak", END).compile()
+    recorder.call(lambda engine: engine.run(flow, {}, run_id="r"))
+    return "r"
+
+
 def worked(recorder: Recorder) -> str:
     """A run that a worker claimed, released while it waited, and claimed again."""
     graph = Graph("worked")
@@ -410,7 +438,7 @@ def worked(recorder: Recorder) -> str:
 
 STORIES = (
     *(failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, cut, interrupted),
-    *(kept, refused, quarantined, waited, waiting, streamed, worked),
+    *(kept, refused, quarantined, waited, waiting, streamed, spoken, worked),
 )
 
 

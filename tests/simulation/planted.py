@@ -621,13 +621,25 @@ def a_step_is_not_kept():
 
 @bug
 def a_chunk_is_lost():
-    real = streams.Stream.close
+    real = streams.Segment.close
 
     def close(self):
         real(self)
-        del self.chunks[2:]
+        del self.chunks[2:], self.steps[2:]
 
-    with patched((streams.Stream, "close", close)):
+    with patched((streams.Segment, "close", close)):
+        yield
+
+
+@bug
+def the_chunks_of_a_step_are_recorded_later():
+    note = attempt.Attempt.note
+
+    def later(self, kind, **fields):
+        self.stream.segment.has_steps = False
+        return note(self, kind, **fields)
+
+    with patched((attempt.Attempt, "note", later)):
         yield
 
 

@@ -368,6 +368,18 @@ def a_step_that_was_done_again(run: Forger) -> None:
     run.seal()
 
 
+def chunks_of_a_step_that_are_not_there(run: Forger) -> None:
+    step = run.find("StepCompleted")
+    run.insert(
+        step, "NodeStreamed", step.node, (1, 1, 1), chunks=["a"], spans=[{"chunks": 2, "step": "read"}]
+    )
+    for event in run.events:
+        if event.kind == "RunRewound":
+            event.tell(to=event.told["to"] + 1)
+            run.row(rewinds=json.dumps([[event.seq, event.told["to"]]]))
+    run.seal()
+
+
 def a_start_that_nothing_led_to(run: Forger) -> None:
     run.find("NodeStarted", "judge").tell(took=2)
     run.seal()
@@ -447,6 +459,7 @@ PLANTS = {
     a_node_that_ran_again: "I5",
     an_item_that_ran_again: "I5",
     a_step_that_was_done_again: "I5",
+    chunks_of_a_step_that_are_not_there: "I5",
     a_start_that_nothing_led_to: "I5",
     an_attempt_that_goes_back: "I6",
     an_end_without_a_start: "I6",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -194,6 +194,46 @@ def test_a_write_that_is_lost_makes_a_node_run_again_and_is_found(monkeypatch: p
     )
 
 
+def side_by_side(schedule: Any = "eager") -> hf.Flow[Order]:
+    """Two nodes that append to the same list; which of them ends first depends on the attempt."""
+    graph = Graph("parallel", Order)
+
+    def node(slow_attempt: int) -> Any:
+        async def body(state: Order, ctx: hf.Context) -> dict[str, Any]:
+            if ctx.attempt == slow_attempt:
+                await ctx.step("look up", lambda: None)
+            return {"log": [ctx.node]}
+
+        return body
+
+    graph.node(name="left")(node(1))
+    graph.node(name="right")(node(2))
+    graph.node(name="count")(lambda state: {"total": len(state.log)})
+    graph.chain(START, "left", "count", END).chain(START, "right", "count")
+    return graph.compile(schedule=schedule)
+
+
+def test_another_order_of_parallel_appends_is_found_and_its_cause_is_named() -> None:
+    report = crash_everywhere(side_by_side(), Order())
+    (finding,) = report.findings
+    text = (
+        "log has the same items in another order: ['left', 'right'], but ['right', 'left'] without a crash. The nodes 'left' "
+        "and 'right' run in parallel, and what parallel nodes append is stored in the order in which they complete. For a fixed "
+        'order, compile the flow with schedule="layered", or make the field a dict with the reducer merge, with a key for each '
+        "node. If the order does not matter, pass same=…."
+    )
+    assert (finding.kind, finding.text) == ("state", text)
+    assert crash_everywhere(side_by_side("layered"), Order()).ok
+
+
+def test_another_order_of_what_one_node_appends_has_another_cause() -> None:
+    async def shuffles(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        return {"log": ["a", "b"] if ctx.attempt == 1 else ["b", "a"]}
+
+    (finding,) = crash_everywhere(one(shuffles), Order()).findings
+    assert "parallel" not in finding.text
+
+
 # --- what is not a finding ---------------------------------------------------------------------------
 
 
@@ -230,6 +270,48 @@ def test_a_run_that_waits_for_an_answer_nobody_gives_waits_wherever_it_crashes()
     assert report.ok, report
 
 
+@dataclass
+class Draft:
+    drafts: int = 0
+    verdict: str = ""
+
+
+def written_again() -> hf.Flow[Draft]:
+    graph = Graph("drafts", Draft)
+    graph.node(name="write")(lambda state: {"drafts": state.drafts + 1})
+    graph.ask("approve", "Publish?", options=["again", "publish"], into="verdict")
+    graph.chain(START, "write", "approve")
+    graph.branch("approve", lambda state: "write" if state.verdict == "again" else END, ["write", END])
+    return graph.compile()
+
+
+def test_a_list_of_answers_goes_on_after_a_crash_where_it_was() -> None:
+    """An answer belongs to the key of its question, and not to an engine."""
+    report = crash_everywhere(written_again(), Draft(), answers={"approve": ["again", "again", "publish"]})
+    assert report.ok, report
+    assert report.status == "completed"
+
+
+def test_questions_that_are_asked_in_another_order_after_a_crash_get_the_same_answers() -> None:
+    """Items ask at the same time. After a crash, the one that had not asked asks last."""
+    graph = Graph("pages", Order)
+
+    @graph.node(each=lambda state: [1, 2])
+    async def page(item: int, ctx: hf.Context) -> dict[str, Any]:
+        if ctx.attempt == item:  # the first item is slow, and after a crash the second
+            await ctx.step("slow", lambda: None)
+        return {"log": [f"{item} {await ctx.ask(f'Page {item}?')}"]}
+
+    flow = graph.chain(START, "page", END).compile()
+    report = crash_everywhere(
+        flow,
+        Order(),
+        answers={"page": ["first", "second"]},
+        same=lambda one, other: set(one.log) == set(other.log),
+    )
+    assert report.ok, report
+
+
 def test_what_a_dead_engine_does_when_it_unwinds_is_not_seen() -> None:
     sent: list[str] = []
 
@@ -242,6 +324,52 @@ def test_what_a_dead_engine_does_when_it_unwinds_is_not_seen() -> None:
 
     report = crash_everywhere(one(tidies), Order(), observe=lambda: sent, reset=sent.clear)
     assert report.ok, report
+
+
+async def model(ctx: hf.Context, closed: list[str]) -> AsyncIterator[str]:
+    """A client that streams the answer of a model: an async generator, which is open while its caller works."""
+    try:
+        for word in ("hold", "fast"):
+            await asyncio.sleep(0)
+            yield word
+    finally:
+        await asyncio.sleep(0)
+        closed.append("closed")
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["a node", "a node that streams"])
+def test_a_flow_with_open_async_generators_can_be_crashed(streams: bool) -> None:
+    closed: list[str] = []
+
+    async def speaks(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        words = [await ctx.step(word, lambda: word) async for word in model(ctx, closed)]  # noqa: B023
+        return {"log": words}
+
+    async def yields(state: Order, ctx: hf.Context) -> AsyncIterator[Any]:
+        async for word in model(ctx, closed):
+            yield await ctx.step(word, lambda: word)  # noqa: B023
+        yield {"log": ["spoken"]}
+
+    report = crash_everywhere(one(yields if streams else speaks), Order())
+    assert report.ok, report
+    assert len(closed) > len(report.writes)  # a generator of a dead engine is closed, too
+
+
+def test_an_async_generator_that_never_closes_is_left() -> None:
+    async def stuck() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await asyncio.get_running_loop().create_future()
+
+    async def uses(state: Order, ctx: hf.Context) -> None:
+        left = stuck()
+        await anext(left)
+        await ctx.step("work", lambda: 1)
+        ctx.resources["left"].append(left)
+
+    kept: list[Any] = []
+    assert crash_everywhere(one(uses), Order(), resources={"left": kept}, limit=6).ok
 
 
 # --- how it is called --------------------------------------------------------------------------------

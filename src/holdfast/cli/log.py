@@ -35,6 +35,7 @@ from holdfast.reading.verification import Verdict
 from holdfast.reading.verification import verify as verify_run
 from holdfast.reading.views import EventView
 from holdfast.runtime.engine import Engine
+from holdfast.runtime.followers import Cursor, Following
 from holdfast.storage.contract import Query
 
 _PAGE = 500
@@ -53,11 +54,13 @@ def events(
         typer.Option("--kind", metavar="KIND", help="Print only events of this kind, e.g. NodeFailed."),
     ] = None,
     after: Annotated[
-        int,
+        str,
         typer.Option(
-            "--after", metavar="SEQ", min=0, help="Print only events after the event with this number."
+            "--after",
+            metavar="SEQ",
+            help="Print only events after the event with this number, or after a cursor that --follow printed.",
         ),
-    ] = 0,
+    ] = "0",
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Keep printing events as they happen, until the run stops.")
     ] = False,
@@ -82,19 +85,16 @@ def events(
 
     def listed(reader: Reader) -> tuple[list[EventView], list[str]]:
         _require_node(reader, run_id, node)
-        return reader.events(run_id, after, node, kind), _rest(reader, run_id)
+        return reader.events(run_id, Cursor.parse(after).seq, node, kind), _rest(reader, run_id)
 
     async def followed(engine: Engine) -> None:
         _require_node(engine.reader, run_id, node)
-        going = engine.follow(run_id, after, chunks=True) if chunks else engine.follow(run_id, after)
-        async for found in going:
-            if node is not None and found.node != node:
-                continue
-            if isinstance(found, Chunk):
-                _say_chunk(found, as_json=as_json)
-            elif kind is None or found.kind == kind:
-                screen.say_json(found, indent=None) if as_json else _say_event(found)
-            sys.stdout.flush()  # a reader of a pipe sees it now
+        following: Following[EventView | Chunk] = (
+            engine.follow(run_id, after, chunks=True) if chunks else engine.follow(run_id, after)
+        )
+        async for found in following:
+            if node in (None, found.node) and (isinstance(found, Chunk) or kind in (None, found.kind)):
+                _say_news(found, following.cursor if chunks else None, as_json=as_json)
         if not as_json:
             _say_end(engine.reader, run_id, store)
 
@@ -148,11 +148,23 @@ def _say_end(reader: Reader, run_id: str, store: str | None) -> None:
     say_remedies(found.remedies, err=True)
 
 
-def _say_chunk(chunk: Chunk, *, as_json: bool) -> None:
-    if as_json:
-        screen.say_json({"kind": "Chunk"} | msgspec.structs.asdict(chunk), indent=None)
-        return
+def _say_news(news: EventView | Chunk, cursor: str | None, *, as_json: bool) -> None:
+    """Print an event or a chunk of a run that is followed; its JSON has the cursor, if there are chunks."""
+    if as_json and cursor is not None:
+        kind = {"kind": "Chunk"} if isinstance(news, Chunk) else {}
+        screen.say_json(kind | msgspec.structs.asdict(news) | {"cursor": cursor}, indent=None)
+    elif as_json:
+        screen.say_json(news, indent=None)
+    elif isinstance(news, Chunk):
+        _say_chunk(news)
+    else:
+        _say_event(news)
+    sys.stdout.flush()  # a reader of a pipe sees it now
+
+
+def _say_chunk(chunk: Chunk) -> None:
     item = f" (item {chunk.item})" if chunk.item is not None else ""
+    item += f" {chunk.step}" if chunk.step is not None else ""
     shown = chunk.value if isinstance(chunk.value, str) else screen.json_text(chunk.value, indent=None)
     screen.say(
         (" " * 22 + f"chunk {chunk.number}".ljust(16), "dim"),

@@ -303,11 +303,26 @@ class NodeCheckpointed(NodeEvent, frozen=True, kw_only=True):
     item: int | None = None
 
 
+class Span(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """Chunks that the same step streamed, one after the other."""
+
+    chunks: int
+    """How many they are."""
+    step: str = ""
+    """The step, as in `StepCompleted`; empty: they were streamed outside of steps."""
+    step_try: int = 1
+    """Which call of the step in this attempt streamed them, counted from 1: a step that raised may be called again."""
+
+
 class NodeStreamed(NodeEvent, frozen=True, kw_only=True):
-    """The chunks that an attempt streamed, recorded together when the attempt ended or was found interrupted."""
+    """The chunks that an attempt has streamed since its last event of this kind: recorded with a step that streamed, and when the
+    attempt ended or was found interrupted.
+    """
 
     chunks: list[Any]
     item: int | None = None
+    spans: list[Span] = []
+    """Which steps streamed the chunks, in order; empty: no step did."""
 
 
 class StepCompleted(NodeEvent, frozen=True, kw_only=True):

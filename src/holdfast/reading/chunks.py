@@ -1,21 +1,52 @@
-"""Reads streamed output that is not in the log yet: the spills that attempts write beside the log."""
+"""Chunks: the pieces of output that attempts stream. They are in the log (`NodeStreamed`), and before that in spills beside it.
+
+A chunk is identified by its stream (the attempt of a node or of an item) and its number in that stream. The log does not store
+numbers: they follow from the order of the chunks. A spill holds the chunks of a stream since its last `NodeStreamed`, in lines:
+
+    "once "                     a chunk, as JSON
+    >["draft",1]                the next chunks are from the first try of step `draft`; `>` alone: from outside of steps
+    ?{"title":"A tale"}         a value that an async generator has yielded last: its result, or a chunk
+    !                           that value is a chunk
+
+A crash may come before the last value is known to be a chunk or a result; then it is a chunk, as far as anyone can know.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from holdfast.core.events import Span
+from holdfast.reading.views import EventView
 from holdfast.storage.contract import Store
 
+Step: TypeAlias = tuple[str, int]
+"""A step that streams: its name, as in `StepCompleted`, and which call of it this is in its attempt."""
+
+_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
-read_key = msgspec.json.Decoder(tuple[str, int, int, int, int | None]).decode
-"""Decodes the key of a spill: the node, iteration, execution, attempt and item that it belongs to."""
+_decode_step = msgspec.json.Decoder(tuple[str, int]).decode
+_decode_key = msgspec.json.Decoder(list[str | int | None]).decode
+HELD = b"?"
+RELEASED = b"!"
+_STEP = b">"
+
+
+class Streamer(NamedTuple):
+    """The attempt of a node, or of an item of it, whose chunks form one stream."""
+
+    node: str
+    iteration: int
+    execution: int
+    attempt: int
+    item: int | None
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of streamed output of a running attempt, as followers receive it."""
+    """A piece of what a running attempt streams, as followers see it."""
 
     run_id: str
     node: str
@@ -24,16 +55,116 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     item: int | None
     number: int
-    """The number of the chunk, counted from 1 within the attempt."""
+    """Counted from 1 within the attempt."""
     value: Any
+    step: str | None = None
+    """The step that streamed it, as in `StepCompleted`; None: the node did, outside of steps."""
+    step_try: int | None = None
+    """Which call of the step in this attempt streamed it, counted from 1: a step that raised may be called again."""
+
+    @property
+    def streamer(self) -> Streamer:
+        """The attempt that streamed it."""
+        return Streamer(self.node, self.iteration, self.execution, self.attempt, self.item)
+
+
+def make_chunks(
+    run_id: str, streamer: Streamer, first: int, values: Sequence[Any], steps: Iterable[Step | None]
+) -> Iterator[Chunk]:
+    """The chunks of a part of a stream that begins with number `first`."""
+    node, iteration, execution, attempt, item = streamer
+    for number, (value, step) in enumerate(zip(values, steps, strict=True), first):
+        name, call = step or (None, None)
+        yield Chunk(
+            run_id=run_id, node=node, iteration=iteration, execution=execution, attempt=attempt, item=item,
+            number=number, value=value, step=name, step_try=call,
+        )  # fmt: skip
+
+
+# --- in the log --------------------------------------------------------------------------------------------
+
+
+def make_spans(steps: Sequence[Step | None]) -> list[Span]:
+    """What `NodeStreamed` stores about the steps of its chunks: nothing where no step streamed."""
+    if not any(steps):
+        return []
+    spans = [(step or ("", 1), len(list(same))) for step, same in groupby(steps)]
+    return [Span(chunks=chunks, step=name, step_try=call) for (name, call), chunks in spans]
+
+
+def recorded_chunks(run_id: str, event: EventView, first: int) -> Iterator[Chunk]:
+    """The chunks of a `NodeStreamed`; `first` is the number of the first of them."""
+    values = event.body.get("chunks", [])
+    spans = msgspec.convert(event.body.get("spans", []), list[Span])
+    steps: list[Step | None] = []
+    for span in spans or [Span(chunks=len(values))]:
+        steps += [(span.step, span.step_try) if span.step else None] * span.chunks
+    return make_chunks(run_id, streamer_of(event), first, values, steps)
+
+
+def streamer_of(event: EventView) -> Streamer:
+    """The attempt that an event is about."""
+    return Streamer(event.node or "", event.iteration, event.execution, event.attempt, event.body.get("item"))
+
+
+# --- in a spill --------------------------------------------------------------------------------------------
+
+
+def spill_key(streamer: Streamer, first: int) -> str:
+    """The key of the spill with the chunks of a stream from number `first` on."""
+    return _encode([*streamer, first] if first > 1 else streamer).decode()
+
+
+def read_key(key: str) -> tuple[Streamer, int]:
+    """Whose chunks a spill holds, and the number of the first of them."""
+    parts: list[Any] = _decode_key(key)
+    return Streamer(*parts[:5]), parts[5] if len(parts) > 5 else 1
+
+
+def step_line(step: Step | None) -> bytes:
+    """The line of a spill that names the step of the next chunks."""
+    return _STEP + _encode(step) if step else _STEP
+
+
+class Spill(msgspec.Struct):
+    """The content of a spill."""
+
+    values: list[Any] = msgspec.field(default_factory=list)
+    steps: list[Step | None] = msgspec.field(default_factory=list)
+    held: list[Any] = msgspec.field(default_factory=list)
+    """`[value]` if the last value may be the result of the node, or a chunk."""
+
+    def release(self) -> None:
+        """The value that was held is a chunk."""
+        self.values += self.held
+        self.steps += [None] * len(self.held)
+        self.held = []
+
+
+def read_spill(data: bytes) -> Spill:
+    """Read the lines of a spill."""
+    found, step = Spill(), None
+    for line in data.splitlines():
+        match line[:1]:
+            case b">":
+                step = _decode_step(line[1:]) if line[1:] else None
+            case b"?":
+                found.held = [_decode(line[1:])]
+            case b"!":
+                found.release()
+            case _:
+                found.values.append(_decode(line))
+                found.steps.append(step)
+    return found
+
+
+def read_spills(store: Store, run_id: str) -> list[tuple[str, Streamer, int, Spill]]:
+    """Key, stream, number of the first chunk, and content of every spill of a run; of each stream in the order of its chunks."""
+    found = [(key, *read_key(key), read_spill(data)) for key, data in store.blobs.spilled(run_id).items()]
+    return sorted(found, key=lambda spill: spill[2])
 
 
 def spilled_chunks(store: Store, run_id: str) -> Iterator[Chunk]:
-    """Yield the chunks that running or crashed attempts have spilled so far."""
-    for key, data in store.blobs.spilled(run_id).items():
-        node, iteration, execution, attempt, item = read_key(key)
-        for number, line in enumerate(data.splitlines(), 1):
-            yield Chunk(
-                run_id=run_id, node=node, iteration=iteration, execution=execution, attempt=attempt, item=item,
-                number=number, value=_decode(line),
-            )  # fmt: skip
+    """What attempts that run, or crashed, have spilled so far, without a value that may be the result of its node."""
+    for _, streamer, first, spill in read_spills(store, run_id):
+        yield from make_chunks(run_id, streamer, first, spill.values, spill.steps)

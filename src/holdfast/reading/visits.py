@@ -5,13 +5,14 @@ The facts come from the log, from the streamed output that is spilled beside it,
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import msgspec
 
 from holdfast.core.run_state import VISIT_OPEN, Question
 from holdfast.reading import words
-from holdfast.reading.chunks import spilled_chunks
+from holdfast.reading.chunks import Streamer, spilled_chunks, streamer_of
 from holdfast.reading.reader import Reader
 from holdfast.reading.views import NodeView, Run
 
@@ -70,16 +71,15 @@ def partial_of(questions: tuple[Question, ...], node: str) -> dict[str, Any]:
 def _streamed(reader: Reader, run_id: str, name: str, node: NodeView) -> list[Any]:
     """Return the chunks that the visit streamed: those in the log, then those that are only spilled so far."""
     chunks: list[Any] = []
-    recorded = set()
+    recorded: Counter[Streamer] = Counter()
     for event in reader.events(run_id, node=name, kind="NodeStreamed"):
         if (event.iteration, event.execution) == (node.iteration, node.execution):
-            recorded.add((event.attempt, event.body.get("item")))
             chunks += event.body.get("chunks", [])
+            recorded[streamer_of(event)] += len(event.body.get("chunks", []))
     visit = (name, node.iteration, node.execution)
     chunks += [
         chunk.value
         for chunk in spilled_chunks(reader.store, run_id)
-        if (chunk.node, chunk.iteration, chunk.execution) == visit
-        and (chunk.attempt, chunk.item) not in recorded
+        if chunk.streamer[:3] == visit and chunk.number > recorded[chunk.streamer]
     ]
     return chunks

@@ -25,7 +25,7 @@ from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.holdings import Asleep, Halt, HeldRun
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.news import Ear
-from holdfast.runtime.resume import Invalid, TakeUp, prepare, recover_streams
+from holdfast.runtime.resume import Invalid, TakeUp, prepare, recall_streams, recover_streams
 from holdfast.runtime.runner import LongWait, Runner
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Lease, RunRow
@@ -207,7 +207,7 @@ class Driver:
                 f"run {run_id!r} was taken over by another process while it waited; it is not continued here"
             )
         state = history.load(services.store, run_id, row=row)
-        return Journal(services, self.flows[row.flow], state, row=row, fence=fence)
+        return recall_streams(Journal(services, self.flows[row.flow], state, row=row, fence=fence))
 
     # --- requests to the runs that are driven here ----------------------------------------------------
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -66,7 +66,7 @@ from holdfast.runtime.creation import (
     refuse_another,
 )
 from holdfast.runtime.driver import Driver
-from holdfast.runtime.followers import POLL_S, Followers
+from holdfast.runtime.followers import POLL_S, Followers, Following
 from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
@@ -720,17 +720,18 @@ class Engine:
 
     @overload
     def follow(
-        self, run_id: str, after: int = 0, *, chunks: Literal[False] = False
-    ) -> AsyncIterator[EventView]: ...
+        self, run_id: str, after: int | str = 0, *, chunks: Literal[False] = False
+    ) -> Following[EventView]: ...
 
     @overload
     def follow(
-        self, run_id: str, after: int = 0, *, chunks: Literal[True]
-    ) -> AsyncIterator[EventView | Chunk]: ...
+        self, run_id: str, after: int | str = 0, *, chunks: Literal[True]
+    ) -> Following[EventView | Chunk]: ...
 
-    def follow(self, run_id: str, after: int = 0, *, chunks: bool = False) -> AsyncIterator[Any]:
+    def follow(self, run_id: str, after: int | str = 0, *, chunks: bool = False) -> Following[Any]:
         """Yield the events of a run as they become durable, without gap or repeat, until the run has stopped. With `chunks`, also
-        yield the chunks that its nodes stream, as they arrive.
+        yield the chunks that its nodes stream, as they arrive. `after` is the seq of an event, or the `cursor` of an earlier
+        follower.
         """
         if self._followers is None:
             self._followers = Followers(self._open())

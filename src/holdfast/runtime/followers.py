@@ -1,18 +1,27 @@
-"""Following runs: events as they become durable, without gap or repeat, and chunks as nodes stream them.
+"""Following runs: events as they become durable and chunks as nodes stream them, each once, also across several calls.
 
 A follower gets the news of its own engine at once. For runs in another process it polls a few times a second: events in the
 store, chunks in the spill of that process. A chunk is yielded after the start of its attempt, as soon as that start is durable,
 and before the attempt's end. If the start takes long to become durable (`durability="exit"`), the chunk does not wait for it.
+
+A chunk is known by its attempt and its number. The chunks of an attempt are yielded in the order of their numbers, without a gap:
+a chunk that arrives before an earlier one, which is still on its way into the log, waits for it. Only the log says that a number
+is missing, because the process died that had streamed it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from typing import Any, TypeVar
+
+import msgspec
 
 from holdfast.core.kinds import ENDS_STREAM
 from holdfast.core.run_state import GOING, UNDER_WAY
-from holdfast.reading.chunks import Chunk, spilled_chunks
+from holdfast.errors import SettingError
+from holdfast.reading.chunks import Chunk, Streamer, recorded_chunks, spilled_chunks, streamer_of
 from holdfast.reading.views import EventView, event_view
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Store
@@ -20,17 +29,95 @@ from holdfast.storage.rows import open_row
 
 POLL_S = 0.2
 _START = "NodeStarted"
+_STREAMED = "NodeStreamed"
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Cursor(msgspec.Struct):
+    """Where a follower continues: after this event, and in every stream that the log does not hold by then, after this chunk."""
+
+    seq: int = 0
+    chunks: dict[Streamer, int] = {}
+
+    @classmethod
+    def parse(cls, after: int | str) -> Cursor:
+        """Read the number of an event, or the text of a cursor. Raises `SettingError`."""
+        seq, _, rest = str(after).partition(".")
+        try:
+            packed = urlsafe_b64decode(rest + "=" * (-len(rest) % 4)) if rest else b"[]"
+            pairs = msgspec.json.decode(packed, type=list[tuple[Streamer, int]])
+            if not (seq.isascii() and seq.isdigit()):
+                raise ValueError(seq)
+        except (ValueError, msgspec.MsgspecError):
+            raise SettingError(
+                f"after={after!r} is not a place in a log: give the number of an event, or the cursor of an earlier follow"
+            ) from None
+        return cls(int(seq), dict(pairs))
+
+    def __str__(self) -> str:
+        if not self.chunks:
+            return str(self.seq)
+        packed = msgspec.json.encode(sorted(self.chunks.items(), key=repr))
+        return f"{self.seq}.{urlsafe_b64encode(packed).decode().rstrip('=')}"
+
+    def move(self, news: EventView | Chunk, recorded: dict[Streamer, int]) -> None:
+        """Move past an event or a chunk. `recorded`: how many chunks of each stream the events so far hold."""
+        if isinstance(news, Chunk):
+            self.chunks[news.streamer] = news.number
+            return
+        self.seq = news.seq
+        if self.chunks and news.kind == _STREAMED:
+            streamer = streamer_of(news)
+            if self.chunks.get(streamer, 0) <= recorded[streamer]:
+                self.chunks.pop(streamer, None)
+        elif self.chunks and news.kind == _START:
+            self.chunks = {at: number for at, number in self.chunks.items() if not _is_past(at, news)}
+
+
+def _is_past(streamer: Streamer, start: EventView) -> bool:
+    """Whether an attempt is over because a later one of its visit, or a later visit, has started."""
+    if streamer.node != start.node:
+        return False
+    started = (start.iteration, start.execution, start.attempt)
+    return streamer[1:4] < started if streamer.item is None else streamer[1:3] < started[:2]
+
+
+class Following(AsyncIterator[T_co]):
+    """What `Engine.follow` returns: the events of a run, and its chunks if they were asked for. `cursor` is the place after the
+    one that was returned last: pass it as `after` to continue there, also in another process.
+    """
+
+    def __init__(self, news: AsyncGenerator[T_co, None], cursor: Cursor) -> None:
+        self._news = news
+        self._cursor = cursor
+
+    @property
+    def cursor(self) -> str:
+        return str(self._cursor)
+
+    async def __anext__(self) -> T_co:
+        return await anext(self._news)
+
+    async def aclose(self) -> None:
+        """Stop following."""
+        await self._news.aclose()
 
 
 class _Follower:
     """One caller that follows a run: the chunks it has been given, and those that it still waits for."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, cursor: Cursor) -> None:
         self.run_id = run_id
+        self.cursor = cursor
         self.news = asyncio.Event()
         self.chunks: list[Chunk] = []
-        self.seen: dict[tuple[str, int, int, int, int | None], int] = {}
-        """Attempt -> number of its latest chunk that has arrived."""
+        """Chunks of this engine that have not been looked at."""
+        self.seen: dict[Streamer, int] = dict(cursor.chunks)
+        """Number of the latest chunk of each stream that is pending or was yielded."""
+        self.recorded: dict[Streamer, int] = {}
+        """How many chunks of each stream are in the events so far, with those before the place where this follower began."""
+        self.early: dict[Streamer, dict[int, Chunk]] = {}
+        """Chunks that have arrived before an earlier one of their stream."""
         self.pending: list[Chunk] = []
         """Chunks that have arrived and have not been yielded."""
         self.begun: set[tuple[str | None, int, int, int]] = set()
@@ -38,26 +125,64 @@ class _Follower:
         self.patient_until: float | None = None
         """From this time on, pending chunks are yielded even if the start of their attempt is not durable."""
 
+    def recall(self, event: EventView) -> None:
+        """Note a start or a stream that is before the place where this follower began."""
+        if event.kind == _START:
+            self._begin(event)
+        else:
+            streamer = streamer_of(event)
+            count = self.recorded.get(streamer, 0) + len(event.body.get("chunks", []))
+            self.recorded[streamer] = count
+            self.seen[streamer] = max(self.seen.get(streamer, 0), count)
+
     def take(self, chunks: Iterable[Chunk]) -> None:
         """Add the chunks that have not been seen to those that are pending."""
         for chunk in chunks:
-            attempt = (chunk.node, chunk.iteration, chunk.execution, chunk.attempt, chunk.item)
-            if chunk.number > self.seen.get(attempt, 0):
-                self.seen[attempt] = chunk.number
+            streamer = chunk.streamer
+            if chunk.number > self.seen.get(streamer, 0):
+                self.early.setdefault(streamer, {})[chunk.number] = chunk
+                self._settle(streamer)
+
+    def _settle(self, streamer: Streamer) -> None:
+        """Let the chunks of a stream that arrived early follow those that have been seen."""
+        early, number = self.early.get(streamer, {}), self.seen.get(streamer, 0)
+        while (chunk := early.pop(number + 1, None)) is not None:
+            number += 1
+            self.pending.append(chunk)
+        self.seen[streamer] = number
+        if not early:
+            self.early.pop(streamer, None)
+
+    def _take_recorded(self, event: EventView) -> None:
+        """Add the chunks of a `NodeStreamed` that have not been seen."""
+        streamer = streamer_of(event)
+        first = self.recorded.get(streamer, 0) + 1
+        for chunk in recorded_chunks(self.run_id, event, first):
+            self.recorded[streamer] = chunk.number
+            if chunk.number > self.seen.get(streamer, 0):
+                self.seen[streamer] = chunk.number
+                self.early.get(streamer, {}).pop(chunk.number, None)
                 self.pending.append(chunk)
+        self._settle(streamer)
 
     def before(self, event: EventView) -> list[Chunk]:
         """The pending chunks to yield before this event. `NodeStreamed` also adds the chunks that a poll has missed."""
-        if event.kind == "NodeStreamed":
-            self.take(_read_chunks(self.run_id, event))
-        if event.kind == _START:
-            self.begun.update((event.node, event.iteration, event.execution, at) for at in (0, event.attempt))
+        if event.kind == _STREAMED:
+            self._take_recorded(event)
+        elif event.kind == _START:
+            self._begin(event)
         if not self.pending or event.kind not in ENDS_STREAM:
             return []
         return self._out(lambda chunk: _is_before(chunk, event))
 
+    def _begin(self, start: EventView) -> None:
+        self.begun.update((start.node, start.iteration, start.execution, at) for at in (0, start.attempt))
+
     def rest(self, now: float, *, over: bool) -> list[Chunk]:
         """The pending chunks of attempts whose start was yielded; all of them if the run is over or the wait was too long."""
+        if over:
+            self.pending += [early[number] for early in self.early.values() for number in sorted(early)]
+            self.early = {}
         all_are_due = over or (self.patient_until is not None and now >= self.patient_until)
         due = self._out(lambda chunk: all_are_due or _attempt(chunk) in self.begun)
         if not self.pending:
@@ -71,19 +196,10 @@ class _Follower:
         self.pending = [chunk for chunk in self.pending if not is_due(chunk)] if due else self.pending
         return due
 
-
-def _read_chunks(run_id: str, event: EventView) -> Iterator[Chunk]:
-    for number, value in enumerate(event.body.get("chunks", []), 1):
-        yield Chunk(
-            run_id=run_id,
-            node=event.node or "",
-            iteration=event.iteration,
-            execution=event.execution,
-            attempt=event.attempt,
-            item=event.body.get("item"),
-            number=number,
-            value=value,
-        )
+    def give(self, news: EventView | Chunk) -> EventView | Chunk:
+        """Move the cursor past what is yielded now."""
+        self.cursor.move(news, self.recorded)
+        return news
 
 
 def _attempt(chunk: Chunk) -> tuple[str, int, int, int]:
@@ -126,17 +242,25 @@ class Followers:
             follower.chunks.append(chunk)
             follower.news.set()
 
-    async def follow(self, run_id: str, after: int, *, chunks: bool) -> AsyncIterator[EventView | Chunk]:
-        """Yield the events after `after` and those to come (with `chunks`, also chunks), until the run has stopped."""
+    def follow(self, run_id: str, after: int | str, *, chunks: bool) -> Following[Any]:
+        """Follow a run from this place on, with `chunks` also its chunks, until it has stopped. Raises `SettingError`."""
+        cursor = Cursor.parse(after)
+        if not chunks:
+            cursor.chunks = {}
+        return Following(self._follow(_Follower(run_id, cursor), chunks=chunks), cursor)
+
+    async def _follow(self, follower: _Follower, *, chunks: bool) -> AsyncGenerator[EventView | Chunk, None]:
         store, clock, held, read = (
             self._services.store, self._services.clock, self._services.holdings, self._services.reading.call,
         )  # fmt: skip
-        follower = _Follower(run_id)
+        run_id, after = follower.run_id, follower.cursor.seq
         self._add(follower)
-        if chunks and after:  # the caller does not get these starts again, but its chunks may belong to them
-            for event in await read(_views, store, run_id, 0, after, (_START,)):
-                follower.before(event)
         try:
+            if (
+                chunks and after
+            ):  # the caller does not get these events again, but its chunks may belong to them
+                for event in await read(_views, store, run_id, 0, after, (_START, _STREAMED)):
+                    follower.recall(event)
             while True:
                 follower.news.clear()
                 # Take the chunks before reading the log: then an event recorded after a chunk is never yielded before it.
@@ -149,12 +273,12 @@ class Followers:
                 for event in await read(_views, store, run_id, after, row.seq):
                     after = event.seq
                     for chunk in follower.before(event) if chunks else ():
-                        yield chunk
-                    yield event
+                        yield follower.give(chunk)
+                    yield follower.give(event)
                 crashed = row.status in UNDER_WAY and not row.held and not here
                 over = row.status not in GOING or crashed
                 for chunk in follower.rest(clock.now(), over=over):
-                    yield chunk
+                    yield follower.give(chunk)
                 if over:
                     return
                 if run_id not in held or follower.pending:
@@ -167,6 +291,9 @@ class Followers:
         if not self._by_run:
             self._services.listeners.add(self)
         self._by_run.setdefault(follower.run_id, set()).add(follower)
+        executed = self._services.holdings.get(follower.run_id)
+        if executed is not None:  # streamed before there was this follower; from now on it is notified
+            follower.chunks = executed.unsaved_chunks()
 
     def _remove(self, follower: _Follower) -> None:
         self._by_run[follower.run_id].discard(follower)

@@ -31,6 +31,7 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 
 from holdfast.errors import FenceLost, StoreBusy, StoreError, StoreFull
+from holdfast.reading.chunks import Chunk
 from holdfast.reading.inbox import AnyRequest
 from holdfast.storage.contract import Holder, Lease, Store
 
@@ -81,6 +82,9 @@ class HeldRun(Protocol):
     def lose(self, error: BaseException) -> None:
         """Stop without recording anything: the lease is lost, or soon will be."""
 
+    def unsaved_chunks(self) -> list[Chunk]:
+        """The chunks that nodes have streamed, as far as they are not durable in the log."""
+
 
 class Taker(Protocol):
     """A worker, which takes runs from queues: a run that it has taken is held before it is executed."""
@@ -119,6 +123,10 @@ class Asleep:
         """The lease is lost, or soon will be."""
         self.error = error
         self.wake()
+
+    def unsaved_chunks(self) -> list[Chunk]:
+        """None: the log has everything that a sleeping run has streamed."""
+        return []
 
 
 class Renewal:

@@ -39,6 +39,7 @@ from holdfast.errors import (
     StoreFull,
     StoreReadOnly,
 )
+from holdfast.reading.chunks import Streamer
 from holdfast.reading.history import view_of
 from holdfast.runtime.failures import NodeFaults
 from holdfast.runtime.services import Services
@@ -122,6 +123,8 @@ class Journal:
         self.faults = NodeFaults()
         self.spills: list[str] = []
         """Keys of spills whose chunks are in the log after the next save; then these spills are deleted."""
+        self.streamed: dict[Streamer, int] = {}
+        """Attempts that have unwound -> how many chunks they had streamed by then."""
 
     @property
     def fault(self) -> BaseException | None:

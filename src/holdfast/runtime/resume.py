@@ -8,6 +8,7 @@ the only one that the engine records.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any, Literal
@@ -30,13 +31,11 @@ from holdfast.errors import (
     end_sentence,
 )
 from holdfast.reading import history
-from holdfast.reading.chunks import read_key
+from holdfast.reading.chunks import Streamer, make_spans, read_spills
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import RunRow
 from holdfast.storage.rows import open_row
-
-_decode = msgspec.json.Decoder().decode
 
 
 class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
@@ -452,40 +451,45 @@ def _validate(flow: Flow[Any], state: RunState, take_up: TakeUp) -> None:
             raise Invalid(state.run_id, str(told) if told is not False else "the validation returned False")
 
 
-# --- what a dead process had streamed ----------------------------------------------------------------------
+# --- what attempts had streamed ----------------------------------------------------------------------------
 
 
 def recover_streams(journal: Journal) -> Journal:
-    """Record the streams of attempts whose process died. Their spills are deleted when the record is saved."""
+    """Record the streams of attempts whose process died. Their spills are deleted when the record is saved. Also note how much
+    the attempts that wait have streamed.
+    """
     state = journal.state
-    spills = journal.services.store.blobs.spilled(state.run_id)
-    for key, data in spills.items():
-        node, iteration, execution, attempt, item = read_key(key)
-        visit = state.nodes.get(node)
+    for key, streamer, first, spill in read_spills(journal.services.store, state.run_id):
+        journal.spills.append(key)
+        visit = state.nodes.get(streamer.node)
         if visit is None or visit.status != "interrupted":
             continue
+        item = streamer.item
         known = visit.attempt if item is None or visit.items is None else visit.items.attempts.get(item, 1)
-        is_open = (visit.iteration, visit.execution, known) == (iteration, execution, attempt)
-        if is_open and not _is_recorded(journal, key):
+        is_open = (visit.iteration, visit.execution, known) == streamer[1:4]
+        # The process may have died after the append and before it deleted the spill: then the log has its chunks already.
+        if is_open and first > _count_streamed(journal, streamer.node)[streamer]:
+            spill.release()
             journal.record(
-                events.NodeStreamed(
-                    node=node, iteration=iteration, execution=execution, attempt=attempt, item=item,
-                    chunks=[_decode(line) for line in data.splitlines()],
-                )
-            )  # fmt: skip
-    journal.spills.extend(spills)
+                events.NodeStreamed(**streamer._asdict(), chunks=spill.values, spans=make_spans(spill.steps))
+            )
+    return recall_streams(journal)
+
+
+def recall_streams(journal: Journal) -> Journal:
+    """Note how many chunks the attempts that wait have streamed: when they are woken, they count on from there."""
+    state = journal.state
+    for name in state.open:
+        if state.nodes[name].parked and state.nodes[name].streamed:
+            journal.streamed.update(_count_streamed(journal, name))
     return journal
 
 
-def _is_recorded(journal: Journal, key: str) -> bool:
-    """Whether the log already contains this stream, because the process died after the append and before it deleted the spill.
-    An attempt that was woken after that starts its stream again.
-    """
-    node, *attempt = read_key(key)
-    store, recorded = journal.services.store, False
-    kinds = ("NodeStarted", "ItemStarted", "NodeStreamed")
-    for row in store.events(journal.state.run_id, kinds=kinds, node=node):
+def _count_streamed(journal: Journal, node: str) -> Counter[Streamer]:
+    """How many chunks of each attempt of a node the log holds."""
+    store, counts = journal.services.store, Counter[Streamer]()
+    for row in store.events(journal.state.run_id, kinds=("NodeStreamed",), node=node):
         event = open_row(row, store.blobs).event
-        if [event.iteration, event.execution, event.attempt, getattr(event, "item", None)] == attempt:
-            recorded = row.kind == "NodeStreamed"
-    return recorded
+        streamer = Streamer(event.node, event.iteration, event.execution, event.attempt, event.item)
+        counts[streamer] += len(event.chunks)
+    return counts

@@ -35,8 +35,17 @@ from holdfast.core.decide import decide
 from holdfast.core.events import Failure
 from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import FINAL, HALTED, STOPPED
-from holdfast.errors import AnswerRefused, FenceLost, LogBudget, ResumeRefused, SettingError
+from holdfast.errors import (
+    AnswerRefused,
+    CodecError,
+    ContextError,
+    FenceLost,
+    LogBudget,
+    ResumeRefused,
+    SettingError,
+)
 from holdfast.reading import inbox
+from holdfast.reading.chunks import Chunk, make_spans
 from holdfast.reading.inbox import AnyRequest
 from holdfast.runtime import failures, nesting, operator, outcomes
 from holdfast.runtime.calls import task_family
@@ -44,7 +53,7 @@ from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import UNWIND_S, Body, Parked, Stopped
 from holdfast.runtime.calls.context import BlockingContext, Context, running_loop
 from holdfast.runtime.calls.executors import Call
-from holdfast.runtime.calls.streams import Stream
+from holdfast.runtime.calls.streams import Segment
 from holdfast.runtime.clock import Timer
 from holdfast.runtime.holdings import Halt
 from holdfast.runtime.journal import Journal
@@ -125,8 +134,8 @@ class Runner:
         self._haunted = self.services.haunted.get(self.state.run_id, {})
         """Abandoned calls whose threads still run."""
         self._ended: list[Body] = []
-        self._streams: list[Stream] = []
-        """The streams of attempts that have ended: their spills are deleted when the log is saved."""
+        self._streams: list[tuple[int, Segment]] = []
+        """Recorded segments, each with the seq of its event: their spills are deleted when that event is saved."""
         self._requests: list[AnyRequest] = []
         self._known_requests: set[str] = set()
         self._durability = self.state.options.get("durability", "sync")
@@ -341,8 +350,11 @@ class Runner:
             blobs, run_id = self.services.store.blobs, self.state.run_id
             self.services.aside(lambda: blobs.unspill(run_id, spills), lambda error: None)
         streams, self._streams = self._streams, []
-        for stream in streams:
-            stream.drop()
+        for seq, segment in streams:
+            if seq <= self.journal.saved_seq:
+                segment.drop()
+            else:
+                self._streams.append((seq, segment))
 
     def _go_on(self, calls: list[Body]) -> None:
         """Call the nodes whose starts are durable now, unless a halt has arrived meanwhile."""
@@ -439,12 +451,34 @@ class Runner:
     def _take_stream(self, body: Body) -> None:
         """Record the chunks that an attempt streamed, together with its end."""
         stream = body.work.stream
-        stream.close()
-        if stream.chunks:
-            name, item = body.key
-            header = outcomes.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
-            self.journal.record(events.NodeStreamed(**header, item=item, chunks=stream.chunks))
-        self._streams.append(stream)
+        if body.error is not None or body.timed_out:
+            with suppress(CodecError, ContextError):
+                stream.release()  # the node has no result
+        self.record_stream(body)
+        if isinstance(body.error, Parked):
+            self.journal.streamed[stream.streamer] = stream.count
+
+    def record_stream(self, body: Body) -> None:
+        """Record the chunks that an attempt has streamed since the last time."""
+        stream = body.work.stream
+        segment = stream.cut()
+        if segment.chunks:
+            self.journal.record(
+                events.NodeStreamed(
+                    **stream.streamer._asdict(), chunks=segment.chunks, spans=make_spans(segment.steps)
+                )
+            )
+        self._streams.append((self.state.seq, segment))
+
+    def unsaved_chunks(self) -> list[Chunk]:
+        """The chunks that nodes have streamed, as far as they are not durable in the log."""
+        segments = [segment for _, segment in self._streams]
+        segments += [
+            body.work.stream.segment
+            for body in (*self._ended, *self._bodies.values())
+            if body.work is not None
+        ]
+        return [chunk for segment in segments for chunk in segment.as_chunks()]
 
     def _events_of(self, body: Body) -> list[events.Event]:
         """The events for a call that has ended. A result that arrives after the timeout is not used."""
@@ -588,7 +622,7 @@ class Runner:
                 )
             if node.streams:
                 body.call(
-                    lambda *given: _streamed(context, node.fn, given),
+                    lambda *given: _streamed(context, body.work, node.fn, given),
                     arguments,
                     self._around.copy(),
                     self.services.stage,
@@ -716,17 +750,15 @@ async def _as_coroutine(call: Callable[..., T], *args: Any) -> T:
     return call(*args)
 
 
-async def _streamed(context: Context, fn: Any, given: tuple[Any, ...]) -> Any:
-    """Run a node that is an async generator. Its values are emitted as chunks, except a last value that is a dict or a state:
-    that is the node's result.
+async def _streamed(context: Context, work: Attempt, fn: Any, given: tuple[Any, ...]) -> Any:
+    """Run a node that is an async generator. Its values are chunks, except a last value that is a dict or a state: that is the
+    node's result.
     """
-    last: Any = None
-    held = False
     state_type = type(given[0])
     async for value in fn(*given):
-        if held:
-            context.emit(last)
-        last, held = value, isinstance(value, (dict, state_type)) and not isinstance(value, str)
-        if not held:
+        work.release()
+        if isinstance(value, (dict, state_type)) and not isinstance(value, str):
+            work.hold(value)
+        else:
             context.emit(value)
-    return last if held else None
+    return work.stream.take_result()

@@ -565,7 +565,7 @@ def example(kind: type[Event], **fields: Any) -> Any:
         events.QuestionAnswered: {"key": "a.1.1.1", "answer": "retry"},
         events.NodeWaiting: {"on": ["sleep:1"]},
         events.NodeCheckpointed: {"value": 7},
-        events.NodeStreamed: {"chunks": ["once", "upon"]},
+        events.NodeStreamed: {"chunks": ["once", "upon"], "spans": [events.Span(2, "draft")]},
         events.StepCompleted: {"step": "charge", "value": {"id": 1}},
         events.CostIncurred: {"usd": 0.5, "tokens": 12},
         events.TimerSet: {"slot": "sleep:1", "until": 60.0},

@@ -34,12 +34,14 @@ from holdfast.reading import history
 from holdfast.storage import failpoints
 from holdfast.storage.contract import Holder, Store
 from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.rows import open_row
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.checker import check
 from holdfast.testing.clock import STARTS_AT, ManualClock
 from holdfast.testing.event_loops import forget
 from holdfast.testing.fakes import (
     Answer,
+    Asked,
     Audience,
     PatientEngine,
     Receiver,
@@ -152,7 +154,11 @@ class _Outcome(msgspec.Struct, frozen=True):
     status: str
     values: dict[str, Any]
     state: Any
+    appended: dict[str, list[str]]
+    """Field -> the nodes that appended to it, in the order of declaration."""
     effects: dict[str, Any]
+    asked: Asked
+    """The questions that prepared answers were given to."""
     asks: bool
     """Whether the run waits for a decision of the operator about an interrupted node."""
     log: tuple[str, ...]
@@ -246,13 +252,15 @@ class _Life:
         luck = random.Random(f"{stage.plan.seed} {len(stage.dead)}")
         self._engine = PatientEngine(stage.store, self._clock, luck, **stage.options)
         async with self._engine as engine:
-            audience = Audience(stage.plan.answers, stage.plan.signals)
+            audience = Audience(stage.plan.answers, stage.plan.signals, asked=stage.asked)
             await attend_run(
                 engine, stage.flow, stage.plan.input, run_id=RUN_ID, audience=audience, clock=self._clock
             )
 
     def bury(self) -> None:
-        """Unwind the coroutines that the dead engine left. Nothing that they still do is written to the store or observed."""
+        """Unwind the coroutines and close the async generators that the dead engine left. Nothing that they still do is written
+        to the store or observed.
+        """
         loop = self._loop
         if loop.is_closed():
             return
@@ -261,17 +269,23 @@ class _Life:
             left = asyncio.all_tasks(loop)
             for rest in left:
                 rest.cancel()
-            for _ in range(_LAST_ROUNDS):
-                if all(rest.done() for rest in left):
-                    break
-                loop.call_soon(loop.stop)
-                loop.run_forever()
-            for rest in left:
-                forget(rest)
-            loop.run_until_complete(loop.shutdown_asyncgens())
+            self._run_until_done(left)
+            self._run_until_done({loop.create_task(loop.shutdown_asyncgens())})
         finally:
             failpoints.install(None)
             loop.close()
+
+    def _run_until_done(self, left: set[asyncio.Task[Any]]) -> None:
+        """Run the loop until these tasks have ended, but not for ever: code that waits in a `finally` may never end. The loop is
+        stopped after every round, and not by `run_until_complete`: the end of the engine's own task stops it as well.
+        """
+        for _ in range(_LAST_ROUNDS):
+            if all(rest.done() for rest in left):
+                break
+            self._loop.call_soon(self._loop.stop)
+            self._loop.run_forever()
+        for rest in left:
+            forget(rest)
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -295,8 +309,10 @@ class _Plan(msgspec.Struct, frozen=True):
 class _Stage:
     """Everything around one run of the flow: its store, its clock, the holders that died, and the receivers."""
 
-    def __init__(self, plan: _Plan, folder: str) -> None:
+    def __init__(self, plan: _Plan, folder: str, asked: Asked | None = None) -> None:
         self.plan = plan
+        self.asked: Asked = {place: list(keys) for place, keys in (asked or {}).items()}
+        """The questions of the undisturbed run, then those of this one: a question gets its own answer wherever it is asked."""
         self.clock = ManualClock(STARTS_AT, auto=True)
         self.dead: set[str] = set()
         self.seen: list[Line] = []
@@ -346,7 +362,9 @@ class _Stage:
             status=state.status,
             values=state.values,
             state=self.plan.flow.state.load(state.values),
+            appended=self._appended(),
             effects=effects,
+            asked=self.asked,
             asks=any(question.about == "interrupt" for question in state.questions.values()),
             log=tuple(
                 f"{v.invariant}: {v.text}" for v in check(self.store, testified=self.seen, at_end=True)
@@ -355,6 +373,16 @@ class _Stage:
             unreached=tuple(name for name in self.plan.flow.nodes if name not in state.nodes),
             why=_why(state),
         )
+
+    def _appended(self) -> dict[str, list[str]]:
+        found: dict[str, set[str]] = {}
+        for row in self.store.events(RUN_ID, kinds=("NodeCompleted", "ItemCompleted")):
+            event = open_row(row, self.store.blobs).event
+            for field in event.changes.append:
+                found.setdefault(field, set()).add(event.node)
+        return {
+            field: [name for name in self.plan.flow.nodes if name in nodes] for field, nodes in found.items()
+        }
 
     def close(self) -> None:
         self.store.close()
@@ -419,7 +447,7 @@ def _crash_at(
     again: Counter[str] = Counter()
     parked: list[Crash] = []
     for crash in crashes:
-        resumed = _crash_and_resume(plan, folder, crash)
+        resumed = _crash_and_resume(plan, folder, crash, undisturbed.asked)
         again += resumed.again - undisturbed.again
         if resumed.asks and not undisturbed.asks:
             parked.append(crash)
@@ -522,9 +550,9 @@ def _run_undisturbed(plan: _Plan, folder: str) -> tuple[list[Write], _Outcome]:
         stage.close()
 
 
-def _crash_and_resume(plan: _Plan, folder: str, crash: Crash) -> _Outcome:
+def _crash_and_resume(plan: _Plan, folder: str, crash: Crash, asked: Asked) -> _Outcome:
     """Start a new run, crash it at this write, and let another engine resume it. Return how it ended."""
-    stage = _Stage(plan, folder)
+    stage = _Stage(plan, folder, asked)
     first = _Life(stage, _Watch(crash=crash))
     try:
         if not first.live():
@@ -554,9 +582,35 @@ def _findings(plan: _Plan, undisturbed: _Outcome, resumed: _Outcome) -> Iterable
             )
     else:
         for field in sorted({*undisturbed.values, *resumed.values} - plan.ignore):
-            expected, found = (values.get(field) for values in (undisturbed.values, resumed.values))
-            if expected != found:
+            expected: Any = undisturbed.values.get(field)
+            found: Any = resumed.values.get(field)
+            if expected == found:
+                continue
+            nodes = _parallel_appenders(plan.flow, resumed.appended.get(field, []))
+            if nodes and _count(expected) == _count(found):
+                yield "state", _other_order(field, expected, found, nodes)
+            else:
                 yield "state", f"{field} is {found!r:.100}, but {expected!r:.100} without a crash"
+
+
+def _parallel_appenders(flow: Flow[Any], nodes: list[str]) -> list[str]:
+    """Return those of these nodes that run in parallel with another one, where the order of their completions counts."""
+    topology = flow.topology
+    if flow.definition.schedule != "eager":
+        return []
+    mask = sum(1 << topology.index[name] for name in nodes)
+    return [name for name in nodes if any(topology.parallel(name, mask))]
+
+
+def _other_order(field: str, expected: Any, found: Any, nodes: list[str]) -> str:
+    """Return the text of the finding that parallel nodes appended the same items in another order."""
+    named_nodes = f"{', '.join(map(repr, nodes[:-1]))} and {nodes[-1]!r}"
+    return (
+        f"{field} has the same items in another order: {found!r:.100}, but {expected!r:.100} without a crash. The nodes "
+        f"{named_nodes} run in parallel, and what parallel nodes append is stored in the order in which they complete. For a "
+        'fixed order, compile the flow with schedule="layered", or make the field a dict with the reducer merge, with a key for '
+        "each node. If the order does not matter, pass same=…."
+    )
 
 
 def _effect_findings(undisturbed: _Outcome, resumed: _Outcome) -> Iterable[tuple[str, str]]:
@@ -578,8 +632,8 @@ def _effect_findings(undisturbed: _Outcome, resumed: _Outcome) -> Iterable[tuple
             yield "effect", f"the same effects happened{where} in another order: {found!r:.100}"
 
 
-def _count(effects: list[Any]) -> Counter[str]:
-    return Counter(map(repr, effects))
+def _count(values: list[Any]) -> Counter[str]:
+    return Counter(map(repr, values))
 
 
 def _copy(observed: Any) -> Any:

@@ -44,6 +44,8 @@ from holdfast.testing.watching import watch_flow
 S = TypeVar("S")
 Answer: TypeAlias = Any
 """A prepared answer: a value, a list of values (one for each time the node asks), or a function of the question."""
+Asked: TypeAlias = dict[tuple[str, bool], list[str]]
+"""Which questions were asked, in order: (name or key in `answers`, whether about an interrupted node) -> keys of questions."""
 
 _ROUNDS_MAX = 1000
 _PATIENCE_S = 5.0
@@ -136,12 +138,22 @@ class PatientEngine(Engine):
 
 
 class Audience:
-    """Gives one run its prepared answers and signals. An answer is looked up by the question's key, then by its node's name."""
+    """Gives one run its prepared answers and signals. An answer is looked up by the question's key, then by its node's name.
 
-    def __init__(self, answers: Mapping[str, Answer] | None = None, signals: Sequence[Signal] = ()) -> None:
+    Which answer of a list a question gets is decided once, when the question is first seen, and noted in `asked`. Pass the
+    `asked` of an audience to another one, and both give the same answers to the same questions.
+    """
+
+    def __init__(
+        self,
+        answers: Mapping[str, Answer] | None = None,
+        signals: Sequence[Signal] = (),
+        *,
+        asked: Asked | None = None,
+    ) -> None:
         self._answers = dict(answers or {})
         self._signals = sorted(enumerate(signals), key=lambda numbered: numbered[1].after)
-        self._asked: dict[tuple[str, bool], list[str]] = {}
+        self._asked: Asked = {} if asked is None else asked
 
     def answer_to(self, question: Question | QuestionAsked) -> list[Any]:
         """Return `[answer]`, or an empty list without a prepared answer. The same question always gets the same answer."""

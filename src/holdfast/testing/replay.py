@@ -61,7 +61,7 @@ _HANDLERS = {
     "QuestionAnswered": "_answered",
     "NodeWaiting": "_node_waiting",
     "NodeCheckpointed": "_checkpointed",
-    "NodeStreamed": "_ignore",
+    "NodeStreamed": "_streamed",
     "StepCompleted": "_step_completed",
     "CostIncurred": "_ignore",
     "TimerSet": "_timer_set",
@@ -462,6 +462,15 @@ class Replay:
             self._say("I5", f"the step {step[4]!r} of {_named(where, item)} is recorded a second time")
         self._steps.add(step)
         self._keep(name, item, f"step:{step[4]}")
+
+    def _streamed(self, where: Where, body: Body, at: float) -> None:
+        chunks, spans = len(body.get("chunks", ())), body.get("spans", ())
+        named = sum(span["chunks"] for span in spans)
+        if spans and named != chunks:
+            self._say(
+                "I5",
+                f"{_named(where, _level(body))} streamed {chunks} chunks, but {named} are said to be of steps",
+            )
 
     def _checkpointed(self, where: Where, body: Body, at: float) -> None:
         self._keep(where[0], _level(body), "checkpoint")

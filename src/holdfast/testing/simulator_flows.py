@@ -59,6 +59,8 @@ _HABITS: tuple[Habit, ...] = (
 _TOLD: dict[Habit, str] = {"signal": "!", "ask": "?", "steps": "+", "nap": "z"}
 STEPS: dict[Habit, tuple[str, ...]] = {"steps": ("one", "two"), "careful": ("one",)}
 """Habit of a node -> the names of the steps that it records."""
+SPEAK = "speak"
+"""The step of a node that streams: it streams a chunk, too."""
 
 
 @dataclass
@@ -376,11 +378,16 @@ async def _stream(ctx: Context) -> None:
     world: Reached = ctx.resources[WORLD]
     attempt = (ctx.run_id, ctx.node, ctx.iteration, ctx.execution, ctx.attempt)
     said = world.witness.chunks.setdefault(attempt, {})[world.process] = []
-    for number in range(3):
+
+    def say(number: int) -> None:
         chunk = f"{ctx.node}.{ctx.iteration}.{ctx.attempt}.{number}"
         ctx.emit(chunk)
         said.append(chunk)
+
+    for number in range(3):
+        say(number)
         await asyncio.sleep(0.01)
+    await ctx.step(SPEAK, say, 3)
     ctx.cost(tokens=1)
 
 

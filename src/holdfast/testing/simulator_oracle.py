@@ -21,7 +21,7 @@ from holdfast.reading.verification import verify
 from holdfast.storage.contract import Row, RunRow, Store
 from holdfast.storage.rows import open_row
 from holdfast.testing.simulator_faults import Ledger
-from holdfast.testing.simulator_flows import STEPS, BodyCall, BodyWitness, Tale
+from holdfast.testing.simulator_flows import SPEAK, STEPS, BodyCall, BodyWitness, Tale
 from holdfast.testing.standings import name_visit
 
 Visit = tuple[str, int, int]
@@ -90,6 +90,8 @@ class Walk:
         self.steps: dict[tuple[str, int, int, int | None, str], int] = {}
         self.given: dict[Visit, str] = {}
         self.streamed: dict[tuple[str, int, int, int], list[Any]] = {}
+        self._streaming: dict[tuple[str, int, int, int], set[str]] = {}
+        """Attempt -> the steps that streamed in it, as far as recorded."""
         self.answered: set[str] = set()
         self.loose = False
         """Whether the durability of the run is not `sync`: a process that dies may lose a start, but nothing acknowledged."""
@@ -250,6 +252,11 @@ class Walk:
         if step in self.steps:
             self.say(row.seq, f"the step {step[4]!r} of {name_visit(*step[:4])} is recorded a second time")
         self.steps[step] = row.seq
+        streamed = self._streaming.get((event.node, event.iteration, event.execution, event.attempt), ())
+        if self.tale is not None and event.step == SPEAK and SPEAK not in streamed:
+            self.say(
+                row.seq, f"the step {SPEAK!r} of {name_visit(*step[:4])} is recorded, but its chunks are not"
+            )
 
     def timer_set(self, row: Row, event: Any) -> None:
         timer = (event.node, event.iteration, event.execution, event.item, event.slot)
@@ -290,6 +297,7 @@ class Walk:
     def streamed_(self, row: Row, event: Any) -> None:
         attempt = (event.node, event.iteration, event.execution, event.attempt)
         self.streamed.setdefault(attempt, []).extend(event.chunks)
+        self._streaming.setdefault(attempt, set()).update(span.step for span in event.spans)
 
     @property
     def stage(self) -> str:

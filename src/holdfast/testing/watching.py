@@ -89,7 +89,8 @@ class _Handed(BlockingContext):
         return self._wait(coroutine)
 
     def emit(self, chunk: Any) -> None:
-        self._wait(_as_coroutine(lambda: self._inner.emit(chunk)))
+        step = contextvars.copy_context()  # names the step that streams the chunk
+        self._wait(_as_coroutine(lambda: step.run(self._inner.emit, chunk)))
 
     def cost(self, *, usd: float = 0.0, tokens: int = 0) -> None:
         self._wait(_as_coroutine(lambda: self._inner.cost(usd=usd, tokens=tokens)))

@@ -172,6 +172,30 @@ def streaming(graph: Graph[Inside], world: World) -> None:
     graph.chain(START, "speak", END)
 
 
+def spoken(graph: Graph[Inside], world: World) -> None:
+    """A node with a step that streams words, which then kills its process, if `--die` is given."""
+
+    def say(ctx: Any) -> str:
+        for word in WORDS:
+            ctx.emit(word)
+        return "spoken"
+
+    async def on_loop(state: Inside, ctx: hf.Context) -> dict[str, Any]:
+        said = await ctx.step("say", say, ctx)
+        if world.given.die:
+            die()
+        return {"log": [said]}
+
+    def in_thread(state: Inside, ctx: hf.BlockingContext) -> dict[str, Any]:
+        said = ctx.step("say", say, ctx)
+        if world.given.die:
+            die()
+        return {"log": [said]}
+
+    graph.node(name="speak")(in_thread if world.given.colour == "thread" else on_loop)
+    graph.chain(START, "speak", END)
+
+
 def deadly(graph: Graph[Inside], world: World) -> None:
     """A node that kills its process, if `--die` is given."""
 
@@ -278,7 +302,7 @@ def stopping(graph: Graph[Inside], world: World) -> None:
 
 
 FLOWS = {
-    "mapping": mapping, "gated": gated, "asking": asking, "streaming": streaming, "deadly": deadly,
+    "mapping": mapping, "gated": gated, "asking": asking, "streaming": streaming, "spoken": spoken, "deadly": deadly,
     "sleeping": sleeping, "told": told, "paying": paying, "stopping": stopping,
 }  # fmt: skip
 

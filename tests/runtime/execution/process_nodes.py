@@ -168,6 +168,29 @@ async def async_steps(state: Work, ctx: hf.Context) -> dict[str, Any]:
     return {"log": [found.year, before, squares, ctx.idempotency_key("pay"), os.getpid()]}
 
 
+def speak(ctx: Any) -> str:
+    for word in ("once", "upon"):
+        ctx.emit(word)
+    return "spoken"
+
+
+def speaks(state: Work, ctx: hf.BlockingContext) -> dict[str, Any]:
+    """Exit right after a step that streams, in the first attempt."""
+    ctx.emit("listen")
+    said = ctx.step("speak", speak, ctx)
+    if ctx.attempt == 1:
+        os._exit(1)
+    return {"log": [said]}
+
+
+async def async_speaks(state: Work, ctx: hf.Context) -> dict[str, Any]:
+    ctx.emit("listen")
+    said = await ctx.step("speak", speak, ctx)
+    if ctx.attempt == 1:
+        os._exit(1)
+    return {"log": [said]}
+
+
 def key(state: Work, ctx: hf.BlockingContext) -> dict[str, Any]:
     return {"log": [ctx.idempotency_key("pay")]}
 

@@ -316,6 +316,20 @@ def test_steps_and_checkpoints_outlive_the_process(fn: Callable[..., Any]) -> No
     assert [event.body["chunks"] for event in events if event.kind == "NodeStreamed"] == [[{"chunk": 1}]]
 
 
+@pytest.mark.parametrize("fn", [nodes.speaks, nodes.async_speaks])
+def test_the_chunks_of_a_step_in_another_process_are_named_after_it(fn: Callable[..., Any]) -> None:
+    async def use(engine: hf.Engine) -> Any:
+        await engine.run(one(fn, retry=NOW), Work(), run_id="r")
+        return [news async for news in engine.follow("r", chunks=True) if isinstance(news, hf.Chunk)]
+
+    assert [(chunk.attempt, chunk.value, chunk.step) for chunk in using(fresh(), use)] == [
+        (1, "listen", None),
+        (1, "once", "speak"),
+        (1, "upon", "speak"),
+        (2, "listen", None),
+    ]
+
+
 def test_an_idempotency_key_is_the_same_wherever_the_node_runs() -> None:
     there, here = (run(one(nodes.key, executor=executor)).state.log for executor in ("process", "thread"))
     assert there == here

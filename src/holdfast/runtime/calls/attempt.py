@@ -7,6 +7,7 @@ Invariants
   over. A plain function unwinds at once, because it occupies a thread; a coroutine after `park_after` seconds, and never
   while one of its steps is running.
 - An abandoned attempt records nothing any more.
+- The chunks that a step has streamed are recorded with its result, in the same append.
 
 Everything here runs on the event loop; only `emit` and `cost` may be called from other threads.
 """
@@ -19,6 +20,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 from holdfast.core import events
@@ -28,6 +30,7 @@ from holdfast.core.run_state import NODE_LEVEL, NodeState, wait_key
 from holdfast.core.slots import Slot, labels
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
+from holdfast.reading.chunks import Step, Streamer
 from holdfast.runtime.calls.body import Body, Parked, Stopped
 from holdfast.runtime.calls.executors import Threads
 from holdfast.runtime.calls.streams import Stream
@@ -36,6 +39,8 @@ from holdfast.runtime.journal import Journal
 
 _ANY: Codec[Any] = Codec.of(Any)
 _PROMISES_MAX = 100
+_calling: ContextVar[tuple[object, str, int] | None] = ContextVar("holdfast_step", default=None)
+"""The step whose function is being called: its attempt, its name, and which call of it this is."""
 _log = logging.getLogger("holdfast")
 
 
@@ -53,6 +58,8 @@ class Recorder(Protocol):
 
     def look_again(self) -> None: ...
 
+    def record_stream(self, body: Body) -> None: ...
+
 
 class Attempt:
     """The work inside one attempt: kept values, steps, waits and streamed chunks."""
@@ -62,12 +69,9 @@ class Attempt:
         self._journal = runner.journal
         self._services = runner.journal.services
         state, options = runner.journal.state, runner.journal.flow.nodes[start.node].options
-        header = {
-            "node": start.node,
-            "iteration": start.iteration,
-            "execution": start.execution,
-            "attempt": start.attempt,
-        }
+        streamer = Streamer(start.node, start.iteration, start.execution, start.attempt, body.key[1])
+        header = streamer._asdict()
+        del header["item"]
         self._begin(
             body,
             header,
@@ -79,7 +83,7 @@ class Attempt:
         self._sync = state.options.get("durability", "sync") == "sync" or not options.idempotent
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
-        self.stream = Stream(self._services, state.run_id, self._header, self._item)
+        self.stream = Stream(self._services, state.run_id, streamer, self._journal.streamed.pop(streamer, 0))
         body.work = self
 
     def _begin(
@@ -103,6 +107,8 @@ class Attempt:
         self._callers = callers
         self._used: set[str] = set()
         self._counts: dict[str, int] = {}
+        self._calls: dict[str, int] = {}
+        """Step -> how often this attempt has called it."""
         self._steps = 0
         self._threads = 0
         self._gone: asyncio.Future[None] | None = None
@@ -177,11 +183,15 @@ class Attempt:
             await self._durable(seq)
 
     def note(self, kind: type[NodeEvent], **fields: Any) -> int:
-        """Record an event about this attempt without waiting until it is durable. Returns its seq."""
+        """Record an event about this attempt without waiting until it is durable. Returns its seq. The chunks that a step has
+        streamed are recorded with its result, in the same append.
+        """
         self._require_current()
         if "item" in kind.__struct_fields__:
             fields["item"] = self._item
         self._journal.tick()
+        if kind is events.StepCompleted and self.stream.segment.has_steps:
+            self._runner.record_stream(self.body)
         self._journal.record(kind(**self._header, **fields))
         self._runner.look_again()
         return self._journal.state.seq
@@ -205,7 +215,8 @@ class Attempt:
         self._steps += 1
         self._adopt()
         try:
-            yield
+            with self.calling(slot):
+                yield
         except BaseException:
             self.unclaim_step(slot)
             raise
@@ -217,6 +228,22 @@ class Attempt:
                 self._in_step[task] = outer
             if self._park_due:
                 self.park()
+
+    @contextmanager
+    def calling(self, slot: Slot) -> Iterator[None]:
+        """While the function of a step is called: the chunks that it streams are named after the step."""
+        before = _calling.get()
+        self._calls[slot.label] = self._calls.get(slot.label, 0) + 1
+        _calling.set((self, slot.label, self._calls[slot.label]))
+        try:
+            yield
+        finally:
+            _calling.set(before)
+
+    def called_step(self) -> Step | None:
+        """The step of this attempt that calls the code that is executing, in whichever task or thread; None: no step does."""
+        found = _calling.get()
+        return found[1:] if found is not None and found[0] is self else None
 
     async def call(self, fn: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Call the function of a step: a coroutine function here, a plain function in a thread."""
@@ -397,14 +424,24 @@ class Attempt:
         """Record a cost. May be called from a thread of the node."""
         self._on_loop(lambda: self.note(events.CostIncurred, usd=usd, tokens=tokens))
 
-    def emit(self, written: bytes, value: Any) -> None:
+    def emit(self, written: bytes, value: Any, step: Step | None) -> None:
         """Stream a chunk that `streams.encode_chunk` has accepted. May be called from a thread of the node."""
 
         def add() -> None:
             self._require_current()
-            self.stream.add(written, value)
+            self.stream.add(written, value, step)
 
         self._on_loop(add)
+
+    def hold(self, value: Any) -> None:
+        """The node, an async generator, has yielded this value, which may be its result."""
+        self._require_current()
+        self.stream.hold(value)
+
+    def release(self) -> None:
+        """The value that the node had yielded was a chunk."""
+        self._require_current()
+        self.stream.release()
 
     def _on_loop(self, call: Callable[[], object]) -> None:
         """Call this on the event loop and wait for it; callable from any thread."""

@@ -109,8 +109,10 @@ class _AnyContext:
         return "hf-" + sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:40]
 
     def emit(self, chunk: Any) -> None:
-        """Stream a chunk of output: followers get it at once, and it outlives the process."""
-        self._work.emit(encode_chunk(chunk, self.node), chunk)
+        """Stream a chunk of output: followers get it at once, and it outlives the process. A chunk that is streamed inside a
+        step is named after the step, and durable when the step is kept.
+        """
+        self._work.emit(encode_chunk(chunk, self.node), chunk, self._work.called_step())
 
     def cost(self, *, usd: float = 0.0, tokens: int = 0) -> None:
         """Add to the cost of the run. The sum survives crashes, resumes and rewinds."""
@@ -359,9 +361,10 @@ class BlockingContext(_AnyContext):
         if kept := self._work.kept_step(slot, codec):
             return kept[0]
         try:
-            value = fn(*args, **named)
-            if isinstance(value, Awaitable):
-                value = self._wait(_await(value))
+            with self._work.calling(slot):
+                value = fn(*args, **named)
+                if isinstance(value, Awaitable):
+                    value = self._wait(_await(value))
             return self._wait(self._work.keep_step(slot, value, codec))
         except BaseException:
             self._work.unclaim_step(slot)

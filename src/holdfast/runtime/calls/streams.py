@@ -1,19 +1,30 @@
-"""The chunks that a running attempt streams: they go to followers at once, to a spill soon, to the log when the attempt ends.
+"""The chunks that a running attempt streams: they go to followers at once, to a spill soon, and to the log when a step that
+streamed is kept, or when the attempt ends.
 
-The engine spills chunks next to the log every second or 64 KB, so that they outlive their process. The end of the attempt
-records all of them as one event (`NodeStreamed`), and then the spill is deleted. A process that claims a run whose holder died
-finds the spill and records it (`resume.recover_streams`).
+The engine spills chunks next to the log every second or 64 KB, so that they outlive their process. When the log holds them (one
+`NodeStreamed` for each segment of a stream), the spill of that segment is deleted. A process that claims a run whose holder died
+finds the spills and records them (`resume.recover_streams`).
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from holdfast.core.codec import Codec
-from holdfast.errors import ContextError, StoreError
-from holdfast.reading.chunks import Chunk
+from holdfast.errors import CodecError, ContextError, StoreError
+from holdfast.reading.chunks import (
+    HELD,
+    RELEASED,
+    Chunk,
+    Step,
+    Streamer,
+    make_chunks,
+    spill_key,
+    step_line,
+)
 from holdfast.runtime.clock import Timer
 from holdfast.runtime.services import Services
 
@@ -40,35 +51,65 @@ def encode_chunk(value: Any, node: str) -> bytes:
     )
 
 
-class Stream:
-    """The chunks of one attempt. All methods are called on the event loop."""
+class Segment:
+    """The chunks of an attempt that become one `NodeStreamed`, and the spill that holds them until then."""
 
-    def __init__(self, services: Services, run_id: str, header: dict[str, Any], item: int | None) -> None:
+    def __init__(self, services: Services, run_id: str, streamer: Streamer, first: int) -> None:
         self.chunks: list[Any] = []
+        self.steps: list[Step | None] = []
+        """For each chunk, the step that streamed it."""
+        self.has_steps = False
+        self.spilled = False
         self._services = services
         self._run_id = run_id
-        self._header = header
-        self._item = item
-        self.key = _encode([*header.values(), item]).decode()
+        self._streamer = streamer
+        self._first = first
         self._pending: list[bytes] = []
         self._pending_bytes = 0
+        self._step: Step | None = None
+        """The step of the latest line."""
         self._timer: Timer | None = None
         self._spilling = False
         self._drop_due = False
-        self.spilled = False
 
-    def add(self, line: bytes, value: Any) -> None:
-        """Give a chunk to the followers, and have it spilled soon."""
+    def as_chunks(self) -> list[Chunk]:
+        """Its chunks, as followers see them."""
+        return list(make_chunks(self._run_id, self._streamer, self._first, self.chunks, self.steps))
+
+    def add(self, line: bytes, step: Step | None) -> None:
+        """Add a chunk, and have it spilled soon."""
         self.chunks.append(_decode(line))
-        self._pending.append(line)
-        self._pending_bytes += len(line)
-        self._services.listeners.streamed(
-            Chunk(run_id=self._run_id, **self._header, item=self._item, number=len(self.chunks), value=value)
-        )
+        self.steps.append(step)
+        self.has_steps = self.has_steps or step is not None
+        if step != self._step:
+            self._step = step
+            self._pend(step_line(step))
+        self._pend(line)
         if self._pending_bytes >= SPILL_BYTES:
             self.spill()
         else:
             self._spill_later()
+
+    def hold(self, line: bytes) -> None:
+        """Have a value spilled soon that may be a chunk or the result of the node."""
+        self._pend(HELD + line)
+        self._spill_later()
+
+    def release(self, line: bytes) -> None:
+        """Add the value that was held: it is a chunk, from outside of steps."""
+        if self._pending and self._pending[-1] == HELD + line:
+            self._pending.pop()
+            self._pending_bytes -= len(HELD + line)
+            self.add(line, None)
+            return
+        self.chunks.append(_decode(line))
+        self.steps.append(None)
+        self._pend(RELEASED)
+        self._spill_later()
+
+    def _pend(self, line: bytes) -> None:
+        self._pending.append(line)
+        self._pending_bytes += len(line)
 
     def _spill_later(self) -> None:
         if self._timer is None:
@@ -76,7 +117,7 @@ class Stream:
             self._timer = clock.call_at(clock.now() + SPILL_S, self.spill)
 
     def spill(self) -> None:
-        """Write the pending chunks to the spill: one write at a time, off the event loop."""
+        """Write the pending lines to the spill: one write at a time, off the event loop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -85,7 +126,7 @@ class Stream:
         data = b"\n".join(self._pending) + b"\n"
         self._pending, self._pending_bytes = [], 0
         self._spilling = self.spilled = True
-        blobs, run_id, key = self._services.store.blobs, self._run_id, self.key
+        blobs, run_id, key = self._services.store.blobs, self._run_id, spill_key(self._streamer, self._first)
         self._services.aside(lambda: blobs.spill(run_id, key, data), self._spill_over)
 
     def _spill_over(self, error: BaseException | None) -> None:
@@ -99,16 +140,75 @@ class Stream:
         elif self._pending:
             self._spill_later()
 
-    def drop(self) -> None:
-        """Delete the spill, because the log holds the stream: now, or when the write that is under way has ended."""
-        self._drop_due = self._spilling
-        if self.spilled and not self._spilling:
-            blobs, run_id, key = self._services.store.blobs, self._run_id, self.key
-            self._services.aside(lambda: blobs.unspill(run_id, [key]), lambda error: None)
-
     def close(self) -> None:
-        """End the stream of an attempt that is over: spill nothing more."""
+        """Spill nothing more: the chunks are recorded in the log, which will be saved."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._pending, self._pending_bytes = [], 0
+
+    def drop(self) -> None:
+        """Delete the spill, because the log holds the chunks: now, or when the write that is under way has ended."""
+        self._drop_due = self._spilling
+        if self.spilled and not self._spilling:
+            blobs, run_id = self._services.store.blobs, self._run_id
+            key = spill_key(self._streamer, self._first)
+            self._services.aside(lambda: blobs.unspill(run_id, [key]), lambda error: None)
+
+
+class Stream:
+    """The chunks of one attempt, on the event loop. `count` is the number of the latest one."""
+
+    def __init__(self, services: Services, run_id: str, streamer: Streamer, count: int) -> None:
+        """`count`: how many chunks the attempt had streamed before it was unwound and woken."""
+        self.streamer = streamer
+        self.count = count
+        self._services = services
+        self._run_id = run_id
+        self._held: tuple[Any, bytes | None] | None = None
+        self.segment = self._begin_segment()
+
+    def _begin_segment(self) -> Segment:
+        return Segment(self._services, self._run_id, self.streamer, self.count + 1)
+
+    def add(self, line: bytes, value: Any, step: Step | None) -> None:
+        """Give a chunk to the followers, and have it spilled soon."""
+        self.segment.add(line, step)
+        self._notify(value, step)
+
+    def hold(self, value: Any) -> None:
+        """Hold a value that an async generator has yielded until it is known whether it is a chunk or the result of the node. It
+        is spilled like a chunk, so that a crash does not lose it.
+        """
+        line = None
+        with suppress(
+            CodecError, ContextError
+        ):  # a result may be larger than a chunk, and its state has a codec
+            line = encode_chunk(value, self.streamer.node)
+            self.segment.hold(line)
+        self._held = (value, line)
+
+    def release(self) -> None:
+        """The value that is held, if there is one, is a chunk. Raises like `encode_chunk`."""
+        if self._held is not None:
+            (value, line), self._held = self._held, None
+            self.segment.release(line or encode_chunk(value, self.streamer.node))
+            self._notify(value, None)
+
+    def take_result(self) -> Any:
+        """The value that is held is the result of the node; None: no value is held."""
+        held, self._held = self._held, None
+        return None if held is None else held[0]
+
+    def cut(self) -> Segment:
+        """End the segment, which is to be recorded now, and begin the next one."""
+        segment, self.segment = self.segment, self._begin_segment()
+        segment.close()
+        if self._held is not None and self._held[1] is not None:
+            self.segment.hold(self._held[1])
+        return segment
+
+    def _notify(self, value: Any, step: Step | None) -> None:
+        self.count += 1
+        for chunk in make_chunks(self._run_id, self.streamer, self.count, [value], [step]):
+            self._services.listeners.streamed(chunk)

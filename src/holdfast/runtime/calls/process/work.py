@@ -23,6 +23,7 @@ from holdfast.core.run_state import NODE_LEVEL, NodeState
 from holdfast.core.slots import CHECKPOINT, step_text
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
+from holdfast.reading.chunks import Step
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import Body
 from holdfast.runtime.calls.executors import Call, Threads
@@ -69,7 +70,8 @@ class Answering:
             case "clock_time":
                 return work.clock_time()
             case "emit":
-                return work.emit(encode_chunk(given["chunk"], self._node), given["chunk"])
+                step = given["step"] and (given["step"][0], given["step"][1])
+                return work.emit(encode_chunk(given["chunk"], self._node), given["chunk"], step)
             case "cost":
                 return work.cost(given["usd"], given["tokens"])
             case "artifacts":
@@ -140,8 +142,8 @@ class DistantAttempt(Attempt):
     def cost(self, usd: float, tokens: int) -> None:
         self._ask("cost", {"usd": usd, "tokens": tokens})
 
-    def emit(self, written: bytes, value: Any) -> None:
-        self._ask("emit", {"chunk": msgspec.Raw(written)})
+    def emit(self, written: bytes, value: Any, step: Step | None) -> None:
+        self._ask("emit", {"chunk": msgspec.Raw(written), "step": step})
 
     @property
     def is_at_work(self) -> bool:
