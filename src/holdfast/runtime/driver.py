@@ -20,6 +20,7 @@ from holdfast.errors import FenceLost, FlowNotFound, ResumeRefused, RunHeld, Run
 from holdfast.reading import history, inbox
 from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.views import Run, result_of, run_view
+from holdfast.runtime import failures
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.holdings import Asleep, Halt, HeldRun
@@ -182,7 +183,8 @@ class Driver:
         """Return a run that was driven and has completed or waits. Raises `RunFailed`, from the exception of its node where that
         was raised here, or `RunCancelled`.
         """
-        return result_of(run, fault=self.services.faults.pop(run.id, None))
+        fault = self.services.faults.pop(run.id, None)
+        return result_of(run, fault=failures.without_our_frames(fault) if fault is not None else None)
 
     def _runner(self, journal: Journal) -> Runner:
         runner = Runner(journal)

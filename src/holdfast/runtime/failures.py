@@ -22,6 +22,7 @@ import os
 import random
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
 from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.core.events import Failure, FailureClass
@@ -438,13 +439,23 @@ def _item(holder: object, name: str) -> object:
         return None
 
 
+def without_our_frames(error: BaseException) -> BaseException:
+    """Return the exception with a traceback that begins in user code. It then keeps nothing of the engine in memory."""
+    return error.with_traceback(_first_of_user(error))
+
+
+def _first_of_user(error: BaseException) -> TracebackType | None:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    return trace
+
+
 def _trace(error: BaseException) -> str:
     """The traceback from the first frame of user code; empty for an exception that Holdfast itself raised."""
     if isinstance(error, ProcessEnded):
         return error.trace
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
-        trace = trace.tb_next
+    trace = _first_of_user(error)
     if trace is None:
         return ""
     frames = traceback.TracebackException(type(error), error, trace)

@@ -180,7 +180,7 @@ class _Examination:
         flows: Mapping[str, Flow[Any]] | None,
         commands: CommandLine,
         *,
-        has_live_holder: bool,
+        has_live_holder: bool = True,
     ) -> None:
         self._store = store
         self._has_live_holder = has_live_holder

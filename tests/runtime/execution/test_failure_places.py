@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -94,6 +95,12 @@ def test_an_exception_is_not_kept_after_its_run_was_reported() -> None:
         assert engine._open().faults == {}
 
     in_engine(use)
+
+
+def test_the_traceback_of_the_exception_begins_in_user_code() -> None:
+    cause = failure_of(lambda engine: engine.run(one_node(boom), run_id="r")).__cause__
+    assert cause is not None
+    assert [frame.name for frame in traceback.extract_tb(cause.__traceback__)] == ["boom"]
 
 
 def test_a_worker_keeps_no_exception() -> None:
