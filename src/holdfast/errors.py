@@ -141,7 +141,7 @@ class RunExists(HoldfastError):
 
 
 class ResumeRefused(HoldfastError):
-    """The run may not continue as requested. Nothing was executed; `reason` says why and what would be allowed."""
+    """The run may not continue as requested, and nothing was executed. `reason` says why, and what would be allowed."""
 
     def __init__(self, run_id: str, reason: str, *, asked: str = "resumed") -> None:
         self.run_id = run_id
@@ -186,7 +186,7 @@ class RunCancelled(HoldfastError):
 
 
 class RunHeld(HoldfastError):
-    """Another live process executes the run, or this one does and the call would wait for itself."""
+    """Another live process executes the run; or this process does, so that the call would wait for itself."""
 
     def __init__(self, run_id: str, holder: str, hint: str = "") -> None:
         self.run_id = run_id
@@ -201,7 +201,7 @@ class RunHeld(HoldfastError):
 
 
 class ProcessEnded(HoldfastError):
-    """The process of a node (`executor="process"`) died while the node was running. How far the node came is unknown.
+    """The process of a node (`executor="process"`) died while the node was running. It is unknown how far the node got.
 
     `code` is the exit code of the process or, if a signal killed it, the negative number of that signal. `trace` is the stack
     of the process when it died, if the process could still report it.
@@ -246,7 +246,7 @@ class StoreFull(StoreError):
 
 
 class StoreUnusable(StoreError):
-    """The store cannot be opened or written: wrong path, permission, file system or process."""
+    """The store cannot be opened or written, e.g. because of its path, its permissions or its file system."""
 
 
 class StoreReadOnly(StoreUnusable):
@@ -254,7 +254,7 @@ class StoreReadOnly(StoreUnusable):
 
 
 class StoreCorrupt(StoreError):
-    """Stored bytes differ from what was written."""
+    """Data in the store is damaged: its bytes differ from what was written."""
 
 
 class BlobMissing(StoreCorrupt):
@@ -282,7 +282,9 @@ class BlobCorrupt(StoreCorrupt):
 
 
 class StorePoisoned(StoreError):
-    """A sync to disk failed, so it is unknown what is durable. This process writes nothing more; start it again."""
+    """A sync to disk failed, so it is unknown which writes are durable. This process writes nothing more to the store; restart
+    it.
+    """
 
 
 class SchemaTooNew(StoreError):

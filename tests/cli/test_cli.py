@@ -425,7 +425,7 @@ def test_pausing_a_run_whose_process_died_records_that_at_once(cli: Cli) -> None
     ended = cli("pause", "r1")
     assert ended.out.splitlines()[:2] == [
         "paused  r1",
-        "  its process had crashed in node second; the log says so",
+        "  the process of the run had crashed in node second; this is now in the log",
     ]
     assert cli("show", "r1", "--json").json["status"] == "paused"
 

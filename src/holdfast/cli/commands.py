@@ -90,7 +90,7 @@ class _ByFamily(TyperGroup):
 
 
 def _hint_at_dashes(error: Exception) -> None:
-    """Add to the error about an unknown option that looks like a number (-5) how to pass it as a value."""
+    """If an unknown option looks like a number (-5), add to the error message how to pass it as a value."""
     given = getattr(error, "option_name", "")
     if is_wrong_option(error) and given.removeprefix("-")[:1].isdigit():
         error.message = f"{error.message}. If {given} is a value, put -- before it."  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
 """`holdfast demo`: runs a flow in a separate process, kills that process twice, and resumes the run each time.
 
-The demo process never executes the flow. It starts `holdfast run` and `holdfast resume` as child processes, watches the log that
-they write, and kills them with SIGKILL at two chosen places. At the end it counts which process ran which node: by the log, and
-by a witness file that the nodes write to.
+The demo process never executes the flow. It starts `holdfast run` and `holdfast resume` as child processes, watches the log
+that they write, and kills them with SIGKILL at two chosen places. At the end it counts which process ran which node: by the
+log, and by a witness file (a plain file in which the nodes note their calls).
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ NODES = ("plan", "research", "outline", "style", "write", "check", "publish")
 KILLED = "killed"
 
 KillWhen = Callable[[int], str | None]
-"""Returns what the process with this id is doing, if it is to be killed now; None if it is not to be killed yet."""
+"""A function that decides when to kill the process with this id. It returns what the process is doing if it is to be killed
+now, otherwise None.
+"""
 
 _LOOK_AGAIN_S = 0.02
 
@@ -121,7 +123,7 @@ def _prepare(folder: str | None) -> str:
                 ) from fault
         else:
             return chosen
-    raise AssertionError("the temporary folder was neither made nor reported")
+    raise AssertionError("no temporary folder was made, although no error was raised")
 
 
 # --- running and killing -----------------------------------------------------------------------------
@@ -152,7 +154,9 @@ async def _perform(made: _Demo, engine: Engine) -> None:
 
 
 def _called(made: _Demo, pid: int, what: str) -> int:
-    """Count how often a process has called a node, by the witness file: a start in the log may not have been called yet."""
+    """Count how often a process has called a node, by the file in which nodes note their calls. A start in the log does not
+    prove a call.
+    """
     with suppress(FileNotFoundError), open(made.witness, encoding="utf-8") as file:
         return sum(line.startswith(f"{pid} {what} ") for line in file)
     return 0
@@ -227,7 +231,7 @@ async def _tell_news(made: _Demo, engine: Engine, story: Story) -> None:
 
 
 def _environment(made: _Demo) -> dict[str, str]:
-    """Return the environment of a child process: it imports this copy of Holdfast and knows the witness file."""
+    """Return the environment of a child process: with it the child imports this copy of Holdfast and finds the witness file."""
     package = str(Path(holdfast.__file__).parent.parent)
     known = os.environ.get("PYTHONPATH")
     path = f"{package}{os.pathsep}{known}" if known else package
@@ -238,7 +242,9 @@ def _environment(made: _Demo) -> dict[str, str]:
 
 
 class Counted(msgspec.Struct):
-    """How often a node was called, by the witness file, and how often it completed, by the log."""
+    """How often a node was called, according to the file in which nodes note their calls, and how often it completed, according
+    to the log.
+    """
 
     called: list[int]
     """Calls in each process."""
@@ -250,7 +256,7 @@ class Counted(msgspec.Struct):
 
 
 def count(made: _Demo, log: list[EventView]) -> dict[str, Counted]:
-    """Count calls and completions of each node, from the witness file and the log."""
+    """Count the calls of each node from the file in which nodes note them, and its completions from the log."""
     counted = {name: Counted([0] * len(made.pids), 0, 0, 0) for name in NODES}
     with open(made.witness, encoding="utf-8") as file:
         calls = [text.rstrip("\n").split(" ") for text in file]
@@ -296,7 +302,8 @@ def _account(made: _Demo, log: list[EventView]) -> int:
         screen.say_json(told | {"nodes": counted, "run_again_after_completion": again})
         return Exit.OK if ended else Exit.FAILED
     screen.say(
-        ("\nHow often each node was called", "bold"), ("  (by a witness file that the nodes write to)", "dim")
+        ("\nHow often each node was called", "bold"),
+        ("  (by a file in which the nodes note their calls)", "dim"),
     )
     heads = ["NODE", *(f"{pid} {KILLED}" for pid in made.pids[:-1]), str(made.pids[-1]), "COMPLETED", ""]
     screen.say_table(heads, [_cells(name, entry) for name, entry in counted.items()])

@@ -38,13 +38,13 @@ graph = Graph("report", Report)
 
 
 async def work(ctx: Context, seconds: float) -> None:
-    """Write to the witness file, then sleep."""
+    """Note the call of this node in the witness file, then sleep."""
     tell_witness(ctx)
     await asyncio.sleep(seconds * PACE)
 
 
 def tell_witness(ctx: Context) -> None:
-    """Write a line to the witness file, if there is one, to record that this node was called."""
+    """Note the call of this node in the witness file (a plain file outside the store), if one is set."""
     witness = os.environ.get("HOLDFAST_DEMO_WITNESS")
     if witness:
         item = "" if ctx.item is None else ctx.item

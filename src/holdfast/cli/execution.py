@@ -59,7 +59,7 @@ _STATE_WIDTH_MAX = 200
 
 
 class Errand(msgspec.Struct, kw_only=True):
-    """A request of one of these commands: the verb, the run and the options."""
+    """What a call of run, resume, retry or skip asks for: the verb, the run and the options."""
 
     verb: str
     run_id: str
@@ -92,7 +92,9 @@ def run(
     label: options.Label = None,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", metavar="SECONDS", help="Fail the run if it takes longer than this."),
+        typer.Option(
+            "--timeout", metavar="SECONDS", help="Fail the run if it takes longer than this many seconds."
+        ),
     ] = None,
     durability: WhenDurable = None,
     queue: options.Queue = None,
@@ -358,15 +360,17 @@ class _Outcome(msgspec.Struct):
     status_before: RunStatus | None = None
     """The status of the run before this command began; None if there was no such run."""
     joins: bool = False
-    """Another process executed it, and this command waits for that."""
+    """True if another process executes the run, and this command only waits for it."""
     left_with: str | None = None
-    """The process that goes on executing the run after this command has left."""
+    """The process that continues to execute the run after this command exits; None if there is none."""
     signalled: Exit | None = None
-    """A signal ended this command."""
+    """The exit code if SIGINT or SIGTERM ended this command; otherwise None."""
 
 
 def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> int:
-    """Execute the run of an errand, show progress, and print how the run ended or why it stopped. Returns the exit code."""
+    """Execute a run as a command was asked to, show progress, and print how the run ended or why it stopped. Returns the exit
+    code.
+    """
     outcome = _Outcome()
     display = Display(errand.run_id, quiet=errand.as_json)
     engine_options: blocking.Options = {
@@ -414,7 +418,7 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
 
 
 def _begin(engine: Engine, errand: Errand, outcome: _Outcome) -> None:
-    """Note how the run was before, and print what is worth knowing before it is executed."""
+    """Remember the status that the run has now, and print notes that the user needs before it is executed."""
     try:
         row = engine.store.run(errand.run_id)
     except RunNotFound:
@@ -422,7 +426,7 @@ def _begin(engine: Engine, errand: Errand, outcome: _Outcome) -> None:
     outcome.status_before = row.status
     outcome.joins = errand.verb == "run" and row.held
     if outcome.joins and not errand.as_json:
-        held = f"{held_by(row)} executes this run; this command waits for it, and Ctrl-C leaves it alone"
+        held = f"{held_by(row)} executes this run; this command waits for the run, and Ctrl-C ends only this command"
         screen.say(("note: ", "yellow"), held, err=True)
         return
     bare = errand.run_base is None and not errand.as_json and row.status not in FINAL

@@ -149,7 +149,9 @@ def _say_stopped(listed: list[_Listed], store: str | None) -> None:
             f"\n{screen.count(len(interrupted), 'run')} interrupted, because the process was asked to stop."
         )
     if answered:
-        screen.say(f"\n{screen.count(len(answered), 'run')} answered, but not executed by any process.")
+        screen.say(
+            f"\n{screen.count(len(answered), 'run')} with a new answer or signal, but not executed by any process."
+        )
     if recorded:
         screen.say(f"\n{screen.count(len(recorded), 'run')} recorded, but not executed by any process.")
     stopped = [*crashed, *interrupted, *answered, *recorded]

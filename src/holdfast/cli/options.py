@@ -135,7 +135,9 @@ RunAt = Annotated[
 Edit = Annotated[
     str | None,
     typer.Option(
-        "--edit", metavar="JSON|@FILE", help="Fields of the state to change first, as a JSON object."
+        "--edit",
+        metavar="JSON|@FILE",
+        help="Fields of the state to change before the run continues, as a JSON object.",
     ),
 ]
 

@@ -50,7 +50,7 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class Display:
-    """Prints the events of a run, from a separate thread. With `quiet` it prints nothing."""
+    """Prints the events of a run, from a separate thread. If `quiet` is true, it prints nothing."""
 
     def __init__(self, title: str, *, quiet: bool = False) -> None:
         self.title = title
@@ -218,8 +218,8 @@ def parts_of(line: Line) -> list[screen.Part]:
 async def shown(
     engine: Engine, run_id: str, display: Display, verb: Callable[[], Awaitable[T]], *, joins: bool = False
 ) -> T:
-    """Call a verb that executes a run, and pass every event of the run to the display as it becomes durable. `joins`: also those
-    of the process that executes the run already.
+    """Call `verb`, which executes a run, and pass every event of the run to the display as it becomes durable. If `joins` is
+    true, events of another process that already executes the run are passed too.
     """
     after, before, flow = 0, None, next(iter(engine.flows.values()), None)
     with suppress(RunNotFound):
@@ -280,7 +280,9 @@ class _Watch:
         self._taken_up = joins
 
     def _tell(self, event: EventView | Chunk) -> None:
-        """Show an event if this process wrote it: before this process has claimed the run, another may still write."""
+        """Show an event if this process wrote it. Until this process has claimed the run, another process may still write
+        events.
+        """
         if isinstance(event, EventView):
             self.after = event.seq
             self._taken_up = self._taken_up or self._takes_up(event)
@@ -299,7 +301,7 @@ class _Watch:
                 return False
 
     async def follow(self, going: asyncio.Future[Any]) -> None:
-        """Show events until the verb is done. `Engine.follow` returns at once if no process has claimed the run yet, so it is
+        """Show events until `going` is done. `Engine.follow` returns at once if no process has claimed the run yet, so it is
         called in a loop.
         """
         while not going.done():

@@ -103,7 +103,7 @@ def answer(
 
 
 def _asked(case: Case, named: str) -> Question | None:
-    """Return the open question with that key, or of that node, if there is exactly one."""
+    """Return the open question with that key, or the only open question of that node; None if there is none or several."""
     assert case.state is not None
     found = [] if case.row.status in FINAL else list(case.state.questions.values())
     by_key = [one for one in found if one.key == named]
@@ -217,7 +217,7 @@ def _say_json(run: Run[Any], found: Diagnosis, recorded: dict[str, Any]) -> None
 
 
 def _say_rest(run: Run[Any], found: Diagnosis, holder_does: str) -> None:
-    """Print which process continues the run, or the command that does."""
+    """Print which process continues the run, or else the command that resumes it."""
     if run.held_by is not None:
         screen.say(f"  {run.held_by} executes the run, and {holder_does}")
         return

@@ -95,7 +95,9 @@ def _ask(
     elif run.status == wanted:
         screen.say((wanted, screen.STYLES[wanted]), f"  {run_id}")
         if crashed_in:
-            screen.say(f"  its process had crashed in node {' and '.join(crashed_in)}; the log says so")
+            screen.say(
+                f"  the process of the run had crashed in node {' and '.join(crashed_in)}; this is now in the log"
+            )
         if wanted == "paused":
             screen.say(f"  resume it with: {resumes}")
     elif holder is not None:

@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 Part: TypeAlias = "str | tuple[str, str]"
-"""Text, or text and its style."""
+"""A piece of output: a text, or a pair of a text and its style."""
 
 STYLES: dict[str, str] = {
     "pending": "dim",
@@ -116,7 +116,7 @@ def _is_coloured(*, err: bool) -> bool:
 
 
 def say_json(value: Any, *, indent: int | None = 2, err: bool = False) -> None:
-    """Print a value as one JSON document; with `indent=None`, on one line."""
+    """Print a value as one JSON document, on one line if `indent` is None."""
     stream = sys.stderr if err else sys.stdout
     stream.write(json_text(value, indent=indent) + "\n")
     stream.flush()
@@ -189,7 +189,7 @@ class _Shielded:
 def shielded(*, json_only: bool = False) -> Iterator[TextIO]:
     """During the block, let nodes print without an error even if the reader closes the pipe. Yields the stream for results.
 
-    With `json_only`, the output of nodes goes to stderr, so that stdout has only the JSON document.
+    If `json_only` is true, the output of nodes goes to stderr, so that stdout has only the JSON document.
     """
     out, err = sys.stdout, sys.stderr
     result, aside = cast(TextIO, _Shielded(out)), cast(TextIO, _Shielded(err))

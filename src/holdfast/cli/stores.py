@@ -76,7 +76,8 @@ def execute(
     known: bool = False,
 ) -> T:
     """Call a function with an engine, for a command that executes a run or records something. The store is created only with
-    `create`. `known` says that the store exists, which saves the connection that a check would cost. An open store may be passed.
+    `create`. If `known` is true, it is not checked whether the store exists, which saves a connection. `store` may also be a
+    store that is open already.
     """
     if not create and not known and (store is None or isinstance(store, str)):
         require(store)

@@ -1,8 +1,8 @@
 """Commands for a fleet of workers: worker executes runs; start, queue and recover only record or read.
 
-A worker prints one line when it is ready, one line for each run that stopped, and problems on stderr. SIGTERM and Ctrl-C make it
-drain: it claims no new run, running nodes get their grace, leases are released, and the exit code is 0, because no run has to be
-resumed by hand. A second signal ends it at once.
+A worker prints one line when it is ready, one line for each run that stopped, and problems on stderr. SIGTERM and Ctrl-C make
+it drain: it claims no new run, running nodes may finish within the grace period, leases are released, and the exit code is 0,
+because no run has to be resumed by hand. A second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def worker(
     """Execute the runs that wait for a worker, until it is stopped.
 
     Claims runs of the given flows that were started, are due, or whose process crashed. Many workers may share a store. SIGTERM
-    or Ctrl-C makes it drain: it claims no new run, and exits when its running nodes have ended or used up their grace.
+    or Ctrl-C makes it drain: it claims no new run, and exits when its running nodes have ended, or after the grace period
+    (--grace).
     """
     if concurrency is not None and concurrency < 1:
         raise SettingError(f"--concurrency {concurrency}: give a whole number, at least 1")
@@ -200,7 +201,7 @@ class _Voice:
         else:
             screen.say(
                 ("stopped at once. ", "yellow"),
-                "Other workers take over its runs when its lease has expired.",
+                "Other workers take over the runs of this worker when its lease has expired.",
                 err=True,
             )
 
@@ -227,7 +228,7 @@ def start(
         typer.Option(
             "--timeout",
             metavar="SECONDS",
-            help="Fail the run if it takes longer than this, counted from now.",
+            help="Fail the run if it has not ended this many seconds from now.",
         ),
     ] = None,
     queue: options.Queue = None,

@@ -38,7 +38,9 @@ class Artifacts:
     def __init__(
         self, run_base: str | os.PathLike[str], run_id: str, flow: str, node: str, visit: str
     ) -> None:
-        """`visit` is `iteration.execution.attempt`, followed by the item's number for an item of a fan-out."""
+        """Make the object for one attempt of a node. `visit` is the text `iteration.execution.attempt`; for an item of a
+        fan-out, the item's number follows.
+        """
         self._node = node
         self.made_of = (os.fspath(run_base), run_id, flow, node, visit)
         """The arguments with which another process can make the same object."""
@@ -47,7 +49,7 @@ class Artifacts:
         self._folders = run_folder.run_folder(run_base, run_id, flow) / run_folder.ARTIFACTS
         self._item = item[0] if item else None
         self._of_node = f"{iteration}.{execution}" if item else self._attempt
-        """The user of the node's folder: this attempt, or the whole execution if items of a fan-out share the folder."""
+        """The owner of the node's folder: this attempt, or the whole execution if items of a fan-out share the folder."""
         self._begun = False
 
     def __fspath__(self) -> str:
@@ -81,7 +83,7 @@ class Artifacts:
         return sorted(name for name, _ in self._files())
 
     def collect(self) -> dict[str, dict[str, Any]]:
-        """Make every file survive power loss. Returns the size and digest of each."""
+        """Sync every file to disk, so that it survives power loss. Returns the size and digest of each file, by name."""
         found: dict[str, dict[str, Any]] = {}
         folders: set[Path] = set()
         for name, file in sorted(self._files()):
@@ -99,7 +101,9 @@ class Artifacts:
         return mine if self._item is None else mine / self._item
 
     def _begin(self) -> Path:
-        """Return the folder, and take it over for this attempt if another attempt used it before."""
+        """Return the folder for this attempt's files. If another attempt used the folder before, its files are moved aside
+        first.
+        """
         with _turns:
             mine = _folder_of(self._folders, self._node)
             if self._begun and not self._is_ours():
@@ -170,14 +174,16 @@ def left(run_base: str | os.PathLike[str], run_id: str, flow: str, node: str) ->
 
 
 def _folder_of(folders: Path, node: str) -> Path:
-    """Return the folder of a node. It gets a mark if the file system does not distinguish its name from another node's."""
+    """Return the folder of a node. If another node has a name that this file system does not distinguish, a digest is added to
+    the folder's name.
+    """
     plain = folders / run_folder.part(node)
     owner = _user_of(plain)[1]
     return plain if owner in ("", node) else folders / f"{run_folder.part(node)}~{run_folder.mark(node)}"
 
 
 def _user_of(folder: Path) -> tuple[str | None, str]:
-    """Return which attempt of which node uses a folder; (None, "") if there is no folder, ("", "") if its user is unknown."""
+    """Return the attempt and the node that a folder belongs to: (None, "") if there is no folder, ("", "") if that is unknown."""
     try:
         attempt, _, node = (folder / _VISIT).read_text("utf-8").partition("\n")
     except (OSError, UnicodeDecodeError):
@@ -186,7 +192,7 @@ def _user_of(folder: Path) -> tuple[str | None, str]:
 
 
 def _take(folder: Path, user: str, node: str) -> None:
-    """Give a folder to this user. If it belongs to another user, it is moved aside and a new one is made."""
+    """Make a folder for this user (an attempt or an execution). If it belongs to another user, it is moved aside first."""
     if folder.is_symlink():
         raise ContextError(
             f"node {node!r}: its folder for artifacts, {folder}, is a symbolic link. Remove the link; a folder is then made."

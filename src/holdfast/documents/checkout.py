@@ -25,8 +25,8 @@ _MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "
 def checkout(folder: str | os.PathLike[str] = ".") -> dict[str, Any] | None:
     """Return `{"head", "branch", "changed", "more"}` of the git checkout that a folder belongs to; None if there is none.
 
-    `head` is None before the first commit, `branch` if HEAD is detached. `changed` has the first 50 files that differ from
-    HEAD, relative to the top of the checkout; `more` is the number of further files.
+    `head` is None before the first commit; `branch` is None if HEAD is detached. `changed` has the first 50 files that differ
+    from HEAD, relative to the top of the checkout; `more` is the number of further files.
     """
     told = _status(folder)
     if told is None:

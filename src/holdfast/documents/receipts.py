@@ -32,7 +32,7 @@ from holdfast.storage.contract import RunRow
 FORMAT = 1
 """The format version of all documents. It is increased when the meaning of a field changes."""
 SMALL_BYTES = 200
-"""A handoff contains values up to this size; for a larger value it has only size and digest."""
+"""A handoff contains values of up to this many bytes; for a larger value it has only the size and the digest."""
 
 Lookup: TypeAlias = Callable[[str], Definition | None]
 """Returns the flow definition with this fingerprint; None if it is unknown."""
@@ -52,7 +52,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class _Item(msgspec.Struct):
-    """The progress of one item of a fan-out."""
+    """The progress of one item of a fan-out node."""
 
     status: str = "running"
     attempt: int = 1
@@ -69,7 +69,7 @@ class _Attempt(msgspec.Struct):
     first_seq: int
     started_at: float | None = None
     since: float | None = None
-    """Since when its time is counted; None while it waits or after it has ended."""
+    """The time at which the attempt began or last continued; None while it waits and after it has ended."""
     seconds: float = 0.0
     ended: bool = False
     asked: dict[str, Any] | None = None
@@ -83,7 +83,7 @@ class _Attempt(msgspec.Struct):
 
 
 class _Visit(msgspec.Struct):
-    """The latest visit of a node, over all its attempts."""
+    """The latest visit of a node, with all attempts of it."""
 
     iteration: int = 0
     execution: int = 1
@@ -93,12 +93,12 @@ class _Visit(msgspec.Struct):
     running: set[int] = set()
     waiting: set[int] = set()
     changes: list[Changes] = []
-    """The changes that its items made to the state."""
+    """The changes that the items of a fan-out made to the state."""
     usd: float = 0.0
     tokens: int = 0
     streamed: int = 0
     asked: dict[str, Any] | None = None
-    """Who requested the next attempt, and why."""
+    """Who requested the next attempt, and why; None if no caller did."""
     gate: str | None = None
     """The slot of an open question that must be answered before the visit begins or continues."""
 
@@ -163,18 +163,18 @@ class Book:
         self.flow = flow
         self.seq = 0
         self.files: dict[str, Listed] = {}
-        """Every document so far, listed under its full name and its plain name."""
+        """Size and digest of every document so far, listed under its full name and under its plain name."""
         self.latest: dict[str, bytes] = {}
-        """Plain name -> the latest document with that name."""
+        """Plain name of a file (`<node>-<agent>.json`) -> the latest document with that name."""
         self._lookup = lookup
         self._fingerprint = fingerprint
         self._definition = lookup(fingerprint) if fingerprint else None
         self._visits: dict[str, _Visit] = {}
         self._stems: dict[tuple[str, str], str] = {}
         self._taken: set[str] = set()
-        """File stems in use, in lower case: some file systems ignore case."""
+        """The beginnings of file names (`<node>-<agent>`) in use, in lower case, because some file systems ignore case."""
         self._went_back: dict[str, Any] | None = None
-        """Who rewound the run last, and why."""
+        """Who rewound the run last, and why; None if it was not rewound."""
         self._made: dict[str, bytes] = {}
         self._plain: dict[str, str] = {}
 
@@ -225,7 +225,7 @@ class Book:
         self._definition = self._lookup(fingerprint)
 
     def _taken_up(self, event: events.RunClaimed | events.RunResumed, stored: Stored) -> None:
-        """Another process has claimed the run: attempts that were running were interrupted at an unknown time."""
+        """Handle a claim of the run by another process: attempts that were running were interrupted at an unknown time."""
         self._cut_all(stored, waiting=False, reason="its process died")
         if isinstance(event, events.RunResumed):
             for name, visit in self._visits.items():
@@ -292,7 +292,7 @@ class Book:
         return visit
 
     def _attempt(self, event: NodeEvent, stored: Stored) -> tuple[_Visit, _Attempt]:
-        """Return the attempt that an event ends. If the visit never began, it is a new attempt with number 0."""
+        """Return the attempt that an event ends. For a visit that never began, this is a new attempt with number 0."""
         visit = self._visit(event)
         attempt = visit.attempt
         key = (event.iteration, event.execution, event.attempt)
@@ -362,7 +362,9 @@ class Book:
         at_known: bool = True,
         **said: Any,
     ) -> None:
-        """Make the receipt of an attempt that has ended. Facts from an earlier end of it stay, unless this one replaces them."""
+        """Make the receipt of an attempt that has ended. If the attempt had a receipt before (it failed and was skipped later),
+        facts in it stay unless they are replaced.
+        """
         _spend(attempt, stored.at)
         attempt.ended = True
         attempt.facts = {**attempt.facts, **said} if status != "succeeded" else said
@@ -558,7 +560,7 @@ class Book:
     # --- names ----------------------------------------------------------------------------------------
 
     def _put(self, folder: str, name: str, attempt: _Attempt, path: str, facts: dict[str, Any]) -> str:
-        """Make a document under its existing path, or under a new one if it has none. Returns the path."""
+        """Make a document, and return its path. `path` is its existing path; if that is empty, a new one is chosen."""
         options = self._definition.nodes.get(name) if self._definition is not None else None
         agent = options.agent if options is not None else "engine"
         stem = f"{folder}/{self._stem(name, agent)}"
@@ -594,7 +596,9 @@ class Book:
         return found
 
     def _stem(self, node: str, agent: str) -> str:
-        """Return `<node>-<agent>`, with a mark if another pair has the same stem (node `a-b` and agent `c`, `a` and `b-c`)."""
+        """Return the beginning of a file name, `<node>-<agent>`. A digest is added if another pair gives the same text, as node
+        `a-b` with agent `c` and node `a` with agent `b-c`.
+        """
         stem = self._stems.get((node, agent))
         if stem is None:
             # A dot in an agent's name could make a plain name look like the full name of another.
@@ -633,7 +637,7 @@ class Book:
         events.TimerFired: _time_over,
         events.LayerCompleted: _layer,
     }
-    """The events that produce or change documents; all others are ignored."""
+    """Kind of event -> the method that makes or changes documents. All other events are ignored."""
 
 
 def _spend(attempt: _Attempt, at: float) -> None:

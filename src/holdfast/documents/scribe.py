@@ -47,11 +47,11 @@ _DESKS_MAX = 64
 _SEEN_MAX = 10_000
 _NEWEST_RUNS = 100
 _LOOK_ROUND_S = 2.0
-"""How long closing waits for the check of the folders of all runs. The next engine checks the rest."""
+"""How many seconds `close` waits for the check of all runs' folders. The next engine checks the folders that are left."""
 
 
 class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
-    """Which files of a run did not match its log. All of them match it now."""
+    """The files of a run that did not match its log, and were written again."""
 
     run_id: str
     folder: str
@@ -88,7 +88,8 @@ class _Desk:
         self._run_file = b""
 
     def load(self, row: RunRow, stands: Callable[[str, Listed], bool]) -> None:
-        """Read the log up to the row's last event, and write the documents for which `stands` is False.
+        """Read the log up to the row's last event, and write each document for which `stands` returns False, because the folder
+        does not have it.
 
         If a document has to be written, the log is read a second time, because only its end shows which version of a document
         is the final one.
@@ -165,11 +166,11 @@ class Scribe:
         self._store = store
         self._desks: dict[str, _Desk] = {}
         self._owed: dict[str, None] = {}
-        """Runs with documents that could not be written yet."""
+        """Ids of runs whose documents could not be written yet."""
         self._warned = False
         self._seen: set[str] = set()
         self._whole: dict[str, int] = {}
-        """Stopped runs -> the event up to which all their documents are written."""
+        """Id of a stopped run -> the seq of the event up to which all its documents are written."""
         self._news: dict[str, None] = {}
         self._changed = threading.Condition()
         self._closing = self._leaving = False
@@ -182,7 +183,7 @@ class Scribe:
             threading.Thread(target=self._work, name="holdfast-scribe", daemon=True).start()
 
     def saved(self, run_id: str) -> None:
-        """Called when new events of a run are durable, or the engine has stopped executing it."""
+        """Note that new events of a run are durable, or that the engine has stopped executing the run."""
         if run_id not in self._seen:
             if len(self._seen) >= _SEEN_MAX:
                 self._seen.clear()
@@ -227,7 +228,9 @@ class Scribe:
             self._done.set()
 
     def _next(self, *, wait: bool) -> str | None:
-        """Return a run with new events; None if there is none. With `wait`, None means that the scribe is closing."""
+        """Return the id of a run with new events, or None if there is none. If `wait` is true, wait for one; None then means
+        that the scribe is closing.
+        """
         with self._changed:
             while wait and not self._news and not self._closing:
                 self._changed.wait()
@@ -237,7 +240,7 @@ class Scribe:
             return run_id
 
     def _try(self, run_id: str | None) -> None:
-        """Write the documents of a run; if that works, also those of other runs that failed before."""
+        """Write the documents of a run. If that succeeds, also try again those of other runs that could not be written before."""
         if run_id is not None and self._wrote(run_id):
             self._try_owed()
 
@@ -325,7 +328,7 @@ class Scribe:
                 os.rename(folder, aside)
 
     def _unwritten(self) -> Iterator[str | None]:
-        """Yield the runs whose files do not match their log, as far as a quick check shows; None for each other run."""
+        """Check all runs quickly, and yield for each run its id if its files do not match its log, otherwise None."""
         try:
             for folder in _latest_first(self._base):
                 yield self._stale(folder)
@@ -352,9 +355,10 @@ class Scribe:
         return None if well else row.run_id
 
     def _without_folder(self) -> Iterator[str | None]:
-        """Yield the runs that were created with a run base but have no folder in it, newest first; None for every other run.
+        """Check the newest runs, and yield for each run its id if it should have a folder with documents but has none,
+        otherwise None.
 
-        Stops at the first page of runs without such a run.
+        Stops after the first page of runs on which no folder is missing.
         """
         before: str | None = None
         while page := self._store.runs(Query(before=before, limit=_NEWEST_RUNS)):

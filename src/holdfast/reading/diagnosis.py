@@ -30,7 +30,7 @@ Kind: TypeAlias = Literal[
     "not started", "retry", "store",
 ]  # fmt: skip
 WAITS: frozenset[Kind] = frozenset({"question", "signal", "paused"})
-"""Kinds of a run that is in order and waits for a person or another system."""
+"""Kinds of diagnosis where nothing is wrong: the run waits for a person or another system."""
 
 _LAST_WORDS: dict[RunStatus, str] = {
     "cancelled": "RunCancelled",
@@ -46,23 +46,23 @@ _INTERRUPTED = {
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a run (or one of its nodes) does not move, or what is wrong with the store; and what can be done about it."""
+    """Why a run or a node is in its current status, or what is wrong with the store; and what can be done about it."""
 
     kind: Kind
     reason: str
     """The reason, in one sentence."""
     remedies: tuple[Remedy, ...] = ()
     run_id: str | None = None
-    """The run; None if the diagnosis is about the store."""
+    """The id of the run; None if the diagnosis is about the store."""
     flow: str | None = None
     status: RunStatus | None = None
     node: str | None = None
-    """The node; None if the diagnosis is about the whole run."""
+    """The name of the node; None if the diagnosis is about the whole run."""
     since: float | None = None
     crashed: bool = False
-    """The run is under way, but no live process executes it."""
+    """True if the run is under way, but no live process executes it."""
     answered: bool = False
-    """An answer or a signal has come, but no process executes the run."""
+    """True if an answer or a signal has come, but no process executes the run."""
     questions: tuple[Question, ...] = ()
     awaited: tuple[Wait, ...] = ()
     """The timers and signals that the run waits for."""
@@ -75,7 +75,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def waits(self) -> bool:
-        """Whether the run is in order and only waits for a person or another system."""
+        """True if nothing is wrong and the run only waits for a person or another system."""
         return self.kind in WAITS
 
 
@@ -95,7 +95,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[str, ...] = ()
     """How the shape of the known flow differs from the flow that the run was created with."""
     takes: tuple[str, ...] | None = ()
-    """The options of `resume` that accept the changed flow; None if no options can."""
+    """The options with which `resume` accepts the changed flow; None if no options make it accept the flow."""
     queue: Queue | None = None
 
 
@@ -110,7 +110,7 @@ def case_of(
 
 
 def later_case(store: Store, case: Case) -> Case:
-    """Return the case of the same run as it is now. Only newer events are read and folded onto the state of the earlier case."""
+    """Return a new case for the same run as it is now. Only events that are newer than the earlier case are read."""
     row = store.run(case.row.run_id)
     state = case.state
     if state is not None and row.rewinds == case.row.rewinds and history.extend(store, state, row):
@@ -171,7 +171,7 @@ class _Seen(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[str, ...] = ()
     """Nodes whose approval was refused; the run fails when it is resumed."""
     asked_about: dict[str, bool] = {}
-    """Crashed nodes about which a resume asks a question instead of running them -> whether they are idempotent."""
+    """Name of a crashed node that a resume does not run, but asks a question about -> True if the node is idempotent."""
     once: tuple[str, ...] = ()
     """Failed nodes that are not idempotent."""
     wants_base: bool = False
@@ -270,7 +270,7 @@ def _is_refused(node: NodeState) -> bool:
 
 
 def _retries(state: RunState) -> dict[str, float]:
-    """Return node -> when it is retried."""
+    """Return when each node that waits for a retry is retried, as name -> time."""
     found = {name: node.retry_at for name, node in state.nodes.items() if node.retry_at is not None}
     for name, node in state.nodes.items():
         again = [at for at in node.items.again.values() if at] if node.items is not None else []
@@ -283,7 +283,7 @@ def _retries(state: RunState) -> dict[str, float]:
 
 
 def _kind(case: Case, seen: _Seen, now: float) -> tuple[Kind, float]:
-    """Return the first reason that keeps a run from moving, and since when it does."""
+    """Return the kind of diagnosis for a run, which is the first reason that applies, and since when it applies."""
     row, since = case.row, case.row.updated_at
     if case.fault:
         return "unreadable", since
@@ -322,7 +322,7 @@ def _ended_kind(case: Case) -> Kind:
 
 
 def _needed(case: Case, seen: _Seen) -> tuple[Kind, float] | None:
-    """Return whether the run needs an answer or a signal, if none of its nodes runs; None if it needs neither."""
+    """Return what the run needs (an answer or a signal) and since when; None if it needs neither, or if one of its nodes runs."""
     if case.state is None or case.state.running:
         return None
     for question in seen.questions:
@@ -335,7 +335,9 @@ def _needed(case: Case, seen: _Seen) -> tuple[Kind, float] | None:
 
 
 def _without_worker(case: Case, kind: Kind) -> Kind:
-    """Return why no worker claims a run that is on offer, if that is known; otherwise the given kind."""
+    """Return `flow unknown` or `queue full` if that is why no worker claims the run; otherwise return the given kind of
+    diagnosis.
+    """
     if not case.flow_known:
         return "flow unknown"
     queue = case.queue
@@ -431,7 +433,7 @@ def _failure(case: Case) -> str:
 
 
 def _first_line(given: str) -> str:
-    """Return the first line of a text that is not blank, shortened if it is long."""
+    """Return the first non-blank line of a text, shortened if it is long."""
     line = next((line.strip() for line in given.splitlines() if line.strip()), "")
     return text.one_line(line, _LINE_MAX)
 
@@ -635,7 +637,7 @@ def _node_case(
 
 
 def diagnosis_as_json(found: Diagnosis) -> dict[str, Any]:
-    """Return the fields with which every command, and the API, explains the status of a run in JSON."""
+    """Return a diagnosis as a dict for JSON. Every command and the API use these fields to explain the status of a run."""
     return {
         "crashed": found.crashed,
         "answered": found.answered,

@@ -51,7 +51,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     """Stored size of the event, in bytes."""
     current: bool
-    """Whether the current state of the run includes this checkpoint. After a rewind, checkpoints that were undone are False."""
+    """True if the current state of the run includes this checkpoint; False if a rewind went back to before it."""
 
 
 def split(run: str, checkpoint: str | int | None) -> tuple[str, int | None]:
@@ -86,8 +86,9 @@ def load(
     cold: bool = False,
     check: bool = False,
 ) -> RunState:
-    """Load the state of a run at a place of its log (default: its end). `rows` is the whole log, if it was read already. `cold`
-    ignores snapshots that exist only for speed; `check` verifies the hash chain of every event that is read, as a resume does.
+    """Load the state of a run after event `upto` of its log (default: the last). Pass `rows` if the whole log was read already.
+    If `cold` is true, snapshots that exist only for speed are not used. If `check` is true, the digest of every event that is
+    read is verified, as for a resume.
     """
     row = row or store.run(run_id)
     upto = row.seq if upto is None else upto
@@ -129,13 +130,15 @@ def flow_file(store: Store, run_id: str) -> str | None:
 
 
 def extend(store: Store, state: RunState, row: RunRow) -> bool:
-    """Fold newer events onto a state, up to the end of the log. Returns False if events are missing: load the run instead."""
+    """Fold newer events onto a state, up to the end of the log. Returns False if events are missing; then the caller must load
+    the run instead.
+    """
     _fold(state, store.events(row.run_id, state.seq, row.seq), store)
     return state.seq == row.seq
 
 
 def _between(rows: list[Row], after: int, upto: int) -> list[Row]:
-    """Return the events after one place up to another, from the rows of a log without gaps."""
+    """Return the events with a seq above `after` and up to `upto`, from the rows of a log without gaps."""
     begins = rows[0].seq if rows else 1
     return rows[max(after + 1 - begins, 0) : upto + 1 - begins]
 
@@ -153,7 +156,9 @@ def _refuse_damage(store: Store, row: RunRow, rows: list[Row]) -> None:
 
 
 def began_after(store: Store, row: RunRow) -> int:
-    """Return the place after which a log begins: 0, the place it was compacted to, or the place a fork was made from."""
+    """Return the seq after which a log begins: 0, or the last event that was compacted, or the event from which the run was
+    forked.
+    """
     compacted = store.upkeep.trimmed(row.run_id).base
     if compacted or row.parent is None:
         return compacted
@@ -161,7 +166,9 @@ def began_after(store: Store, row: RunRow) -> int:
 
 
 def _outside(store: Store, row: RunRow, seq: int) -> RunNotFound:
-    """Return the error for a place that the log does not have. If the place existed once, the error says where its events are."""
+    """Return the error for an event that the log does not have. If the event was compacted or belongs to the parent of a fork,
+    the error says so.
+    """
     base = began_after(store, row)
     before = beginning(store, row) if seq < base else ""
     return RunNotFound(
@@ -229,7 +236,7 @@ def defined(stored: bytes, run_id: str) -> Definition:
 
 
 def digest_at(store: Store, row: RunRow, seq: int) -> bytes:
-    """Return the digest of the hash chain at a place of the log."""
+    """Return the digest of an event. It depends on all events up to that event (a hash chain)."""
     if seq == row.seq:
         return row.digest
     found = store.events(row.run_id, seq - 1, seq)

@@ -1,9 +1,11 @@
-"""What can be asked of a run: one type for each verb, and the form in which a store keeps it.
+"""The requests that callers can send to a run: one type for each verb, and their stored form.
 
-An inbox holds requests for a run that another engine executes, or none. A store knows only verb and body (`contract.Request`);
-everything in this room uses the types below, which form a closed union. `operator` has the table of how each is carried out.
+The inbox of a run has requests from callers that do not execute the run themselves. A store knows a request only as a verb and
+plain data (`contract.Request`); all other code uses the types below, which form a closed union. The engine decides how each
+request is carried out.
 
-A request that was stored by a newer version, or is damaged, becomes `Unknown`: it is refused, and leaves the inbox.
+A request that is damaged, or that a newer version of Holdfast stored, becomes `Unknown`: it is refused and removed from the
+inbox.
 """
 
 from __future__ import annotations
@@ -17,41 +19,43 @@ from holdfast.storage.contract import Request
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What every request has: who asks, and why."""
+    """The fields of every request: its id, the run, who asks and why."""
 
     verb: ClassVar[str]
     id: str = ""
-    """Posting a request twice under one id posts it once. Empty: it gets an id when it is carried out."""
+    """The id of the request: sending a request again with the same id has no effect. If it is empty, the request gets an id
+    when it is carried out.
+    """
     run_id: str = ""
     by: str | None = None
     reason: str | None = None
 
 
 class Pause(_Asked, frozen=True, kw_only=True):
-    """Start nothing new until the run is resumed."""
+    """A request to start no more nodes until the run is resumed."""
 
     verb: ClassVar[str] = "pause"
 
 
 class Cancel(_Asked, frozen=True, kw_only=True):
-    """End the run for good."""
+    """A request to cancel the run for good."""
 
     verb: ClassVar[str] = "cancel"
 
 
 class Answer(_Asked, frozen=True, kw_only=True):
-    """Answer an open question."""
+    """A request to record the answer to an open question."""
 
     verb: ClassVar[str] = "answer"
     key: str
     value: Any = None
     update: Any = None
-    """With the answer `skip` to a node that was interrupted: what takes the place of its result."""
+    """The result to record for an interrupted node, if the answer is `skip`."""
     confidence: int | float | None = None
 
 
 class Signal(_Asked, frozen=True, kw_only=True):
-    """Send a signal that a node waits for, or will."""
+    """A request to deliver a signal to the node that waits for it, or to the next one that will."""
 
     verb: ClassVar[str] = "signal"
     name: str
@@ -59,7 +63,7 @@ class Signal(_Asked, frozen=True, kw_only=True):
 
 
 class Retry(_Asked, frozen=True, kw_only=True):
-    """Try a node again that failed, was interrupted or waits; None: all of them."""
+    """A request to retry a node that failed, was interrupted or waits. If `node` is None, all such nodes are retried."""
 
     verb: ClassVar[str] = "retry"
     node: str | None = None
@@ -67,7 +71,7 @@ class Retry(_Asked, frozen=True, kw_only=True):
 
 
 class Skip(_Asked, frozen=True, kw_only=True):
-    """Put an update in place of a node's result."""
+    """A request to skip a node, and to record `update` as its result."""
 
     verb: ClassVar[str] = "skip"
     node: str
@@ -75,7 +79,7 @@ class Skip(_Asked, frozen=True, kw_only=True):
 
 
 class Unknown(_Asked, frozen=True, kw_only=True):
-    """A request that this version cannot read."""
+    """A request that this version of Holdfast cannot read."""
 
     verb: ClassVar[str] = ""
     stored_verb: str
@@ -88,11 +92,11 @@ _TYPES: dict[str, type[AnyRequest]] = {
 }
 _SHARED = frozenset(_Asked.__struct_fields__)
 _LEFT_OUT = {"answer": ("update", "confidence")}
-"""Verb -> fields that are stored only where they are given."""
+"""Verb of a request -> fields that are stored only if they have a value."""
 
 
 def stored_form(request: AnyRequest) -> Request:
-    """A request as a store keeps it."""
+    """Convert a request to its stored form."""
     left_out = _LEFT_OUT.get(request.verb, ())
     body = {
         name: value
@@ -103,7 +107,7 @@ def stored_form(request: AnyRequest) -> Request:
 
 
 def read(stored: Request) -> AnyRequest:
-    """A request from a store."""
+    """Convert the stored form of a request to its type."""
     shared = {"id": stored.id, "run_id": stored.run_id, "by": stored.by, "reason": stored.reason}
     kind = _TYPES.get(stored.verb)
     if kind is not None:
@@ -115,5 +119,5 @@ def read(stored: Request) -> AnyRequest:
 
 
 def requests_to(run_id: str, stored: Iterable[Request]) -> list[AnyRequest]:
-    """The requests among `stored` that are for one run, oldest first."""
+    """Return the requests for one run among all stored requests, oldest first."""
     return [read(request) for request in stored if request.run_id == run_id]

@@ -17,7 +17,7 @@ from holdfast.core.run_state import Question, Wait, awaited_signals
 from holdfast.reading import text
 
 SHOWN_MAX = 3
-"""For how many questions and signals of a run all remedies are listed."""
+"""Remedies are listed for at most this many questions, and at most this many signals, of a run."""
 
 
 class Remedy(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
     run_base: str | None = None
     """The value of `--run-base`; None for the default."""
     has_run_base: bool = True
-    """Whether a default for `--run-base` is set."""
+    """True if a default for `--run-base` is set."""
 
     def line(self, *words: str, run_base: str | None = None) -> str:
         """Return a command as it can be pasted, with the options that it needs."""
@@ -137,7 +137,7 @@ def fork(commands: CommandLine, run_id: str) -> Remedy:
 
 
 def look(commands: CommandLine, verb: str, run_id: str, words: str, *options: str) -> Remedy:
-    """Return a remedy that only reads about a run: `verify`, `checkpoints`, `questions`."""
+    """Return a remedy that only prints facts about a run: the command `verify`, `checkpoints` or `questions`."""
     return Remedy(verb, {"run_id": run_id}, words, commands.line(verb, run_id, *options))
 
 
@@ -224,7 +224,7 @@ _FORMS = {
 
 
 def form(schema: dict[str, Any]) -> tuple[str, str]:
-    """Return which answer a question without options takes: a placeholder to type, and a description."""
+    """Return what kind of answer a question without options takes: a placeholder for the command, and a description in words."""
     reference = schema.get("$ref", "").rpartition("/")[2]
     schema = schema.get("$defs", {}).get(reference, schema)
     if schema.get("enum"):

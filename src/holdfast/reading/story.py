@@ -34,11 +34,11 @@ class NodeSeen(msgspec.Struct):
     items_done: int = 0
     items_all: int | None = None
     steps: int = 0
-    """Steps that this visit completed while it was followed."""
+    """The number of steps that this visit has completed since the story began to follow it."""
     checkpoints: int = 0
     chunks: int = 0
     last_line: str = ""
-    """The end of the last line that the node streamed."""
+    """The last part of the last line that the node streamed."""
     unended: str = ""
     """Text that the node streamed since the last line break."""
     note: str = ""
@@ -48,7 +48,7 @@ class Line(msgspec.Struct, frozen=True):
     """A line of progress: what happened to a node or the run."""
 
     status: str
-    """The status that chooses the mark and colour of the line."""
+    """The status that determines the symbol and colour of the line."""
     name: str
     note: str = ""
 
@@ -135,7 +135,7 @@ class Story:
                 return Line("running", name, said)
 
     def _deliver(self, signal: str) -> None:
-        """Mark a node as running that waited for this signal in memory, without being suspended."""
+        """Mark as running a node that waited for this signal in memory, without being suspended."""
         for seen in self.nodes.values():
             if seen.status == "waiting" and seen.started_at and f"the signal {signal!r}" in seen.note:
                 seen.status, seen.note = "running", ""

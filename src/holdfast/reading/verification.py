@@ -79,7 +79,7 @@ def _chain_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
 
 
 def _promised(store: Store, row: RunRow, first: Row) -> bytes:
-    """Return the digest that was recorded when the base of a log was made, by a fork or by a compaction."""
+    """Return the digest that the base of a log must have: it was recorded by the fork or the compaction that made the base."""
     trimmed = store.upkeep.trimmed(row.run_id)
     if trimmed.base:
         return trimmed.base_digest

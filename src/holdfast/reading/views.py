@@ -52,9 +52,11 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: Failure | None
     retry_at: float | None
     items: tuple[int, int] | None
-    """Items of a fan-out that has not ended: (done, all)."""
+    """For a fan-out that has not ended: how many of its items are done, and how many it has. Otherwise None."""
     steps: tuple[str, ...]
-    """The completed steps of a visit that has not ended, with their keys; without the steps of items."""
+    """The names of the steps that the visit has completed, while it has not ended. Steps of the items of a fan-out are not
+    listed.
+    """
     checkpoint: Any
     """The last value that the node saved with `ctx.checkpoint`."""
     chunks: int
@@ -76,7 +78,7 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     questions: tuple[Question, ...]
     seq: int
     checkpoint: str
-    """Where a resume would continue from."""
+    """The id (`<run_id>@<seq>`) of the checkpoint from which a resume would continue."""
     labels: dict[str, str]
     parent: str | None
     created_at: float
@@ -91,9 +93,9 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     """Signals that were sent but that no node has received yet -> how many of each."""
     layer: int
     held_by: str | None
-    """The live process that executes it, if any."""
+    """A description of the live process that executes the run; None if there is none."""
     repeated: bool = False
-    """Set by `signal`: a signal with the same id was sent before, so nothing changed."""
+    """True in the result of `signal` if a signal with the same id was sent before, so that nothing changed."""
 
     def __repr__(self) -> str:
         return f"<Run {self.id!r} of {self.flow!r}: {self.status}{_of_node(self)}, {self.seq} events>"
@@ -109,13 +111,13 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Type and message of the run's failure in one text, at most 500 characters."""
     seq: int
     checkpoint: str
-    """Where a resume would continue from."""
+    """The id (`<run_id>@<seq>`) of the checkpoint from which a resume would continue."""
     labels: dict[str, str]
     parent: str | None
     created_at: float
     updated_at: float
     held_by: str | None
-    """The live process that executes it, if any."""
+    """A description of the live process that executes the run; None if there is none."""
 
 
 class AskedQuestion(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ class OpenVisit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: str
     steps: list[str] = []
     items: tuple[int, int] | None = None
-    """Items of a fan-out: (done, all)."""
+    """For a fan-out: how many of its items are done, and how many it has. Otherwise None."""
     checkpoint: Any = None
     chunks: int = 0
     last_lines: list[str] = []
@@ -37,7 +37,7 @@ class OpenVisit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def open_visits(reader: Reader, run: Run[Any]) -> list[OpenVisit]:
-    """Return the open visits of a run about which more is known than node and status."""
+    """Return the open visits of a run, except those of which only the node and its status are known."""
     found = [
         _of_node(reader, run, name, node) for name, node in run.nodes.items() if node.status in VISIT_OPEN
     ]

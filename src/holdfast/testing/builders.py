@@ -66,7 +66,7 @@ class History:
     # --- the run --------------------------------------------------------------------------------------
 
     def created(self, given: Any = None, **options: Any) -> History:
-        """Record that the run was created with this input; `options` as in `RunCreated.options`, e.g. `timeout_s`."""
+        """Record that the run was created with this input. `options` are recorded in `RunCreated.options`, e.g. `timeout_s`."""
         flow = self.flow
         values = flow.state.dump({} if given is None else given)
         return self.record(
@@ -100,12 +100,14 @@ class History:
         return self
 
     def crashed_before(self, node: str) -> History:
-        """Assume that the process died when this node was due but had not started. Records nothing."""
+        """Assume that the process died when this node was due but had not started. No event is added for this."""
         assert node in self.state.arrivals, f"the run has not reached {node!r}: {self._describe()}"
         return self
 
     def crashed_in(self, node: str) -> History:
-        """Assume that the process died while this node was running. Records the start of the node if that is missing."""
+        """Assume that the process died while this node was running. If the node has not started yet, its start is recorded
+        first.
+        """
         return self if self._is_running(node) else self.started(node)
 
     # --- its nodes ------------------------------------------------------------------------------------
@@ -143,7 +145,7 @@ class History:
         return self.record(outcomes.complete_item(self.flow, node, header, item, update))
 
     def failed(self, node: str, error: BaseException, *, retry_in: float | None = None) -> History:
-        """Record that the node raised this error; with `retry_in`, that it will be retried after so many seconds."""
+        """Record that the node raised this error. If `retry_in` is given, the node is retried after that many seconds."""
         if not self._is_running(node):
             self.started(node)
         return self.record(
@@ -157,7 +159,9 @@ class History:
     def item_failed(
         self, node: str, item: int, error: BaseException, *, retry_in: float | None = None
     ) -> History:
-        """Record that one item of a fan-out raised this error; with `retry_in`, that it will be retried."""
+        """Record that one item of a fan-out raised this error. If `retry_in` is given, the item is retried after that many
+        seconds.
+        """
         header = self._item_header(node, item)
         retry_at = None if retry_in is None else self.at + retry_in
         return self.record(
@@ -199,7 +203,7 @@ class History:
     def sleeping(
         self, node: str, seconds: float, *, slot: str = "sleep:1", item: int | None = None
     ) -> History:
-        """Record that the node began to sleep; its attempt runs until `parked` ends it."""
+        """Record that the node began to sleep. Its attempt keeps running until the history calls `parked`."""
         return self._inside(events.TimerSet, node, item, slot=slot, until=self.at + seconds)
 
     def awaiting(
@@ -241,11 +245,13 @@ class History:
         )
 
     def parked(self, node: str, *slots: str, item: int | None = None) -> History:
-        """Record that the attempt ended, and that the node waits until one of these slots is filled."""
+        """Record that the node unwound for a long wait: its attempt ended, and the node runs again when one of these slots has
+        a result.
+        """
         return self._inside(events.NodeWaiting, node, item, on=list(slots))
 
     def kept(self, node: str, item: int | None = None) -> dict[str, Any]:
-        """Return the values that the current visit of the node, or of one item, has recorded, by slot."""
+        """Return the results that the current visit of the node (or of one item) has recorded, as slot -> value."""
         return self.state.nodes[node].kept.get(run_state.NODE_LEVEL if item is None else item, {})
 
     # --- reading --------------------------------------------------------------------------------------
@@ -264,8 +270,8 @@ class History:
         return [Stored(seq, at, events.decode(encoded)) for seq, (at, encoded) in enumerate(self.log, 1)]
 
     def write(self, store: Store, *, holder: Holder | None = None) -> History:
-        """Append the log to a store, as a run without a lease; with `holder`, as a run that this holder had leased when it
-        died.
+        """Write the log into a store. No engine holds the run there, unless `holder` is given: then that holder has the lease,
+        as after a crash.
         """
         if holder is not None:
             store.renew(holder)
@@ -321,7 +327,7 @@ class History:
 
     @property
     def _journal(self) -> Journal:
-        """The history itself, typed as a journal: for engine code that only records events and reads the time."""
+        """The history itself, typed as a `Journal`, for engine code that only records events and reads the time."""
         return cast("Journal", self)
 
     @cached_property
@@ -339,7 +345,9 @@ class History:
         return self.record(kind(**header, item=item, **fields))
 
     def _item_header(self, node: str, item: int) -> dict[str, Any]:
-        """Return the header (node, visit, attempt) for an event of an item. Starts the item and all before it if needed."""
+        """Return the fields that an event of an item begins with: node, visit, attempt. If the item has not started, record its
+        start and those of all items before it.
+        """
         if self._is_idle(node):
             self.started(node)
         items = self.state.nodes[node].items
@@ -374,8 +382,8 @@ class History:
 def play(
     history: History, sketch: Sketch, luck: random.Random, *, trouble: float = 0.0, inside: float = 0.0
 ) -> Iterator[History]:
-    """Extend a history of this sketch until its run is over; `luck` chooses which node or item ends next. Yields the history
-    after every few events.
+    """Extend a history until its run is over, and yield it after every few events. The run is one of `sketch`, a random graph;
+    `luck` chooses which node or item ends next.
 
     `trouble` is the probability that a fault happens instead: the process dies, a node fails and is retried, a node fails for
     good and the run is resumed, or an operator pauses the run and resumes it. `inside` is the probability of an event inside
@@ -398,7 +406,9 @@ def play(
 
 
 def _extend(history: History, sketch: Sketch, luck: random.Random, trouble: float, inside: float) -> History:
-    """Add what happens next: a node ends, a fault, an event inside a node, or an answer or signal that the run waits for."""
+    """Add one random happening to the history: the end of a node, a fault, an event inside a node, or an answer or a signal
+    that the run waits for.
+    """
     bodies = [*_bodies(history)]
     if not bodies or (_awaited(history) and luck.random() < 0.3):
         return _answer_or_signal(history, luck)
@@ -578,7 +588,7 @@ def example(kind: type[Event], **fields: Any) -> Any:
 
 
 def _plainest(kind: type[Event]) -> dict[str, Any]:
-    """Return the required fields of an event kind, each with an empty value of its type."""
+    """Return the required fields of an event kind, each with the empty value of its type (0, an empty string, an empty list)."""
     made: dict[Any, Callable[[], Any]] = {Failure: failure, Changes: Changes, Any: lambda: None}
     types = {field.name: field.type for field in msgspec.structs.fields(kind) if field.required}
     return {name: made.get(one, get_origin(one) or one)() for name, one in types.items()}

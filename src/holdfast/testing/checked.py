@@ -1,7 +1,7 @@
 """Read the rows of a store as plain bytes, for the checker. A SQLite file is read with the queries of `checked.sql`; any other
-store, open or given by its URL, through its verbs (`runs`, `events`, `snapshot`).
+store, open or given by its URL, through its methods (`runs`, `events`, `snapshot`).
 
-This module decodes bodies by itself (JSON, zstd, references to blobs) and shares no code with `storage.rows` or
+This module decodes the data of events by itself (JSON, zstd, references to blobs) and shares no code with `storage.rows` or
 `storage.oversize`: a mistake there must not be hidden by the same mistake here. It only reads; `checker` decides what is wrong.
 Invariant: the store is not changed, and its file is only opened through SQLite.
 """
@@ -23,7 +23,9 @@ from holdfast.errors import StoreBusy, StoreCorrupt, StoreError, StoreUnusable
 from holdfast.storage.contract import Query, Store
 
 Event: TypeAlias = tuple[int, float, str, str | None, int, int, int, bytes, bytes, bytes]
-"""One row of a log: seq, time, kind, node, iteration, execution, attempt, salt, body, digest."""
+"""One row of a log: seq, time, kind, node, iteration, execution, attempt, salt (random bytes), body (the encoded event),
+digest.
+"""
 
 _PAGE = 5000
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -31,7 +33,7 @@ _BLOBS = b'{"$blobs":'
 
 
 class RunFacts(NamedTuple):
-    """A run row, as stored."""
+    """The row of one run, as the store has it."""
 
     key: int
     run_id: str
@@ -55,7 +57,9 @@ class RunFacts(NamedTuple):
 
 
 class SnapshotFacts(NamedTuple):
-    """A snapshot, as stored. A base replaces the events up to `seq`; `digest` is the hash chain at that event."""
+    """A snapshot, as the store has it. If `base` is true, it replaces the events up to `seq`. `digest` is the digest of event
+    `seq`; each digest also covers the events before it.
+    """
 
     seq: int
     base: bool
@@ -64,7 +68,7 @@ class SnapshotFacts(NamedTuple):
 
 
 class StoredRequest(NamedTuple):
-    """A request in the inbox. `taken`: the seq of the event that recorded it; 0 if the request is still waiting."""
+    """A request in the inbox. `taken` is the seq of the event that recorded the request, or 0 while no event has."""
 
     run_id: str | None
     id: str
@@ -81,7 +85,7 @@ class Source(Protocol):
     def events(self, run: RunFacts) -> Iterator[Event]: ...
 
     def rewinds(self, run: RunFacts) -> list[tuple[int, bytes]]:
-        """Return the seq and the body of every RunRewound event of the run."""
+        """Return the seq and the stored data of every RunRewound event of the run."""
 
     def snapshots(self, run: RunFacts) -> list[SnapshotFacts]: ...
 
@@ -89,12 +93,14 @@ class Source(Protocol):
         """Return the sha256 of the base of a compacted log; None if the log was not compacted."""
 
     def strangers(self) -> list[tuple[int, int, int]]:
-        """Return the events that belong to no run: for each run key, the first seq and the number of events."""
+        """Find events whose run does not exist. Return a tuple for each such run: its key in the database, the seq of the first
+        event, and the number of events.
+        """
 
     def definitions(self, fingerprints: set[str]) -> dict[str, bytes]: ...
 
     def inbox(self) -> list[StoredRequest]:
-        """Return all requests of all runs; empty if the store has no way to list them."""
+        """Return all requests of all runs, or an empty list if the store cannot list them."""
 
     def blob(self, digest: str) -> bytes | None:
         """Return the content of a blob, or None if it is missing or does not match its digest."""
@@ -103,7 +109,7 @@ class Source(Protocol):
 
 
 def source_of(store: Store | str | os.PathLike[str]) -> Source:
-    """Open a store for reading: a SQLite file (given as a path or an open store) directly, any other store through its verbs.
+    """Open a store for reading: a SQLite file (given as a path or an open store) directly, any other store through its methods.
     Raises `StoreError` if the store does not exist, and `SettingError` for a URL with an unknown scheme.
     """
     if not isinstance(store, (str, os.PathLike)):
@@ -127,7 +133,7 @@ def _source_at(url: str) -> Source:
 
 
 class FileSource:
-    """A SQLite store, read in one transaction."""
+    """Reads a SQLite store in one transaction."""
 
     def __init__(self, path: str) -> None:
         text = Path(__file__).with_name("checked.sql").read_text("utf-8")
@@ -142,7 +148,9 @@ class FileSource:
             raise self._unusable(fault) from fault
 
     def _read_once(self) -> None:
-        """Read once, for all runs: which logs were compacted, what is still to be swept, and the rewinds."""
+        """Read what is needed about all runs: which logs were compacted, which runs still have obsolete rows that a sweep will
+        delete, and all rewinds.
+        """
         for _ in self._select("begin"):
             pass
         ((tables,),) = self._select("upkeep")
@@ -226,12 +234,12 @@ class FileSource:
 
 
 class StoreSource:
-    """Any open store, read through its verbs."""
+    """Reads any open store through its methods."""
 
     def __init__(self, store: Store, *, owned: bool = False) -> None:
         self._store = store
         self._owned = owned
-        """Whether the store was opened for this check and must be closed by `close`."""
+        """True if the store was opened for this check, so that `close` must close it."""
 
     def runs(self) -> Iterator[RunFacts]:
         before: str | None = None
@@ -295,25 +303,25 @@ class StoreSource:
 
 
 def unpack(body: bytes) -> bytes:
-    """Return a stored body, decompressed if it is compressed. Raises `ValueError` if it cannot be decompressed."""
+    """Return the stored data of an event or a snapshot, decompressed if it is compressed. Raises `ValueError` if that fails."""
     if not body.startswith(_ZSTD):
         return body
     try:
         return zstandard.ZstdDecompressor().decompress(body)
     except zstandard.ZstdError as fault:
-        raise ValueError(f"the body cannot be decompressed: {fault}") from fault
+        raise ValueError(f"the stored data cannot be decompressed: {fault}") from fault
 
 
 def open_body(body: bytes, source: Source) -> tuple[dict[str, Any], list[str]]:
-    """Decode a stored body, with the values of its blobs. Also return the digests of the blobs that are missing. Raises
-    `ValueError` for a body that cannot be decoded.
+    """Decode the stored data of an event or a snapshot, with the values of its blobs. Also return the digests of the blobs that
+    are missing. Raises `ValueError` for data that cannot be decoded.
     """
     if not body:
         return {}, []
     plain = unpack(body)
     told = json.loads(plain)
     if not isinstance(told, dict):
-        raise ValueError("the body is not a JSON object")  # noqa: TRY004 - the stored value is at fault
+        raise ValueError("the stored data is not a JSON object")  # noqa: TRY004 - the stored value is at fault
     if not plain.startswith(_BLOBS):
         return told, []
     missing = []

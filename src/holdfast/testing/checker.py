@@ -1,4 +1,5 @@
-"""The checker: find violations of the invariants in a store, and contradictions between its logs and a witness file.
+"""The checker: find violations of Holdfast's invariants in a store, and contradictions between its logs and a witness file. A
+witness file lists what nodes, callers and readers saw, and is written independently of the store (`holdfast.testing.witness`).
 
     violations = check("runs.db", "witness.jsonl")
     python -m holdfast.testing.checker runs.db --witness witness.jsonl
@@ -64,13 +65,14 @@ def check(
     secrets: Iterable[str] = (),
     takeover_s: float | None = None,
 ) -> list[Violation]:
-    """Check a store, alone or against a witness file, and return the violations found: an empty list if there are none.
+    """Check a store, and return the violations found: an empty list if there are none. With `witness`, the path of a file that
+    a `Witness` wrote, also check that the logs agree with what nodes, callers and readers saw.
 
-    `testified` are more witness lines, given directly. `at_end` says that all faults are over and workers had time to finish:
-    then every run must have ended or wait for an answer, a signal or a time, and no lease or request may be left; with `now`,
-    no timer may be overdue either. None of `secrets` may occur anywhere in the store. `takeover_s` is how many seconds after
-    the death of an engine, as the witness noted it, its runs must have been claimed by another. Raises `StoreError` for a store
-    that cannot be read.
+    `testified` are further lines of a witness, given as dicts. Pass `at_end=True` when all faults are over and the workers had
+    time to finish: then every run must have ended or wait for an answer, a signal or a time, and no lease or request may be
+    left. If `now` is given too, no timer may be overdue at that time. None of `secrets` may occur anywhere in the store. If
+    `takeover_s` is given, another engine must have claimed the runs of a dead engine at most that many seconds after its death,
+    which the witness noted. Raises `StoreError` for a store that cannot be read.
     """
     source = source_of(store)
     try:
@@ -87,7 +89,9 @@ def check(
 
 
 def compare(one: Place, other: Place) -> list[Violation]:
-    """Check I14: return, for each run, the first difference between its logs in two stores, except times and random values."""
+    """Compare the logs of two stores (invariant I14 in docs/testing.md), and return the first difference for each run. Times
+    and random values are not compared.
+    """
     violations: list[Violation] = []
     left, right = source_of(one), source_of(other)
     try:
@@ -106,7 +110,9 @@ def compare(one: Place, other: Place) -> list[Violation]:
 
 
 def trace(store: Place) -> str:
-    """Return a digest of all logs of a store. Two runs of the same simulated schedule must give the same digest (D1)."""
+    """Return a digest of all logs of a store. Two simulations with the same seed must give the same digest (invariant D1 in
+    docs/testing.md).
+    """
     source = source_of(store)
     try:
         digest = sha256()
@@ -121,7 +127,7 @@ def trace(store: Place) -> str:
 
 
 class Checking:
-    """One check of a store. `violations` are those found so far."""
+    """One check of a store, and the `violations` that it has found so far."""
 
     def __init__(self, source: Source, seen: Testimony, secrets: list[bytes]) -> None:
         self.violations: list[Violation] = []
@@ -137,7 +143,7 @@ class Checking:
     # --- one run ----------------------------------------------------------------------------------------
 
     def run(self, run: RunFacts, *, at_end: bool, now: float | None) -> None:
-        """Check one run: read its log, and compare it with the run row and the witness."""
+        """Check one run: read its log, and compare it with the row of the run and with the lines of the witness file about it."""
         before = len(self.violations)
 
         def say(invariant: str, text: str, seq: int | None = None) -> None:
@@ -242,7 +248,9 @@ class Checking:
         return base.seq, base.digest
 
     def _open(self, body: bytes, seq: int, say: Callable[..., None]) -> Line:
-        """Decode the body of an event or a snapshot, with the values of its blobs. Report what is missing or cannot be read."""
+        """Decode the stored data of an event or a snapshot, with the values of its blobs. Report blobs that are missing and
+        data that cannot be read.
+        """
         try:
             if (
                 body[:2] == b'{"' and body[2:3] != b"$"
@@ -251,12 +259,12 @@ class Checking:
                 return plain
             fields, missing = open_body(body, self._source)
         except (ValueError, LookupError, TypeError) as fault:
-            say("I12", f"the stored body cannot be read: {fault}", seq)
+            say("I12", f"the stored data cannot be read: {fault}", seq)
             return {}
         for digest in missing:
             say(
                 "I13",
-                f"the stored body refers to the blob {digest[:12]}…, which is missing or was changed",
+                f"the stored data refers to the blob {digest[:12]}…, which is missing or was changed",
                 seq,
             )
         return fields
@@ -302,7 +310,9 @@ class Checking:
     # --- the store --------------------------------------------------------------------------------------
 
     def store_as_a_whole(self, *, at_end: bool) -> None:
-        """Check definitions, requests, events without a run, and the witness lines that belong to no stored run."""
+        """Check the flow definitions, the requests, events whose run does not exist, and the lines of the witness file that
+        belong to no stored run.
+        """
         say = self._say
         for key, first, count in self._source.strangers():
             say("I13", None, first, f"the store has {count} events of a run that does not exist (key {key})")
@@ -324,7 +334,9 @@ class Checking:
         testimony.check_others(self._seen.others, self._seen.runs, say, at_end=at_end)
 
     def _requests(self, *, at_end: bool) -> None:
-        """Check the requests in the inbox, and that it has every request that was acknowledged according to the witness."""
+        """Check the requests in the inbox, and that the inbox has every request that, according to the witness file, was
+        acknowledged.
+        """
         inbox = self._source.inbox()
         there = {(asked.run_id, asked.id) for asked in inbox}
         for asked in inbox:
@@ -347,7 +359,7 @@ class Checking:
                     self._say("I9", run_id, None, text)
 
     def leftovers(self, store: Place) -> None:
-        """Check L3: no large write-ahead log is left beside the SQLite file."""
+        """Check that no large write-ahead log is left beside the SQLite file (invariant L3 in docs/testing.md)."""
         path = store if isinstance(store, (str, os.PathLike)) else getattr(store, "path", None)
         wal = f"{path}-wal"
         if path is not None and os.path.exists(wal) and os.stat(wal).st_size > WAL_BYTES_MAX:
@@ -389,7 +401,7 @@ def _end_of_the_log(
 
 
 def _compare_row(run: RunFacts, replay: Replay, say: Callable[..., None]) -> None:
-    """Check I2 and I3: the run row agrees with the log."""
+    """Check that the row of a run agrees with its log (invariants I2 and I3 in docs/testing.md)."""
     now = replay.now
     rewinds = [pair for pair in run.rewinds if pair[0] > replay.base]
     columns = {
@@ -416,7 +428,7 @@ def _compare_row(run: RunFacts, replay: Replay, say: Callable[..., None]) -> Non
     if len(replay.take_ups) > run.fence:
         say(
             "I3",
-            f"the run was claimed {len(replay.take_ups)} times, but its fence is {run.fence}",
+            f"the run was claimed {len(replay.take_ups)} times, each time with a higher fence, but its fence is only {run.fence}",
             replay.seq,
         )
 
@@ -424,7 +436,9 @@ def _compare_row(run: RunFacts, replay: Replay, say: Callable[..., None]) -> Non
 def _require_over_or_waiting(
     run: RunFacts, now: RewindableState, at: float | None, say: Callable[..., None]
 ) -> None:
-    """Check L1 and L3: at the end a run has ended or waits for something, and no engine holds its lease."""
+    """Check that a run has ended or waits for something, and that no engine holds its lease (invariants L1 and L3 in
+    docs/testing.md).
+    """
     overdue = run.due_at is not None and at is not None and run.due_at <= at
     signals = any(wait.get("signal") is not None for wait in now.waits.values())
     if run.status in ("pending", "running", "interrupted"):
@@ -474,7 +488,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Check the invariants of a store, and print every violation.",
     )
     parser.add_argument("store", help="path of a SQLite file, or the URL of a store")
-    parser.add_argument("--witness", help="path of a witness file to compare the store with")
+    parser.add_argument(
+        "--witness",
+        help="path of a file that holdfast.testing.Witness wrote: also check that the logs agree with it",
+    )
     parser.add_argument(
         "--at-end",
         action="store_true",

@@ -41,12 +41,13 @@ class ManualTimer:
 
     @property
     def waits(self) -> bool:
-        """Whether the timer is still pending: it was not cancelled, and its event loop is not closed."""
+        """True while the timer is pending: it was not cancelled, and its event loop is not closed."""
         return not self.cancelled and not self.loop.is_closed()
 
 
 class ManualClock:
-    """A clock for `Engine(clock=…)` and, as `clock.now`, for a store. With `auto` it advances itself when the loop is idle.
+    """A clock for `Engine(clock=…)` and, as `clock.now`, for a store. If `auto` is true, it advances itself when the event loop
+    is idle.
 
     `auto` sees only the timers of this clock and the event loop's queue. A node that waits for anything else (a thread, a
     socket, `asyncio.sleep`) looks idle to the clock: timers may then be called before that wait ends.
@@ -75,7 +76,7 @@ class ManualClock:
 
     @property
     def next_at(self) -> float | None:
-        """When the next timer is due; None if no timer is pending."""
+        """The time of the next timer, or None if no timer is pending."""
         while self._timers and not self._timers[0][2].waits:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None

@@ -160,7 +160,7 @@ class _Outcome(msgspec.Struct, frozen=True):
     asked: Asked
     """The questions that prepared answers were given to."""
     asks: bool
-    """Whether the run waits for a decision of the operator about an interrupted node."""
+    """True if the run waits for the operator to decide about an interrupted node."""
     log: tuple[str, ...]
     again: Counter[str]
     unreached: tuple[str, ...]
@@ -169,7 +169,7 @@ class _Outcome(msgspec.Struct, frozen=True):
 
 
 class _Watch:
-    """A failpoint hook that counts the durable writes and lets the engine die at one of them."""
+    """Counts the durable writes of a run, and lets the engine die at one of them. It is called at every failpoint."""
 
     def __init__(self, store: Store | None = None, crash: Crash | None = None) -> None:
         self.writes: list[Write] = []

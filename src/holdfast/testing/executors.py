@@ -141,8 +141,8 @@ class Submitted:
         return error
 
     def changes(self) -> Changes:
-        """Wait for the end of the call, and return its changes to the state. An executor may return them, or only what the
-        function returned; then they are computed here.
+        """Wait for the end of the call, and return its changes to the state. If the executor returns the function's result
+        instead of the changes, compute them from the result.
         """
         value, error = self._ends.get(timeout=PATIENCE_S)
         if error is not None:

@@ -60,7 +60,9 @@ class Signal(msgspec.Struct, frozen=True):
 
 
 def require_answers(flow: Flow[Any], answers: Mapping[str, Answer] | None, *, keys: bool = True) -> None:
-    """Raise `SettingError` unless `answers` is a dict with names of nodes as keys; with `keys`, question keys are allowed too."""
+    """Raise `SettingError` unless `answers` is a dict whose keys are names of nodes. If `keys` is true, keys of questions are
+    allowed too.
+    """
     if answers is None:
         return
     if not isinstance(answers, Mapping):
@@ -156,7 +158,9 @@ class Audience:
         self._asked: Asked = {} if asked is None else asked
 
     def answer_to(self, question: Question | QuestionAsked) -> list[Any]:
-        """Return `[answer]`, or an empty list without a prepared answer. The same question always gets the same answer."""
+        """Return the prepared answer as a list with one element, or an empty list if there is none. The same question always
+        gets the same answer.
+        """
         place = question.key if question.key in self._answers else question.node
         if place not in self._answers:
             return []
@@ -197,8 +201,8 @@ class Audience:
             await asyncio.gather(sending, return_exceptions=True)
 
     async def step_in(self, engine: Engine, run_id: str, clock: ManualClock) -> bool:
-        """Give a stopped run its answers or its next signal, or move the clock until it is due. Return False if none of these
-        is possible.
+        """Let a run that only waits continue: give it its answers or its next signal, or move the clock to the end of its wait.
+        Return False if none of these is possible.
         """
         if await self._answer_all(engine, run_id):
             return True
@@ -248,7 +252,9 @@ class Audience:
 
 
 async def _is_open(engine: Engine, run_id: str, key: str) -> bool:
-    """Return whether a question can still be answered. If it can, an answer was refused because the answer is wrong."""
+    """Return whether a question is still open. If the engine refused an answer to an open question, the answer itself was
+    wrong.
+    """
     asked = [found.question for found in await engine.questions(run_id) if found.question.key == key]
     return any(one.until is None or one.until > engine.store.now() for one in asked)
 

@@ -35,7 +35,7 @@ _DECISIONS = ["on", "off"]
 
 
 def largest(one: int, other: int) -> int:
-    """Reduce to the larger value: a custom reducer whose result does not depend on the order of updates."""
+    """Return the larger value. This is a custom reducer whose result does not depend on the order of updates."""
     return max(one, other)
 
 
@@ -82,14 +82,16 @@ class Sketch:
     """Fan-out node -> its number of items."""
     any_joins: frozenset[str]
     alone: frozenset[str]
-    """Nodes that never run in parallel."""
+    """Nodes that never run in parallel with another node."""
     yields: dict[str, int]
     """`async def` node -> how often it yields to the event loop; all other nodes are `def`."""
     visits: dict[str, int] | None
     """Node -> how often a run visits it; None if that depends on the order in which nodes end."""
     gated: frozenset[str] = frozenset()
     questions: frozenset[str] = frozenset()
-    """Question nodes. A question that is never asked in parallel with other nodes puts its answer into `stage`."""
+    """The question nodes. If a question node never runs in parallel with another node, its answer is put into the state field
+    `stage`.
+    """
     safe: frozenset[str] = frozenset()
     """Nodes that are safe to fail, and fail at every odd visit."""
     crash_limit: int = CRASHES_MAX
@@ -257,7 +259,7 @@ class _Part:
 
 
 class _Fork:
-    """A branch of an unfinished sketch. Its targets are complete when the parts around it are drawn."""
+    """A branch of a sketch that is still being drawn. Some of its targets are known only when the parts around it are drawn."""
 
     def __init__(self) -> None:
         self.targets: dict[str, None] = {}
@@ -388,7 +390,9 @@ class _Nest:
         return _Part(split, (join,), walk)
 
     def _until_loop(self, depth: int, *, alone: bool) -> _Part:
-        """Draw a loop that is left at its end. Between the parts of its body it may have a `continue` or a `break`."""
+        """Draw a loop whose last node decides whether to repeat it. Branches inside the loop may jump back to its beginning or
+        out of it, like `continue` and `break`.
+        """
         parts: list[_Part] = []
         gates: list[tuple[str, str] | None] = []
         for _ in range(self._luck.choice((1, 1, 2))):
@@ -419,7 +423,9 @@ class _Nest:
             self._turns(gate[0], following, _ONWARD)
 
     def _turns(self, name: str, often: str, rest: str) -> None:
-        """Draw a branch with two targets that chooses the second one in the end. `_ONWARD` is a target that is drawn later."""
+        """Draw a branch that chooses `often` or `rest` at its first few visits, and `rest` at all later ones. The target
+        `_ONWARD` is replaced by a node that is drawn later.
+        """
         fork = self._forks[name] = _Fork()
         fork.targets = dict.fromkeys(way for way in (often, rest) if way != _ONWARD)
         fork.choices = [(self._luck.choice((often, often, rest)),) for _ in range(self._luck.randrange(4))]
@@ -439,7 +445,9 @@ class _Nest:
         return way != parts[0].entry
 
     def _while_loop(self, depth: int, *, alone: bool) -> _Part:
-        """Draw a loop that is left at its head. Its body ends with a plain edge back to the head."""
+        """Draw a loop whose first node decides whether to enter it once more. The last node inside the loop leads back to the
+        first by a plain edge.
+        """
         head = self._node("head", alone=alone)
         body = self._sequence(depth, alone=alone)
         self._lead(body, head)

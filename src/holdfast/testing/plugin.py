@@ -99,8 +99,8 @@ def holdfast_engine(holdfast_store: Store, manual_clock: ManualClock) -> Callabl
 
 @pytest.fixture
 def crash_everywhere() -> Callable[..., Report]:
-    """Crash a flow at every durable write, and fail the test if a crash changes the result. With `check=False` it only returns
-    the report.
+    """Crash a flow at every durable write, and fail the test if a crash changes the result. If it is called with `check=False`,
+    it only returns the report.
     """
 
     def crash(*args: Any, check: bool = True, **options: Any) -> Report:

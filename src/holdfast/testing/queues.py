@@ -32,7 +32,7 @@ from holdfast.testing.appends import Log, Time, dead_process, in_threads, raises
 
 TTL_S = 30.0
 QUIET_S = 0.2
-"""How long a test waits without a notification before it assumes that no more will come."""
+"""How many seconds a test waits for another notification before it assumes that no more will come."""
 HOSTILE = (
     "'",
     '"',

@@ -83,19 +83,21 @@ class Replay:
         """The seq of the base that replaces the first events of the log; 0 if there is none."""
         self.durability = "sync"
         self.asked_fresh = False
-        """Whether an operator asked to repeat a visit from scratch, without the results it had recorded."""
+        """True if an operator asked to repeat a visit from scratch, without the results that the visit had recorded."""
         self.rewinds: list[tuple[int, int]] = []
         self.take_ups: list[tuple[int, float, str]] = []
-        """(seq, time, status of the run before) for every claim, resume and rewind in the log."""
+        """One tuple for every claim, resume and rewind in the log: its seq, its time, and the status that the run had before."""
         self.starts: dict[Where, int] = {}
         """Attempt of a node -> how often the log says that it started, or continued after a wait."""
         self.item_starts: dict[tuple[str, int, int, int, int], int] = {}
         """Attempt of an item (node, iteration, execution, attempt, item) -> how often the log says that it started."""
         self.done: dict[tuple[str, int, int, int], int] = {}
-        """Node, iteration, execution and item (-1: the node) -> the attempt that completed it."""
+        """(node, iteration, execution, item) -> the number of the attempt that completed it. The item is -1 for the node
+        itself.
+        """
         self._say = say
         self._last: dict[tuple[str, int, int, int], int] = {}
-        """Node, iteration, execution and item (-1: the node) -> its latest attempt."""
+        """(node, iteration, execution, item) -> the number of its latest attempt. The item is -1 for the node itself."""
         self._steps: set[tuple[str, int, int, int, str]] = set()
         self._returns_to = returns_to
         self._places: dict[int, RewindableState] = {}
@@ -285,7 +287,9 @@ class Replay:
         self.now.status = "running"
 
     def _require_new(self, where: Where, item: int) -> None:
-        """Report an attempt that is not later than every earlier one of its visit, or that follows a completion."""
+        """Report a start whose attempt number is not higher than those of all earlier attempts of the visit, or that follows
+        the completion of the visit.
+        """
         name, iteration, execution, attempt = where
         key = (name, iteration, execution, item)
         if key in self.done:
@@ -600,7 +604,8 @@ class Replay:
         there = self.now.arrivals.pop(name, 0)
         if there < took:
             self._say(
-                "I5", f"{name!r} starts after {took} arrivals, but by the log only {there} have arrived"
+                "I5",
+                f"{name!r} starts with {took} arrived edges, but according to the log only {there} have arrived",
             )
         elif there > took:
             self.now.arrivals[name] = there - took
@@ -672,7 +677,7 @@ class Replay:
         now.turn(visit, "pending")
 
     def _reopen(self) -> None:
-        """After a rewind, or at the start of a fork: make every open visit due again, as a new execution."""
+        """Make every open visit due again, as a new execution. Called after a rewind and at the start of a fork."""
         now = self.now
         for name in tuple(now.open):
             visit = now.visit(name)

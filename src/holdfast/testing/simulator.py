@@ -62,13 +62,15 @@ from holdfast.testing.simulator_hands import Answers, Hand, Subject, answers_of
 from holdfast.testing.simulator_loop import Hung, Luck, ProcessDied, SimulatedLoop, Stuck, World
 
 PATIENCE_S = 60.0
-"""How long a schedule may take in virtual time; after that its runs are reported as stuck."""
+"""How many seconds of virtual time a schedule may take; after that its runs are reported as stuck."""
 SCHEDULE_CPU_S = 60.0
-"""How long a schedule may take in processor time; after that it is reported as hung. It usually takes some milliseconds."""
+"""How many seconds of processor time a schedule may take; after that it is reported as hung. It usually takes a few
+milliseconds.
+"""
 _COLLECT_EVERY = 64
 _VERIFIED = 4
-"""In one of this many schedules the run rows and snapshots are compared with the fold of the log, and in another one the checker
-reads the store. Logs, node calls and results are checked in all schedules.
+"""Out of this many schedules, one also compares run rows and snapshots with the fold of the log, and another one also runs the
+checker on the store. Logs, node calls and results are checked in all schedules.
 """
 _NARROW = "narrow"
 """The name of a queue whose limit is one run at a time."""
@@ -77,9 +79,11 @@ _TIDY_SHARE = 0.15
 _packed = msgspec.msgpack.Encoder().encode
 
 Disk: TypeAlias = Callable[[Callable[[], float], Callable[[Holder], bool | None]], Store]
-"""Makes the store of a simulated world, given its clock and a function that says whether a holder is known to be dead."""
+"""The type of a function that makes the store of a simulation. Its arguments are a clock, and a function that says whether a
+holder is known to be dead.
+"""
 Effects: TypeAlias = dict[str, Counter[str]]
-"""Name of a receiver -> each effect on it, and how often it happened."""
+"""Name of a receiver -> how often each effect on the receiver happened."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,7 +187,9 @@ def simulate(
 
 
 def _play(scene: Schedule) -> tuple[Outcome, Effects | None]:
-    """Run a schedule, and count the effects on its receivers: None if the run was cancelled, or if a rewind repeated a part."""
+    """Run a schedule. Return its outcome, and how often each effect on its receivers happened. The effects are None if the run
+    did not complete or was rewound: their number may then differ from that of a run without faults.
+    """
     receivers = [one for one in scene.resources.values() if isinstance(one, Receiver)]
     for receiver in receivers:
         receiver.reset()
@@ -272,7 +278,7 @@ def figures(report: SimulationReport) -> dict[str, str]:
 
 
 class SimulatedEngine(Engine):
-    """The real engine, in a process of the simulated world."""
+    """The real engine, for use in a simulated process."""
 
     def settle(self, steady: SteppedClock, writer: LateWriter | None) -> None:
         """Install simulated versions of what a real machine provides: a monotonic clock, and (with `writer`) a writer thread."""
@@ -376,7 +382,7 @@ class Process:
 
 
 class Schedule:
-    """One simulated schedule: its processes, callers, faults and store, from the seed to the outcome."""
+    """One simulation with one seed: its processes, callers, faults and store, from the start to the outcome."""
 
     def __init__(
         self,
@@ -419,7 +425,7 @@ class Schedule:
         self.attending: list[asyncio.Task[None]] = []
         self._unattended = 0
         self._over = self.outside.create_future()
-        """Set when all simulated callers are finished: every run is over, or its caller has raised."""
+        """Done when all simulated callers have finished, because their run is over or because the caller raised an exception."""
         self.hands = [Hand(self, subject, calm=calm) for subject in subjects]
 
     def _draw_ways(self, luck: random.Random, *, calm: bool) -> None:
@@ -489,7 +495,7 @@ class Schedule:
         return "; ".join(found) or "no run was created"
 
     def _alive(self, holder: Holder) -> bool | None:
-        """Return False if the store can see that the holder's process is dead, and None if it cannot know."""
+        """Return False if it is known that the holder's process is dead, and None if it is not known."""
         if not self.sees_the_dead:
             return None
         return None if holder.id in self.world.names else False
@@ -572,7 +578,9 @@ class Schedule:
     def _judge(
         self, subject: Subject, hand: Hand, rows: list[Row], states: dict[str, Any], *, looks: bool
     ) -> list[str]:
-        """Return the violations that the log and the node calls of a run show; with `looks`, also its final state and answers."""
+        """Return the violations that the log of a run and the calls of its nodes show. If `looks` is true, also check its final
+        state and its answers.
+        """
         walk = oracle.walk_log(self.disk, subject.run_id, rows, subject.tale, TRIES)
         fork = subject.of is not None
         wrong: list[str] = []

@@ -31,14 +31,14 @@ _BEFORE = ("crash before", "busy", "stall before")
 _AFTER = ("crash after", "lost reply", "stall after")
 _OF_WRITES = _BEFORE + _AFTER
 _OF_APPENDS = (*_OF_WRITES, "stall before", "stall before", "lost reply")
-"""The faults of an append. Stalls before the write are frequent: fences exist for a writer that stalls and writes when another
-engine already has the run.
+"""The faults of an append. A stall before the write is drawn often, because that is the case for which fences exist: the writer
+continues when another engine has already claimed the run.
 """
 _WRITES = frozenset({"claim", "release", "post", "take", "compact", "retire"})
 _RARE = frozenset({"appended", "claim", "post", "release", "compact", "retire"})
 _WANTING = frozenset({"pending", "running", "interrupted"})
 _SELDOM = 5
-"""How many times more often a fault hits a verb that is rarely called."""
+"""A method of the store that is rarely called gets faults this many times more often."""
 
 
 class Faults:
@@ -53,7 +53,7 @@ class Faults:
         self.happened: Counter[str] = Counter()
 
     def at(self, verb: str) -> str:
-        """Return the fault that happens at this call of a verb, or an empty string."""
+        """Return the fault that happens at this call of a store method, or an empty string if none happens."""
         if not self.left:
             return ""
         self.calls += 1
@@ -70,7 +70,7 @@ class Faults:
         return fault
 
     def strike(self, kind: str) -> bool:
-        """Count a fault of a whole process or a clock. Return False if the schedule has no faults left."""
+        """Count a fault of a whole process or a clock. Return False if the schedule has already had all its faults."""
         if not self.left:
             return False
         self.left -= 1
@@ -79,7 +79,9 @@ class Faults:
 
 
 class Ledger:
-    """A record of what the store really did, kept independently of the store; `wrong` lists what it must not have done."""
+    """A record of what the store really did, kept independently of the store. `wrong` lists everything that the store did
+    against its rules.
+    """
 
     def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
         self._now = now
@@ -94,7 +96,9 @@ class Ledger:
         """(run, seq) -> the salt of the row, for rows whose write was acknowledged to an engine."""
         self.wrong: list[str] = []
         self.tick = itertools.count(1).__next__
-        """Return the next number: everything that happens gets one, so that the order of any two things is known."""
+        """A function that returns the next number. Each write and each noted call gets a number, which shows which of two
+        happened first.
+        """
         self.when: dict[tuple[str, int], int] = {}
         """(run, seq) -> the number (`tick`) of the moment at which the row became durable."""
         self.writers: dict[tuple[str, int], str | None] = {}
@@ -107,14 +111,14 @@ class Ledger:
         """Run -> its queue and its priority."""
 
     def renewed(self, holder: Holder) -> None:
-        """Note that a holder renewed its leases for its time to live."""
+        """Note that a holder renewed its leases: they are valid again for `holder.ttl_s` seconds."""
         self._sure_until[holder.id] = self._now() + holder.ttl_s
 
     def died(self, holder: str) -> None:
         self._dead.add(holder)
 
     def refused(self, append: Append, verdict: BaseException) -> None:
-        """Note that an append was refused. It is wrong to refuse the run's holder for its fence."""
+        """Note that an append was refused. Report it as wrong if the refused engine holds the run with the current fence."""
         if isinstance(verdict, FenceLost) and self.leases.get(append.run_id) == (append.holder, append.fence):
             self.wrong.append(
                 f"{append.run_id}: {append.holder} holds the run, but its append was refused: {verdict}"
@@ -139,8 +143,8 @@ class Ledger:
         )
 
     def offered(self, wanted: Wanted, row: Callable[[str], RunRow]) -> list[str]:
-        """Return the runs that are on offer: no engine holds them, and they can continue. An engine must take those with the
-        highest priority first. Empty if all runs have the same priority.
+        """Return the runs that an engine may claim now, because they can continue and no engine holds them. The list is used to
+        check that runs with a higher priority are claimed first, so it is empty if all runs have the same priority.
         """
         if len(self.places) < 2 or len({priority for _, priority in self.places.values()}) < 2:
             return []
@@ -153,8 +157,8 @@ class Ledger:
         return [one.run_id for one in rows if one.flow in wanted.flows and one.status in _WANTING]
 
     def held_runs(self, asking: str) -> set[str]:
-        """Return the runs with a live lease, and all runs of the engine that asks, because a `take` revives its expired leases.
-        Empty if no queue has a limit, because only limits need the count.
+        """Return the runs whose lease has not expired, and all runs of the engine that asks, because claiming runs renews its
+        expired leases. The set is used to check the limits of queues, so it is empty if no queue has a limit.
         """
         if not self.limits:
             return set()
@@ -165,8 +169,8 @@ class Ledger:
         }
 
     def chosen(self, taken: list[str], offered: list[str], held_before: set[str]) -> None:
-        """Note that an engine took these runs: no queue may exceed its limit, and no run left on offer may have a higher
-        priority.
+        """Note that an engine claimed these runs. Check that no queue exceeds its limit, and that no run with a higher priority
+        was left unclaimed.
         """
         for run_id in taken:
             queue, priority = self.places[run_id]
@@ -209,7 +213,7 @@ class Ledger:
             self.leases[run_id] = (None, fence)
 
     def given_back(self, holder: str) -> None:
-        """Note that another engine gave back the leases of a holder, which is allowed only after they have expired."""
+        """Note that the leases of a holder were released by another engine. This is allowed only after they have expired."""
         if self._is_live(holder):
             self.wrong.append(f"the leases of {holder} were given back, but they have not expired")
         self.gone(holder)
@@ -227,13 +231,13 @@ class Ledger:
 
 @cache
 def _verbs(contract: type, faulty: type) -> tuple[str, ...]:
-    """Return every verb of a contract that the faulty class does not define itself."""
+    """Return the names of all methods of the store's contract that the faulty class does not define itself."""
     verbs = (name for name, verb in vars(contract).items() if callable(verb) and not name.startswith("_"))
     return tuple(name for name in verbs if not hasattr(faulty, name))
 
 
 class FaultyStore:
-    """The access of one process to the shared store: calls every verb of it, with simulated faults."""
+    """The shared store as one process sees it: every method calls the store, with simulated faults."""
 
     if TYPE_CHECKING:  # not at run time: it would make every attribute access slow
 
@@ -263,7 +267,7 @@ class FaultyStore:
             setattr(self, name, partial(self.call, name, getattr(disk, name)))
 
     def call(self, verb: str, do: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """Call a verb of the store, with the fault that is drawn for this call, if any."""
+        """Call a method of the store, with the fault that is drawn for this call, if any."""
         if self._loop.dead:
             raise ProcessDied
         faults = self._faults
@@ -364,7 +368,7 @@ class _FaultyPart:
 
 
 class _FaultyQueues(_FaultyPart):
-    """The queues of a store, with faults; the ledger notes which runs are taken and given back."""
+    """The queues of a store, with simulated faults. The ledger notes which runs are claimed and released."""
 
     def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
         found: list[Taken] = self._store.call("take", self._take, holder, wanted)

@@ -28,7 +28,7 @@ from holdfast.runtime.calls.context import Context
 from holdfast.testing.flows import Plan, Sketch, largest, nested
 
 WORLD = "holdfast.world"
-"""The name of the resource under which the functions of nodes find their `Reached`."""
+"""The key in `ctx.resources` under which the functions of nodes find their `Reached` object."""
 TALES = 160
 """The number of different random flows. It is limited, so that compiled flows are used again: compiling a flow takes a quarter of
 the time of a schedule.
@@ -86,7 +86,9 @@ class BodyCall(msgspec.Struct, frozen=True):
     attempt: int
     item: int | None
     what: str
-    """`enter`, `exit`, `step …` when a step is done, or `kept …` when the function gets the result of the step."""
+    """What happened: `enter` or `exit` of the function, `step …` when a step is done, `kept …` when the function gets the
+    result of the step.
+    """
     seen: str = ""
     """`stage` and `total` of the state that the function was given."""
     fence: tuple[str | None, int] = (None, 0)
@@ -106,11 +108,13 @@ class BodyWitness:
         """Idempotency key -> the visit that used it first."""
         self.keys: dict[tuple[str, str, int, int | None], str] = {}
         self.routed: list[tuple[int, str, str, int, list[str]]] = []
-        """(turn, flow, node, iteration, runs that the process held) for every call of a branch function."""
+        """One tuple for every call of a branch function: when it was called (`Ledger.tick`), flow, node, iteration, and the
+        runs that its process held.
+        """
         self.wrong: list[str] = []
         self.chunks: dict[tuple[str, str, int, int, int], dict[str, list[str]]] = {}
-        """Attempt -> process -> the chunks that it streamed. Two processes can make the same attempt only if the run's durability
-        is not `sync`.
+        """Attempt of a node -> name of a process -> the chunks that the attempt streamed in that process. Two processes can
+        make the same attempt only if the run's durability is not `sync`.
         """
         self._tick = tick
         self._leases = leases
@@ -146,7 +150,9 @@ def _named(visit: tuple[str, str, int, int | None]) -> str:
 
 
 class Reached:
-    """The resource `WORLD` of the nodes in one process: gives them the witness, and points at which the process may die."""
+    """A resource for the nodes of one simulated process: nodes note their calls through it, and the process may die at these
+    points.
+    """
 
     def __init__(self, process: str, witness: BodyWitness, die: Callable[[str], None]) -> None:
         self.process = process
@@ -165,7 +171,7 @@ class Reached:
 
 @lru_cache(maxsize=4096)
 def chain_stage(stage: str, mark: str) -> str:
-    """Return the next value of `stage`: a hash of the previous value and the mark of the visit."""
+    """Return the next value of the state field `stage`: a hash of the previous value and the text that identifies the visit."""
     return sha256(f"{stage}>{mark}".encode()).hexdigest()[:8]
 
 
@@ -199,7 +205,9 @@ class Tale:
         }  # fmt: skip
 
     def mark(self, node: str, iteration: int, item: int | None = None) -> str:
-        """Return the entry that a visit appends to `trail`: node, iteration, item, and a suffix for the habit of the node."""
+        """Return the text that a visit appends to the list `trail` in the state. It names the node, the iteration and the item,
+        and ends with a suffix for the habit (the kind of behaviour) of the node.
+        """
         told = self._told.get(node, "")
         return f"{node}.{iteration}{told}" if item is None else f"{node}.{iteration}[{item}]{told}"
 
@@ -212,7 +220,7 @@ class Tale:
         return update
 
     def signals(self) -> list[str]:
-        """Return the names of the signals that a run waits for: every visit waits for a name of its own."""
+        """Return the names of the signals that a run waits for. Every visit waits for a signal with another name."""
         return [
             f"{name}.{iteration}"
             for name, count in self.visits.items()
@@ -296,7 +304,7 @@ def _router(flow: str, source: str, plan: Plan) -> Callable[[Voyage], tuple[str,
 
 
 watching: list[BodyWitness] = []
-"""The witness of the running schedule, as the last element: branch functions find it here, because they get only the state."""
+"""The last element is the `BodyWitness` of the running schedule. Branch functions get only the state, so they find it here."""
 
 # --- bodies ------------------------------------------------------------------------------------------
 
@@ -439,7 +447,9 @@ def _item_body(made: list[Tale], habit: Habit) -> Callable[..., Any]:
 
 
 def witness_flow(flow: Flow[Any]) -> Flow[Any]:
-    """Return a copy of the flow whose nodes note in the witness when they are called and when they return."""
+    """Return a copy of the flow whose nodes note in the `BodyWitness` of the schedule when they are called and when they
+    return.
+    """
     nodes = {
         name: node
         if node.options.question is not None or node.streams

@@ -43,7 +43,7 @@ Answers: TypeAlias = Callable[[str, int, list[str]], Any]
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """A run of the simulated world, and the arguments that it is started with."""
+    """A run in a simulation, and the arguments that it is started with."""
 
     run_id: str
     flow: Flow[Any]
@@ -56,7 +56,7 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 class EngineProcess(Protocol):
-    """A process of the simulated world. It can be called while it has an engine."""
+    """A process of the simulated world. Callers can use it while it has an engine, that is, while it is not down."""
 
     loop: SimulatedLoop
 
@@ -65,7 +65,7 @@ class EngineProcess(Protocol):
 
 
 class Scene(Protocol):
-    """The part of a schedule that a `Hand` uses."""
+    """The part of a `Schedule` that a simulated caller (`Hand`) uses."""
 
     luck: random.Random
     disk: Store
@@ -231,7 +231,9 @@ class Hand:
         await self._ask(lambda engine: engine.skip(self._run_id, node, update), waits=False)
 
     async def _ask(self, do: Callable[[Engine], Any], *, waits: bool = True) -> bool:
-        """Call a random engine. Return False if it refused or did not reply; the call may have taken effect all the same."""
+        """Call a random engine. Return False if the engine refused or did not reply. A call without a reply may have taken
+        effect.
+        """
         open_ones = [process for process in self._scene.processes if process.engine is not None]
         if not open_ones:
             await self._scene.outside.rest(0.1)

@@ -35,7 +35,9 @@ _CLOSINGS = 5
 _STACK_FRAMES = 12
 _NEVER = float("inf")
 _EventLoop: Any = asyncio.AbstractEventLoop
-"""The base class, untyped: a simulated loop has no sockets and does not implement most methods of an event loop."""
+"""The base class of the simulated loop. It is typed as `Any`, because a simulated loop has no sockets and does not implement
+most methods of an event loop.
+"""
 
 
 class Luck(random.Random):
@@ -55,7 +57,7 @@ class ProcessDied(BaseException):
 
 
 class Stuck(Exception):
-    """The simulated world does not come to an end: it takes too long, or has nothing left to run."""
+    """Raised when a simulated schedule cannot end: it takes too long, or has nothing left to run although it is not over."""
 
 
 class Hung(BaseException):
@@ -69,7 +71,9 @@ def _make_plain(loop: Any, coro: Any, **options: Any) -> asyncio.Task[Any]:
 
 
 class SimulatedHandle(msgspec.Struct, eq=False):
-    """A scheduled callback. It is a struct because a world makes hundreds, and creating a struct needs no Python frame."""
+    """A scheduled callback. It is a struct because a simulation makes hundreds of them, and creating a struct calls no Python
+    function.
+    """
 
     call: Callable[..., Any]
     args: tuple[Any, ...]
@@ -97,7 +101,7 @@ class SimulatedLoop(_EventLoop):  # type: ignore[misc]
         self.timers: list[tuple[float, int, SimulatedHandle]] = []
         self.asleep_until = 0.0
         self.standing = False
-        """Whether the loop is inside a blocking call: it gets no turn until the call returns."""
+        """True while the loop is inside a blocking call; it gets no turn until the call returns."""
         self.dead = False
         self._begun: list[asyncio.Task[Any]] = []
         """Every task that ever began on this loop. Tasks are kept until the world ends, so that no finaliser runs before."""
@@ -213,7 +217,7 @@ def _close(coroutine: Any) -> None:
 
 
 class World:
-    """The loops, the clock and the luck of one schedule."""
+    """The event loops, the clock and the random generator of one simulated schedule."""
 
     def __init__(self, luck: random.Random, *, turns_max: int = TURNS_MAX) -> None:
         self.luck = luck
@@ -262,8 +266,8 @@ class World:
         self, over: Callable[[], bool], until: float = _NEVER, *, standing: SimulatedLoop | None = None
     ) -> None:
         """Run the loops, turn by turn, until `over()` returns true, or until the time `until` is reached and no loop is ready.
-        With `standing`, a loop that is inside a blocking call, also return at `until` while other loops are ready, or when that
-        loop dies. Raises `Stuck`.
+        If `standing` is given (a loop that is inside a blocking call), also return at `until` while other loops are ready, and
+        when that loop dies. Raises `Stuck` if nothing can happen any more or the schedule takes too long.
         """
         outer = running_loop()
         try:

@@ -1,12 +1,12 @@
 """Check the invariants of a simulated schedule when it is over, whatever faults it had.
 
-The oracle reads the rows of the store, the ledger and the witness, and uses plain dictionaries while it walks through a log: it
-shares no code with `fold` and `decide`. It checks that acknowledged rows are stored; that a run has one writer at a time; that a
-completed visit never runs again; that the body (the function of a node) is called once per start, after the start is durable,
-and continues only after its steps are durable; that the numbers of attempts grow; that timers, signals and answers are recorded
-once; that every attempt of a visit sees the same state; that the final state is the expected one; that no base is in the middle
-of a visit whose events are still read; and that the run row and the snapshots agree with the fold of the log
-(`reading.verification`).
+The oracle (this module) reads the rows of the store, the ledger (a record of what the store did) and the witness (a record of
+the calls of node functions). It uses plain dictionaries while it walks through a log: it shares no code with `fold` and
+`decide`. It checks that acknowledged rows are stored; that a run has one writer at a time; that a completed visit never runs
+again; that the body (the function of a node) is called once per start, after the start is durable, and continues only after its
+steps are durable; that the numbers of attempts grow; that timers, signals and answers are recorded once; that every attempt of
+a visit sees the same state; that the final state is the expected one; that no base is in the middle of a visit whose events are
+still read; and that the run row and the snapshots agree with the fold of the log (`reading.verification`).
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class Walk:
         """Attempt -> the steps that streamed in it, as far as recorded."""
         self.answered: set[str] = set()
         self.loose = False
-        """Whether the durability of the run is not `sync`: a process that dies may lose a start, but nothing acknowledged."""
+        """True if the durability of the run is not `sync`. A process that dies may then lose the start of a node, but no
+        acknowledged event.
+        """
         self._tries = tries
         self._at = 0.0
         self._over = ""
@@ -111,12 +113,14 @@ class Walk:
         self._open: dict[str, str] = {}
         """Node with an open visit -> the state that the visit was given. A repeated visit is given the same state."""
         self._places: dict[int, tuple[str, int, dict[str, int], dict[str, str]]] = {}
-        """Seq that a rewind goes back to -> the stage, the total, the visits and the open nodes after that event."""
+        """Seq of an event that a rewind goes back to -> the state fields `stage` and `total`, the visits and the open nodes
+        after that event.
+        """
         self._returns: frozenset[int] = frozenset()
         self._layered = tale is not None and tale.flow.definition.schedule == "layered"
 
     def is_careful(self, node: str) -> bool:
-        """Whether the node must not run twice."""
+        """Return whether the node must not run twice."""
         return self.tale is not None and self.tale.habits.get(node) == "careful"
 
     def say(self, seq: int, told: str) -> None:
@@ -192,14 +196,14 @@ class Walk:
             self._compare(row, event, item)
 
     def _careful(self, row: Row, event: Any, before: int) -> None:
-        """Check that a node that must not run twice is retried only after the operator has decided so."""
+        """Check that a node that must not run twice is retried only if the operator chose to retry it."""
         if not self.is_careful(event.node) or event.attempt == 1:
             return
         if f"{event.node}.{event.iteration}.{event.execution}.{before}" not in self.answered:
             self.say(row.seq, f"{event.node} is retried, but the operator was not asked")
 
     def _compare(self, row: Row, event: Any, item: int | None) -> None:
-        """Check that the recorded changes are those that the random flow should make."""
+        """Check that the changes that a node recorded are those that the random flow should make."""
         assert self.tale is not None
         given = self.given.get((event.node, event.iteration, event.execution), self._stage)
         told = self.tale.update(event.node, event.iteration, item, given.partition("/")[0])
@@ -240,7 +244,7 @@ class Walk:
         if (event.retry_at is None) != (times >= self._tries):
             self.say(
                 row.seq,
-                f"{name_visit(*visit)} failed {times} times of {self._tries}, but retry_at is {event.retry_at}",
+                f"{name_visit(*visit)} failed {times} times and gets {self._tries} attempts, but retry_at is {event.retry_at}",
             )
         if event.retry_at is None and self.tale.habits.get(event.node) != "doomed":
             self.say(row.seq, f"{name_visit(*visit)} failed for good: {event.failure.message}")
@@ -329,7 +333,7 @@ assert _HANDLERS.keys() <= events.KINDS.keys()
 
 
 def walk_log(disk: Store, run_id: str, rows: list[Row], tale: Tale | None, tries: int) -> Walk:
-    """Read a log to its end, or to the first row that cannot be read."""
+    """Read a log to its end, or to the first row that cannot be read, and collect what the checks compare."""
     walk = Walk(run_id, tale, tries)
     log: list[tuple[Row, Any]] = []
     for row in rows:
@@ -386,7 +390,9 @@ def _check_call(
 
 
 def _check_loose_call(walk: Walk, ledger: Ledger, entry: BodyCall, starts: list[int]) -> list[str]:
-    """Check a call in a run whose starts need not be durable: it may be repeated until its end is durable, and never after."""
+    """Check a call of a node in a run whose durability is not `sync`. The call may be repeated until the end of the node is
+    durable, but not after that.
+    """
     end = walk.ends.get((entry.node, entry.iteration, entry.execution, entry.item))
     holds = entry.fence[0] == entry.process
     if end is not None and holds and ledger.when[walk.run_id, end] < entry.turn:
@@ -410,7 +416,9 @@ def _check_given_state(walk: Walk, entry: BodyCall) -> list[str]:
 
 
 def _check_step(walk: Walk, ledger: Ledger, entry: BodyCall) -> list[str]:
-    """Check that a recorded step is not done again. A process that has lost the run may repeat it, without knowing the record."""
+    """Check that a recorded step is not done again. A process that has lost its lease may repeat the step, because it may not
+    know that the step was recorded.
+    """
     step = (entry.node, entry.iteration, entry.execution, entry.item, entry.what.removeprefix("step "))
     seq = walk.steps.get(step)
     holds = entry.fence[0] == entry.process
@@ -438,7 +446,7 @@ def _check_end(
     visit: tuple[str, int, int, int | None],
     left: set[tuple[str, int, int, int | None]],
 ) -> list[str]:
-    """Check that a visit whose end is recorded has returned, and that all its steps are recorded."""
+    """Check that a visit with a recorded end has recorded all its steps, and that its function has returned."""
     tale = walk.tale
     node, item = visit[0], visit[3]
     if tale is None or tale.habits.get(node) in ("question", "doomed"):

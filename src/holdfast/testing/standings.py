@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 Body: TypeAlias = dict[str, Any]
 
 NODE = -1
-"""The item number that means the node itself."""
+"""The number used in place of an item number for the node itself."""
 _MOVING = frozenset({"running", "waiting", "paused"})
 
 
@@ -29,11 +29,11 @@ class Visit:
         self.execution = 1
         self.attempt = 0
         self.begun = False
-        """Whether the visit has started and not ended."""
+        """True while the visit has started and not ended."""
         self.routed = True
         self.question: str | None = None
         self.items: int | None = None
-        """The number of items of a fan-out."""
+        """The number of items if the node is a fan-out and has listed them, otherwise None."""
         self.running: dict[int, int] = {}
         """Number of an item -> the number of its running attempt."""
         self.again: set[int] = set()
@@ -60,7 +60,7 @@ class RewindableState:
         self.status = "new"
         self.paused = False
         self.failed_with: Body | None = None
-        """Why the run failed, until it is resumed."""
+        """The failure of the run, or None if the run has not failed or was resumed."""
         self.flow = ""
         self.fingerprint = ""
         self.state_version = 1
@@ -73,16 +73,16 @@ class RewindableState:
         self.open: dict[str, None] = {}
         self.arrivals: dict[str, int] = {}
         self.held: dict[str, tuple[list[Body], Body]] = {}
-        """Node that completed in a layer that is not complete yet -> the changes of its items, and its own changes."""
+        """For a layered flow: node that completed while its layer has not -> the changes of its items, and its own changes."""
         self.failed: dict[str, None] = {}
         self.questions: dict[str, Body] = {}
         self.waits: dict[tuple[str, int | None, str], Body] = {}
-        """(node, item, slot) -> the open wait of that slot."""
+        """(node, item, slot) -> the wait that is recorded under this slot and is not over."""
         self.signals: dict[str, int] = {}
         """Name of a signal -> how many signals of that name no node has received yet."""
         self.busy = 0
         self.idle = 0
-        """`busy` counts the nodes that run, `idle` those that wait."""
+        """The number of nodes that wait; `busy` is the number of nodes that run."""
 
     def visit(self, name: str) -> Visit:
         found = self.nodes.get(name)
@@ -136,7 +136,7 @@ def apply(values: Body, changes: Body) -> None:
 def name_visit(
     node: str, iteration: int, execution: int, item: int | None = None, attempt: int | None = None
 ) -> str:
-    """Name a visit of a node or of one of its items in a message, or one attempt of the visit."""
+    """Return a name for use in messages: of a visit of a node or an item or, if `attempt` is given, of one attempt of it."""
     whose = f"node {node!r}" if item is None or item == NODE else f"item {item} of node {node!r}"
     tried = "" if attempt is None else f", attempt {attempt}"
     return f"{whose} (iteration {iteration}, execution {execution}{tried})"

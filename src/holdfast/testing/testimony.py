@@ -1,9 +1,10 @@
-"""Compare the lines of a witness with the content of a store, for the invariants that a log alone cannot show.
+"""Compare the lines of a witness file with the content of a store, for the invariants that a log alone cannot show. (A witness
+file lists what nodes, callers and readers saw, independently of the store.)
 
-These are: node functions that were called (I5), appends that were acknowledged, and to which engine (I3, I4, I10), effects and
-receipts (I8), signals sent to a run (I9), events seen by readers (I11), how soon another engine took over a run (L2), whether
-workers serve requests (L4), and whether a seed gives the same trace again (D1). `witness` writes the lines and `checker` reads
-the log; nothing here reads a store.
+The lines are about: calls of node functions (invariant I5 in docs/testing.md), appends that were acknowledged, and to which
+engine (I3, I4, I10), effects and receipts (I8), signals sent to a run (I9), events seen by readers (I11), the deaths of engines
+(L2), requests that workers served (L4), and the trace that a seed gave (D1). `witness` writes the lines and `checker` reads the
+log; nothing here reads a store.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _LAST_SERVED = 5
 
 
 class Notes:
-    """Facts that are collected while a log is read, because lines of the witness refer to them."""
+    """Facts about events that are collected while a log is read, to be compared with lines of the witness file."""
 
     def __init__(self, seen: Seen) -> None:
         self._seqs = {line["seq"] for what in ("ack", "read") for line in seen.get(what, ())}
         self._ids = {line["id"] for line in seen.get("ack", ())}
         self._signals = bool(seen.get("told"))
         self.marks = bool(self._seqs or self._signals)
-        """Whether the witness has lines for which facts must be collected."""
+        """True if the witness file has lines for which facts must be collected."""
         self.salts: dict[int, str] = {}
         self.digests: dict[int, str] = {}
         self.places: dict[str, list[int]] = {}
@@ -41,7 +42,7 @@ class Notes:
         self.signals: Counter[tuple[str, str]] = Counter()
 
     def mark(self, seq: int, kind: str, salt: bytes, digest: bytes, body: Line) -> None:
-        """Collect the facts of one event that lines of the witness refer to."""
+        """Collect the facts of one event that are compared with lines of the witness file."""
         if seq in self._seqs:
             self.salts[seq], self.digests[seq] = salt.hex(), digest.hex()
         if self._ids and (name := salt.hex()) in self._ids:
@@ -59,7 +60,7 @@ def check_run(
     killed: list[Line],
     takeover_s: float | None,
 ) -> None:
-    """Compare everything that the witness noted about one run with its log."""
+    """Compare all lines of the witness file about one run with the log of the run."""
     if not seen:
         return
     _check_bodies(seen, replay, say)
@@ -72,7 +73,7 @@ def check_run(
 
 
 def check_missing_run(run_id: str, seen: Seen, say: SayOf) -> None:
-    """Report a run that the witness knows, but the store does not have."""
+    """Report a run that the witness file mentions, but the store does not have."""
     if any(line.get("known", True) for line in seen.get("ack", ())):
         say("I4", run_id, None, "an append was acknowledged, but the store does not have the run")
     if seen.get("enter"):
@@ -80,7 +81,7 @@ def check_missing_run(run_id: str, seen: Seen, say: SayOf) -> None:
 
 
 def check_others(others: Seen, runs: dict[str, Seen], say: SayOf, *, at_end: bool) -> None:
-    """Check the lines of the witness that belong to no run."""
+    """Check the lines of the witness file that belong to no run."""
     _check_receipts(others, runs, say)
     served: dict[str, list[bool]] = {}
     for line in others.get("served", ()):
@@ -101,7 +102,9 @@ def check_others(others: Seen, runs: dict[str, Seen], say: SayOf, *, at_end: boo
 
 
 def _check_bodies(seen: Seen, replay: Replay, say: Say) -> None:
-    """Check I5: the function of a node is called only after its start is durable, and never after its completion is."""
+    """Check that the function of a node is called only after its start is durable, and never after its completion is durable
+    (invariant I5 in docs/testing.md).
+    """
     entered: Counter[tuple[Any, ...]] = Counter()
     for line in seen.get("enter", ()):
         node, iteration, execution, attempt = (
@@ -123,7 +126,9 @@ def _check_bodies(seen: Seen, replay: Replay, say: Say) -> None:
 
 
 def _check_effects(effects: list[Line], replay: Replay, say: Say) -> None:
-    """Check I8: all attempts of a visit use the same idempotency keys, unless an operator asked to repeat it from scratch."""
+    """Check that all attempts of a visit use the same idempotency keys, unless an operator asked to repeat the visit from
+    scratch (invariant I8 in docs/testing.md).
+    """
     keys: dict[tuple[Any, ...], str] = {}
     for line in effects:
         visit = (line["node"], line["iteration"], line.get("item"), line.get("name", ""))
@@ -137,7 +142,9 @@ def _check_effects(effects: list[Line], replay: Replay, say: Say) -> None:
 
 
 def _check_receipts(others: Seen, runs: dict[str, Seen], say: SayOf) -> None:
-    """Check I8: a receiver acts once on each idempotency key, and each key belongs to one visit."""
+    """Check that a receiver acts once on each idempotency key, and that each key belongs to one visit (invariant I8 in
+    docs/testing.md).
+    """
     owners: dict[str, tuple[Any, ...]] = {}
     for run_id, seen in runs.items():
         for line in seen.get("effect", ()):
@@ -164,7 +171,9 @@ def _check_receipts(others: Seen, runs: dict[str, Seen], say: SayOf) -> None:
 
 
 def _check_acks(acks: list[Line], notes: Notes, run: RunFacts, say: Say) -> None:
-    """Check I4, I3 and I10: acknowledged appends are stored, fences only grow, and each fence belongs to one engine."""
+    """Check that acknowledged appends are stored, that fences only grow, and that each fence belongs to one engine (invariants
+    I4, I3 and I10 in docs/testing.md).
+    """
     owners: dict[int, str | None] = {}
     highest = 0
     for line in sorted(acks, key=lambda line: line["seq"]):
@@ -191,7 +200,9 @@ def _check_acks(acks: list[Line], notes: Notes, run: RunFacts, say: Say) -> None
 
 
 def _check_reads(reads: list[Line], notes: Notes, say: Say) -> None:
-    """Check I11: an event that a reader has seen does not change or disappear, and no reader sees less than before."""
+    """Check that an event that a reader has seen does not change or disappear, and that no reader sees fewer events than before
+    (invariant I11 in docs/testing.md).
+    """
     seen: dict[tuple[Any, str], int] = {}
     for line in reads:
         seq, reader = line["seq"], (line.get("pid"), line.get("reader", ""))
@@ -207,7 +218,7 @@ def _check_reads(reads: list[Line], notes: Notes, say: Say) -> None:
 
 
 def _check_signals(told: list[Line], notes: Notes, run: RunFacts, say: Say) -> None:
-    """Check I9: a signal that was acknowledged is recorded once."""
+    """Check that a signal that was acknowledged is recorded once (invariant I9 in docs/testing.md)."""
     for signal, payload in {(line["signal"], _canonical(line.get("payload"))) for line in told}:
         times = notes.signals[signal, payload]
         if times > 1:
@@ -223,7 +234,9 @@ def _check_signals(told: list[Line], notes: Notes, run: RunFacts, say: Say) -> N
 def _check_takeovers(
     acks: list[Line], killed: list[Line], replay: Replay, takeover_s: float, say: Say
 ) -> None:
-    """Check L2: another engine claims a run within `takeover_s` after the death of its engine."""
+    """Check that another engine claims a run at most `takeover_s` seconds after the engine that held it died (invariant L2 in
+    docs/testing.md).
+    """
     died = {line["holder"]: line["at"] for line in killed}
     for seq, at, status in replay.take_ups:
         before = [line for line in acks if line["seq"] < seq]

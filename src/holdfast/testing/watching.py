@@ -24,7 +24,7 @@ from holdfast.runtime.calls.context import BlockingContext, Context
 S = TypeVar("S")
 T = TypeVar("T")
 Seen: TypeAlias = Callable[[str, Any], None]
-"""An observer: called with `enter` or `exit`, and the context of the call."""
+"""The type of an observer: a function that is called with `enter` or `exit`, and with the context of the node's call."""
 
 
 def watch_flow(flow: Flow[S], seen: Seen) -> Flow[S]:
@@ -72,8 +72,9 @@ def _watch_node(node: Node, seen: Seen) -> Node:
 
 
 class _Handed(BlockingContext):
-    """The context of a plain function in a thread. It passes waits, chunks and costs to the event loop, which is blocked while
-    the function runs, and blocks the thread until the loop has handled them.
+    """The context of a node function (plain `def`) that runs in a thread. The event loop is blocked while the function runs.
+    When the function waits, streams or reports a cost through its context, the thread blocks until the event loop has handled
+    the call.
     """
 
     def __init__(self, inner: Context, requests: queue.SimpleQueue[Any]) -> None:

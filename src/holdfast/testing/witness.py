@@ -26,7 +26,9 @@ Line: TypeAlias = dict[str, Any]
 
 
 class Witness:
-    """Writes a witness file. Each process makes its own `Witness`; the file is created if it is missing."""
+    """Writes a witness file: a list of what nodes, callers and readers saw, with which `holdfast.testing.check` compares the
+    logs. Each process makes its own `Witness`; the file is created if it is missing.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
@@ -44,7 +46,9 @@ class Witness:
 
     @contextmanager
     def visit(self, ctx: Any) -> Iterator[None]:
-        """Use as a context manager around the body of a node: notes that the body began, and that it ended without an error."""
+        """Note that a node's code began, and that it ended without an error. A context manager: wrap the code of the node in
+        it.
+        """
         self.note("enter", **visit_of(ctx))
         yield
         self.note("exit", **visit_of(ctx))
@@ -62,7 +66,9 @@ class Witness:
     def ack(
         self, run_id: str, seq: int, append_id: bytes, *, holder: str | None, fence: int, known: bool = True
     ) -> None:
-        """Note that a store acknowledged an append that begins at `seq`. `known=False`: the writer does not know the outcome."""
+        """Note that a store acknowledged an append whose first event is `seq`. Pass `known=False` if the writer got no reply
+        and does not know whether the store accepted the append.
+        """
         self.note("ack", run=run_id, seq=seq, id=append_id.hex(), holder=holder, fence=fence, known=known)
 
     def read(self, run_id: str, seq: int, digest: bytes, *, reader: str = "") -> None:
@@ -78,7 +84,7 @@ class Witness:
         self.note("told", run=run_id, signal=signal, payload=payload)
 
     def killed(self, holder: str, at: float) -> None:
-        """Note that an engine died, at this time of the store's clock."""
+        """Note that an engine died, and when, by the store's clock."""
         self.note("killed", holder=holder, at=at)
 
     def served(self, worker: str, *, ok: bool) -> None:
@@ -117,7 +123,7 @@ def lines(path: str | os.PathLike[str]) -> Iterator[Line]:
 
 
 class Testimony:
-    """The lines of a witness file by run and kind; empty if there is no file."""
+    """The lines of a witness file, sorted by run and kind. It is empty if no file is given."""
 
     def __init__(self, path: str | os.PathLike[str] | None, more: list[Line] | None = None) -> None:
         self.runs: dict[str, dict[str, list[Line]]] = {}

@@ -1,16 +1,18 @@
-"""Writes a run with everything that the store has of it into one file (an archive), and puts it back into a store.
+"""Writes a run, with everything that the store has about it, into one file (an archive), and puts an archived run back into a
+store.
 
 An archive is a file of JSON lines, compressed with zstd. The first line says what it is; then come the run, the definitions of
 its flow, the blobs it refers to, its snapshots and its events, all as stored; the last line has the number of events and the
 digest of all lines before. Bytes are in base64. An archive is complete in itself and can be read without a store: `zstdcat FILE`.
 
-Invariant: a run that was put back equals the run that was archived: the same rows, chain and blobs, so `verify` checks it against
-the same digest. No engine holds it, and its first lease has a new fence, higher than those in its log. Another process may
-compact a run while it is archived: so `archive` reads the file back before it returns, and an incomplete file never gets the name
-of an archive.
+Invariant: a run that was put back equals the run that was archived: the same rows, digests and blobs, so `verify` gives the
+same result for both. No engine holds it, and its first lease has a new fence, higher than those in its log. Another process may
+compact a run while it is archived: so `archive` reads the file back before it returns, and an incomplete file never gets the
+name of an archive.
 
-Only a piece of an archive is in memory at a time. A long log is put back in several appends. Until the last of them the run is
-`cancelled`, so that no engine resumes a part of it, and its error says why. Putting it back again continues where it stopped.
+Only a piece of an archive is in memory at a time. A long log is put back in several appends. Until the last append the status
+of the run is `cancelled`, so that no engine resumes an incomplete run; its error says why. If the process dies in between,
+putting the run back again continues where that process stopped.
 """
 
 from __future__ import annotations
@@ -60,11 +62,11 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, tag_field="part"):
-    """A line of an archive."""
+    """One line of an archive."""
 
 
 class Head(_Part, frozen=True, kw_only=True, tag="archive"):
-    """The first line: which run this archive is of, and when and from which store it was made."""
+    """The first line of an archive: which run it contains, and when and from which store it was made."""
 
     version: int = VERSION
     run_id: str
@@ -75,7 +77,7 @@ class Head(_Part, frozen=True, kw_only=True, tag="archive"):
 
 
 class RunPart(_Part, frozen=True, kw_only=True, tag="run"):
-    """The row of the run."""
+    """The line of an archive with the row of the run."""
 
     new: NewRun
     view: View
@@ -85,21 +87,21 @@ class RunPart(_Part, frozen=True, kw_only=True, tag="run"):
 
 
 class DefinitionPart(_Part, frozen=True, kw_only=True, tag="definition"):
-    """A flow definition that the log refers to."""
+    """A line of an archive with a flow definition that the log refers to."""
 
     fingerprint: str
     body: bytes
 
 
 class BlobPart(_Part, frozen=True, kw_only=True, tag="blob"):
-    """A blob: a value that was too large for the log."""
+    """A line of an archive with a blob: a value that was too large for the log."""
 
     digest: str
     body: bytes
 
 
 class SnapshotPart(_Part, frozen=True, kw_only=True, tag="snapshot"):
-    """A snapshot, or the base of the log."""
+    """A line of an archive with a snapshot, or with the base of the log."""
 
     seq: int
     base: bool
@@ -108,7 +110,7 @@ class SnapshotPart(_Part, frozen=True, kw_only=True, tag="snapshot"):
 
 
 class EventPart(_Part, frozen=True, kw_only=True, tag="event", omit_defaults=True):
-    """An event. Its body is in `body` as text, or in `packed` as compressed bytes."""
+    """A line of an archive with an event. The event's data are in `body` as text, or in `packed` as compressed bytes."""
 
     seq: int
     at: float
@@ -129,7 +131,7 @@ class EventPart(_Part, frozen=True, kw_only=True, tag="event", omit_defaults=Tru
 
 
 class End(_Part, frozen=True, kw_only=True, tag="end"):
-    """The last line, which proves that the archive is complete."""
+    """The last line of an archive, which proves that the archive is complete."""
 
     events: int
     digest: str
@@ -227,8 +229,8 @@ def _report_failure(run_id: str, target: str) -> Iterator[None]:
 
 
 def _already(target: str, row: RunRow, base: int) -> Archived | None:
-    """Return the complete archive of the same log that already exists at the target, with at least the events that are left; None
-    if there is none. The process that wrote it was killed before it could continue.
+    """Return the archive of the same log that already exists at the target, or None. It counts only if it is complete and has
+    at least the events that the store still has. Such an archive was left by a process that was killed right after writing it.
     """
     try:
         with _local(target) as file:
@@ -250,7 +252,9 @@ def _describe_archive(run_id: str, file: str, content: _Content) -> Archived:
 
 
 def _seal(parts: Iterable[Part]) -> Iterator[bytes]:
-    """Encode parts as lines, and add the last line with the number of events and the digest."""
+    """Encode the parts of an archive as lines, and add the last line with the number of events and the digest of all lines
+    before.
+    """
     digest, events = sha256(), 0
     for part in parts:
         events += isinstance(part, EventPart)
@@ -291,7 +295,7 @@ def _run_part(store: Store, row: RunRow) -> RunPart:
 
 
 def _snapshot(store: Store, run_id: str, seq: int) -> Snapshot | None:
-    """Return a listed snapshot; None if it was dropped meanwhile."""
+    """Return the snapshot of this event, or None if it was deleted after it was listed."""
     return store.snapshot(run_id, [(seq, seq)])
 
 
@@ -397,13 +401,13 @@ def put_back(
 
 
 class _Content(msgspec.Struct, kw_only=True):
-    """The content of an archive, but of its events, snapshots and blobs only how many there are and where they begin."""
+    """A summary of an archive: the run and its definitions, the number of its events and blobs, and where its log begins."""
 
     run_id: str
     run: RunPart
     definitions: dict[str, bytes] = {}
     base: int = 0
-    """The log begins after this event."""
+    """The number of the event after which the log begins; 0 if the log is complete."""
     first: int = 0
     """The seq of the first event."""
     events: int = 0
@@ -413,7 +417,9 @@ class _Content(msgspec.Struct, kw_only=True):
 
 
 def _whole(file: str) -> _Content:
-    """Read an archive to its end and return what is in it. Raises `StoreCorrupt` if its log is not what was written."""
+    """Read an archive to its end, and return a summary of its content. Raises `StoreCorrupt` if its log is not what was
+    written.
+    """
     parts = read(file)
     head, run = next(parts, None), next(parts, None)
     if not isinstance(head, Head) or not isinstance(run, RunPart):
@@ -443,7 +449,7 @@ def _whole(file: str) -> _Content:
             case _:
                 pass
     if not found.events or (seq, digest) != (run.seq, run.digest):
-        raise _NotALog(file, found.run_id, "the log does not end where the run row says")
+        raise _NotALog(file, found.run_id, "the log does not end at the event that the run row names")
     return found
 
 
@@ -483,7 +489,7 @@ def _require_same(store: Store, row: RunRow, run: RunPart) -> None:
 
 
 def _is_begun(store: Store, row: RunRow, seq: int) -> bool:
-    """Return whether the run may come from a `put_back` that was killed before it recorded which events the log lacks."""
+    """Return whether the run may come from a `put_back` that was killed before it recorded at which event the log begins."""
     first = store.events(row.run_id, limit=1)
     return store.upkeep.trimmed(row.run_id) == WHOLE and [one.seq for one in first] == [seq]
 
@@ -567,7 +573,7 @@ def _append(store: Store, file: str, found: _Content, row: RunRow | None) -> Non
 
 
 def _unfinished_view(view: View, seq: int) -> View:
-    """Return the run row's view for a log that has been put back only up to this event."""
+    """Return the fields of the run's row while its log has been put back only up to this event: the run is shown as cancelled."""
     rewinds = tuple(rewind for rewind in view.rewinds if max(rewind) <= seq)
     return msgspec.structs.replace(
         view, status="cancelled", error=_UNFINISHED, active=(), rewinds=rewinds, due_at=None
@@ -588,7 +594,7 @@ def _write_piece(store: Store, append: Append, piece: _Piece) -> None:
 
 
 def _choose_target(place: str, row: RunRow) -> tuple[str, bool]:
-    """Return the path or URL of a run's archive, and whether it is in a folder and named for the run."""
+    """Return the path or URL of a run's archive, and True if `place` is a folder, so that the file is named after the run."""
     name = f"{row.run_id}-{row.digest.hex()[:12]}{ENDING}"
     if _URL.match(place) and not place.startswith("file://"):
         return (f"{place}{name}", True) if place.endswith("/") else (place, False)

@@ -28,11 +28,11 @@ from holdfast.storage.rows import unpack
 from holdfast.storage.upkeep import Facts
 
 _WELL: frozenset[Kind] = frozenset({"executing", "waiting", "completed", "cancelled"})
-"""Kinds of a run that moves by itself or has ended."""
+"""Kinds of diagnosis that need no report: the run continues by itself, or has ended."""
 _ON_OFFER: frozenset[Kind] = frozenset(
     {"no worker", "interrupted", "answered", "due", "flow unknown", "queue full"}
 )
-"""Kinds of a run that a worker may claim at any moment, so it is reported only after `PATIENCE_S`."""
+"""Kinds of diagnosis where a worker may claim the run at any moment. They are reported only after `PATIENCE_S` seconds."""
 
 PATIENCE_S = 60.0
 """How long a run may wait for a worker, or be overdue, before it is reported."""
@@ -44,7 +44,7 @@ SLOT_BYTES = 8 * 1024 * 1024 * 1024
 FREE_BYTES = 512 * 1024 * 1024
 BLOBS_SAMPLED = 200
 RUNS_MAX = 10_000
-"""How many runs are examined: those that were updated least recently."""
+"""The number of runs that are examined at most: those that were updated least recently."""
 _PAGE = 500
 
 
@@ -132,8 +132,8 @@ def _of_store(reason: str) -> Diagnosis:
 def examine(
     store: Store, flows: Mapping[str, Flow[Any]] | None, now: float, commands: CommandLine | None = None
 ) -> list[Diagnosis]:
-    """Return all problems: first those of the store, then those of its runs, oldest first. `flows` are the known flows; with
-    None, no run is reported for its flow. `now` is the time of this machine.
+    """Return all problems: first those of the store, then those of its runs, oldest first. `flows` are the known flows; if it
+    is None, no run is reported because its flow is unknown or has changed. `now` is the time of this machine.
     """
     facts = store.upkeep.facts()
     found = list(look_over(facts, now, store.check()))

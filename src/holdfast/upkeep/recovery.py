@@ -1,7 +1,8 @@
-"""Finds runs that should move but do not, reports why, and offers them to workers again. It never executes a run.
+"""Finds runs that should continue but do not, reports why, and makes them available to workers again. It never executes a run.
 
-Whether a run is on offer follows from its row, its lease and its inbox; there is no second record that could be wrong. So there
-is little to repair: the leases of dead holders are released, which wakes the workers, and everything else is only reported.
+Whether a worker may claim a run follows from its row, its lease and its inbox; there is no second record that could be wrong.
+So there is little to repair: the leases of dead holders are released, which notifies the workers, and everything else is only
+reported.
 
 Invariant: a sweep changes only leases that have already lost their effect, which the store checks in the transaction that
 releases them. If the database fails during a sweep, the error is reported with the findings so far, and the next sweep starts
@@ -24,20 +25,20 @@ from holdfast.storage.contract import Query, RunRow, Store, in_order
 from holdfast.storage.leases import Holder
 
 PATIENCE_S = 30.0
-"""How long a run may wait for a worker before it is reported."""
+"""How many seconds a run may wait for a worker before it is reported."""
 ROWS_MAX = 10_000
-"""How many runs one sweep examines."""
+"""The number of runs that one sweep examines at most."""
 LOADS_MAX = 200
-"""For how many runs one sweep reads the log."""
+"""The number of runs whose log one sweep reads at most."""
 _PAGE = 500
 
 
 class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one sweep: what it found and which leases it released."""
+    """The result of one search for runs that do not continue: what it found, and which leases it released."""
 
     at: float
     findings: tuple[Diagnosis, ...] = ()
-    """Runs and nodes that do not move, those that have not moved for the longest time first."""
+    """Runs and nodes that do not continue, beginning with those that have been waiting longest."""
     given_back: tuple[str, ...] = ()
     """The dead holders whose leases were released."""
     unknown: dict[str, int] = {}
@@ -45,12 +46,13 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     complete: bool = True
     """False if there are more runs than one sweep examines."""
     error: str | None = None
-    """The error with which the database ended the sweep; the findings were made before it. None if there was none."""
+    """The error of the database that ended the sweep early, or None. The findings are those made before the error."""
 
 
 class Recovery:
-    """Sweeps a store for runs that do not move. `flows` are the names of the known flows; None means that all are known. With
-    `inside`, the sweep also reads logs to find nodes that do not move, which costs some queries for each run.
+    """Searches a store for runs that should continue but do not. `flows` are the names of the known flows; None means that all
+    flows are known. If `inside` is true, logs are read too, to find nodes that do not continue; this costs some queries for
+    each run.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class Recovery:
 
 
 class _Sweep:
-    """One sweep."""
+    """One search of a store for runs that do not continue."""
 
     def __init__(
         self,
@@ -132,7 +134,9 @@ class _Sweep:
         return self._store.runs(Query(status=in_order(TAKEABLE), before=before, limit=_PAGE))
 
     def _page_behind(self, page: list[RunRow]) -> list[RunRow]:
-        """Return the page after this one, counted from its last run that has not been deleted meanwhile."""
+        """Return the page of runs after this page. The last run of the page may have been deleted meanwhile; then the last one
+        that still exists is used.
+        """
         for row in reversed(page):
             try:
                 return self._page(row.run_id)
@@ -142,7 +146,9 @@ class _Sweep:
         return []
 
     def _offer_again(self) -> None:
-        """Release the leases of dead holders. A holder that turns out to be alive meets a higher fence, as after a takeover."""
+        """Release the leases of dead holders. If such a holder turns out to be alive, the store refuses its writes, because its
+        fence is too old.
+        """
         if self._gone:
             gone = self._store.queues.give_back(self._gone)
             self._given_back.extend(self._gone[engine].describe() for engine in gone)

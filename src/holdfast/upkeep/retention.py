@@ -1,6 +1,6 @@
 """Deletes what is no longer needed: old checkpoints, events that a base can replace, runs that ended long ago, unused blobs.
 
-- `prune` retires all but the last few checkpoints of a run, and drops the snapshots that only they needed. No event is deleted.
+- `prune` retires old checkpoints of a run, and deletes snapshots that only they need. It keeps the last few and all events.
 - `compact` also replaces the events before the kept checkpoints with a base. It needs the lease, for one short transaction.
 - `choose` and `delete` apply policies by age and number to runs that have ended; `sweep` removes what is then unused.
 
@@ -42,13 +42,15 @@ from holdfast.storage.upkeep import Kept
 from holdfast.upkeep import archive
 
 _Aside = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
-"""Calls the first function off the event loop, then the second with the exception that the first raised, or None."""
+"""The type of a function that calls its first argument outside the event loop, and then its second argument with the exception
+that the first one raised, or with None.
+"""
 KEEP_LAST = 5
 YOUNG_S = 3600.0
-"""A blob younger than this may belong to an append that is not committed yet, so it is not removed."""
+"""A blob younger than this (in seconds) may belong to an append that is not committed yet, so it is not removed."""
 _WINDOW = 256
 _PAGE = 500
-_RESUMED_MEANWHILE = "it was resumed in the meantime"
+_RESUMED_MEANWHILE = "the run was resumed in the meantime"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
@@ -59,24 +61,26 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
     kept: int
     """How many checkpoints the run can still go back to."""
     retired: int
-    """Checkpoints before this event are retired; 0 if none are."""
+    """The number of an event: checkpoints before it are retired, so that the run cannot go back to them. 0 if none are."""
     snapshots: int = 0
     """How many snapshots were deleted."""
     base: int = 0
-    """The log begins after this event; 0 if the log is complete."""
+    """The number of the last event that a base replaces; 0 if the log is complete."""
     events: int = 0
     """How many events the new base replaced."""
     place: str = ""
-    """Where the log was archived before it was compacted; empty if it was not."""
+    """Where the log was archived before it was compacted; empty if it was not archived."""
     why: str = ""
-    """Why fewer events were replaced than requested; empty if all were."""
+    """Why fewer events were replaced than requested; empty if all requested events were replaced."""
 
 
 # --- one run -----------------------------------------------------------------------------------------
 
 
 def prune(store: Store, run_id: str, keep_last: int = KEEP_LAST) -> Pruned:
-    """Retire all but the last `keep_last` current checkpoints of a run, and drop the snapshots that only the others needed."""
+    """Retire all but the last `keep_last` current checkpoints of a run, and delete the snapshots that only the retired ones
+    needed.
+    """
     check_count(keep_last, "keep_last")
     row = store.run(run_id)
     last = _last_checkpoints(store, row, keep_last + 1)
@@ -106,7 +110,9 @@ def _last_checkpoints(store: Store, row: RunRow, count: int) -> list[int]:
 
 
 def _find_unneeded(snapshots: Sequence[Kept], row: RunRow, oldest: int) -> list[int]:
-    """Return the snapshots that the oldest kept checkpoint and later places do not need to be loaded. A base is always kept."""
+    """Return the seqs of the snapshots that are not needed to load the run at its oldest kept checkpoint or later. A base is
+    always needed.
+    """
     parts = stretches(row.rewinds, oldest)
     serving = max(
         (kept.seq for kept in snapshots if any(first <= kept.seq <= last for first, last in parts)), default=0
@@ -128,9 +134,9 @@ def compact(
 ) -> Pruned:
     """Prune a run, and replace its events before the kept checkpoints with a base.
 
-    A holder that has the lease passes its `fence`; otherwise the run is claimed for a moment. `doubt` is called if the store does
-    not confirm that the lease was granted or released. `rewinds` are the rewinds that the holder knows: one may not be in the log
-    yet. Raises `RunHeld` if another process executes the run.
+    A caller that holds the lease of the run passes its `fence`; otherwise the run is claimed for a moment. `doubt` is called if
+    the store does not confirm that the lease was granted or released. `rewinds` are the rewinds that the holder knows, because
+    the latest one may not be in the log yet. Raises `RunHeld` if another process executes the run.
     """
     check_count(keep_last, "keep_last")
     row = store.run(run_id)
@@ -179,9 +185,11 @@ def _compact_idle(
 
 
 def _base_place(store: Store, row: RunRow, wanted: int) -> tuple[int, RunState | None, str]:
-    """Return the latest place, up to the wanted one, where a base can be, with the state there, and why it cannot be later.
+    """Find the latest event, up to the wanted one, at which a base can be made. Return its seq, the state of the run after it,
+    and the reason why the base cannot be later.
 
-    No rewind after that place may go back to before it, and no visit may be open there whose earlier events are still read.
+    No rewind after that event may go back to an event before it, and no visit may be open there whose earlier events the engine
+    still reads.
     """
     began, seq, why = history.began_after(store, row), _below_rewinds(row, wanted), ""
     if seq < wanted:
@@ -197,7 +205,7 @@ def _base_place(store: Store, row: RunRow, wanted: int) -> tuple[int, RunState |
 
 
 def _below_rewinds(row: RunRow, seq: int) -> int:
-    """Return the latest place, up to this one, that no later rewind goes back behind."""
+    """Return the latest event, up to this one, such that no rewind after it goes back to an earlier event."""
     while True:
         lower = min((to for at, to in row.rewinds if at > seq), default=seq)
         if lower >= seq:
@@ -212,7 +220,7 @@ def _is_read(state: RunState, name: str) -> bool:
 
 
 def _find_start(store: Store, row: RunRow, state: RunState, name: str) -> int:
-    """Return the event with which an open visit began."""
+    """Return the seq of the event with which an open visit began."""
     node = state.nodes[name]
     for found in store.events(row.run_id, 0, state.seq, node=name):
         if (found.iteration, found.execution) == (node.iteration, node.execution):
@@ -224,8 +232,8 @@ def _find_start(store: Store, row: RunRow, state: RunState, name: str) -> int:
 
 
 class Keeper:
-    """A listener that prunes the runs of an engine as their logs grow. `aside` calls a function off the event loop; `here` are
-    the runs that the engine executes.
+    """A listener that prunes the runs of an engine as their logs grow. `aside` calls a function outside the event loop; `here`
+    contains the ids of the runs that the engine executes now.
     """
 
     EVERY = 32
@@ -247,7 +255,9 @@ class Keeper:
         self._busy: set[str] = set()
 
     def saved(self, run_id: str) -> None:
-        """Called when new events of a run are durable, or the engine has stopped executing it."""
+        """Note that new events of a run are durable, or that the engine has stopped executing the run; prune the run if it is
+        time.
+        """
         count = self._appends[run_id] = self._appends.get(run_id, 0) + 1
         if (count >= self.EVERY or run_id not in self._here) and run_id not in self._busy:
             self._busy.add(run_id)
@@ -268,7 +278,7 @@ class Keeper:
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which runs may be deleted: those that meet all conditions."""
+    """A rule for deleting runs: a run may be deleted if it meets all conditions of the policy."""
 
     flow: str | None = None
     status: tuple[RunStatus, ...] = in_order(FINAL)
@@ -279,7 +289,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a run is deleted, and why."""
+    """The decision whether a run is deleted, and why."""
 
     run_id: str
     flow: str
@@ -289,7 +299,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     goes: bool
     why: str
     place: str = ""
-    """Where the run was archived; empty if it was not."""
+    """Where the run was archived; empty if it was not archived."""
 
 
 def policies(table: Any, where: str = "[tool.holdfast.retention]") -> tuple[list[Policy], str | None]:
@@ -387,13 +397,13 @@ def explain_need(store: Store, row: RunRow) -> str | None:
         except (StoreError, msgspec.MsgspecError) as fault:
             return f"the run cannot be read, so its questions are unknown: {fault}"
         if asked:
-            return f"it has an open question: {next(iter(asked.values())).text[:80]}"
+            return f"the run has an open question: {next(iter(asked.values())).text[:80]}"
     return None
 
 
 def delete(store: Store, choice: Choice, archive_to: str | None = None) -> Choice:
-    """Delete a chosen run, after archiving it if a place is given. Returns the choice with what happened. A run that has changed
-    since it was chosen, or that is still needed, is kept.
+    """Delete a chosen run; if `archive_to` is given, archive it there first. Returns the choice, updated with what happened. A
+    run that has changed since it was chosen, or that is still needed, is kept.
     """
     place = ""
     try:
@@ -410,7 +420,7 @@ def delete(store: Store, choice: Choice, archive_to: str | None = None) -> Choic
             if spilled := store.blobs.spilled(choice.run_id):
                 store.blobs.unspill(choice.run_id, list(spilled))
     except RunNotFound:
-        why = "another process has already deleted it"
+        why = "another process has already deleted the run"
     except SeqConflict:
         why = _RESUMED_MEANWHILE
     except (ResumeRefused, RunHeld) as refused:
@@ -419,8 +429,8 @@ def delete(store: Store, choice: Choice, archive_to: str | None = None) -> Choic
 
 
 def _archive(store: Store, run_id: str, place: str) -> tuple[str, str | None]:
-    """Archive a run. Returns the place, or the reason if the run itself is damaged: that must not stop the deletion of others. A
-    problem of the place is raised, because it concerns all runs.
+    """Archive a run. Returns where the archive is and None, or an empty text and the reason if the run is damaged: a damaged
+    run must not stop the deletion of other runs. A problem of the archive's place is raised, because it concerns all runs.
     """
     try:
         return archive.archive(store, run_id, place).place, None
@@ -428,7 +438,7 @@ def _archive(store: Store, run_id: str, place: str) -> tuple[str, str | None]:
         problem = _problem(store, run_id)
         if not problem:
             raise
-    return "", f"it cannot be archived, because its log is damaged: {problem}"
+    return "", f"the run cannot be archived, because its log is damaged: {problem}"
 
 
 def _problem(store: Store, run_id: str) -> str:
@@ -459,7 +469,9 @@ def delete_all(store: Store, choices: Sequence[Choice], archive_to: str | None =
 
 
 def preview_deletion(store: Store, choices: Sequence[Choice]) -> list[Choice]:
-    """Return what `delete_all` would do, as far as that is known without deleting: a run is kept if a run forked from it is."""
+    """Return what `delete_all` would do, as far as that is known without deleting. A run is kept if a run that was forked from
+    it is kept.
+    """
     going = {choice.run_id for choice in choices if choice.goes}
     forks = {
         run_id: [row.run_id for row in rows_of(store, Query(parent=run_id, limit=_PAGE))] for run_id in going
@@ -499,22 +511,23 @@ def _describe_fork(run_id: str) -> str:
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    """What was removed because no run refers to it any more."""
+    """How much was removed because no run refers to it any more."""
 
     events: int = 0
     blobs: int = 0
     pieces: int = 0
-    """Incomplete blobs of writers that were killed."""
+    """The number of incomplete blobs that killed processes had left."""
     spills: int = 0
-    """Runs whose spilled streams were removed."""
+    """The number of runs whose spills were removed: output that nodes streamed and that is not in the log."""
     definitions: int = 0
     kept: tuple[str, ...] = ()
     """Unused things that were kept, and why."""
 
 
 def sweep(store: Store, *, blobs_too: bool = True) -> Swept:
-    """Remove the events that compactions and deletions left, blobs and definitions that no run refers to, and spilled streams of
-    runs that are over. With `blobs_too=False` blobs are kept, because other stores may keep theirs in the same place.
+    """Remove events that compactions and deletions left, blobs and definitions that no run refers to, and spills (streamed
+    output that is not in the log) of runs that are over. Pass `blobs_too=False` if other stores may keep their blobs in the
+    same place: then no blob is removed.
     """
     events = 0
     while count := store.upkeep.sweep():
@@ -547,8 +560,8 @@ def sweep(store: Store, *, blobs_too: bool = True) -> Swept:
 
 
 def _strike_used(store: Store, digests: set[str], fingerprints: set[str]) -> str | None:
-    """Remove from the sets what any run refers to: blobs by digest, definitions by fingerprint. Returns why a run could not be
-    read; None if all were read.
+    """Remove from the sets the digests of all blobs and the fingerprints of all definitions that a run refers to. Returns why a
+    run could not be read, or None if all were read.
     """
     for row in rows_of(store, Query(limit=_PAGE)) if fingerprints else ():
         fingerprints.discard(row.fingerprint)

@@ -55,7 +55,7 @@ def test_a_run_whose_blob_is_missing_does_not_keep_the_others_from_going(file: P
     kept = pruned(store, tmp_path / "archive")
     assert list(kept) == ["b"]
     assert kept["b"].startswith(
-        "it cannot be archived, because its log is damaged: event 3 (NodeCompleted): blob "
+        "the run cannot be archived, because its log is damaged: event 3 (NodeCompleted): blob "
     )
     assert [row.run_id for row in store.runs(Query())] == ["b"]
     store.close()

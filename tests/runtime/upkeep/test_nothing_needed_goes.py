@@ -131,7 +131,7 @@ def test_a_failed_run_that_still_asks_stays_and_says_what_it_asks(place: Place) 
         "s": "failed",
     }
     chosen = {choice.run_id: choice for choice in retention.choose(place.store, [OLD])}
-    assert (chosen["r"].goes, chosen["r"].why) == (False, "it has an open question: keep what there is?")
+    assert (chosen["r"].goes, chosen["r"].why) == (False, "the run has an open question: keep what there is?")
     assert chosen["s"].goes
     went = [
         choice.run_id for choice in retention.delete_all(place.store, list(chosen.values())) if choice.goes
@@ -146,7 +146,7 @@ def test_a_run_that_began_to_ask_after_it_was_chosen_stays(place: Place) -> None
     place.clock.advance(100)
     (choice,) = retention.choose(place.store, [OLD])
     done = retention.delete(place.store, msgspec.structs.replace(choice, goes=True, why="older than 1s"))
-    assert (done.goes, done.why) == (False, "it has an open question: keep what there is?")
+    assert (done.goes, done.why) == (False, "the run has an open question: keep what there is?")
     assert place.store.run("r").status == "failed"
 
 
@@ -221,8 +221,8 @@ def other_base(parts: list[Part]) -> list[Part]:
     [
         (other_body, "event"),
         (lambda parts: without(parts, 1), "event"),
-        (lambda parts: without(parts, -1), "does not end where the run row says"),
-        (other_end, "does not end where the run row says"),
+        (lambda parts: without(parts, -1), "does not end at the event that the run row names"),
+        (other_end, "does not end at the event that the run row names"),
         (other_base, "event"),
         (lambda parts: [part for part in parts if not isinstance(part, EventPart)], "does not end"),
     ],

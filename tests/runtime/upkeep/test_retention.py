@@ -561,7 +561,7 @@ def test_a_run_that_was_carried_on_after_it_was_chosen_stays(place: Place) -> No
     (choice,) = retention.choose(place.store, [Policy(older_than=1.0, status=("failed",))])
     place.resume("r")
     done = retention.delete(place.store, choice)
-    assert (done.goes, done.why) == (False, "it was resumed in the meantime")
+    assert (done.goes, done.why) == (False, "the run was resumed in the meantime")
     assert place.well()
 
 

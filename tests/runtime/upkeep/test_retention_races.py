@@ -215,7 +215,7 @@ def test_a_run_that_is_deleted_while_it_is_archived_is_told_as_gone(
     at = 2 if between == "_whole" else 1  # the first looks for an archive that is there already
     once_before(monkeypatch, archive, between, lambda: place.delete("r"), at=at)
     done = retention.delete(place.store, choice, f"{tmp_path}/archive/")
-    assert (done.goes, done.why) == (False, "another process has already deleted it")
+    assert (done.goes, done.why) == (False, "another process has already deleted the run")
     assert list((tmp_path / "archive").iterdir()) == []
 
 
@@ -277,7 +277,7 @@ def test_a_run_that_is_carried_on_just_before_it_goes_stays(
 
     monkeypatch.setattr(place.store.upkeep, "delete", delete)
     done = {choice.run_id: (choice.goes, choice.why) for choice in retention.delete_all(place.store, chosen)}
-    assert done == {"r": (False, "it was resumed in the meantime"), "other": (True, "older than 1s")}
+    assert done == {"r": (False, "the run was resumed in the meantime"), "other": (True, "older than 1s")}
 
 
 def test_each_run_is_told_as_soon_as_it_is_gone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
